@@ -1,0 +1,45 @@
+# Two commands: `make reproduce` runs the main job, `make test` the checks.
+# Each makes .venv first if it is not there or out of date.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PYTHONHASHSEED := 0
+export MPLBACKEND := Agg
+
+.PHONY: reproduce test test-all lint format bench clean
+
+reproduce: $(STAMP)
+	$(BIN)/isthmus reproduce
+
+test: $(STAMP) lint
+	$(BIN)/pytest
+
+test-all: $(STAMP) lint
+	$(BIN)/pytest -m "slow or not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/attend.py
+
+clean:
+	rm -rf $(VENV) report build dist
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --editable . --group dev
+	touch $@

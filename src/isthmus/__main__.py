@@ -1,0 +1,7 @@
+"""`python -m isthmus` is the same as `isthmus`."""
+
+import sys
+
+from isthmus.cli.main import main
+
+sys.exit(main())

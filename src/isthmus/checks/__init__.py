@@ -1,0 +1,5 @@
+"""Public batteries that an energy, ours or yours, can be run through."""
+
+from isthmus.checks.battery import CheckReport, check_energy
+
+__all__ = ["CheckReport", "check_energy"]

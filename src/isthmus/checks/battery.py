@@ -1,0 +1,319 @@
+"""check_energy: the promises of the Energy contract, tried one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.energy import Energy, FixedPoint
+from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalizerError
+from isthmus.memories.base import Memory
+
+__all__ = ["CheckReport", "check_energy"]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Which promises were tried and kept, and which do not apply to this energy."""
+
+    passed: tuple[str, ...]
+    not_applicable: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.passed)} checks passed"]
+        lines += [f"  {name}" for name in self.passed]
+        if self.not_applicable:
+            lines.append("not applicable: " + ", ".join(self.not_applicable))
+        return "\n".join(lines)
+
+
+class _NotApplicable(Exception):
+    """Raised inside a check that has nothing to say about this energy."""
+
+
+def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport:
+    """Try every promise of the :class:`~isthmus.Energy` contract on `energy`.
+
+    Score against autograd and finite differences, second derivatives, batch shapes, numpy
+    input, dtypes, device, density against energy, and for memories also: descent along
+    ``step``, permutation, translation, extreme temperatures, far-off queries, and a
+    ``state_dict`` round trip.
+
+    Parameters
+    ----------
+    energy : Energy
+        It is not changed.
+    x : array or Tensor (n, D), optional
+        Points to try; needed if the energy is not a memory and has no ``dim``.
+    seed : int
+        For the points that are drawn if `x` is not given.
+
+    Returns
+    -------
+    CheckReport
+
+    Raises
+    ------
+    CheckFailedError
+        Naming the first promise that was broken, and by how much.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.checks import check_energy
+    >>> report = check_energy(ist.GaussianKDE(torch.randn(9, 3), sigma=0.8))
+    >>> len(report.passed)
+    15
+    """
+    double = copy.deepcopy(energy).double()
+    points = _points(double, x, seed)
+    passed, not_applicable = [], []
+    for check in CHECKS:
+        name = check.__name__.removeprefix("_check_").replace("_", " ")
+        try:
+            check(double, points)
+        except _NotApplicable:
+            not_applicable.append(name)
+        except CheckFailedError as failure:
+            raise CheckFailedError(f"{type(energy).__name__}, {name}: {failure}") from None
+        else:
+            passed.append(name)
+    return CheckReport(tuple(passed), tuple(not_applicable))
+
+
+def _points(energy: Energy, x: Any, seed: int) -> Tensor:
+    """Float64 points to try: those given, or some between and around the memories."""
+    if x is not None:
+        points = energy.as_input(torch.as_tensor(x).double()).reshape(-1, torch.as_tensor(x).shape[-1])
+        if points.shape[0] < 1:
+            raise InvalidInputError("check_energy needs at least one point in x.")
+        return points
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(energy, Memory):
+        memories = energy.memories.detach()
+        chosen = torch.randint(len(memories), (2, 12), generator=generator)
+        share = torch.rand(12, 1, generator=generator, dtype=torch.float64)
+        spread = (memories - memories.mean(0)).square().mean().sqrt()
+        noise = torch.randn(12, energy.dim, generator=generator, dtype=torch.float64)
+        mixed = torch.lerp(memories[chosen[0]], memories[chosen[1]], 0.3 * share)
+        return mixed + 0.05 * (spread + 0.1) * noise
+    if energy.dim is None:
+        raise InvalidInputError("This energy does not say its dim; pass points x to check it at.")
+    return torch.randn(12, energy.dim, generator=generator, dtype=torch.float64)
+
+
+def _require(condition: bool | Tensor, message: str) -> None:
+    if not bool(condition):
+        raise CheckFailedError(message)
+
+
+def _require_close(
+    found: Tensor, expected: Tensor, what: str, rtol: float = 1e-9, atol: float = 1e-9
+) -> None:
+    _require(
+        found.shape == expected.shape,
+        f"{what}: shape {tuple(found.shape)} instead of {tuple(expected.shape)}",
+    )
+    close = torch.isclose(found, expected, rtol=rtol, atol=atol, equal_nan=False)
+    if not bool(close.all()):
+        worst = (found - expected).abs()[~close].max().item()
+        raise CheckFailedError(f"{what}: off by {worst:.3g}")
+
+
+def _inside(energy: Energy, x: Tensor) -> Tensor:
+    """The points where the energy is finite, so that it has a slope."""
+    inside = x[torch.isfinite(energy.energy(x)).detach()]
+    if inside.shape[0] == 0:
+        raise _NotApplicable
+    return inside
+
+
+def _memory(energy: Energy) -> Memory:
+    if not isinstance(energy, Memory):
+        raise _NotApplicable
+    return energy
+
+
+def _check_batch_shapes(energy: Energy, x: Tensor) -> None:
+    flat_energy, flat_score = energy.energy(x), energy.score(x)
+    _require_close(energy.energy(x[0]), flat_energy[0], "energy of one point")
+    _require_close(energy.score(x[0]), flat_score[0], "score of one point")
+    folded = x[None, :, None]
+    _require_close(energy.energy(folded), flat_energy[None, :, None], "energy of a folded batch")
+    _require_close(energy.score(folded), flat_score[None, :, None], "score of a folded batch")
+    _require(energy.energy(x[:0]).shape == (0,), "energy of no points should have no entries")
+
+
+def _check_no_nan(energy: Energy, x: Tensor) -> None:
+    _require(~torch.isnan(energy.energy(x)).any(), "energy is NaN")
+    _require(torch.isfinite(energy.score(x)).all(), "score is not finite")
+
+
+def _check_numpy_input(energy: Energy, x: Tensor) -> None:
+    if isinstance(energy, Memory):
+        _require_close(energy.energy(x.numpy()), energy.energy(x), "energy of a numpy array")
+        return
+    raise _NotApplicable
+
+
+def _check_dtypes_and_device(energy: Energy, x: Tensor) -> None:
+    for dtype, rtol in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
+        typed = copy.deepcopy(energy).to(dtype)
+        found = typed.energy(x.to(dtype))
+        _require(found.dtype == dtype, f"energy of {dtype} points has {found.dtype}")
+        _require(found.device == x.device, f"energy is on {found.device}, not {x.device}")
+        _require(typed.score(x.to(dtype)).dtype == dtype, f"score of {dtype} points changes dtype")
+        finite = torch.isfinite(energy.energy(x)).detach()
+        expected = energy.energy(x)[finite].to(dtype)
+        _require_close(found[finite], expected, f"energy in {dtype}", rtol, rtol)
+
+
+def _check_score_is_minus_gradient(energy: Energy, x: Tensor) -> None:
+    leaf = _inside(energy, x).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(energy.energy(leaf).sum(), leaf)
+    _require_close(energy.score(leaf).detach(), -gradient, "score against autograd", 1e-7, 1e-7)
+
+
+def _check_score_against_finite_differences(energy: Energy, x: Tensor) -> None:
+    x = _inside(energy, x)
+    width = 1e-5 * (1 + x.abs().max().item())
+    offsets = width * torch.eye(x.shape[1], dtype=x.dtype)
+    above, below = energy.energy(x[:, None] + offsets), energy.energy(x[:, None] - offsets)
+    slope = (above - below) / (2 * width)
+    smooth = torch.isfinite(slope)
+    score = energy.score(x)
+    scale = 1 + score.abs().max().item()
+    _require_close(
+        score[smooth], -slope[smooth], "score against finite differences", 1e-4, 1e-5 * scale
+    )
+
+
+def _check_second_derivatives(energy: Energy, x: Tensor) -> None:
+    leaf = _inside(energy, x)[:2].clone().requires_grad_()
+    score = energy.score(leaf)
+    _require(score.requires_grad, "score is cut off from the graph")
+    direction = torch.ones_like(leaf)
+    (curvature,) = torch.autograd.grad(score, leaf, direction)
+    width = 1e-6 * (1 + leaf.detach().abs().max().item())
+    moved = energy.score(leaf.detach() + width) - energy.score(leaf.detach() - width)
+    # The Hessian is symmetric, so its product from the left is the one from the right.
+    scale = 1 + curvature.abs().max().item()
+    _require_close(curvature, moved / (2 * width), "second derivative", 1e-3, 1e-4 * scale)
+
+
+def _check_parameters_get_gradients(energy: Energy, x: Tensor) -> None:
+    learnable = copy.deepcopy(energy).requires_grad_()
+    parameters = dict(learnable.named_parameters())
+    if not parameters:
+        raise _NotApplicable
+    inside = _inside(energy, x)
+    found = torch.autograd.grad(
+        learnable.energy(inside).sum(), list(parameters.values()), allow_unused=True
+    )
+    for name, gradient in zip(parameters, found, strict=True):
+        _require(
+            gradient is not None and bool(torch.isfinite(gradient).all()),
+            f"no finite gradient reaches {name}",
+        )
+
+
+def _check_density_matches_energy(energy: Energy, x: Tensor) -> None:
+    inside = _inside(energy, x)
+    try:
+        log_prob = energy.log_prob(inside)
+    except UnknownNormalizerError:
+        raise _NotApplicable from None
+    scaled = -energy.inverse_temperature * energy.energy(inside)
+    _require_close(log_prob, scaled - energy.log_normalizer(), "log_prob", 1e-8, 1e-8)
+
+
+def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
+    if not isinstance(energy, FixedPoint):
+        raise _NotApplicable
+    state = energy.step(x)
+    height = energy.energy(state)
+    for _ in range(20):
+        state = energy.step(state)
+        _require(torch.isfinite(state).all(), "step leaves the finite numbers")
+        new = energy.energy(state)
+        finite = torch.isfinite(height)
+        slack = 1e-10 * (1 + height[finite].abs())
+        _require((new[finite] <= height[finite] + slack).all(), "energy rose along step")
+        height = new
+    held = torch.zeros_like(x, dtype=torch.bool)
+    held[:, 0] = True
+    _require(
+        (energy.step(x, held)[:, 0] == x[:, 0]).all(), "step moved a coordinate that was held"
+    )
+
+
+def _check_order_of_memories_does_not_matter(energy: Energy, x: Tensor) -> None:
+    memory = _memory(energy)
+    order = torch.arange(memory.n_memories).flip(0)
+    _require_close(memory.subset(order).energy(x), memory.energy(x), "energy after reordering")
+
+
+def _check_translation(energy: Energy, x: Tensor) -> None:
+    memory = _memory(energy)
+    if not memory.translation_invariant:
+        raise _NotApplicable
+    moved = memory.with_memories(memory.memories.detach() + 17.0)
+    _require_close(moved.energy(x + 17.0), memory.energy(x), "energy after moving all", 1e-7, 1e-7)
+
+
+def _check_extreme_temperatures(energy: Energy, x: Tensor) -> None:
+    memory = _memory(energy)
+    scalars = [name for name, value in memory.state_dict().items() if value.ndim == 0]
+    if not scalars:
+        raise _NotApplicable
+    for dtype in (torch.float64, torch.float32):
+        for name in scalars:
+            for value in (1e-6, 1e-3, 1e3, 1e6):
+                extreme = copy.deepcopy(memory).to(dtype)
+                extreme.load_state_dict({**extreme.state_dict(), name: torch.tensor(value)})
+                _require_no_nan(extreme, x.to(dtype), f"{name} = {value:g} in {dtype}")
+
+
+def _check_far_queries(energy: Energy, x: Tensor) -> None:
+    memory = _memory(energy)
+    for dtype in (torch.float64, torch.float32):
+        for distance in (1e3, 1e6):
+            typed = copy.deepcopy(memory).to(dtype)
+            _require_no_nan(typed, x.to(dtype) + distance, f"{distance:g} away in {dtype}")
+
+
+def _require_no_nan(memory: Memory, x: Tensor, where: str) -> None:
+    _require(~torch.isnan(memory.energy(x)).any(), f"energy is NaN at {where}")
+    _require(~torch.isnan(memory.score(x)).any(), f"score is NaN at {where}")
+    _require(torch.isfinite(memory.step(x)).all(), f"step is not finite at {where}")
+
+
+def _check_state_dict_round_trip(energy: Energy, x: Tensor) -> None:
+    memory = _memory(energy)
+    other = memory.with_memories(torch.ones_like(memory.memories))
+    other.load_state_dict(memory.state_dict())
+    _require_close(other.energy(x), memory.energy(x), "energy after loading its state_dict")
+
+
+CHECKS: tuple[Callable[[Energy, Tensor], None], ...] = (
+    _check_batch_shapes,
+    _check_no_nan,
+    _check_numpy_input,
+    _check_dtypes_and_device,
+    _check_score_is_minus_gradient,
+    _check_score_against_finite_differences,
+    _check_second_derivatives,
+    _check_parameters_get_gradients,
+    _check_density_matches_energy,
+    _check_step_never_raises_the_energy,
+    _check_order_of_memories_does_not_matter,
+    _check_translation,
+    _check_extreme_temperatures,
+    _check_far_queries,
+    _check_state_dict_round_trip,
+)

@@ -1,0 +1,1 @@
+"""The command line: names to functions, no logic of its own."""

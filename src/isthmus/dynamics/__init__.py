@@ -1,0 +1,1 @@
+"""Ways to move on any energy: retrieval, completion and sampling."""

@@ -1,0 +1,106 @@
+"""Energy: the one contract between memories, dynamics, learning and judging."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import chain
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.errors import UnknownNormalizerError
+from isthmus.validation import as_points
+
+__all__ = ["ConditionalMean", "Energy", "FixedPoint"]
+
+
+class Energy(nn.Module, ABC):
+    r"""An energy function, which is a negative log-likelihood.
+
+    Every energy states its inverse temperature :math:`\beta_E`, so that
+
+    .. math:: p(x) = \exp(-\beta_E\, E(x)) / Z .
+
+    The paper's introduction prints :math:`\exp(-E)/Z`; its energies with a factor
+    :math:`1/\beta` need :math:`\beta_E = \beta` (erratum E28).
+
+    A subclass must write :meth:`energy`, and nothing else: scores then come from autograd,
+    and :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may say more:
+    a closed-form :meth:`score`, an :attr:`inverse_temperature`, a :meth:`log_normalizer`.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> class Bowl(ist.Energy):
+    ...     def energy(self, x):
+    ...         return 0.5 * (x - 1).square().sum(-1)
+    >>> ist.retrieve(Bowl(), torch.zeros(1, 2)).state
+    tensor([[1., 1.]])
+    """
+
+    @abstractmethod
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...)."""
+
+    @property
+    def dim(self) -> int | None:
+        """The number of coordinates D that inputs must have, or None if any will do."""
+        return None
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The factor between this energy and a negative log-density: a scalar tensor."""
+        return torch.ones(())
+
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """x as checked points of this energy's dtype, and arrays on its device. (..., D)"""
+        like = next(chain(self.parameters(), self.buffers()), None)
+        return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx. x: (..., D) -> (..., D). Always of the energy, never of log p."""
+        x = self.as_input(x)
+        keep_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            leaf = x if x.requires_grad else x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(
+                self.energy(leaf).sum(), leaf, create_graph=keep_graph
+            )
+        return -gradient
+
+    def log_normalizer(self) -> Tensor:
+        """log Z, a scalar tensor."""
+        raise UnknownNormalizerError(
+            f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
+            "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
+            "isthmus.sample draws from it all the same; in one or two dimensions, integrate "
+            "exp(-inverse_temperature * energy) on a grid."
+        )
+
+    def log_prob(self, x: Any) -> Tensor:
+        """Log-density of each point. x: (..., D) -> (...)."""
+        log_normalizer = self.log_normalizer()
+        return -self.inverse_temperature * self.energy(x) - log_normalizer
+
+    def forward(self, x: Any) -> Tensor:
+        """The same as :meth:`energy`."""
+        return self.energy(x)
+
+
+@runtime_checkable
+class FixedPoint(Protocol):
+    """An energy with a closed-form update that never raises it."""
+
+    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+        """One update. x: (..., D) -> (..., D). Coordinates marked in `observed` stay."""
+        ...
+
+
+@runtime_checkable
+class ConditionalMean(Protocol):
+    """An energy that knows its best first guess of unknown coordinates."""
+
+    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
+        """x with its unobserved coordinates replaced by their mean given the observed ones."""
+        ...

@@ -1,0 +1,242 @@
+"""What all memories share, and what those share that are mixtures of round Gaussians."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.attend import Attention, Metric, attend, attention_logits
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.validation import as_mask, as_points, require_finite
+
+__all__ = ["GaussianMemory", "Memory", "generator_for"]
+
+
+def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Generator:
+    """A random stream of its own for `seed`; a generator is used as it is."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    return torch.Generator(device=device).manual_seed(int(seed))
+
+
+class Memory(Energy):
+    """An energy made of rows of memories, which can be swapped.
+
+    Tensors that already require a gradient are kept in its graph, so that memories may come
+    out of a network. Everything else is stored as a frozen parameter:
+    ``memory.requires_grad_()`` makes it learnable.
+
+    Attributes
+    ----------
+    memories : Tensor (N, D)
+    """
+
+    translation_invariant: ClassVar[bool] = False
+    """Whether moving memories and points together leaves the energy as it is."""
+
+    memories: Tensor
+
+    def __init__(self, memories: Any, name: str = "memories") -> None:
+        super().__init__()
+        stored = as_points(memories, name)
+        if stored.ndim != 2:
+            raise ShapeError(
+                f"{name} must be a table of shape (N, D), not {tuple(stored.shape)}. "
+                "A single memory is a table of one row."
+            )
+        if 0 in stored.shape:
+            raise InvalidInputError(
+                f"{name} is empty (shape {tuple(stored.shape)}); pass at least one memory."
+            )
+        self._store("memories", stored)
+
+    def _store(self, name: str, value: Tensor) -> None:
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        elif value.requires_grad:
+            self.register_buffer(name, value)
+        else:
+            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates D."""
+        return self.memories.shape[1]
+
+    @property
+    def n_memories(self) -> int:
+        """The number of memories N."""
+        return self.memories.shape[0]
+
+    @abstractmethod
+    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+        """One closed-form update that never raises the energy. x: (..., D) -> (..., D).
+
+        Coordinates marked True in `observed`, (..., D), stay as they are.
+        """
+
+    @abstractmethod
+    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
+        """x with its unobserved coordinates at their mean given the observed ones."""
+
+    @abstractmethod
+    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
+        """The same energy with other memories; with `index`, what belongs to them goes along."""
+
+    def with_memories(self, memories: Any) -> Self:
+        """A new energy of the same kind and settings with other memories.
+
+        Weights or counts, where there are any, stay if the number of memories stays.
+        """
+        return self._rebuilt(memories, None)
+
+    def subset(self, index: Any) -> Self:
+        """A new energy with only the memories at `index`, and what belongs to them."""
+        index = torch.as_tensor(index, device=self.memories.device)
+        return self._rebuilt(self.memories[index], index)
+
+    def _partial(self, x: Any, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Points that may hold NaN where they are not observed, and the mask in their shape."""
+        x = self.as_input(x, allow_nan=True)
+        seen = as_mask(observed, "observed", x.shape)
+        filled = torch.where(seen, x, torch.zeros_like(x))
+        require_finite(filled, "x", "A coordinate marked as observed is unknown.")
+        return filled, seen
+
+    def _settings(self) -> dict[str, Any]:
+        """What `repr` shows besides the number and size of the memories."""
+        return {}
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={_short(value)}" for name, value in self._settings().items())
+        dtype = str(self.memories.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}(N={self.n_memories}, D={self.dim}{settings}, {dtype})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def keep_observed(new: Tensor, x: Tensor, observed: Tensor | None) -> Tensor:
+    """`new`, but with the observed coordinates of `x`."""
+    return new if observed is None else torch.where(observed, x, new)
+
+
+class Kernel(NamedTuple):
+    """The arguments of :func:`isthmus.attend.attend` that make a memory what it is."""
+
+    beta: Tensor
+    bias: Tensor | None
+    metric: Metric
+
+
+class GaussianMemory(Memory):
+    r"""A memory whose density is a mixture of Gaussians with one round covariance.
+
+    .. math::
+        p(x) = \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
+        E(x) = -\frac{1}{\beta_E} \bigl(\log p(x) + \log Z\bigr) .
+
+    A subclass says what :math:`s^2` (:attr:`variance`), :math:`w`
+    (:attr:`log_mixing_weights`), :math:`\beta_E` and :math:`\log Z` are; the rest is here,
+    on one kernel.
+    """
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """s^2, the variance of each component along each axis: a scalar tensor."""
+
+    @property
+    @abstractmethod
+    def log_mixing_weights(self) -> Tensor:
+        """log w, normalised. (N,)"""
+
+    @abstractmethod
+    def log_normalizer(self) -> Tensor:
+        """log Z, a scalar tensor."""
+
+    @property
+    def sigma(self) -> Tensor:
+        """s, the standard deviation of each component along each axis."""
+        return self.variance.sqrt()
+
+    def _kernel(self) -> Kernel:
+        """The logits, up to a term per query, of each memory."""
+        return Kernel(0.5 / self.variance, self.log_mixing_weights, "sqeuclidean")
+
+    def log_prob(self, x: Any) -> Tensor:
+        """Exact log-density. x: (..., D) -> (...)."""
+        log_scale = 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
+        return self._log_mixture(self.as_input(x)).logsumexp - log_scale
+
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...)."""
+        return -(self.log_prob(x) + self.log_normalizer()) / self.inverse_temperature
+
+    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+        """Go to the responsibility-weighted mean of the memories.
+
+        x: (..., D) -> (..., D). Coordinates marked True in `observed` stay as they are.
+        """
+        x = self.as_input(x)
+        beta, bias, metric = self._kernel()
+        mean = attend(x, self.memories, beta=beta, bias=bias, metric=metric).mean
+        return keep_observed(mean, x, observed)
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
+        x = self.as_input(x)
+        return (self.step(x) - x) / (self.variance * self.inverse_temperature)
+
+    def responsibilities(self, x: Any) -> Tensor:
+        """Posterior probability of each memory. x: (..., D) -> (..., N)."""
+        x = self.as_input(x)
+        beta, bias, metric = self._kernel()
+        logits = attention_logits(x.reshape(-1, self.dim), self.memories, bias, beta, metric)
+        return torch.softmax(logits, 1).reshape(*x.shape[:-1], self.n_memories)
+
+    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
+        """x with its unobserved coordinates at their exact mean given the observed ones.
+
+        Responsibilities come from the observed coordinates only. x: (..., D), which may hold
+        NaN where it is not observed.
+        """
+        x, seen = self._partial(x, observed)
+        return torch.where(seen, x, self._log_mixture(x, seen).mean)
+
+    def _log_mixture(self, x: Tensor, observed: Tensor | None = None) -> Attention:
+        return attend(
+            x,
+            self.memories,
+            beta=0.5 / self.variance,
+            bias=self.log_mixing_weights,
+            metric="sqeuclidean",
+            observed=observed,
+        )
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Exact draws: pick a memory, add noise. -> (n, D)."""
+        generator = generator_for(seed, self.memories.device)
+        weights = self.log_mixing_weights.exp()
+        chosen = draw_index(weights, n, generator)
+        centres = self.memories[chosen]
+        noise = torch.empty_like(centres).normal_(generator=generator)
+        return centres + self.sigma * noise
+
+
+def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """n indices drawn in proportion to `weights`, however many weights there are."""
+    if n < 0:
+        raise InvalidInputError(f"n must be at least zero, not {n}.")
+    total = weights.double().cumsum(0)
+    where = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
+    return torch.searchsorted(total, where * total[-1]).clamp(max=weights.shape[0] - 1)

@@ -1,0 +1,235 @@
+"""Chinese-restaurant-process mixture: known memories and the chance of a new one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from isthmus.attend import attend, attention_logits
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
+from isthmus.validation import as_positive, as_tensor, is_transforming
+
+__all__ = ["CRPMixture"]
+
+
+@final
+class CRPMixture(Memory):
+    r"""ClAM+CRP's energy: memories with counts, and a new cluster that nobody has sat in yet.
+
+    .. math::
+        E(x) = -\frac1\beta \log\Bigl[ (\alpha + K d)(\kappa/\beta)^{D/2}
+        e^{-\kappa \lVert x \rVert^2}
+        + \sum_k (n_k - d)\, e^{-\beta \lVert \mu_k - x \rVert^2} \Bigr],
+        \qquad \kappa = (1/\beta + 1/\rho)^{-1} .
+
+    Components have covariance :math:`I/(2\beta)` and the prior on their means is
+    :math:`\mathcal N(0, I/(2\rho))` (errata E6, E9). The factor :math:`(\kappa/\beta)^{D/2}`
+    is missing in the paper's print; without it the new cluster is inflated by
+    :math:`(1 + \beta/\rho)^{D/2}` (erratum E8). ``normalized=False`` gives the printed form.
+
+    A new memory should be made where the new cluster's responsibility wins, not where a point
+    flows to the origin: the origin may hold a memory of its own (erratum E10).
+
+    Parameters
+    ----------
+    means : array or Tensor (K, D)
+    counts : array or Tensor (K,)
+        How many data each memory stands for; fractions are fine. Each above `discount`.
+    beta, rho : float or scalar Tensor
+        Concentration of a component about its mean, and of the means about the origin.
+    alpha : float or scalar Tensor
+        How readily new clusters form. ``alpha + K * discount`` must be above zero.
+    discount : float
+        Pitman-Yor discount d in [0, 1).
+    normalized : bool
+        Whether the new cluster's term carries its normaliser.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> crp = ist.CRPMixture(torch.tensor([[2.0], [-2.0]]), counts=[5.0, 3.0], rho=0.1)
+    >>> crp.responsibilities(torch.tensor([[2.0], [9.0]]))  # last column: the new cluster
+    tensor([[0.9500, 0.0000, 0.0500],
+            [0.0000, 0.0000, 1.0000]])
+    """
+
+    def __init__(
+        self,
+        means: Any,
+        counts: Any,
+        beta: float | Tensor = 1.0,
+        rho: float | Tensor = 1.0,
+        alpha: float | Tensor = 1.0,
+        discount: float = 0.0,
+        normalized: bool = True,
+    ) -> None:
+        super().__init__(means, "means")
+        if not 0 <= discount < 1:
+            raise InvalidInputError(f"discount must be in [0, 1), not {discount!r}.")
+        self.discount = float(discount)
+        self.normalized = bool(normalized)
+        self._store("beta", as_positive(beta, "beta", self.memories))
+        self._store("rho", as_positive(rho, "rho", self.memories))
+        self._store("alpha", as_positive(alpha, "alpha", self.memories, allow_zero=discount > 0))
+        self._store("counts", self._checked_counts(counts))
+
+    beta: Tensor
+    rho: Tensor
+    alpha: Tensor
+    counts: Tensor
+
+    def _checked_counts(self, value: Any) -> Tensor:
+        array = value
+        if not isinstance(value, Tensor):
+            array = torch.as_tensor(value, device=self.memories.device)
+        if array.dtype in (torch.int32, torch.int64):
+            array = array.to(self.memories.dtype)
+        counts = as_tensor(array, "counts")
+        if counts.shape != (self.n_memories,):
+            raise ShapeError(
+                f"counts must be ({self.n_memories},), one per mean, not {tuple(counts.shape)}."
+            )
+        if not is_transforming() and not bool(
+            ((counts > self.discount) & counts.isfinite()).all()
+        ):
+            raise InvalidInputError(
+                f"Every count must be finite and above the discount {self.discount:g} "
+                f"(smallest here: {float(counts.min()):g}). Drop memories that hold no data."
+            )
+        return counts
+
+    @property
+    def means(self) -> Tensor:
+        """The memories, by the name that mixtures use. (K, D)"""
+        return self.memories
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """beta."""
+        return self.beta
+
+    @property
+    def variance(self) -> Tensor:
+        """1/(2 beta), the variance of a known component along each axis."""
+        return 0.5 / self.beta
+
+    @property
+    def sigma(self) -> Tensor:
+        """The standard deviation of a known component along each axis."""
+        return self.variance.sqrt()
+
+    @property
+    def kappa(self) -> Tensor:
+        """(1/beta + 1/rho)^-1, the concentration of the new cluster about the origin."""
+        return 1 / (1 / self.beta + 1 / self.rho)
+
+    @property
+    def _log_new_mass(self) -> Tensor:
+        return (self.alpha + self.n_memories * self.discount).log()
+
+    @property
+    def _log_new_weight(self) -> Tensor:
+        """Log of the new cluster's share of Z, in units of (pi/beta)^(D/2)."""
+        log_mass = self._log_new_mass
+        if self.normalized:
+            return log_mass
+        return log_mass + 0.5 * self.dim * torch.log(self.beta / self.kappa)
+
+    def _log_new(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
+        """Logit of the new cluster, over observed coordinates only if given. (..., D) -> (...)"""
+        kept = x if observed is None else torch.where(observed, x, torch.zeros_like(x))
+        log_new = self._log_new_mass - self.kappa * kept.square().sum(-1)
+        if not self.normalized:
+            return log_new
+        seen = self.dim if observed is None else observed.sum(-1)
+        return log_new + 0.5 * seen * torch.log(self.kappa / self.beta)
+
+    def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Log of both terms' sum, the new cluster's share, and the mean of known memories."""
+        known = attend(
+            x,
+            self.memories,
+            beta=self.beta,
+            bias=(self.counts - self.discount).log(),
+            metric="sqeuclidean",
+            observed=observed,
+        )
+        log_new = self._log_new(x, observed)
+        total = torch.logaddexp(known.logsumexp, log_new)
+        return total, (log_new - total).exp(), known.mean
+
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...)."""
+        return -self._attend(self.as_input(x))[0] / self.beta
+
+    def log_normalizer(self) -> Tensor:
+        """log Z: log(sum of counts + alpha) + (D/2) log(pi / beta) when normalised."""
+        log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
+        log_known = (self.counts - self.discount).sum().log()
+        return torch.logaddexp(log_known, self._log_new_weight) + log_scale
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
+        x = self.as_input(x)
+        _, new, mean = self._attend(x)
+        pull = (1 - new)[..., None] * (mean - x)
+        return 2 * (pull - (new * self.kappa / self.beta)[..., None] * x)
+
+    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+        r"""Mean shift for unequal variances; it never raises the energy.
+
+        .. math:: x \leftarrow \frac{\beta \sum_k r_k \mu_k}{\beta (1 - r_{new}) + \kappa r_{new}}
+        """
+        x = self.as_input(x)
+        _, new, mean = self._attend(x)
+        known = self.beta * (1 - new)
+        share = known / (known + self.kappa * new)
+        return keep_observed(share[..., None] * mean, x, observed)
+
+    def responsibilities(self, x: Any) -> Tensor:
+        """Posterior of each memory and, last, of the new cluster. x: (..., D) -> (..., K + 1)."""
+        x = self.as_input(x)
+        flat = x.reshape(-1, self.dim)
+        bias = (self.counts - self.discount).log()
+        known = attention_logits(flat, self.memories, bias, self.beta, "sqeuclidean")
+        logits = torch.cat([known, self._log_new(flat)[:, None]], 1)
+        return torch.softmax(logits, 1).reshape(*x.shape[:-1], self.n_memories + 1)
+
+    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
+        """x with its unobserved coordinates at their exact mean given the observed ones.
+
+        The new cluster's mean is the origin. x: (..., D), NaN where it is not observed.
+        """
+        x, seen = self._partial(x, observed)
+        _, new, mean = self._attend(x, seen)
+        return torch.where(seen, x, (1 - new)[..., None] * mean)
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Exact draws; those of the new cluster come from the prior predictive. -> (n, D)."""
+        generator = generator_for(seed, self.memories.device)
+        log_known = (self.counts - self.discount).log()
+        weights = torch.softmax(torch.cat([log_known, self._log_new_weight.reshape(1)]), 0)
+        chosen = draw_index(weights, n, generator)
+        centres = torch.cat([self.memories, self.memories.new_zeros(1, self.dim)])[chosen]
+        variance = torch.where(chosen == self.n_memories, 0.5 / self.kappa, self.variance)
+        noise = torch.empty_like(centres).normal_(generator=generator)
+        return centres + variance.sqrt()[:, None] * noise
+
+    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
+        counts = self.counts if index is None else self.counts[index]
+        return type(self)(
+            memories, counts, self.beta, self.rho, self.alpha, self.discount, self.normalized
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"beta": self.beta, "rho": self.rho, "alpha": self.alpha}
+        if self.discount:
+            settings["discount"] = self.discount
+        if not self.normalized:
+            settings["normalized"] = False
+        return settings

@@ -1,0 +1,185 @@
+"""The classical Hopfield network: a quadratic energy, on corners or on a sphere."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, final
+
+import torch
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError
+from isthmus.memories.base import Memory, keep_observed
+
+__all__ = ["Hopfield"]
+
+States = Literal["binary", "continuous"]
+Update = Literal["synchronous", "asynchronous"]
+
+
+@final
+class Hopfield(Memory):
+    r"""Classical Hopfield network.
+
+    .. math:: E(x) = -\tfrac12\, x^\top W x, \qquad W = \frac1N \sum_n x_n x_n^\top
+
+    with the diagonal of W set to zero on request. On :math:`\mathbb R^D` this energy has no
+    lower bound (erratum E26), so states live on a bounded set: on the corners
+    :math:`\{-1, 1\}^D` (``"binary"``), or on the sphere through the query (``"continuous"``).
+    :meth:`energy` and :meth:`score` are those of the quadratic form in either case.
+
+    :meth:`step` goes to the state of that set that the current force :math:`Wx` points to:
+    :math:`\mathrm{sign}(Wx)`, or :math:`Wx` scaled to the length of x. With the full diagonal
+    W has no negative eigenvalue and neither update ever raises the energy. With a zero
+    diagonal, synchronous updates can oscillate between two states; asynchronous ones, a
+    coordinate after the other, still never raise it.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    states : {"binary", "continuous"}, optional
+        By default binary if every entry of `memories` is -1 or 1.
+    update : {"synchronous", "asynchronous"}
+        Whether all coordinates of a binary state change at once or one after another, in
+        order. One asynchronous :meth:`step` visits every coordinate once.
+    zero_diagonal : bool
+        Leave out the pull of each coordinate on itself.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memory = ist.Hopfield(torch.tensor([[1.0, 1, 1, -1, -1, -1], [1, -1, 1, -1, 1, -1]]))
+    >>> memory.step(torch.tensor([1.0, 1, -1, -1, -1, -1]))  # third coordinate flipped
+    tensor([ 1.,  1.,  1., -1., -1., -1.])
+    """
+
+    def __init__(
+        self,
+        memories: Any,
+        states: States | None = None,
+        update: Update = "synchronous",
+        zero_diagonal: bool = False,
+    ) -> None:
+        super().__init__(memories)
+        if states is None:
+            signs = bool((self.memories.detach().abs() == 1).all())
+            states = "binary" if signs else "continuous"
+        if states not in ("binary", "continuous"):
+            raise InvalidInputError(f"states must be 'binary' or 'continuous', not {states!r}.")
+        if update not in ("synchronous", "asynchronous"):
+            raise InvalidInputError(
+                f"update must be 'synchronous' or 'asynchronous', not {update!r}."
+            )
+        if update == "asynchronous" and states == "continuous":
+            raise InvalidInputError(
+                "Continuous states move on a sphere, all coordinates at once; "
+                "use update='synchronous', or states='binary'."
+            )
+        self.states: States = states
+        self.update: Update = update
+        self.zero_diagonal = bool(zero_diagonal)
+
+    def _diagonal(self) -> Tensor:
+        return self.memories.square().mean(0)
+
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...)."""
+        x = self.as_input(x)
+        if self.n_memories <= self.dim:
+            quadratic = (x @ self.memories.mT).square().sum(-1) / self.n_memories
+        else:
+            quadratic = ((x @ self._coupling()) * x).sum(-1)
+        if self.zero_diagonal:
+            quadratic = quadratic - (x.square() * self._diagonal()).sum(-1)
+        return -0.5 * quadratic
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx = W x. x: (..., D) -> (..., D)."""
+        x = self.as_input(x)
+        if self.n_memories <= self.dim:
+            force = (x @ self.memories.mT) @ self.memories / self.n_memories
+        else:
+            force = x @ self._coupling()
+        return force - x * self._diagonal() if self.zero_diagonal else force
+
+    def _coupling(self) -> Tensor:
+        return self.memories.mT @ self.memories / self.n_memories
+
+    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+        """One update of all coordinates. x: (..., D) -> (..., D).
+
+        A coordinate on which no force acts keeps its sign. Coordinates marked True in
+        `observed` stay as they are.
+        """
+        x = self.as_input(x)
+        if self.states == "continuous":
+            return self._step_on_sphere(x, observed)
+        if self.update == "asynchronous":
+            return self._sweep(x, observed)
+        return keep_observed(_sign(self.score(x), x), x, observed)
+
+    def _step_on_sphere(self, x: Tensor, observed: Tensor | None) -> Tensor:
+        """Point the free part of x along the force, at its own length."""
+        force = self.score(x)
+        if self.zero_diagonal:
+            # Shifting W by its largest diagonal entry makes it positive again; on the sphere
+            # that only adds a constant to the energy.
+            force = force + self._diagonal().max() * x
+        if observed is not None:
+            force = force.masked_fill(observed, 0)
+        free = x if observed is None else x.masked_fill(observed, 0)
+        length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
+        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
+        moved = torch.where(size > 0, length * force / size.clamp(min=1e-38), free)
+        return keep_observed(moved, x, observed)
+
+    def _sweep(self, x: Tensor, observed: Tensor | None) -> Tensor:
+        """Visit every coordinate once, in order, each seeing the changes before it."""
+        x = x.clone()
+        overlaps = x @ self.memories.mT
+        diagonal = self._diagonal()
+        for d in range(self.dim):
+            column = self.memories[:, d]
+            force = overlaps @ column / self.n_memories
+            if self.zero_diagonal:
+                force = force - diagonal[d] * x[..., d]
+            new = _sign(force, x[..., d])
+            if observed is not None:
+                new = torch.where(observed[..., d], x[..., d], new)
+            overlaps = overlaps + (new - x[..., d])[..., None] * column
+            x[..., d] = new
+        return x
+
+    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
+        """x with its unobserved coordinates pulled by the observed ones alone.
+
+        A quadratic energy has no conditional mean on all of space. On the corners, unknown
+        coordinates take the sign of the force from the known ones; on the sphere, they are
+        the expectation 0 plus that force, scaled to the known coordinates' mean size.
+        """
+        x, seen = self._partial(x, observed)
+        force = self.score(x).masked_fill(seen, 0)
+        if self.states == "binary":
+            guess = _sign(force, torch.ones_like(force))
+        else:
+            known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+            hidden = (~seen).sum(-1, keepdim=True)
+            size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
+            guess = force * (known * hidden).sqrt() / size.clamp(min=1e-38)
+        return torch.where(seen, x, guess)
+
+    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
+        return type(self)(memories, self.states, self.update, self.zero_diagonal)
+
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"states": self.states}
+        if self.update == "asynchronous":
+            settings["update"] = self.update
+        if self.zero_diagonal:
+            settings["zero_diagonal"] = True
+        return settings
+
+
+def _sign(force: Tensor, current: Tensor) -> Tensor:
+    """The sign of `force`; where there is none, that of `current`, and +1 as a last resort."""
+    chosen = torch.where(force == 0, current, force)
+    return torch.where(chosen < 0, -1.0, 1.0).to(force.dtype)

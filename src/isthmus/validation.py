@@ -1,0 +1,142 @@
+"""Turning what users pass into checked tensors, with errors that say what to do."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+
+__all__ = ["as_mask", "as_points", "as_positive", "as_tensor", "is_transforming", "require_finite"]
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def is_transforming() -> bool:
+    """Whether ``torch.func`` or ``torch.compile`` is tracing, so values cannot be looked at."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """Return `value` as a float32 or float64 tensor that shares memory where it can."""
+    if not isinstance(value, Tensor):
+        value = _from_array(value, name)
+    if value.dtype not in FLOATS:
+        kind = str(value.dtype).removeprefix("torch.")
+        raise DtypeError(
+            f"{name} holds {kind} numbers; isthmus computes in float32 or float64. "
+            f"Convert first, for example with .astype('float32') or .to(torch.float32)."
+        )
+    return value
+
+
+def _from_array(value: Any, name: str) -> Tensor:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "fciub":
+        raise DtypeError(
+            f"{name} holds {array.dtype} values, not numbers. Leave out or encode text columns first."
+        )
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        raise DtypeError(
+            f"{name} holds {array.dtype} numbers; isthmus computes in float32 or float64. "
+            f"Convert first, for example with .astype('float32')."
+        )
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not native.flags.writeable or any(stride < 0 for stride in native.strides):
+        native = native.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.as_tensor(native)
+
+
+def require_finite(value: Tensor, name: str, advice: str) -> None:
+    """Raise if `value` has a NaN or an infinity. One pass, no temporary of its size on success."""
+    if is_transforming() or value.numel() == 0:
+        return
+    detached = value.detach()
+    # A sum is finite unless an entry is not, or it overflows; only then is a closer look needed.
+    if math.isfinite(detached.sum().item()) or bool(torch.isfinite(detached).all()):
+        return
+    bad = int((~torch.isfinite(detached)).sum())
+    what = "NaN" if bool(torch.isnan(detached).any()) else "infinite"
+    raise InvalidInputError(f"{name} has {bad} {what} value{'s' if bad > 1 else ''}. {advice}")
+
+
+def as_points(
+    value: Any,
+    name: str,
+    *,
+    dim: int | None = None,
+    like: Tensor | None = None,
+    allow_nan: bool = False,
+) -> Tensor:
+    """Return `value` as points of shape ``(..., D)``.
+
+    Parameters
+    ----------
+    dim : int, optional
+        The number of coordinates that the points must have.
+    like : Tensor, optional
+        Points take this tensor's dtype; arrays also go to its device.
+    allow_nan : bool
+        Whether NaN marks an unknown coordinate rather than a mistake.
+    """
+    points = as_tensor(value, name)
+    if points.ndim == 0:
+        raise ShapeError(f"{name} is a single number; pass points of shape (..., D).")
+    if dim is not None and points.shape[-1] != dim:
+        raise ShapeError(
+            f"{name} has {points.shape[-1]} coordinates in its last axis, but the energy lives in "
+            f"{dim}. Its shape {tuple(points.shape)} should end in {dim}."
+        )
+    if like is not None:
+        device = points.device if isinstance(value, Tensor) else like.device
+        points = points.to(device=device, dtype=like.dtype)
+    if not allow_nan:
+        require_finite(
+            points, name, "Remove such rows, or fill unknown coordinates with isthmus.complete."
+        )
+    elif not is_transforming() and bool(torch.isinf(points).any()):
+        raise InvalidInputError(f"{name} has infinite values. Mark unknown coordinates with NaN.")
+    return points
+
+
+def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False) -> Tensor:
+    """Return a positive, finite scalar as a 0-dimensional tensor; a tensor keeps its graph."""
+    if isinstance(value, Tensor):
+        scalar = value
+    else:
+        try:
+            scalar = torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"{name} must be a positive number, not {value!r}.") from None
+    if scalar.ndim != 0:
+        raise ShapeError(f"{name} must be a single number, but has shape {tuple(scalar.shape)}.")
+    if is_transforming():
+        return scalar
+    number = float(scalar.detach())
+    if not math.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
+        bound = "at least zero" if allow_zero else "above zero"
+        raise InvalidInputError(f"{name} must be finite and {bound}, not {number:g}.")
+    return scalar
+
+
+def as_mask(value: Any, name: str, shape: torch.Size) -> Tensor:
+    """Return `value` as a boolean mask broadcast to `shape`."""
+    mask = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    if mask.dtype != torch.bool:
+        raise DtypeError(f"{name} must be a boolean mask, not {mask.dtype}.")
+    try:
+        return mask.expand(shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"{name} of shape {tuple(mask.shape)} does not broadcast to {tuple(shape)}."
+        ) from None
