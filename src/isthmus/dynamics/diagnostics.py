@@ -1,0 +1,150 @@
+"""Whether chains have mixed, and how many independent draws they are worth.
+
+Both measures follow Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),
+"Rank-normalization, folding, and localization", without the rank-normalisation: each chain is
+cut in two, so that a drift within a chain shows just as a difference between chains does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.validation import as_tensor, require_finite
+
+__all__ = ["effective_sample_size", "split_r_hat"]
+
+# A variance needs two draws, and a chain is cut in two.
+FEWEST_DRAWS = 4
+# Numbers whose Fourier transforms are held at once: 64 MiB of complex doubles.
+BLOCK_NUMBERS = 2**22
+
+
+def split_r_hat(draws: Any) -> Tensor:
+    r"""Potential scale reduction of each coordinate; near 1 if the chains agree.
+
+    With W the mean variance within the half-chains of length n and B/n the variance between
+    their means,
+
+    .. math:: \hat R = \sqrt{\frac{\frac{n-1}{n} W + B/n}{W}} .
+
+    Parameters
+    ----------
+    draws : (draws, chains, D)
+        At least four draws.
+
+    Returns
+    -------
+    Tensor (D,)
+        Above 1.01, the chains have not mixed. Infinite where every half-chain stands still at
+        a value of its own, NaN where none ever moved from one common value.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.dynamics.diagnostics import split_r_hat
+    >>> draws = torch.randn(1000, 4, 1, generator=torch.Generator().manual_seed(0))
+    >>> bool(split_r_hat(draws) < 1.01), bool(split_r_hat(draws.cumsum(0)) > 1.1)
+    (True, True)
+    """
+    halves = _halves(draws)
+    within, total = _variances(halves)
+    return torch.sqrt(total / within).to(_result_dtype(draws))
+
+
+def effective_sample_size(draws: Any) -> Tensor:
+    r"""How many independent draws would give the mean of each coordinate as precisely.
+
+    For M half-chains of length n with autocorrelations :math:`\rho_t`,
+
+    .. math:: \mathrm{ESS} = M n \,/\, \Bigl(-1 + 2 \sum_k (\rho_{2k} + \rho_{2k+1})\Bigr) ,
+
+    where the sum over pairs ends before the first that is not positive, and no pair counts more
+    than the one before it (Geyer's initial monotone sequence). Differences between the chains
+    count as autocorrelation. Never more than :math:`M n \log_{10}(M n)`.
+
+    Parameters
+    ----------
+    draws : (draws, chains, D)
+        At least four draws.
+
+    Returns
+    -------
+    Tensor (D,)
+        NaN where no chain ever moved from one common value.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.dynamics.diagnostics import effective_sample_size
+    >>> draws = torch.randn(1000, 4, 1, generator=torch.Generator().manual_seed(0))
+    >>> bool(3000 < effective_sample_size(draws) < 5000)
+    True
+    """
+    halves = _halves(draws)
+    width = max(1, BLOCK_NUMBERS // halves[..., 0].numel())
+    blocks = [_effective_sample_size(block) for block in torch.split(halves, width, dim=-1)]
+    return torch.cat(blocks).to(_result_dtype(draws))
+
+
+def _effective_sample_size(halves: Tensor) -> Tensor:
+    length, count = halves.shape[:2]
+    within, total = _variances(halves)
+    autocovariance = _autocovariance(halves).mean(1)  # (n, D)
+    correlation = 1 - (within - autocovariance) / total
+    correlation[0] = 1.0
+    even = length - length % 2
+    pairs = correlation[0:even:2] + correlation[1:even:2]  # (n // 2, D)
+    positive = (pairs > 0).cumprod(0)
+    monotone = pairs.cummin(0).values
+    size = length * count
+    correlation_time = -1 + 2 * (positive * monotone).sum(0)
+    ess = size / correlation_time.clamp(min=1 / math.log10(size))
+    return torch.where(total > 0, ess, torch.nan)
+
+
+def _autocovariance(halves: Tensor) -> Tensor:
+    """Biased autocovariances at all lags. (n, M, D) -> (n, M, D)."""
+    length = halves.shape[0]
+    centred = halves - halves.mean(0)
+    # Twice the length of zeros, so that the circular convolution does not wrap around.
+    spectrum = torch.fft.rfft(centred, n=2 * length, dim=0)
+    products: Tensor = torch.fft.irfft(spectrum.abs().square(), n=2 * length, dim=0)
+    return products[:length] / length
+
+
+def _variances(halves: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean variance within half-chains, and the pooled estimate of the whole. (D,) each."""
+    length = halves.shape[0]
+    within = halves.var(0).mean(0)
+    # Rounding of the mean leaves a dust of variance on chains that never moved.
+    within = torch.where((halves == halves[:1]).all(0).all(0), 0.0, within)
+    between = halves.mean(0).var(0)
+    between = torch.where((halves == halves[:1, :1]).all(0).all(0), 0.0, between)
+    return within, within * (length - 1) / length + between
+
+
+def _halves(draws: Any) -> Tensor:
+    """Each chain cut in two, in double precision: (draws // 2, 2 * chains, D)."""
+    draws = as_tensor(draws, "draws")
+    if draws.ndim != 3:
+        raise ShapeError(
+            f"draws must have shape (draws, chains, D), not {tuple(draws.shape)}. "
+            "For a single chain of one coordinate, use draws[:, None, None]."
+        )
+    if 0 in draws.shape or draws.shape[0] < FEWEST_DRAWS:
+        raise InvalidInputError(
+            f"draws has shape {tuple(draws.shape)}: diagnostics need at least {FEWEST_DRAWS} draws "
+            "of at least one chain and one coordinate."
+        )
+    require_finite(draws, "draws", "A chain that diverged has no diagnostics.")
+    half = draws.shape[0] // 2
+    return torch.cat([draws[:half], draws[-half:]], dim=1).detach().double()
+
+
+def _result_dtype(draws: Any) -> torch.dtype:
+    return draws.dtype if isinstance(draws, Tensor) else torch.float64

@@ -1,0 +1,243 @@
+r"""Langevin, MALA and HMC: settings, and pure steps on many chains at once.
+
+All of them move on :math:`p(x)^{1/T}` with :math:`p(x) \propto \exp(-\beta_E E(x))`, where
+:math:`\beta_E` is the energy's own inverse temperature and T the sampler's temperature. The
+gradient of log p is :math:`\beta_E` times the score :math:`-\nabla E`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.dynamics.metropolis import (
+    Info,
+    LangevinState,
+    MetropolisState,
+    Sampler,
+    accept_or_reject,
+    all_finite,
+    choose,
+    evaluate,
+    standard_normal,
+    start,
+)
+from isthmus.dynamics.settings import as_count, settle_positive
+from isthmus.energy import Energy
+
+__all__ = ["HMC", "MALA", "Info", "Langevin", "Sampler"]
+
+
+@dataclass(frozen=True)
+class Langevin:
+    r"""Unadjusted Langevin dynamics.
+
+    .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
+
+    It never rejects, so it needs scores only, and it pays with a bias that is linear in the
+    step: on :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. Nor does
+    it see walls: where an energy can be infinite, use :class:`MALA` or :class:`HMC`
+    (:func:`isthmus.sample` raises :class:`~isthmus.errors.OutsideSupportError` on draws there).
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\epsilon`. Stable only while it is below 2 / (largest curvature of -log p).
+    temperature : float
+        T. At 1 the chain samples p; lower, it settles nearer to the modes.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> class Bowl(ist.Energy):
+    ...     def energy(self, x):
+    ...         return 0.5 * x.square().sum(-1)
+    >>> langevin = ist.Langevin(step_size=0.1)
+    >>> state = langevin.init(Bowl(), torch.zeros(3, 2))
+    >>> state, info = langevin.step(Bowl(), state, torch.Generator().manual_seed(0))
+    >>> state.position.shape, info.acceptance
+    (torch.Size([3, 2]), tensor([1., 1., 1.]))
+    """
+
+    step_size: float = 0.01
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        settle_positive(self, "step_size", "temperature")
+
+    @classmethod
+    def paper(cls) -> Langevin:
+        r"""The paper's pair: step 3.16 with noise 0.01.
+
+        Its temperature is :math:`0.01^2 / (2 \cdot 3.16) \approx 1.6 \cdot 10^{-5}`, so this is
+        descent with a little jitter rather than sampling (erratum E22).
+
+        Examples
+        --------
+        >>> import isthmus as ist
+        >>> ist.Langevin.paper()
+        Langevin(step_size=3.16, temperature=1.58...e-05)
+        >>> round(ist.Langevin.paper().noise_scale, 6)
+        0.01
+        """
+        return cls(step_size=3.16, temperature=0.01**2 / (2 * 3.16))
+
+    @property
+    def noise_scale(self) -> float:
+        r"""The standard deviation of a step's noise, :math:`\sqrt{2 \epsilon T}`."""
+        return math.sqrt(2 * self.step_size * self.temperature)
+
+    def init(self, energy: Energy, x: Tensor) -> LangevinState:
+        """The state of chains that start at x: (..., D)."""
+        return LangevinState(x.detach())
+
+    @torch.no_grad()
+    def step(
+        self, energy: Energy, state: LangevinState, generator: torch.Generator
+    ) -> tuple[LangevinState, Info]:
+        """Every chain moves."""
+        x = state.position
+        drift = self.step_size * energy.inverse_temperature * energy.score(x)
+        position = x + drift + self.noise_scale * standard_normal(x, generator)
+        acceptance = x.new_ones(x.shape[:-1])
+        return LangevinState(position), Info(acceptance, acceptance.bool())
+
+
+@dataclass(frozen=True)
+class MALA:
+    r"""Metropolis-adjusted Langevin: Langevin's step as a proposal, accepted or rejected.
+
+    The proposal y is accepted with probability
+
+    .. math:: \min\Bigl(1, \frac{p(y)^{1/T}\, q(x \mid y)}{p(x)^{1/T}\, q(y \mid x)}\Bigr),
+        \quad q(\cdot \mid x) = \mathcal N(x + \epsilon \nabla \log p(x), 2 \epsilon T I) ,
+
+    which leaves :math:`p^{1/T}` invariant at any step size. Only energy differences enter. A
+    proposal without a finite energy and score is rejected, so walls are respected.
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\epsilon`. Raise it until about 0.57 of the proposals are accepted.
+    temperature : float
+        T.
+
+    Examples
+    --------
+    >>> import isthmus as ist
+    >>> class Bowl(ist.Energy):
+    ...     dim = 1
+    ...     def energy(self, x):
+    ...         return 0.5 * x.square().sum(-1)
+    >>> ist.sample(Bowl(), 5, ist.MALA(step_size=0.5), burn_in=10).shape
+    torch.Size([5, 1])
+    """
+
+    step_size: float = 0.1
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        settle_positive(self, "step_size", "temperature")
+
+    @torch.no_grad()
+    def init(self, energy: Energy, x: Tensor) -> MetropolisState:
+        """The state of chains that start at x: (..., D)."""
+        return start(energy, x)
+
+    @torch.no_grad()
+    def step(
+        self, energy: Energy, state: MetropolisState, generator: torch.Generator
+    ) -> tuple[MetropolisState, Info]:
+        """Chains whose proposal is rejected stay."""
+        beta = energy.inverse_temperature
+        noise = standard_normal(state.position, generator)
+        variance = 2 * self.step_size * self.temperature
+        move = self.step_size * beta * state.score + math.sqrt(variance) * noise
+        proposal, possible = evaluate(energy, state.position + move, state)
+        # The noise that would lead back from the proposal, times its standard deviation.
+        back = move + self.step_size * beta * proposal.score
+        log_ratio = (
+            beta * (state.energy - proposal.energy) / self.temperature
+            + noise.square().sum(-1) / 2
+            - back.square().sum(-1) / (2 * variance)
+        )
+        return accept_or_reject(state, proposal, log_ratio, possible, generator)
+
+
+@dataclass(frozen=True)
+class HMC:
+    r"""Hamiltonian Monte Carlo: fresh momenta, a leapfrog trajectory, accept or reject.
+
+    The trajectory follows :math:`H(x, v) = \beta_E E(x) / T + |v|^2 / 2` and is accepted with
+    probability :math:`\min(1, e^{H - H'})`. A trajectory that diverges is rejected.
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\epsilon`, the time of one leapfrog. H is kept up to order :math:`\epsilon^2`.
+    n_leapfrog : int
+        Leapfrogs in a trajectory. Each costs one score. A trajectory of about half a period of
+        some direction only flips that direction; then change the length a little.
+    temperature : float
+        T.
+
+    Examples
+    --------
+    >>> import isthmus as ist
+    >>> class Bowl(ist.Energy):
+    ...     dim = 1
+    ...     def energy(self, x):
+    ...         return 0.5 * x.square().sum(-1)
+    >>> ist.sample(Bowl(), 5, ist.HMC(step_size=0.3, n_leapfrog=5), burn_in=10).shape
+    torch.Size([5, 1])
+    """
+
+    step_size: float = 0.1
+    n_leapfrog: int = 10
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        settle_positive(self, "step_size", "temperature")
+        object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
+
+    @torch.no_grad()
+    def init(self, energy: Energy, x: Tensor) -> MetropolisState:
+        """The state of chains that start at x: (..., D)."""
+        return start(energy, x)
+
+    @torch.no_grad()
+    def trajectory(
+        self, energy: Energy, state: MetropolisState, velocity: Tensor
+    ) -> tuple[MetropolisState, Tensor, Tensor]:
+        """Where the leapfrogs lead: state, velocity (..., D), and which did not diverge (...)."""
+        push = self.step_size * energy.inverse_temperature / self.temperature
+        position, score = state.position, state.score
+        possible = torch.ones_like(state.energy, dtype=torch.bool)
+        for _ in range(self.n_leapfrog):
+            velocity = velocity + push / 2 * score
+            position = position + self.step_size * velocity
+            # Energies may refuse points that are not finite: a lost trajectory waits at its start.
+            possible = possible & all_finite(position)
+            position = choose(possible, position, state.position)
+            score = energy.score(position)
+            velocity = velocity + push / 2 * score
+        value = energy.energy(position)
+        possible = possible & torch.isfinite(value) & all_finite(score)
+        return MetropolisState(position, value, score), velocity, possible
+
+    @torch.no_grad()
+    def step(
+        self, energy: Energy, state: MetropolisState, generator: torch.Generator
+    ) -> tuple[MetropolisState, Info]:
+        """Chains whose trajectory is rejected stay."""
+        velocity = standard_normal(state.position, generator)
+        proposal, end_velocity, possible = self.trajectory(energy, state, velocity)
+        log_ratio = (
+            energy.inverse_temperature * (state.energy - proposal.energy) / self.temperature
+            + velocity.square().sum(-1) / 2
+            - end_velocity.square().sum(-1) / 2
+        )
+        return accept_or_reject(state, proposal, log_ratio, possible, generator)

@@ -1,0 +1,338 @@
+"""sample and sample_chains: shapes, starts, seeds, errors, progress, and the right law."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from isthmus.dynamics import progress as progress_module
+from isthmus.dynamics.metropolis import Info, LangevinState
+from isthmus.dynamics.sample import Chains, sample, sample_chains
+from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.energy import Energy
+from isthmus.errors import (
+    DivergenceError,
+    DtypeError,
+    InvalidInputError,
+    OutsideSupportError,
+    ShapeError,
+)
+from isthmus.memories.epanechnikov import EpanechnikovKDE
+from isthmus.memories.kde import GaussianKDE
+
+
+class Bowl(Energy):
+    """A standard normal around `centre` in `dim` dimensions, which may be left open."""
+
+    def __init__(self, dim: int | None = 2, centre: float = 0.0) -> None:
+        super().__init__()
+        self._dim, self.centre = dim, centre
+
+    @property
+    def dim(self) -> int | None:
+        return self._dim
+
+    def energy(self, x: Tensor) -> Tensor:
+        return 0.5 * (x - self.centre).square().sum(-1)
+
+
+class Counting:
+    """A sampler whose chains count their steps: where draws come from can be read off them."""
+
+    def init(self, energy: Energy, x: Tensor) -> LangevinState:
+        return LangevinState(x)
+
+    def step(
+        self, energy: Energy, state: LangevinState, generator: torch.Generator
+    ) -> tuple[LangevinState, Info]:
+        ones = torch.ones(state.position.shape[0])
+        return LangevinState(state.position + 1), Info(ones / 4, ones.bool())
+
+
+class Stays(Counting):
+    def step(
+        self, energy: Energy, state: LangevinState, generator: torch.Generator
+    ) -> tuple[LangevinState, Info]:
+        return state, super().step(energy, state, generator)[1]
+
+
+@pytest.fixture
+def memory() -> GaussianKDE:
+    points = np.random.default_rng(0).normal(size=(6, 3))
+    return GaussianKDE(torch.tensor(points), sigma=0.5)
+
+
+def test_the_default_sampler_draws_from_a_normal() -> None:
+    draws = sample(Bowl(), 4000)
+    assert draws.shape == (4000, 2)
+    assert all(stats.kstest(column, "norm").pvalue > 1e-3 for column in draws.T)
+
+
+def test_few_long_chains_draw_from_the_same_law_as_many_short_ones() -> None:
+    draws = sample(Bowl(centre=3.0), 4000, MALA(step_size=0.8), chains=40, burn_in=50)
+    assert stats.kstest(draws.flatten() - 3, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    "sampler", [Langevin(0.01), MALA(0.2), HMC(0.3, n_leapfrog=5)], ids=lambda s: type(s).__name__
+)
+def test_a_memory_is_sampled_as_its_own_exact_sampler_does(memory: GaussianKDE, sampler) -> None:  # type: ignore[no-untyped-def]
+    draws = sample(memory, 2000, sampler, burn_in=300)
+    exact = memory.sample(2000, seed=1)
+    assert draws.dtype == torch.float64
+    for column, reference in zip(draws.T, exact.T, strict=True):
+        assert stats.ks_2samp(column, reference).pvalue > 1e-3
+
+
+def test_draws_are_kept_every_thin_steps_after_burn_in() -> None:
+    chains = sample_chains(Bowl(1), 3, Counting(), chains=2, init=[0.0], burn_in=100, thin=7)
+    expected = torch.tensor([107.0, 114.0, 121.0])
+    assert torch.equal(chains.draws[..., 0], expected[:, None].expand(3, 2).double())
+    assert torch.equal(chains.acceptance, torch.full((2,), 0.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("chains", "expected"), [(None, [11] * 5), (2, [11, 11, 12, 12, 13])])
+def test_n_draws_come_from_the_chains_in_turn(chains: int | None, expected: list[int]) -> None:
+    draws = sample(Bowl(1), 5, Counting(), init=[0.0], burn_in=10, thin=1, chains=chains)
+    assert draws[:, 0].tolist() == expected
+
+
+def test_more_chains_than_draws_is_fine() -> None:
+    assert sample(Bowl(), 3, Counting(), chains=8).shape == (3, 2)
+
+
+def test_a_table_of_starts_sets_the_number_of_chains() -> None:
+    starts = torch.tensor([[0.0], [100.0]])
+    draws = sample(Bowl(1), 3, Counting(), init=starts, burn_in=0, thin=1)
+    assert draws[:, 0].tolist() == [1, 101, 2]
+
+
+def test_chains_start_at_memories(memory: GaussianKDE) -> None:
+    draws = sample(memory, 300, Stays())
+    same = (draws[:, None] == memory.memories).all(-1)
+    assert bool(same.any(1).all())
+    assert bool((same.sum(0) > 25).all())
+
+
+def test_chains_without_memories_start_at_standard_normal_points() -> None:
+    draws = sample(Bowl(3), 2000, Stays(), burn_in=0)
+    assert stats.kstest(draws.flatten(), "norm").pvalue > 1e-3
+    assert draws.dtype == torch.float32
+
+
+def test_chains_start_in_the_dtype_of_the_energys_own_numbers() -> None:
+    assert sample(Bowl(3).double(), 4, burn_in=0).dtype == torch.float32
+    energy = Bowl(3)
+    energy.register_buffer("precision", torch.ones(3, dtype=torch.float64))
+    assert sample(energy, 4, burn_in=0).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_draws_have_the_dtype_of_init_but_memories_come_first(
+    dtype: torch.dtype, memory: GaussianKDE
+) -> None:
+    assert sample(Bowl(3), 4, init=torch.zeros(3, dtype=dtype), burn_in=0).dtype == dtype
+    assert sample(memory.to(dtype), 4, init=np.zeros(3), burn_in=0).dtype == dtype
+
+
+def test_init_is_not_written_to() -> None:
+    init = np.zeros((4, 2))
+    sample(Bowl(), 4, MALA(), init=init, burn_in=5)
+    assert not init.any()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(memory: GaussianKDE) -> None:
+    for sampler in (Langevin(), MALA(), HMC()):
+        first, again, other = (
+            sample(memory, 20, sampler, seed=seed, burn_in=20) for seed in (7, np.int64(7), 8)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+def test_a_generator_goes_on_where_it_was() -> None:
+    generator = torch.Generator().manual_seed(7)
+    first = sample(Bowl(), 5, seed=generator, burn_in=5)
+    assert torch.equal(first, sample(Bowl(), 5, seed=7, burn_in=5))
+    assert not torch.equal(first, sample(Bowl(), 5, seed=generator, burn_in=5))
+
+
+def test_the_global_random_streams_are_not_touched(memory: GaussianKDE) -> None:
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    for sampler in (Langevin(), MALA(), HMC()):
+        sample(memory, 5, sampler, burn_in=5)
+        sample(Bowl(), 5, sampler, burn_in=5)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.0, True, "many", None])
+def test_n_that_is_no_number_of_draws_is_named(n: object) -> None:
+    with pytest.raises(InvalidInputError, match="n must be a whole number of at least 1"):
+        sample(Bowl(), n)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["burn_in", "thin", "chains", "seed"])
+@pytest.mark.parametrize("value", [-1, 1.5])
+def test_settings_that_cannot_work_are_named(name: str, value: object) -> None:
+    with pytest.raises(InvalidInputError, match=f"{name} must be a whole number"):
+        sample(Bowl(), 3, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("init", "error", "message"),
+    [
+        ([0.0, float("nan")], InvalidInputError, "init has 1 NaN"),
+        ([0.0, float("inf")], InvalidInputError, "init has 1 infinite"),
+        ([0.0, 0.0, 0.0], ShapeError, "init has 3 coordinates"),
+        (0.0, ShapeError, "init is a single number"),
+        (np.zeros((1, 3, 2)), ShapeError, "init must have shape"),
+        (np.zeros((0, 2)), ShapeError, "init must have shape"),
+        ([[0.0, 0.0], [1.0]], ShapeError, "init is not a rectangular array"),
+        (["a", "b"], DtypeError, "init holds"),
+    ],
+)
+def test_bad_starts_are_named(init: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        sample(Bowl(), 3, init=init)
+
+
+def test_a_table_of_starts_must_fit_the_chains() -> None:
+    with pytest.raises(ShapeError, match="init has 3 rows for 2 chains"):
+        sample(Bowl(), 4, init=np.zeros((3, 2)), chains=2)
+
+
+def test_an_energy_of_any_dimension_needs_a_start() -> None:
+    with pytest.raises(InvalidInputError, match="Pass init"):
+        sample(Bowl(dim=None), 3)
+    assert sample(Bowl(dim=None), 3, init=np.zeros(5), burn_in=0).shape == (3, 5)
+
+
+@pytest.mark.parametrize("sampler", [Langevin, "mala", 0.01])
+def test_what_is_no_sampler_is_named(sampler: object) -> None:
+    with pytest.raises(InvalidInputError, match="sampler must be an object such as"):
+        sample(Bowl(), 3, sampler)  # type: ignore[arg-type]
+
+
+def test_what_is_no_energy_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"must be an isthmus\.Energy, not function"):
+        sample(lambda x: x, 3)  # type: ignore[arg-type]
+
+
+def test_divergence_says_when_and_what_to_do() -> None:
+    class Steep(Bowl):
+        def energy(self, x: Tensor) -> Tensor:
+            return x.pow(4).sum(-1)
+
+    with pytest.raises(DivergenceError, match=r"3 of 3 chains .* at step \d+ of 1010. Reduce step"):
+        sample(Steep(), 3, Langevin(step_size=1.0), init=[2.0, 2.0])
+
+
+def test_large_but_finite_states_are_not_called_divergent() -> None:
+    class Slope(Bowl):
+        def energy(self, x: Tensor) -> Tensor:
+            return x.mean(-1)
+
+    largest = torch.finfo(torch.float32).max
+    draws = sample(Slope(1), 4, Stays(), init=torch.tensor([largest]), burn_in=0)
+    assert bool((draws == largest).all())
+
+
+def test_draws_where_the_density_is_zero_are_refused() -> None:
+    walled = EpanechnikovKDE(torch.zeros(1, 2), bandwidth=1.0)
+    with pytest.raises(OutsideSupportError, match=r"Use isthmus\.MALA"):
+        sample(walled, 50, Langevin(step_size=0.05), burn_in=100)
+    draws = sample(walled, 2000, MALA(step_size=0.05), burn_in=200)
+    squared_radius = draws.square().sum(1)
+    assert stats.kstest(squared_radius, stats.beta(1, 2).cdf).pvalue > 1e-3
+
+
+def test_chains_report_whether_they_mixed() -> None:
+    mixed = sample_chains(Bowl(), 400, MALA(step_size=1.0), burn_in=20, thin=2)
+    assert bool((mixed.r_hat < 1.03).all())
+    assert bool(((mixed.ess > 200) & (mixed.ess < 3000)).all())
+    starts = 30.0 * torch.arange(4)[:, None].expand(4, 2)
+    stuck = sample_chains(Bowl(), 100, Langevin(1e-4), init=starts, burn_in=0, thin=1)
+    assert bool((stuck.r_hat > 10).all())
+
+
+def test_chains_print_in_two_lines() -> None:
+    chains = sample_chains(Bowl(), 50, MALA(step_size=1.0), burn_in=5)
+    first, second = str(chains).splitlines()
+    assert first.startswith("Chains(draws=50, chains=4, D=2, acceptance=0.")
+    assert "R-hat at most" in second
+    assert str(Chains(torch.zeros(1, 3, 2), torch.ones(3))).count("\n") == 0
+
+
+def test_flatten_takes_the_first_draw_of_every_chain_first() -> None:
+    draws = torch.arange(12.0).reshape(3, 2, 2)
+    assert torch.equal(Chains(draws, torch.ones(2)).flatten(), draws.reshape(6, 2))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    # In the test itself rather than in a fixture: pytest puts its own stderr there in between.
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(Terminal()) as stream:
+        patch.setenv("TERM", "xterm")
+        yield stream
+
+
+def test_a_short_run_is_silent_on_a_terminal() -> None:
+    with terminal() as stream:
+        sample(Bowl(), 3, burn_in=10)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(None, True), (True, True), (False, False)])
+def test_a_long_run_shows_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, progress: bool | None, shown: bool
+) -> None:
+    monkeypatch.setattr(progress_module, "PATIENCE", 0.0)
+    with terminal() as stream:
+        sample(Bowl(), 3, burn_in=10, progress=progress)
+    assert ("sampling" in stream.getvalue()) == shown
+
+
+def test_a_long_run_is_silent_where_nobody_watches(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "PATIENCE", 0.0)
+    sample(Bowl(), 3, burn_in=10)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_interrupting_a_run_gives_the_cursor_back() -> None:
+    class Interrupted(Stays):
+        def step(
+            self, energy: Energy, state: LangevinState, generator: torch.Generator
+        ) -> tuple[LangevinState, Info]:
+            if "sampling" in stream.getvalue():
+                raise KeyboardInterrupt
+            return super().step(energy, state, generator)
+
+    hide_cursor, show_cursor = "\x1b[?25l", "\x1b[?25h"
+    with terminal() as stream, pytest.raises(KeyboardInterrupt):
+        sample(Bowl(), 3, Interrupted(), burn_in=10_000, progress=True)
+    output = stream.getvalue()
+    assert output.rindex(show_cursor) > output.rindex(hide_cursor)
+
+
+def test_sampling_does_not_import_rich_unless_a_bar_is_shown() -> None:
+    code = (
+        "import sys, torch, isthmus as ist\n"
+        "ist.sample(ist.GaussianKDE(torch.zeros(2, 2)), 2, burn_in=2)\n"
+        "assert 'rich' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

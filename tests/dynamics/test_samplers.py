@@ -1,0 +1,382 @@
+"""Langevin, MALA and HMC against moments, distributions and orders that are known exactly."""
+
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from isthmus.dynamics.metropolis import MetropolisState, accept_or_reject
+from isthmus.dynamics.samplers import HMC, MALA, Langevin, Sampler
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, IsthmusError, OutsideSupportError
+from isthmus.validation import as_points
+
+DOUBLE = torch.float64
+COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=DOUBLE)
+MEAN = torch.tensor([1.0, -2.0], dtype=DOUBLE)
+SAMPLERS = [Langevin(step_size=0.02), MALA(step_size=0.3), HMC(step_size=0.3, n_leapfrog=4)]
+EXACT_SAMPLERS = SAMPLERS[1:]
+
+
+def name(sampler: object) -> str:
+    return type(sampler).__name__
+
+
+class Gaussian(Energy):
+    """N(MEAN, COVARIANCE) as an energy in units of 1 / beta; scores by autograd."""
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("precision", torch.linalg.inv(COVARIANCE))
+        self.beta = beta
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        return torch.tensor(self.beta)
+
+    def energy(self, x: Tensor) -> Tensor:
+        x = as_points(x, "x", dim=2) - MEAN
+        return 0.5 * ((x @ self.precision) * x).sum(-1) / self.beta
+
+
+class Bowl(Energy):
+    """A standard normal whose inverse temperature is left at 1, with a closed-form score."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        return 0.5 * as_points(x, "x").square().sum(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return -as_points(x, "x")
+
+
+class Quartic(Energy):
+    def energy(self, x: Tensor) -> Tensor:
+        x = as_points(x, "x")
+        return (x**4 / 4 + x.square() / 2).sum(-1)
+
+
+class TwoHills(Energy):
+    """0.3 N(-1, 0.5^2 I) + 0.7 N(+1, I), written out."""
+
+    weights, centres, widths = (0.3, 0.7), (-1.0, 1.0), (0.5, 1.0)
+
+    def energy(self, x: Tensor) -> Tensor:
+        x = as_points(x, "x", dim=2)
+        hills = [
+            np.log(weight / width**2) - 0.5 * (x - centre).square().sum(-1) / width**2
+            for weight, centre, width in zip(self.weights, self.centres, self.widths, strict=True)
+        ]
+        return -torch.logsumexp(torch.stack(hills), 0)
+
+    def exact(self, n: int, seed: int) -> Tensor:
+        rng = np.random.default_rng(seed)
+        hill = rng.choice(2, n, p=self.weights)[:, None]
+        noise = rng.standard_normal((n, 2))
+        return torch.tensor(np.take(self.centres, hill) + np.take(self.widths, hill) * noise)
+
+
+class Box(Energy):
+    """Uniform on [0, 1]^D: +inf outside, and not even a number beyond 3."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        x = as_points(x, "x")
+        inside = ((x >= 0) & (x <= 1)).all(-1)
+        beyond = (x.abs() > 3).any(-1)
+        value = torch.where(inside, 0.0, torch.inf).to(x.dtype)
+        return torch.where(beyond, torch.nan, value) + 0 * x.sum(-1)
+
+
+def run(sampler: Sampler, energy: Energy, x: Tensor, steps: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    state = sampler.init(energy, x)
+    for _ in range(steps):
+        state, _ = sampler.step(energy, state, generator)
+    return state.position
+
+
+def exact_gaussian(n: int, seed: int = 0) -> Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.tensor(rng.multivariate_normal(MEAN.numpy(), COVARIANCE.numpy(), n))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+def test_moments_of_a_correlated_gaussian(sampler: Sampler) -> None:
+    steps = 400 if isinstance(sampler, Langevin) else 60
+    draws = run(sampler, Gaussian(), torch.zeros(20_000, 2, dtype=DOUBLE), steps)
+    torch.testing.assert_close(draws.mean(0), MEAN, atol=0.03, rtol=0)
+    # Langevin's own bias at this step, about step / (2 * smallest variance), is within this.
+    torch.testing.assert_close(draws.T.cov(), COVARIANCE, atol=0.04, rtol=0)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+def test_a_mixture_is_indistinguishable_from_exact_draws(sampler: Sampler) -> None:
+    energy = TwoHills()
+    steps = 600 if isinstance(sampler, Langevin) else 150
+    draws = run(sampler, energy, torch.zeros(3000, 2, dtype=DOUBLE), steps)
+    exact = energy.exact(3000, seed=1)
+    for direction in ([1.0, 0.0], [0.0, 1.0], [0.7, 0.7], [0.7, -0.7]):
+        along = torch.tensor(direction, dtype=DOUBLE)
+        assert stats.ks_2samp(draws @ along, exact @ along).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+@pytest.mark.parametrize("step_size", [0.1, 0.5, 1.0])
+def test_langevin_has_the_exact_stationary_variance_of_its_discretisation(
+    step_size: float, temperature: float
+) -> None:
+    langevin = Langevin(step_size, temperature)
+    expected = temperature / (1 - step_size / 2)
+    draws = run(langevin, Bowl(), torch.zeros(40_000, 1), int(8 / step_size))
+    assert float(draws.var()) == pytest.approx(expected, rel=0.03)
+
+
+def test_langevin_bias_falls_linearly_with_the_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    step_sizes = [0.05, 0.1, 0.2, 0.4]
+    biases = []
+    for step_size in step_sizes:
+        langevin = Langevin(step_size)
+        state = langevin.init(Bowl(), torch.randn(20_000, 1, generator=generator))
+        squares = []
+        for step in range(int(60 / step_size)):
+            state, _ = langevin.step(Bowl(), state, generator)
+            if step > 10 / step_size:
+                squares.append(float(state.position.square().mean()))
+        biases.append(np.mean(squares) - 1)
+    slope = np.polyfit(np.log(step_sizes), np.log(biases), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.15)
+    # The whole curve: 1 / (1 - step / 2) - 1.
+    expected = [1 / (1 - step / 2) - 1 for step in step_sizes]
+    np.testing.assert_allclose(biases, expected, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    "sampler", [MALA(step_size=1.2), HMC(step_size=1.6, n_leapfrog=3)], ids=name
+)
+def test_rejections_leave_the_target_invariant_at_steps_too_coarse_for_langevin(
+    sampler: Sampler,
+) -> None:
+    start = torch.tensor(np.random.default_rng(0).standard_normal((20_000, 1)))
+    draws = run(sampler, Bowl(), start, 20)
+    assert stats.kstest(draws[:, 0], "norm").pvalue > 1e-3
+    assert not torch.equal(draws, start)
+    unadjusted = run(Langevin(step_size=1.2), Bowl(), start, 20)
+    assert stats.kstest(unadjusted[:, 0], "norm").pvalue < 1e-6
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_exact_draws_of_a_correlated_gaussian_stay_exact(sampler: Sampler) -> None:
+    draws = run(sampler, Gaussian(), exact_gaussian(20_000), 15)
+    whitened = torch.linalg.solve(torch.linalg.cholesky(COVARIANCE), (draws - MEAN).T)
+    assert all(stats.kstest(row, "norm").pvalue > 1e-3 for row in whitened)
+    torch.testing.assert_close(whitened.cov(), torch.eye(2, dtype=DOUBLE), atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+@pytest.mark.parametrize("beta", [0.25, 4.0])
+def test_the_unit_of_the_energy_does_not_matter(sampler: Sampler, beta: float) -> None:
+    start = torch.zeros(50, 2, dtype=DOUBLE)
+    expected = run(sampler, Gaussian(beta=1.0), start, 20)
+    torch.testing.assert_close(run(sampler, Gaussian(beta=beta), start, 20), expected)
+
+
+@pytest.mark.parametrize("kind", [MALA, HMC])
+def test_temperature_scales_the_variance(kind: type) -> None:
+    draws = run(kind(step_size=0.3, temperature=4.0), Bowl(), torch.zeros(20_000, 1), 200)
+    assert float(draws.var()) == pytest.approx(4.0, rel=0.04)
+    assert stats.kstest(draws[:, 0] / 2, "norm").pvalue > 1e-3
+
+
+def test_hmc_conserves_the_hamiltonian_to_second_order_in_the_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, velocity = torch.randn(2, 200, 3, dtype=DOUBLE, generator=generator)
+    errors = []
+    lengths = [10, 20, 40, 80]
+    for length in lengths:
+        hmc = HMC(step_size=1.0 / length, n_leapfrog=length)
+        state = hmc.init(Quartic(), x)
+        end, end_velocity, possible = hmc.trajectory(Quartic(), state, velocity)
+        assert bool(possible.all())
+        before = state.energy + velocity.square().sum(-1) / 2
+        after = end.energy + end_velocity.square().sum(-1) / 2
+        errors.append(float((after - before).square().mean().sqrt()))
+    order = -np.polyfit(np.log(lengths), np.log(errors), 1)[0]
+    assert order == pytest.approx(2.0, abs=0.1)
+
+
+def test_hmc_trajectories_run_backwards() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, velocity = torch.randn(2, 50, 3, dtype=DOUBLE, generator=generator)
+    hmc = HMC(step_size=0.1, n_leapfrog=20, temperature=0.7)
+    there, end_velocity, _ = hmc.trajectory(Quartic(), hmc.init(Quartic(), x), velocity)
+    back, start_velocity, _ = hmc.trajectory(Quartic(), there, -end_velocity)
+    torch.testing.assert_close(back.position, x, atol=1e-10, rtol=0)
+    torch.testing.assert_close(start_velocity, -velocity, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_walls_are_never_crossed_and_the_inside_stays_uniform(sampler: Sampler) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.rand(5000, 2, generator=generator)
+    state = sampler.init(Box(), start)
+    for _ in range(20):
+        state, info = sampler.step(Box(), state, generator)
+        assert bool(torch.isfinite(state.energy).all())
+    assert 0 < float(info.acceptance.mean()) < 1
+    assert all(stats.kstest(column, "uniform").pvalue > 1e-3 for column in state.position.T)
+
+
+@pytest.mark.parametrize("sampler", [MALA(1e38), HMC(1e38), MALA(50.0), HMC(50.0)], ids=repr)
+def test_a_divergent_proposal_is_rejected_and_never_becomes_the_state(sampler: Sampler) -> None:
+    start = 1 + torch.rand(20, 3, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(0)
+    before = sampler.init(Quartic(), start)
+    after, info = sampler.step(Quartic(), before, generator)
+    assert not bool(info.accepted.any())
+    assert torch.equal(info.acceptance, torch.zeros(20))
+    assert all(torch.equal(new, old) for new, old in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_a_bottomless_pit_is_not_entered(sampler: Sampler) -> None:
+    class Pit(Energy):
+        def energy(self, x: Tensor) -> Tensor:
+            return torch.where(x[..., 0] > 0, -torch.inf, 0.0) + 0 * x.sum(-1)
+
+    assert bool((run(sampler, Pit(), torch.full((200, 1), -0.1), 5) <= 0).all())
+
+
+def test_a_ratio_that_is_not_a_number_is_a_rejection() -> None:
+    here = MetropolisState(torch.zeros(3, 1), torch.zeros(3), torch.zeros(3, 1))
+    there = MetropolisState(torch.ones(3, 1), torch.ones(3), torch.ones(3, 1))
+    log_ratio = torch.tensor([torch.nan, torch.inf, torch.inf])
+    possible = torch.tensor([True, True, False])
+    after, info = accept_or_reject(here, there, log_ratio, possible, torch.Generator())
+    assert info.acceptance.tolist() == [0, 1, 0]
+    assert after.position[:, 0].tolist() == after.energy.tolist() == [0, 1, 0]
+
+
+def test_mala_proposes_what_langevin_does() -> None:
+    settings = {"step_size": 0.2, "temperature": 3.0}
+    start = exact_gaussian(100)
+    state, info = MALA(**settings).step(
+        Gaussian(), MALA(**settings).init(Gaussian(), start), torch.Generator().manual_seed(0)
+    )
+    moved = run(Langevin(**settings), Gaussian(), start, 1)
+    assert 0 < int(info.accepted.sum()) < 100
+    torch.testing.assert_close(state.position, torch.where(info.accepted[:, None], moved, start))
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_a_start_outside_the_support_is_refused(sampler: Sampler) -> None:
+    with pytest.raises(OutsideSupportError, match="2 of 3 chains start where"):
+        sampler.init(Box(), torch.tensor([[0.5], [2.0], [9.0]]))
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_a_start_without_a_direction_is_refused(sampler: Sampler) -> None:
+    class Cusp(Energy):
+        def energy(self, x: Tensor) -> Tensor:
+            return x.abs().sqrt().sum(-1)
+
+    with pytest.raises(OutsideSupportError, match="1 of 2 chains start where"):
+        sampler.init(Cusp(), torch.tensor([[0.0], [2.0]]))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+def test_a_step_is_a_pure_function(sampler: Sampler) -> None:
+    assert isinstance(sampler, Sampler)
+    x = torch.randn(5, 7, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(3))
+    state = sampler.init(Gaussian(), x)
+    copies = [part.clone() for part in state]
+    first, info = sampler.step(Gaussian(), state, torch.Generator().manual_seed(0))
+    again, _ = sampler.step(Gaussian(), state, torch.Generator().manual_seed(0))
+    assert all(torch.equal(part, copy) for part, copy in zip(state, copies, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert first.position.shape == x.shape
+    assert info.acceptance.shape == info.accepted.shape == (5, 7)
+    assert info.accepted.dtype == torch.bool
+    moved = (first.position != state.position).any(-1)
+    assert torch.equal(moved, info.accepted)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+def test_no_graph_grows_behind_the_chains(sampler: Sampler) -> None:
+    class Learnable(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        @property
+        def inverse_temperature(self) -> Tensor:
+            return self.scale
+
+        def energy(self, x: Tensor) -> Tensor:
+            return self.scale * x.square().sum(-1)
+
+    position = run(sampler, Learnable(), torch.zeros(3, 2, requires_grad=True), 2)
+    assert not position.requires_grad
+
+
+@pytest.mark.parametrize("sampler", EXACT_SAMPLERS, ids=name)
+def test_the_state_carries_energy_and_score_of_its_own_position(sampler: Sampler) -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = sampler.init(Gaussian(), exact_gaussian(40))
+    for _ in range(5):
+        state, _ = sampler.step(Gaussian(), state, generator)
+    torch.testing.assert_close(state.energy, Gaussian().energy(state.position))
+    torch.testing.assert_close(state.score, Gaussian().score(state.position).detach())
+
+
+def test_langevin_asks_for_scores_only() -> None:
+    class OnlyScore(Energy):
+        def energy(self, x: Tensor) -> Tensor:
+            raise AssertionError("the energy was evaluated")
+
+        def score(self, x: Tensor) -> Tensor:
+            return -x
+
+    assert run(Langevin(), OnlyScore(), torch.zeros(3, 1), 2).shape == (3, 1)
+
+
+def test_the_papers_pair_is_descent_and_says_so() -> None:
+    paper = Langevin.paper()
+    assert paper.step_size == 3.16
+    assert paper.noise_scale == pytest.approx(0.01)
+    assert paper.temperature == pytest.approx(1.582e-5, rel=1e-3)
+    assert "temperature=1.58" in repr(paper)
+
+
+def test_noise_of_the_wrong_size_gives_the_temperature_that_erratum_e22_reports() -> None:
+    step_size, noise = 0.05, 0.1
+    langevin = Langevin(step_size, temperature=noise**2 / (2 * step_size))
+    assert langevin.noise_scale == pytest.approx(noise)
+    draws = run(langevin, Bowl(), torch.zeros(40_000, 1), 200)
+    assert float(draws.var()) == pytest.approx(0.1 / (1 - 0.025), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", [Langevin, MALA, HMC])
+@pytest.mark.parametrize("setting", ["step_size", "temperature"])
+@pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), "fast", None])
+def test_settings_that_cannot_work_are_refused(kind: type, setting: str, value: object) -> None:
+    with pytest.raises(InvalidInputError, match=setting):
+        kind(**{setting: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "10"])
+def test_a_trajectory_has_a_whole_number_of_leapfrogs(value: object) -> None:
+    with pytest.raises(InvalidInputError, match="n_leapfrog must be a whole number"):
+        HMC(n_leapfrog=value)  # type: ignore[arg-type]
+
+
+def test_settings_are_plain_numbers_that_do_not_change() -> None:
+    mala = MALA(step_size=np.float32(0.5), temperature=torch.tensor(2.0))  # type: ignore[arg-type]
+    assert mala == MALA(0.5, 2.0)
+    assert type(mala.step_size) is float
+    with pytest.raises(FrozenInstanceError):
+        mala.step_size = 1.0  # type: ignore[misc]
+    with pytest.raises(IsthmusError):
+        MALA(step_size=torch.ones(2))  # type: ignore[arg-type]
