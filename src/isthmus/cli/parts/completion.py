@@ -1,0 +1,98 @@
+"""Half a digit in, the whole digit out."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.figures import Section, completion
+
+__all__ = ["DIGIT_SHAPE", "completed_digits", "completion_of_digits", "leave_one_out_sigma"]
+
+DIGIT_SHAPE = (8, 8)
+HELD_OUT = 400
+
+
+class Completed(NamedTuple):
+    """Held-out digits (M, 64) before and after, with the memory that completed them."""
+
+    memory: ist.GaussianKDE
+    memory_labels: Tensor
+    originals: Tensor
+    labels: Tensor
+    masked: Tensor
+    completed: Tensor
+
+
+def completed_digits(seed: int) -> Completed:
+    """Remember most of scikit-learn's digits and complete the others from their upper halves."""
+    bunch = load_digits()
+    images = torch.as_tensor(bunch.data) / 16
+    labels = torch.as_tensor(bunch.target)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    kept, held_out = order[:-HELD_OUT], order[-HELD_OUT:]
+    memory = ist.GaussianKDE(images[kept], sigma=leave_one_out_sigma(images[kept]))
+    masked = images[held_out].clone()
+    masked[:, masked.shape[1] // 2 :] = torch.nan
+    completed = ist.complete(memory, masked)
+    return Completed(memory, labels[kept], images[held_out], labels[held_out], masked, completed)
+
+
+def leave_one_out_sigma(points: Tensor) -> float:
+    """Return the bandwidth at which each point (N, D) is most likely given all the others."""
+    squared = torch.cdist(points, points).square().fill_diagonal_(torch.inf)
+    count, dim = points.shape
+
+    def loss(log_sigma: float) -> float:
+        variance = math.exp(2 * log_sigma)
+        mixture = torch.logsumexp(-squared / (2 * variance), 1) - math.log(count - 1)
+        return 0.5 * dim * math.log(2 * math.pi * variance) - float(mixture.mean())
+
+    spread = math.log(float(points.std(0).square().sum().sqrt()))
+    best = minimize_scalar(loss, bounds=(spread - 5, spread + 1), method="bounded")
+    return math.exp(best.x)
+
+
+def completion_of_digits(seed: int) -> Section:
+    """Complete held-out digits; show the first of each kind and measure all."""
+    result = completed_digits(seed)
+    unknown = torch.isnan(result.masked)
+
+    def error(guess: Tensor) -> float:
+        return float((guess - result.originals)[unknown].square().mean().sqrt())
+
+    memory, memory_labels = result.memory, result.memory_labels
+    found = memory_labels[memory.responsibilities(result.completed).argmax(1)]
+    ours, mean_filled = error(result.completed), error(memory.memories.mean(0).expand_as(unknown))
+    same = float((found == result.labels).double().mean())
+    numbers = {
+        "images_remembered": memory.n_memories,
+        "images_completed": len(result.originals),
+        "sigma": float(memory.sigma),
+        "error_completed": ours,
+        "error_conditional_mean": error(memory.conditional_mean(result.masked, ~unknown)),
+        "error_mean_filling": mean_filled,
+        "share_with_the_right_digit": same,
+    }
+    firsts = [int((result.labels == digit).nonzero()[0]) for digit in range(10)]
+    figure = completion(
+        result.originals[firsts],
+        result.masked[firsts],
+        result.completed[firsts],
+        DIGIT_SHAPE,
+    )
+    caption = (
+        f"A Gaussian KDE remembers {memory.n_memories} handwritten digits. From the upper half "
+        f"of {len(firsts)} others, the first of each kind among those held out, it returns the "
+        f"lower half. Over all {len(result.originals)} held-out digits the hidden pixels are off "
+        f"by {ours:.3f} (root mean square, ink is 1), against {mean_filled:.3f} when they are "
+        f"filled with the mean image; {same:.0%} fall to a memory of the right digit. Only the "
+        "bandwidth was chosen, by leave-one-out likelihood of the remembered digits."
+    )
+    return Section("Half a digit in, the whole out", caption, figure, numbers)

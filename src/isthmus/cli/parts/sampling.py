@@ -1,0 +1,72 @@
+"""Langevin, MALA and HMC against exact draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sklearn.datasets import make_moons
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.figures import Section, samples_against_density
+
+__all__ = ["samples_of_two_moons"]
+
+DRAWS = 500
+REFERENCE_DRAWS = 2000
+REPEATS = 20
+# Each sampler and the steps it makes before its one draw per chain.
+SAMPLERS: dict[str, tuple[Any, int]] = {
+    "Langevin": (ist.Langevin(step_size=0.01), 1000),
+    "MALA": (ist.MALA(step_size=0.05), 600),
+    "HMC": (ist.HMC(step_size=0.2, n_leapfrog=8), 100),
+}
+NOTES = {
+    "Exact": "A memory at random, plus noise.",
+    "Langevin": "Downhill and noise: needs only scores, has a small bias.",
+    "MALA": "Langevin, with bad steps refused: no bias.",
+    "HMC": "Long swings over the landscape: no bias.",
+}
+
+
+def samples_of_two_moons(seed: int) -> Section:
+    """Start all chains at one point and see whether they find the whole density."""
+    memories, _ = make_moons(60, noise=0.04, random_state=seed)
+    energy = ist.GaussianKDE(memories * 1.2, sigma=0.2)
+    exact = energy.sample(DRAWS, seed=seed)
+    start = energy.memories.mean(0)
+    drawn = {
+        name: ist.sample(
+            energy, DRAWS, sampler, init=start, seed=seed, burn_in=steps, thin=1, progress=False
+        )
+        for name, (sampler, steps) in SAMPLERS.items()
+    }
+    figure = samples_against_density(energy, {"Exact": exact, **drawn}, notes=NOTES)
+    reference = energy.sample(REFERENCE_DRAWS, seed=seed + 1)
+    distances = {name: energy_distance(draws, reference) for name, draws in drawn.items()}
+    among_exact = [
+        energy_distance(energy.sample(DRAWS, seed=seed + 2 + repeat), reference)
+        for repeat in range(REPEATS)
+    ]
+    numbers = {
+        "draws": DRAWS,
+        "energy_distance_to_exact_draws": distances,
+        "largest_energy_distance_of_exact_draws": max(among_exact),
+    }
+    listed = ", ".join(f"{name} {distance:.4f}" for name, distance in distances.items())
+    caption = (
+        f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact ones, and "
+        "those of three samplers that know nothing but the energy. Every chain starts at the same "
+        "point in the middle, so what one sees is where the chains went. Their energy distances "
+        f"from exact draws: {listed}; {REPEATS} fresh sets of exact draws came to between "
+        f"{min(among_exact):.4f} and {max(among_exact):.4f}."
+    )
+    return Section("Sampling from a memory", caption, figure, numbers)
+
+
+def energy_distance(first: Tensor, second: Tensor) -> float:
+    """Return Székely's distance between two sets of draws (n, D): 0 if they agree."""
+    between = torch.cdist(first, second).mean()
+    within = torch.cdist(first, first).mean() + torch.cdist(second, second).mean()
+    return float(2 * between - within)

@@ -1,0 +1,188 @@
+"""Energies on a line: curves, memories, and where queries come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from isthmus.dynamics.retrieve import retrieve
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError
+from isthmus.figures.style import (
+    CURVE,
+    INK,
+    MEMORY,
+    MUTED,
+    NOWHERE,
+    PAPER,
+    RULE,
+    heading,
+    panels,
+    styled,
+    to_array,
+    visible_range,
+)
+
+__all__ = ["landscapes_1d"]
+
+QUERIES = 9
+
+
+@styled
+def landscapes_1d(
+    energies: Mapping[str, Energy],
+    memories: Any,
+    queries: Any = None,
+    *,
+    notes: Mapping[str, str] | None = None,
+    resolution: int = 1201,
+) -> Figure:
+    """Draw one-dimensional energies side by side, with retrieval along them.
+
+    Hollow dots are queries, full dots the places where they come to rest. Where an energy is
+    infinite the panel is hatched, and a query there is a cross, for it cannot move.
+
+    Parameters
+    ----------
+    energies : mapping of str to Energy
+        A panel each, under its name. All with one coordinate.
+    memories : array or Tensor (N, 1)
+        Marked by orange triangles.
+    queries : array or Tensor (Q, 1), optional
+        Where retrieval starts. Default: evenly spaced.
+    notes : mapping of str to str, optional
+        What one sees in a panel, in a line or two.
+    resolution : int
+        Points of each curve.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memories = torch.tensor([[-1.0], [1.0]])
+    >>> figure = landscapes_1d({"KDE": ist.GaussianKDE(memories, sigma=0.5)}, memories)
+    >>> figure.axes[0].get_ylabel()
+    'energy'
+    """
+    if not energies:
+        raise InvalidInputError("energies is empty; pass at least one to draw.")
+    first = next(iter(energies.values()))
+    marks = to_array(first.as_input(memories)).reshape(-1)
+    lower, upper = _window(marks)
+    if queries is None:
+        queries = np.linspace(lower, upper, QUERIES + 2)[1:-1, None]
+    figure, grid = panels(len(energies), columns=3, panel_height=2.9)
+    for index, (axes, (name, energy)) in enumerate(zip(grid, energies.items(), strict=True)):
+        positions = np.linspace(lower, upper, resolution)
+        _draw_curve(axes, energy, positions)
+        _draw_memories(axes, marks)
+        _draw_retrieval(axes, energy, queries)
+        axes.set_xlim(lower, upper)
+        axes.set_xlabel("x")
+        axes.set_ylabel("energy" if index % 3 == 0 else "")
+        heading(axes, name, (notes or {}).get(name, ""))
+    figure.align_ylabels()
+    return figure
+
+
+def _window(marks: NDArray[Any]) -> tuple[float, float]:
+    margin = 0.22 * float(np.ptp(marks)) or 1.0
+    return float(marks.min()) - margin, float(marks.max()) + margin
+
+
+def _energies(energy: Energy, positions: NDArray[Any]) -> NDArray[Any]:
+    return to_array(energy.energy(positions[:, None]))
+
+
+def _draw_curve(axes: Axes, energy: Energy, positions: NDArray[Any]) -> None:
+    height = _energies(energy, positions)
+    finite = np.isfinite(height)
+    # Towards an edge of the support the energy has no bound: the curve may leave the panel.
+    low, high = visible_range(height, 1.0 if finite.all() else 0.95)
+    span = high - low
+    axes.set_ylim(low - 0.16 * span, high + 0.1 * span)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.plot(positions, np.where(finite, height, np.nan), color=CURVE, linewidth=1.6, zorder=2)
+    if not finite.all():
+        axes.fill_between(
+            positions,
+            *axes.get_ylim(),
+            where=~finite,
+            facecolor=NOWHERE,
+            edgecolor=RULE,
+            hatch="////",
+            linewidth=0,
+            zorder=0,
+        )
+
+
+def _draw_memories(axes: Axes, marks: NDArray[Any]) -> None:
+    axes.vlines(marks, 0, 1, transform=axes.get_xaxis_transform(), color=MEMORY, alpha=0.3, lw=0.8)
+    axes.plot(
+        marks,
+        np.full_like(marks, 0.035),
+        "^",
+        transform=axes.get_xaxis_transform(),
+        color=MEMORY,
+        markersize=7,
+        markeredgecolor=PAPER,
+        markeredgewidth=0.6,
+        zorder=5,
+    )
+
+
+def _draw_retrieval(axes: Axes, energy: Energy, queries: Any) -> None:
+    found = retrieve(energy, queries)
+    starts = to_array(energy.as_input(queries)).reshape(-1)
+    ends = to_array(found.state).reshape(-1)
+    heights = to_array(found.energy)
+    stuck = ~np.isfinite(heights)
+    for start, end in zip(starts[~stuck], ends[~stuck], strict=True):
+        _draw_path(axes, energy, start, end)
+    begin = _energies(energy, starts)
+    axes.plot(starts[~stuck], begin[~stuck], "o", ms=5, mfc=PAPER, mec=INK, mew=1.1, zorder=4)
+    axes.plot(ends[~stuck], heights[~stuck], "o", ms=6, color=INK, zorder=5)
+    axes.plot(
+        starts[stuck],
+        np.full(int(stuck.sum()), 0.5),
+        "x",
+        transform=axes.get_xaxis_transform(),
+        color=MUTED,
+        ms=6,
+        mew=1.6,
+        zorder=5,
+    )
+
+
+def _draw_path(axes: Axes, energy: Energy, start: float, end: float) -> None:
+    """Draw an arrow along the curve from start to end, if there is any way to go."""
+    lower, upper = axes.dataLim.intervalx
+    if abs(end - start) < 0.01 * (upper - lower):
+        return
+    along = np.linspace(start, end, 61)
+    vertices = np.column_stack([along, _energies(energy, along)])
+    axes.plot(*vertices.T, color=INK, linewidth=1.7, zorder=3)
+    # The head sits half-way, where it is not hidden by the dot at the end.
+    axes.add_patch(
+        FancyArrowPatch(
+            path=Path(vertices[:36]),
+            arrowstyle="-|>,head_length=5.5,head_width=2.8",
+            color=INK,
+            linewidth=0,
+            shrinkA=0,
+            shrinkB=0,
+            zorder=3,
+        )
+    )
