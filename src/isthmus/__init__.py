@@ -31,13 +31,14 @@ _HOMES = {
     "Mixture": "isthmus.memories.mixture",
     "ModernHopfield": "isthmus.memories.modern",
     "Retrieval": "isthmus.dynamics.retrieve",
+    "VonMisesFisherMixture": "isthmus.memories.vmf",
     "complete": "isthmus.dynamics.retrieve",
     "retrieve": "isthmus.dynamics.retrieve",
     "sample": "isthmus.dynamics.sample",
     "sample_chains": "isthmus.dynamics.sample",
 }
 
-_MODULES = ("attend", "checks", "dynamics", "energy", "errors", "figures", "memories")
+_MODULES = ("attend", "checks", "cluster", "dynamics", "energy", "errors", "figures", "memories")
 
 if TYPE_CHECKING:
     from isthmus.dynamics.retrieve import Retrieval, complete, retrieve
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from isthmus.memories.kde import GaussianKDE
     from isthmus.memories.mixture import Mixture
     from isthmus.memories.modern import ModernHopfield
+    from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
     "HMC",
@@ -64,6 +66,7 @@ __all__ = [
     "Mixture",
     "ModernHopfield",
     "Retrieval",
+    "VonMisesFisherMixture",
     "complete",
     "retrieve",
     "sample",

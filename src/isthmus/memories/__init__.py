@@ -7,6 +7,7 @@ from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
     "CRPMixture",
@@ -17,4 +18,5 @@ __all__ = [
     "Memory",
     "Mixture",
     "ModernHopfield",
+    "VonMisesFisherMixture",
 ]

@@ -1,0 +1,7 @@
+"""Learned memories as scikit-learn estimators."""
+
+from isthmus.cluster.clam import ClAM
+from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
+from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
+
+__all__ = ["ClAM", "ClAMCRP", "ClAMCRPELBO", "ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]

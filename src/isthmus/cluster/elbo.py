@@ -1,0 +1,264 @@
+"""ClAM+ELBO: the state is a vector of assignment logits, the energy is minus the ELBO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.cluster.base import State
+from isthmus.cluster.data import Rows
+from isthmus.cluster.parametric import ParametricEstimator
+from isthmus.cluster.statistics import Parameters, Statistics, expectation
+from isthmus.errors import InvalidInputError
+from isthmus.memories.base import Memory
+from isthmus.memories.mixture import Mixture
+
+__all__ = ["ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]
+
+Dynamics = Literal["exact", "mirror", "euclidean"]
+
+
+def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
+    r"""ClAM+ELBO's energy of assignment logits: minus the evidence lower bound.
+
+    .. math:: E(q) = -\sum_k q_k \log p(x, z=k) + \sum_k q_k \log q_k, \quad q = softmax(v)
+
+    Its minimum, at the posterior, is :math:`-\log p(x)`. The paper prints :math:`+H(q)`,
+    whose descent would end at a vertex (erratum E2). Adding a constant to v changes nothing.
+
+    Parameters
+    ----------
+    logits, log_joint : Tensor (..., K)
+
+    Examples
+    --------
+    >>> import torch
+    >>> log_joint = torch.tensor([-1.0, -2.0])
+    >>> float(elbo_energy(log_joint, log_joint) + torch.logsumexp(log_joint, 0))
+    0.0
+    """
+    log_q = torch.log_softmax(logits, -1)
+    return (log_q.exp() * (log_q - log_joint)).sum(-1)
+
+
+class Flow(NamedTuple):
+    """Where assignment logits came to rest."""
+
+    logits: Tensor
+    """v, with mean zero. (..., K)"""
+    steps: Tensor
+    """How many steps each row took. (...)"""
+    converged: Tensor
+    """Whether the posterior was reached to the tolerance. (...)"""
+
+    @property
+    def probabilities(self) -> Tensor:
+        """q = softmax(v). (..., K)"""
+        return torch.softmax(self.logits, -1)
+
+
+def elbo_flow(
+    log_joint: Tensor,
+    dynamics: Dynamics = "exact",
+    *,
+    start: Tensor | None = None,
+    step_size: float = 0.5,
+    tol: float = 1e-6,
+    max_steps: int = 3000,
+) -> Flow:
+    r"""Let assignment logits flow to the posterior.
+
+    ``"exact"`` is one natural-gradient step, :math:`v \leftarrow \log p(x, z)`. ``"mirror"``
+    integrates :math:`\dot v = \log p - \log q`, which is linear and never stalls.
+    ``"euclidean"`` integrates the paper's
+    :math:`\dot v = (\mathrm{diag}\, q - q q^\top)(\log p - \log q)`; the metric vanishes where q
+    is nearly one-hot, so it stalls for a time that grows exponentially with the logits
+    (erratum E4). The paper's extra :math:`-1` drops out (erratum E3).
+
+    Parameters
+    ----------
+    log_joint : Tensor (..., K)
+    start : Tensor (..., K), optional
+        Zero if not given: a uniform assignment.
+    step_size : float
+        Of the integration. For ``"mirror"`` at most 2.
+    tol : float
+        A row rests when its probabilities are within this of the posterior.
+    max_steps : int
+        Rows that are still on their way after so many steps say so.
+
+    Examples
+    --------
+    >>> import torch
+    >>> log_joint = torch.tensor([[0.3, -0.2, 0.1]])
+    >>> elbo_flow(log_joint, "mirror").probabilities
+    tensor([[0.4127, 0.2503, 0.3379]])
+    """
+    if dynamics not in ("exact", "mirror", "euclidean"):
+        raise InvalidInputError(
+            f"dynamics must be 'exact', 'mirror' or 'euclidean', not {dynamics!r}."
+        )
+    target = log_joint - log_joint.mean(-1, keepdim=True)
+    posterior = torch.softmax(target, -1)
+    shape = log_joint.shape[:-1]
+    if dynamics == "exact":
+        ones = torch.ones(shape, device=log_joint.device)
+        return Flow(target, ones.to(torch.int64), ones.bool())
+    logits = torch.zeros_like(target) if start is None else start - start.mean(-1, keepdim=True)
+    steps = torch.zeros(shape, dtype=torch.int64, device=log_joint.device)
+    moving = torch.ones(shape, dtype=torch.bool, device=log_joint.device)
+    for _ in range(max_steps):
+        log_q = torch.log_softmax(logits, -1)
+        q = log_q.exp()
+        moving = (q - posterior).abs().amax(-1) > tol
+        if not bool(moving.any()):
+            break
+        pull = target - log_q
+        if dynamics == "euclidean":
+            pull = q * (pull - (q * pull).sum(-1, keepdim=True))
+        else:
+            pull = pull - pull.mean(-1, keepdim=True)
+        logits = torch.where(moving[..., None], logits + step_size * pull, logits)
+        steps += moving
+    else:
+        reached = torch.softmax(logits, -1)
+        moving = (reached - posterior).abs().amax(-1) > tol
+    return Flow(logits, steps, ~moving)
+
+
+@dataclass(frozen=True)
+class _ELBOState(State):
+    parameters: Parameters
+    statistics: Statistics
+    objective: float
+
+
+class ClAMELBO(ParametricEstimator):
+    r"""Clustering by associative memory with explicit posteriors (ClAM+ELBO).
+
+    The state of a row is its vector of assignment logits; they flow to the posterior, and
+    memories, beta and weights take the closed-form values that are best for it. This is
+    expectation maximisation on a mixture of round Gaussians with one variance, so the
+    objective, the mean negative log-density, never rises.
+
+    It starts from the best of `n_init` k-means solutions by default. On labels it is about
+    as good as k-means, no better; what it adds are posteriors, densities, missing values and
+    streams.
+
+    Parameters
+    ----------
+    n_clusters : int
+    dynamics : {"exact", "mirror", "euclidean"}
+        How logits reach the posterior; see :func:`elbo_flow`. They all reach the same.
+    beta : "learned" or float
+        Components have covariance I / (2 beta).
+    weights : "uniform", "learned" or array (n_clusters,)
+        Mixing proportions.
+    init : {"k-means", "k-means++", "random"} or array (n_clusters, n_features)
+    n_init : "auto" or int
+        Starts tried; auto is 10 up to 20,000 distinct rows, else 1.
+    max_iter, tol : int, float
+        Stop when the objective falls by no more than `tol` (nats per row) in an iteration.
+    warm_start : bool
+        Go on from the memories of the previous fit.
+    random_state : int, RandomState or None
+    verbose : int
+        Above zero shows a progress bar.
+
+    Attributes
+    ----------
+    memories_ (= cluster_centers_) : ndarray (n_clusters, n_features)
+    weights_ : ndarray (n_clusters,)
+    beta_, objective_ : float
+    objective_trace_ : ndarray
+    labels_ : ndarray (n_samples,)
+    energy_ : Mixture
+    n_clusters_, n_iter_, n_features_in_ : int
+    converged_ : bool
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.cluster import ClAMELBO
+    >>> X = np.array([[0.0, 0.1], [0.2, 0.0], [4.0, 4.1], [4.2, np.nan]])
+    >>> model = ClAMELBO(2, random_state=0).fit(X)
+    >>> bool(model.labels_[2] == model.labels_[3] != model.labels_[0])
+    True
+    >>> model.complete(X)[3].round(2)
+    array([4.2, 4.1])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        dynamics: Dynamics = "exact",
+        beta: Any = "learned",
+        weights: Any = "uniform",
+        init: Any = "k-means",
+        n_init: Any = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.dynamics = dynamics
+        self.beta = beta
+        self.weights = weights
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_settings(self, n_samples: int) -> None:
+        super()._check_settings(n_samples)
+        if self.dynamics not in ("exact", "mirror", "euclidean"):
+            raise ValueError(
+                f"dynamics must be 'exact', 'mirror' or 'euclidean', not {self.dynamics!r}."
+            )
+
+    def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
+        for start in self._initial_means(rows, generator):
+            beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
+            yield self._evaluated(rows, Parameters(start.means, beta, self._initial_log_weights(rows)))
+
+    def _advance(self, rows: Rows, state: State) -> State:
+        assert isinstance(state, _ELBOState)
+        smallest = self._smallest_variance(rows)
+        return self._evaluated(rows, self._maximised(state.statistics, state.parameters, smallest))
+
+    def _evaluated(self, rows: Rows, parameters: Parameters) -> _ELBOState:
+        posterior = None
+        if self.dynamics != "exact":
+            posterior = self._flow_posterior
+        statistics = expectation(rows, parameters, posterior)
+        return _ELBOState(parameters, statistics, -statistics.log_likelihood / rows.total)
+
+    def _flow_posterior(self, logits: Tensor) -> Tensor:
+        return elbo_flow(logits, self.dynamics).probabilities
+
+    def _adopt(self, state: State) -> None:
+        assert isinstance(state, _ELBOState)
+        self._adopt_parameters(state.parameters)
+
+    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
+        return self._log_density_in_units(objectives, rows)
+
+    @property
+    def energy_(self) -> Memory:
+        """The learned energy: a :class:`isthmus.Mixture` in the units of the data."""
+        weights = self.weights_.astype(self.memories_.dtype)
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(weights)
+        return Mixture(self.memories_, self.beta_, log_weights)

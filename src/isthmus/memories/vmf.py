@@ -1,0 +1,213 @@
+"""The mixture of von Mises-Fisher distributions: a memory of directions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.attend import Attention, attend, attention_logits
+from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.memories.base import Memory, draw_index, generator_for
+from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
+from isthmus.validation import as_log_weights, as_mask, as_points, as_positive, is_transforming
+
+__all__ = ["VonMisesFisherMixture"]
+
+# How far beyond 1 the length of observed coordinates may be before it is not rounding any more.
+LENGTH_SLACK = 1e-4
+
+
+@final
+class VonMisesFisherMixture(Memory):
+    r"""A finite mixture of von Mises-Fisher distributions with one concentration.
+
+    .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
+        \qquad \lVert x \rVert = \lVert \mu_k \rVert = 1 .
+
+    This is the modern Hopfield energy on the unit sphere, where its :math:`\frac12 x \cdot x`
+    is a constant; components are :math:`C_D(\beta)\, e^{\beta \mu_k \cdot x}` with
+    :func:`isthmus.special.log_vmf_normalizer`.
+
+    **Points should be unit vectors.** They are taken as they come: :meth:`energy` and
+    :meth:`score` are those of the formula in the space around the sphere. :meth:`log_prob` is
+    a density with respect to area on the sphere, and :meth:`step`, :meth:`sample` and
+    :func:`isthmus.retrieve` return points of it; use :meth:`sample`, which is exact, rather
+    than :func:`isthmus.sample`, which would leave it.
+
+    Parameters
+    ----------
+    directions : array or Tensor (K, D)
+        Rows are divided by their length; D is at least 2. A ``torch.nn.Parameter`` is kept as
+        it is, to be learned, and only ever used through its directions.
+    beta : float or scalar Tensor
+        The concentration.
+    log_weights : array or Tensor (K,), optional
+        log w; need not be normalised, and ``-inf`` leaves a component out. Without it every
+        :math:`w_k` is 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.memories.vmf import VonMisesFisherMixture
+    >>> mixture = VonMisesFisherMixture(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), beta=4.0)
+    >>> mixture.step(torch.tensor([0.8, 0.6]))
+    tensor([0.9122, 0.4099])
+    >>> mixture.sample(2, seed=1).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self, directions: Any, beta: float | Tensor = 1.0, log_weights: Any = None
+    ) -> None:
+        given = as_points(directions, "directions")
+        if not is_transforming() and not bool(given.detach().any(-1).all()):
+            raise InvalidInputError(
+                "directions has rows that are all zero and so have no direction. Leave them out."
+            )
+        super().__init__(given if isinstance(given, nn.Parameter) else _unit(given), "directions")
+        if self.dim < 2:
+            raise ShapeError("directions must have at least two coordinates, D >= 2, not 1.")
+        self._store("beta", as_positive(beta, "beta", self.memories))
+        if log_weights is None:
+            self.register_parameter("log_weights", None)
+        else:
+            weights = as_log_weights(log_weights, "log_weights", self.memories)
+            self._store("log_weights", weights.to(self.memories))
+
+    beta: Tensor
+    log_weights: Tensor | None
+
+    @property
+    def directions(self) -> Tensor:
+        """The memories at unit length, also while they are being learned. (K, D)."""
+        return _unit(self.memories)
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The parameter beta."""
+        return self.beta
+
+    @property
+    def log_total_weight(self) -> Tensor:
+        """Log of the sum of w."""
+        if self.log_weights is None:
+            return self.memories.new_tensor(math.log(self.n_memories))
+        return torch.logsumexp(self.log_weights, 0)
+
+    def log_normalizer(self) -> Tensor:
+        """Log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
+        return self.log_total_weight - log_vmf_normalizer(self.dim, self.beta)
+
+    def _attend(self, x: Tensor) -> Attention:
+        return attend(x, self.directions, beta=self.beta, bias=self.log_weights, metric="dot")
+
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...)."""
+        return -self._attend(self.as_input(x)).logsumexp / self.beta
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx, the responsibility-weighted mean of mu. x: (..., D) -> (..., D)."""
+        return self._attend(self.as_input(x)).mean
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Go to the unit vector along the force. x: (..., D) -> (..., D).
+
+        The energy is concave, so it lies below its tangent plane, which is lowest on the
+        sphere in this direction: a step never raises the energy of a unit vector.
+        Coordinates marked True in `observed` stay as they are; the others point along their
+        part of the force, at the length that is left for them. Where the force is zero, x
+        stays.
+        """
+        x = self.as_input(x)
+        force = self.score(x)
+        if observed is None:
+            return torch.where(force.any(-1, keepdim=True), _unit(force), x)
+        held = as_mask(observed, "observed", x)
+        force = force.masked_fill(held, 0)
+        moved = _length_left(x.masked_fill(~held, 0)) * _unit(force)
+        return torch.where(held | ~force.any(-1, keepdim=True), x, moved)
+
+    def responsibilities(self, x: Any) -> Tensor:
+        """Posterior probability of each direction. x: (..., D) -> (..., K)."""
+        x = self.as_input(x)
+        flat = x.reshape(-1, self.dim)
+        logits = attention_logits(flat, self.directions, self.log_weights, self.beta, "dot")
+        return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
+
+        Given the observed coordinates, the f others are a mixture of von Mises-Fisher
+        distributions on a sphere in f dimensions, whose radius r is the length that is left
+        and whose concentrations are beta r times the length of each direction's own part.
+        x: (..., D), which may hold NaN where it is not observed.
+        """
+        x, seen = self._partial(x, observed)
+        flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
+        self._require_on_sphere(flat, seen_flat)
+        n_free = (~seen_flat).sum(1)
+        mean = flat.double().clone()
+        for count in set(n_free.tolist()) - {0}:
+            rows = n_free == count
+            mean[rows] = self._mean_of_free(flat[rows].double(), ~seen_flat[rows], count)
+        return torch.where(seen, x, mean.to(x.dtype).reshape(x.shape))
+
+    def _mean_of_free(self, x: Tensor, free: Tensor, count: int) -> Tensor:
+        """The means of rows that all miss `count` coordinates. (Q, D), zero where free."""
+        directions, beta = self.directions.double(), self.beta.double()
+        squares = free.double() @ directions.square().mT
+        lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+        radius = _length_left(x)
+        kappa = beta * radius * lengths
+        bias = None if self.log_weights is None else self.log_weights.double()
+        logits = attention_logits(x, directions, bias, beta, "dot")
+        shares = torch.softmax(logits - log_vmf_normalizer(count, kappa), 1)
+        means: Tensor = radius * ((shares * vmf_mean_length(count, kappa) / lengths) @ directions)
+        return means
+
+    def _require_on_sphere(self, x: Tensor, seen: Tensor) -> None:
+        too_long = torch.linalg.vector_norm(x.detach(), dim=1) > 1 + LENGTH_SLACK
+        outside = too_long & ~seen.all(1)
+        if bool(outside.any()):
+            raise OutsideSupportError(
+                f"{int(outside.sum())} of {len(x)} rows have observed coordinates that are longer "
+                "than 1, so no unit vector has them. Scale the data to unit length first."
+            )
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Exact draws: pick a direction, then a point about it. -> (n, D), unit vectors."""
+        generator = generator_for(seed, self.memories.device)
+        weights = self.memories.new_ones(self.n_memories)
+        if self.log_weights is not None:
+            weights = torch.softmax(self.log_weights, 0)
+        chosen = draw_index(weights, n, generator)
+        return sample_vmf(self.directions[chosen], self.beta, generator)
+
+    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
+        weights = self._kept("log_weights")
+        if weights is not None and index is not None:
+            weights = weights[index]
+        return type(self)(memories, self._kept("beta"), weights)
+
+    def _settings(self) -> dict[str, Any]:
+        weighted = {} if self.log_weights is None else {"weighted": True}
+        return {"beta": self.beta, **weighted}
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows at unit length; rows of zeros stay zero. (..., D)."""
+    # Dividing by the largest entry first keeps the squares of tiny or huge entries in range.
+    scale = rows.detach().abs().amax(-1, keepdim=True)
+    return nn.functional.normalize(rows / torch.where(scale > 0, scale, 1.0), dim=-1)
+
+
+def _length_left(held: Tensor) -> Tensor:
+    """The length that the coordinates left at zero need for x to be a unit vector. (..., 1)."""
+    square = 1 - held.square().sum(-1, keepdim=True)
+    # The inner choice keeps the derivative finite at zero.
+    root = torch.where(square > 0, square, 1.0).sqrt()
+    return torch.where(square > 0, root, 0.0)

@@ -1,0 +1,238 @@
+"""The von Mises-Fisher mixture against quadrature, scipy and brute force on the sphere."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import isthmus as ist
+from isthmus.checks import check_energy
+from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.memories.vmf import VonMisesFisherMixture
+
+DOUBLE = torch.float64
+
+
+def unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(
+        torch.randn(*shape, dtype=DOUBLE, generator=generator), dim=-1
+    )
+
+
+def mixture(count: int, dim: int, beta: float = 4.0, weighted: bool = True):
+    generator = torch.Generator().manual_seed(7)
+    weights = torch.randn(count, dtype=DOUBLE, generator=generator) if weighted else None
+    return VonMisesFisherMixture(unit(count, dim), beta, weights)
+
+
+def circle(count: int) -> torch.Tensor:
+    """Evenly spaced unit vectors in the plane. (count, 2)."""
+    angle = 2 * math.pi * torch.arange(count, dtype=DOUBLE) / count
+    return torch.stack([angle.cos(), angle.sin()], 1)
+
+
+def sphere(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points on the sphere, and the area that each stands for. (2 count^2, 3), (2 count^2,)."""
+    height, share = np.polynomial.legendre.leggauss(count)
+    height, share = torch.from_numpy(height), torch.from_numpy(share)
+    around = circle(2 * count)
+    level = (1 - height**2).sqrt()[:, None, None] * around
+    points = torch.cat([level, height[:, None, None].expand(count, 2 * count, 1)], 2)
+    area = (share * math.pi / count)[:, None].expand(count, 2 * count)
+    return points.reshape(-1, 3), area.reshape(-1)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 40])
+@pytest.mark.parametrize("beta", [0.5, 25.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_keeps_every_promise_of_an_energy(dim, beta, weighted):
+    energy = mixture(6, dim, beta, weighted)
+    assert check_energy(energy).not_applicable == ("translation",)
+    check_energy(energy, unit(8, dim, seed=2))
+
+
+@pytest.mark.parametrize("beta", [1e-6, 1.0, 30.0])
+def test_density_integrates_to_one(beta):
+    around = circle(400)
+    total = mixture(5, 2, beta).log_prob(around).exp().mean() * 2 * math.pi
+    assert total.item() == pytest.approx(1, abs=1e-12)
+    points, area = sphere(60)
+    total = (mixture(5, 3, beta).log_prob(points).exp() * area).sum()
+    assert total.item() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_density_matches_scipy(dim):
+    energy = mixture(4, dim, beta=6.0)
+    points = unit(20, dim, seed=1)
+    parts = [stats.vonmises_fisher(mu, 6.0).logpdf(points.numpy()) for mu in energy.directions]
+    weights = torch.softmax(energy.log_weights, 0).log().numpy()
+    expected = np.logaddexp.reduce(np.stack(parts, 1) + weights, axis=1)
+    np.testing.assert_allclose(energy.log_prob(points), expected, rtol=1e-9)
+    posterior = np.exp(np.stack(parts, 1) + weights - expected[:, None])
+    np.testing.assert_allclose(energy.responsibilities(points), posterior, rtol=1e-8)
+
+
+def test_it_is_the_modern_hopfield_energy_on_the_sphere():
+    directions, points = unit(5, 4), unit(9, 4, seed=1)
+    hopfield = ist.ModernHopfield(directions, beta=3.0)
+    found = VonMisesFisherMixture(directions, 3.0).energy(points)
+    torch.testing.assert_close(found, hopfield.energy(points) - 0.5)
+
+
+def test_log_prob_is_differentiable_in_the_concentration():
+    x = unit(3, 4, seed=5)
+    beta = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+
+    def log_prob(value):
+        return VonMisesFisherMixture(unit(2, 4), value).log_prob(x)
+
+    assert torch.autograd.gradcheck(log_prob, beta)
+    assert torch.autograd.gradgradcheck(log_prob, beta)
+
+
+@pytest.mark.parametrize("beta", [0.1, 3.0, 1e3])
+def test_step_descends_on_the_sphere_and_retrieve_rests_at_a_minimum(beta):
+    energy, state = mixture(7, 3, beta), unit(50, 3, seed=3)
+    for _ in range(10):
+        new = energy.step(state)
+        torch.testing.assert_close(new.norm(dim=1), torch.ones(50, dtype=DOUBLE))
+        assert (energy.energy(new) <= energy.energy(state) + 1e-12).all()
+        state = new
+    found = ist.retrieve(energy, state, tol=1e-9, max_steps=100_000)
+    assert found.converged.all()
+    force = energy.score(found.state)
+    across = force - (force * found.state).sum(1, keepdim=True) * found.state
+    assert across.norm(dim=1).max() < 1e-6
+
+
+def test_step_with_held_coordinates_descends_and_stays_on_the_sphere():
+    energy, state = mixture(6, 5, beta=5.0), unit(40, 5, seed=4)
+    held = torch.tensor([True, False, True, False, False])
+    for _ in range(10):
+        new = energy.step(state, held)
+        assert (new[:, held] == state[:, held]).all()
+        torch.testing.assert_close(new.norm(dim=1), torch.ones(40, dtype=DOUBLE))
+        assert (energy.energy(new) <= energy.energy(state) + 1e-12).all()
+        state = new
+
+
+def test_step_beyond_the_sphere_leaves_nothing_for_the_free_coordinates():
+    energy = mixture(3, 3)
+    x = torch.tensor([[2.0, 0.5, -0.5]], dtype=DOUBLE, requires_grad=True)
+    new = energy.step(x, torch.tensor([True, False, False]))
+    assert new.tolist() == [[2.0, 0.0, 0.0]]
+    (gradient,) = torch.autograd.grad(new.sum(), x)
+    assert torch.isfinite(gradient).all()
+
+
+def test_step_stays_where_the_force_is_zero():
+    energy = VonMisesFisherMixture(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    x = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+    assert (energy.step(x) == x).all()
+    assert (energy.step(x, torch.tensor([False, True])) == x).all()
+
+
+def test_conditional_mean_matches_quadrature():
+    energy = mixture(4, 3, beta=5.0)
+    nan = math.nan
+    x = torch.tensor([[0.3, nan, nan], [nan, nan, -0.8], [0.3, nan, 0.5]], dtype=DOUBLE)
+    found = energy.conditional_mean(x, ~torch.isnan(x))
+    for row, (given, mean) in enumerate(zip(x, found, strict=True)):
+        seen = ~torch.isnan(given)
+        left = (1 - given[seen].square().sum()).sqrt()
+        # With one coordinate free, the circle is the pair of points -1 and 1.
+        around = circle(400) if row < 2 else torch.tensor([[1.0], [-1.0]], dtype=DOUBLE)
+        points = torch.empty(len(around), 3, dtype=DOUBLE)
+        points[:, seen], points[:, ~seen] = given[seen], left * around
+        weight = torch.softmax(energy.log_prob(points), 0)
+        torch.testing.assert_close(mean, weight @ points)
+
+
+def test_conditional_mean_of_everything_is_the_mean_and_of_nothing_the_point():
+    energy = mixture(4, 3, beta=5.0)
+    points, area = sphere(40)
+    mean = (energy.log_prob(points).exp() * area) @ points
+    nothing = torch.zeros(3, dtype=torch.bool)
+    torch.testing.assert_close(energy.conditional_mean(points[0], nothing), mean)
+    assert (energy.conditional_mean(points, ~nothing) == points).all()
+
+
+def test_conditional_mean_refuses_coordinates_that_no_unit_vector_has():
+    x, seen = torch.tensor([[1.5, math.nan]]), torch.tensor([[True, False]])
+    with pytest.raises(OutsideSupportError, match="1 of 1 rows"):
+        mixture(3, 2).conditional_mean(x, seen)
+
+
+def test_complete_recovers_a_stored_direction():
+    directions = unit(5, 20)
+    energy = VonMisesFisherMixture(directions, beta=60.0)
+    partial = directions.clone()
+    partial[:, 8:] = math.nan
+    found = ist.complete(energy, partial)
+    assert (found[:, :8] == directions[:, :8]).all()
+    assert (found - directions).abs().max() < 1e-3
+
+
+def test_samples_have_the_moments_of_the_density():
+    energy = mixture(4, 3, beta=3.0)
+    points, area = sphere(40)
+    mass = energy.log_prob(points).exp() * area
+    drawn = energy.sample(40_000, seed=1)
+    torch.testing.assert_close(drawn.norm(dim=1), torch.ones(40_000, dtype=DOUBLE))
+    torch.testing.assert_close(drawn.mean(0), mass @ points, atol=0.015, rtol=0)
+    second = (points * mass[:, None]).T @ points
+    torch.testing.assert_close(drawn.T @ drawn / len(drawn), second, atol=0.015, rtol=0)
+    assert (energy.sample(5, seed=2) == energy.sample(5, seed=2)).all()
+
+
+def test_a_component_of_no_weight_is_left_out():
+    directions = unit(3, 4)
+    weights = torch.tensor([0.0, -math.inf, 0.0], dtype=DOUBLE)
+    found = VonMisesFisherMixture(directions, 9.0, weights)
+    expected = VonMisesFisherMixture(directions[::2], 9.0)
+    x = unit(6, 4, seed=9)
+    torch.testing.assert_close(found.log_prob(x), expected.log_prob(x))
+    torch.testing.assert_close(found.responsibilities(x)[:, ::2], expected.responsibilities(x))
+    seen = torch.tensor([True, False, False, False])
+    torch.testing.assert_close(found.conditional_mean(x, seen), expected.conditional_mean(x, seen))
+
+
+def test_rows_are_normalised_on_entry_and_while_they_are_learned():
+    rows = torch.tensor([[3e-30, 4e-30], [0.0, -2e30]])
+    torch.testing.assert_close(
+        VonMisesFisherMixture(rows).memories, torch.tensor([[0.6, 0.8], [0.0, -1.0]])
+    )
+    learned = torch.nn.Parameter(unit(3, 4) * 2)
+    energy = VonMisesFisherMixture(learned, beta=5.0)
+    assert energy.memories is learned
+    x = unit(7, 4, seed=1)
+    torch.testing.assert_close(
+        energy.log_prob(x), VonMisesFisherMixture(unit(3, 4), 5.0).log_prob(x)
+    )
+    energy.log_prob(x).sum().backward()
+    assert (learned.grad * learned).sum(1).abs().max() < 1e-12
+
+
+def test_swapping_and_choosing_memories_keeps_the_rest():
+    energy = mixture(4, 3, beta=2.5)
+    assert repr(energy) == "VonMisesFisherMixture(N=4, D=3, beta=2.5, weighted=True, float64)"
+    some = energy.subset([2, 0])
+    assert (some.log_weights == energy.log_weights[[2, 0]]).all()
+    assert float(energy.with_memories(unit(4, 6)).beta) == 2.5
+
+
+def test_refuses_rows_without_a_direction():
+    with pytest.raises(InvalidInputError, match="all zero"):
+        VonMisesFisherMixture(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    with pytest.raises(ShapeError, match="at least two"):
+        VonMisesFisherMixture(torch.ones(3, 1))
+    with pytest.raises(ShapeError, match="table"):
+        VonMisesFisherMixture(torch.ones(3))
+    with pytest.raises(InvalidInputError, match="beta"):
+        VonMisesFisherMixture(torch.eye(3), beta=-1.0)
+    with pytest.raises(ShapeError, match="log_weights"):
+        VonMisesFisherMixture(torch.eye(3), 1.0, torch.zeros(2))
