@@ -88,8 +88,8 @@ class MemoryEstimator(
         """Objectives in the units of the data."""
 
     @abstractmethod
-    def _absorb(self, rows: Rows) -> None:
-        """Learn from one batch of a stream, in the frame of the first."""
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
+        """Learn from one batch of a stream, in the frame of the first, and label it."""
 
     @abstractmethod
     def _check_settings(self, n_samples: int) -> None:
@@ -169,14 +169,11 @@ class MemoryEstimator(
         """Learn from one more batch of a stream. The first sets the units and the start."""
         first = not hasattr(self, "memories_")
         X, weights = self._validated(X, sample_weight, reset=first)
-        kept = weights > 0
-        values, masses = distinct_rows(X[kept], weights[kept])
         if first:
-            self._check_settings(int(kept.sum()))
-            self._set_frame(Frame.of(values, masses))
+            self._check_settings(int((weights > 0).sum()))
+            self._set_frame(Frame.of(X, weights))
         with torch.no_grad():
-            self._absorb(Rows.of(values, masses, self._frame))
-        self.labels_ = self._labels(X)
+            self.labels_ = self._absorb(Rows.of(X, weights, self._frame), X)
         return self
 
     def _set_frame(self, frame: Frame) -> None:
@@ -209,7 +206,7 @@ class MemoryEstimator(
         table: NDArray[Any] = validate_data(
             self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
         )
-        if table.dtype == np.float32 and float(np.nanmax(np.abs(table), initial=0.0)) > 1e15:
+        if table.dtype == np.float32 and max(np.fmax.reduce(table, None), -np.fmin.reduce(table, None)) > 1e15:
             return table.astype(np.float64)  # squares would not fit into float32
         return table
 

@@ -25,7 +25,7 @@ __all__ = ["ClAMCRP", "ClAMCRPELBO"]
 
 # With beta="auto": the shares of the variance that clusters may keep inside them, and how many
 # rows are looked at to choose one.
-INNER_SHARES = tuple(np.geomspace(0.17, 0.6, 8))
+INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 5000
 CHOOSING_ITERATIONS = 20
 # Means keep at least this share of the variance, so that the prior on them stays proper.
@@ -114,12 +114,16 @@ class _CRPEstimator(MemoryEstimator):
         if len(rows) > CHOOSING_ROWS:
             few = rows.take(torch.from_numpy(generator.permutation(len(rows))[:CHOOSING_ROWS]))
         temper = math.sqrt(_effective_dimension(few) / rows.dim)
-        tries = []
+        limit = max(100, len(few) // 20)
+        tries: list[tuple[float, Clusters, House]] = []
         for _ in range(self.n_init):
             order = generator.permutation(len(few))
             for share in INNER_SHARES:
                 house = self._rules(share, temper, rows.dim)
-                clusters = self._settled(few, seat_in_order(few, order, house), house)
+                opened = seat_in_order(few, order, house)
+                if len(opened) > limit and tries:
+                    break  # tighter clusters still would be more, and none of them any use
+                clusters = self._settled(few, opened, house)
                 kept = self._without_small(few, clusters, house)
                 tries.append((_calinski_harabasz(few, kept), clusters, house))
         _, clusters, house = max(tries, key=lambda found: found[0])
@@ -233,7 +237,7 @@ class _CRPEstimator(MemoryEstimator):
         self._moments = np.array([square, float(rows.weights.double() @ rows.coordinates().double())])
         self._set_temperature(*self._moments)
 
-    def _absorb(self, rows: Rows) -> None:
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
         """Seat one batch, opening clusters as it asks for them; then merge what belongs together."""
         generator = check_random_state(self.random_state)
         if not hasattr(self, "memories_"):
@@ -258,6 +262,7 @@ class _CRPEstimator(MemoryEstimator):
             getattr(self, "objective_trace_", np.zeros(0))[-999:], self.objective_
         )
         self.converged_ = False
+        return self._labels(X)
 
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
         return objectives

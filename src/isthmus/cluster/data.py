@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ class Frame:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Frame:
         """Centre on the weighted mean; scale to a mean variance of one per feature."""
+        if not np.isnan(X.sum()):
+            return cls._of_complete(X, weights)
         seen = ~np.isnan(X)
         zeros = np.where(seen, X, 0.0)
         mass = weights @ seen
@@ -43,10 +46,21 @@ class Frame:
         variance = float(np.mean((weights @ deviations**2) / mass))
         return cls(centre, float(np.sqrt(variance)) * size if variance > 1e-30 else size)
 
+    @classmethod
+    def _of_complete(cls, X: NDArray[Any], weights: NDArray[Any]) -> Frame:
+        size = max(float(X.max()), -float(X.min())) or 1.0
+        total, centre, variance = weights.sum(), 0.0, 0.0
+        parts = [slice(start, start + 8192) for start in range(0, len(X), 8192)]
+        for part in parts:
+            centre = centre + weights[part] @ (X[part] / size) / total
+        for part in parts:
+            variance += float(weights[part] @ ((X[part] / size - centre) ** 2).mean(1)) / total
+        return cls(centre * size, math.sqrt(variance) * size if variance > 1e-30 else size)
+
     def into(self, X: NDArray[Any]) -> NDArray[Any]:
         """From the user's units. (N, D) -> (N, D)"""
-        inside = X - self.centre.astype(X.dtype)
-        inside /= X.dtype.type(self.scale)
+        inside = np.subtract(X, self.centre.astype(X.dtype))
+        inside *= X.dtype.type(1 / self.scale)
         return inside
 
     def back(self, points: Tensor) -> NDArray[Any]:
@@ -76,13 +90,11 @@ class Rows:
 
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any], frame: Frame) -> Rows:
-        """Rows of positive weight, in the frame's units."""
-        if not weights.all():
-            X, weights = X[weights > 0], weights[weights > 0]
+        """Rows in the frame's units."""
         inside = frame.into(X)
-        gaps = np.isnan(inside)
         observed = None
-        if gaps.any():
+        if np.isnan(inside.sum()):
+            gaps = np.isnan(inside)
             inside[gaps] = 0
             observed = torch.from_numpy((~gaps).astype(inside.dtype))
         values = torch.from_numpy(np.ascontiguousarray(inside))

@@ -26,6 +26,8 @@ Init = Literal["k-means", "k-means++", "random"]
 SMALL_DATA = 20_000
 # Online updates: the weight of a batch falls from 1 no lower than this share of what came before.
 SMALLEST_RATE = 0.05
+# A stream's memories start from so many rows each of its first batch.
+ROWS_PER_SEED = 40
 
 
 @dataclass(frozen=True)
@@ -163,21 +165,25 @@ class ParametricEstimator(MemoryEstimator):
         log_weights = torch.from_numpy(np.log(np.maximum(self.weights_, 1e-300))).to(like.dtype)
         return Parameters(means, self.beta_ * self._scale**2, log_weights)
 
-    def _absorb(self, rows: Rows) -> None:
-        """Online EM: blend the batch's expected statistics into the running ones."""
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
+        """Online EM: blend the batch's expected statistics into the running ones.
+
+        Labels are those that the rows got on arrival.
+        """
         smallest = self._smallest_variance(rows)
         if not hasattr(self, "memories_"):
             self._previous = None
             generator = np.random.RandomState(self._stream_seed())
-            start = next(self._initial_means(rows, generator))
+            few = rows.take(slice(0, max(ROWS_PER_SEED * self.n_clusters, 1000)))
+            start = next(self._initial_means(few, generator))
             beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
             self._adopt_parameters(
                 Parameters(start.means, beta, self._initial_log_weights(rows))
             )
             self.n_steps_ = 0
         parameters = self._parameters(rows.values)
-        batch = expectation(rows, parameters)
-        batch = batch.scaled(1 / rows.total)
+        found = expectation(rows, parameters, with_labels=True)
+        batch = found.scaled(1 / rows.total)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
         running = batch.scaled(rate)
         if self.n_steps_:
@@ -192,6 +198,8 @@ class ParametricEstimator(MemoryEstimator):
         self.objective_ = float(self.objective_trace_[-1])
         self.n_iter_ = self.n_steps_
         self.converged_ = False
+        assert found.labels is not None
+        return found.labels.numpy()
 
     def _settle(self, rows: Rows) -> None:
         """Leave statistics behind that a stream can go on from, as if they were many batches."""

@@ -52,6 +52,8 @@ class Statistics:
         Weighted number of known coordinates.
     log_likelihood : float
         Weighted sum of log-likelihoods under the parameters of the pass.
+    labels : Tensor (N,) or None
+        The most probable memory of each row, where a pass was asked for it.
     """
 
     counts: Tensor
@@ -60,6 +62,7 @@ class Statistics:
     square: float
     coordinates: float
     log_likelihood: float
+    labels: Tensor | None = None
 
     def scaled(self, factor: float) -> Statistics:
         """The same, as if every weight were `factor` times as large."""
@@ -122,7 +125,10 @@ def row_terms(rows: Rows, beta: float) -> Tensor:
 
 
 def expectation(
-    rows: Rows, parameters: Parameters, posterior: Posterior | None = None
+    rows: Rows,
+    parameters: Parameters,
+    posterior: Posterior | None = None,
+    with_labels: bool = False,
 ) -> Statistics:
     """One pass over all rows.
 
@@ -136,11 +142,13 @@ def expectation(
     sums = torch.zeros(n_memories, rows.dim, dtype=torch.float64)
     masses = None if rows.observed is None else torch.zeros_like(sums)
     log_likelihood = square = coordinates = 0.0
-    for _, block in rows.blocks(n_memories + rows.dim):
+    labels = torch.empty(len(rows), dtype=torch.int64) if with_labels else None
+    for where, block in rows.blocks(n_memories + rows.dim):
         logits = log_joint(block, parameters)
-        total = torch.logsumexp(logits, 1)
-        shares = torch.softmax(logits, 1) if posterior is None else posterior(logits)
-        shares *= block.weights[:, None]
+        top, best = logits.max(1, keepdim=True)
+        if labels is not None:
+            labels[where] = best[:, 0]
+        shares, total = _weighted_shares(logits, top, block.weights, posterior)
         counts += shares.sum(0)
         sums += shares.T @ block.values
         if masses is not None and block.observed is not None:
@@ -149,4 +157,19 @@ def expectation(
         log_likelihood += float(block.weights @ total)
         square += float(block.weights @ block.squares)
         coordinates += float(block.weights @ block.coordinates())
-    return Statistics(counts, sums, masses, square, coordinates, log_likelihood)
+    return Statistics(counts, sums, masses, square, coordinates, log_likelihood, labels)
+
+
+def _weighted_shares(
+    logits: Tensor, top: Tensor, weights: Tensor, posterior: Posterior | None
+) -> tuple[Tensor, Tensor]:
+    """Assignment probabilities times weights (n, K), and log-sum-exps (n,).
+
+    One exponential serves both; the logits are overwritten.
+    """
+    if posterior is not None:
+        return posterior(logits) * weights[:, None], torch.logsumexp(logits, 1)
+    shares = logits.sub_(top).exp_()
+    mass = shares.sum(1)
+    total = mass.log().add_(top[:, 0])
+    return shares.mul_((weights / mass)[:, None]), total
