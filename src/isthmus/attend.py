@@ -23,9 +23,15 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_mask, as_points, as_positive, is_transforming
+from isthmus.validation import (
+    as_log_weights,
+    as_mask,
+    as_points,
+    as_positive,
+    is_transforming,
+)
 
-__all__ = ["Attention", "Metric", "attend", "attention_logits"]
+__all__ = ["Attention", "Metric", "attend", "attention_logits", "needs_float64"]
 
 Metric = Literal["dot", "sqeuclidean"]
 
@@ -41,7 +47,7 @@ class Attention(NamedTuple):
     """What :func:`attend` returns."""
 
     logsumexp: Tensor
-    """log sum_n exp(logit_n). (...)"""
+    """Log of the sum over n of exp(logit_n). (...)"""
     mean: Tensor
     """Softmax-weighted mean of the memories. (..., D)"""
 
@@ -51,9 +57,9 @@ def attend(
     memories: Any,
     *,
     beta: float | Tensor = 1.0,
-    bias: Tensor | None = None,
+    bias: Any = None,
     metric: Metric = "dot",
-    observed: Tensor | None = None,
+    observed: Any = None,
 ) -> Attention:
     r"""Log-sum-exp and softmax-weighted mean of `memories`, as seen from `queries`.
 
@@ -81,7 +87,7 @@ def attend(
     Notes
     -----
     Data are centred on the memories first. Where float32 could not hold the logits to about
-    1e-3 all the same (a large beta, a query far away), that block is computed in float64.
+    1e-3 all the same (a large beta, a query far away), they are computed in float64.
 
     Examples
     --------
@@ -94,36 +100,46 @@ def attend(
     memories = as_points(memories, "memories")
     if memories.ndim != 2 or memories.shape[0] == 0:
         raise ShapeError(f"memories must be (N, D) with N > 0, not {tuple(memories.shape)}.")
-    queries = as_points(queries, "queries", dim=memories.shape[1], like=memories,
-        allow_nan=observed is not None)
+    queries = as_points(
+        queries, "queries", dim=memories.shape[1], like=memories, allow_nan=observed is not None
+    )
     beta = as_positive(beta, "beta", memories)
     if metric not in ("dot", "sqeuclidean"):
         raise InvalidInputError(f"metric must be 'dot' or 'sqeuclidean', not {metric!r}.")
     if bias is None:
         bias = memories.new_zeros(memories.shape[0])
-    elif bias.shape != memories.shape[:1]:
-        raise ShapeError(
-            f"bias must be ({memories.shape[0]},), one per memory, not {tuple(bias.shape)}."
-        )
+    bias = as_log_weights(bias, "bias", memories)
     flat = queries.reshape(-1, memories.shape[1])
     if observed is None:
         logsumexp, mean = _attend(flat, memories, bias, beta, metric)
     elif metric == "dot":
         raise InvalidInputError("observed needs metric='sqeuclidean'.")
     else:
-        seen = as_mask(observed, "observed", queries.shape).reshape(flat.shape)
+        seen = as_mask(observed, "observed", queries).reshape(flat.shape)
         logsumexp, mean = _attend_observed(flat, memories, bias, beta, seen)
     return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
 
 
 def attention_logits(
-    queries: Tensor, memories: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
+    queries: Tensor,
+    memories: Tensor,
+    bias: Tensor | None,
+    beta: Tensor,
+    metric: Metric,
+    observed: Tensor | None = None,
 ) -> Tensor:
-    """The logits themselves, for when a Q x N matrix is wanted. (Q, D), (N, D) -> (Q, N)."""
+    """The logits themselves, for when a Q x N matrix is wanted. (Q, D), (N, D) -> (Q, N).
+
+    They come in float64 where float32 could not hold them.
+    """
     if bias is None:
         bias = memories.new_zeros(memories.shape[0])
+    if observed is not None:
+        queries, memories, own = _observed_as_dot(queries, memories, bias, beta, observed)
+        logits, row, _, _ = _centred_logits(queries, memories, bias, beta, "dot")
+        return logits + (row - own)[:, None]
     logits, row, _, _ = _centred_logits(queries, memories, bias, beta, metric)
-    return (logits + row[:, None]).to(queries.dtype)
+    return logits + row[:, None]
 
 
 def _attend(
@@ -131,29 +147,37 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     if is_transforming() or queries.shape[0] * memories.shape[0] <= PLAIN_LOGITS:
         return _plain(queries, memories, bias, beta, metric)
-    return cast("tuple[Tensor, Tensor]", _Fused.apply(queries, memories, bias, beta, metric))
+    fused = _Fused.apply(queries, memories, bias, beta, metric)  # type: ignore[no-untyped-call]
+    return cast("tuple[Tensor, Tensor]", fused)
 
 
 def _attend_observed(
     queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor]:
+    doubled_queries, doubled, own = _observed_as_dot(queries, memories, bias, beta, observed)
+    logsumexp, mean = _attend(doubled_queries, doubled, bias, beta, "dot")
+    mean = mean[:, : memories.shape[1]] + memories.detach().mean(0)
+    return (logsumexp - own).to(queries.dtype), mean.to(queries.dtype)
+
+
+def _observed_as_dot(
+    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, observed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Distances over observed coordinates, as dot products in twice the dimensions.
 
     sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2], so one call serves
-    rows that each miss other coordinates.
+    rows that each miss other coordinates. Returns both factors and beta times the first sum.
     """
     centre = memories.detach().mean(0)
     shifted = torch.where(observed, queries, centre) - centre
     centred = memories - centre
-    logsumexp, mean = _attend(
-        torch.cat([2 * shifted, -observed.to(queries.dtype)], 1),
+    if needs_float64(shifted, centred, bias, beta, "sqeuclidean"):
+        shifted, centred = shifted.double(), centred.double()
+    return (
+        torch.cat([2 * shifted, -observed.to(shifted.dtype)], 1),
         torch.cat([centred, centred.square()], 1),
-        bias,
-        beta,
-        "dot",
+        beta * shifted.square().sum(1),
     )
-    own = beta * shifted.square().sum(1)
-    return logsumexp - own, mean[:, : memories.shape[1]] + centre
 
 
 def _plain(
@@ -173,8 +197,8 @@ def _centred_logits(
     centre = memories.detach().mean(0)
     shifted = queries - centre if metric == "sqeuclidean" else queries
     centred = memories - centre
-    if _needs_float64(shifted, centred, bias, beta, metric):
-        shifted, centred, centre = shifted.double(), centred.double(), centre.double()
+    if needs_float64(shifted, centred, bias, beta, metric):
+        return _centred_logits(queries.double(), memories.double(), bias, beta, metric)
     beta, bias = beta.to(shifted.dtype), bias.to(shifted.dtype)
     if metric == "sqeuclidean":
         row = -beta * shifted.square().sum(1)
@@ -185,10 +209,13 @@ def _centred_logits(
 
 
 @torch.no_grad()
-def _needs_float64(
+def needs_float64(
     shifted: Tensor, centred: Tensor, bias: Tensor, beta: Tensor, metric: Metric
 ) -> bool:
-    """Whether float32 would lose more of a logit than about 1e-3."""
+    """Whether float32 would lose more of a logit than about 1e-3.
+
+    `shifted` (Q, D) and `centred` (N, D) are queries and memories about a common centre.
+    """
     if is_transforming() or shifted.dtype == torch.float64 or shifted.device.type == "mps":
         return False
     query, memory = _largest_norm(shifted), _largest_norm(centred)
@@ -217,14 +244,33 @@ class _Blocks(NamedTuple):
     ) -> _Blocks:
         centre = memories.mean(0)
         shifted = queries - centre if metric == "sqeuclidean" else queries
+        blocks = cls(shifted, memories, bias, beta, metric, centre)
+        if not blocks.need_float64():
+            return blocks
+        centre = centre.double()
+        shifted = queries.double()
+        if metric == "sqeuclidean":
+            shifted = shifted - centre
         return cls(shifted, memories, bias, beta, metric, centre)
+
+    def need_float64(self) -> bool:
+        return any(
+            needs_float64(
+                self.queries,
+                self.memories[block] - self.centre,
+                self.bias[block],
+                self.beta,
+                self.metric,
+            )
+            for block in self.slices()
+        )
 
     @property
     def scale(self) -> Tensor:
         return 2 * self.beta if self.metric == "sqeuclidean" else self.beta
 
     def row(self) -> Tensor:
-        """The term of the logits that is the same for all memories. (Q,)"""
+        """The term of the logits that is the same for all memories. (Q,)."""
         if self.metric == "sqeuclidean":
             return -self.beta * self.queries.square().sum(1)
         return self.beta * (self.queries @ self.centre)
@@ -235,40 +281,34 @@ class _Blocks(NamedTuple):
         return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
 
     def keys(self, block: slice) -> Tensor:
-        """[m - centre, bias] of one block, in float64 where that is needed. (rows, D + 1)"""
-        centred = self.memories[block] - self.centre
-        bias = self.bias[block].clamp(min=torch.finfo(torch.float32).min / 4)
-        if _needs_float64(self.queries, centred, bias, self.beta, self.metric):
-            centred = centred.double()
-        bias = bias.to(centred.dtype)
+        """[m - centre, bias] of one block. (rows, D + 1)."""
+        centred = self.memories[block].to(self.centre.dtype) - self.centre
+        bias = self.bias[block].clamp(min=torch.finfo(torch.float32).min / 4).to(centred.dtype)
         if self.metric == "sqeuclidean":
             bias = bias - self.beta * centred.square().sum(1)
         return torch.cat([centred, bias[:, None]], 1)
 
-    def augmented_queries(self, dtype: torch.dtype) -> Tensor:
-        """[scale * q, 1]. (Q, D + 1)"""
-        scaled = self.scale.to(dtype) * self.queries.to(dtype)
+    def augmented_queries(self) -> Tensor:
+        """[scale * q, 1]. (Q, D + 1)."""
+        scaled = self.scale * self.queries
         return torch.cat([scaled, scaled.new_ones(scaled.shape[0], 1)], 1)
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks.of(queries, memories, bias, beta, metric)
-        logsumexp, mean = None, None
-        for block in blocks.slices():
-            keys = blocks.keys(block)
-            mean_here, logsumexp_here = _flash(blocks.augmented_queries(keys.dtype), keys)
-            if logsumexp is None or mean is None:
-                logsumexp, mean = logsumexp_here, mean_here
-            else:
-                total = torch.logaddexp(logsumexp, logsumexp_here)
-                mean = mean * (logsumexp - total).exp_()[:, None]
-                mean = mean + mean_here * (logsumexp_here - total).exp_()[:, None]
-                logsumexp = total
-        assert logsumexp is not None and mean is not None
+        augmented = blocks.augmented_queries()
+        first, *others = blocks.slices()
+        mean, logsumexp = _flash(augmented, blocks.keys(first))
+        for block in others:
+            mean_here, logsumexp_here = _flash(augmented, blocks.keys(block))
+            total = torch.logaddexp(logsumexp, logsumexp_here)
+            mean = mean * (logsumexp - total).exp_()[:, None]
+            mean = mean + mean_here * (logsumexp_here - total).exp_()[:, None]
+            logsumexp = total
         mean = mean[:, :-1]
         ctx.metric = metric
         ctx.save_for_backward(queries, memories, bias, beta, logsumexp, mean)
@@ -277,15 +317,15 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_logsumexp, grad_mean = grads
         queries, memories, bias, beta, logsumexp, mean = ctx.saved_tensors
         inputs = (queries, memories, bias, beta)
         if torch.is_grad_enabled():  # a second derivative is wanted
+            needed = ctx.needs_input_grad[:4]
             with torch.enable_grad():
                 outputs = _plain(*inputs, ctx.metric)
-            wanted = [t for t, needed in zip(inputs, ctx.needs_input_grad[:4]) if needed]
+            wanted = [value for value, need in zip(inputs, needed, strict=True) if need]
             found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
-            return (*(next(found) if n else None for n in ctx.needs_input_grad[:4]), None)
+            return (*(next(found) if need else None for need in needed), None)
         return (*_fused_gradients(*inputs, ctx.metric, logsumexp, mean, *grads), None)
 
 
@@ -307,7 +347,8 @@ def _fused_gradients(
     gradient by the logits of both results.
     """
     blocks = _Blocks.of(queries, memories, bias, beta, metric)
-    upstream = torch.cat([grad_mean, grad_logsumexp[:, None]], 1)
+    augmented = blocks.augmented_queries()
+    upstream = torch.cat([grad_mean, grad_logsumexp[:, None]], 1).to(mean.dtype)
     out = torch.cat([mean, mean.new_zeros(mean.shape[0], 1)], 1)
     grad_queries = torch.zeros_like(mean)
     grad_memories = torch.empty_like(memories)
@@ -317,14 +358,8 @@ def _fused_gradients(
         keys = blocks.keys(block)
         values = keys.clone()
         values[:, -1] = 1
-        dtype = keys.dtype
         by_query, by_key, by_value = _flash_backward(
-            upstream.to(dtype),
-            blocks.augmented_queries(dtype),
-            keys,
-            values,
-            out.to(dtype),
-            logsumexp.to(dtype),
+            upstream, augmented, keys, values, out, logsumexp
         )
         grad_queries += by_query[:, :-1]
         by_memory, by_bias = by_key[:, :-1] + by_value[:, :-1], by_key[:, -1]
@@ -349,9 +384,14 @@ def _fused_gradients(
     )
 
 
+def _has_flash_kernel(tensor: Tensor) -> bool:
+    """Whether torch has a flash kernel here that also hands back the log-sum-exp."""
+    return tensor.device.type == "cpu"
+
+
 def _flash(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T) k and the log-sum-exp. (Q, E), (rows, E) -> (Q, E), (Q,)"""
-    if queries.device.type == "cpu":
+    """The mean softmax(q k^T) k and the log-sum-exp. (Q, E), (rows, E) -> (Q, E), (Q,)."""
+    if _has_flash_kernel(queries):
         out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries[None, None], keys[None, None], keys[None, None], scale=1.0
         )
@@ -368,7 +408,7 @@ def _flash_backward(
     upstream: Tensor, queries: Tensor, keys: Tensor, values: Tensor, out: Tensor, logsumexp: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by queries, keys and values, given the log-sum-exp over all blocks."""
-    if queries.device.type == "cpu":
+    if _has_flash_kernel(queries):
         tensors = (t[None, None] for t in (upstream, queries, keys, values, out, logsumexp))
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *tensors, 0.0, False, scale=1.0

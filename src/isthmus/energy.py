@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import UnknownNormalizerError
-from isthmus.validation import as_points
+from isthmus.validation import as_points, is_transforming
 
 __all__ = ["ConditionalMean", "Energy", "FixedPoint"]
 
@@ -51,16 +51,19 @@ class Energy(nn.Module, ABC):
     @property
     def inverse_temperature(self) -> Tensor:
         """The factor between this energy and a negative log-density: a scalar tensor."""
-        return torch.ones(())
+        return torch.ones((), device="cpu")  # a CPU scalar mixes with any device
 
     def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
-        """x as checked points of this energy's dtype, and arrays on its device. (..., D)"""
+        """Return x as checked points of this energy's dtype, and arrays on its device."""
         like = next(chain(self.parameters(), self.buffers()), None)
         return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
 
     def score(self, x: Any) -> Tensor:
         """The force -dE/dx. x: (..., D) -> (..., D). Always of the energy, never of log p."""
         x = self.as_input(x)
+        if is_transforming():
+            gradient: Tensor = torch.func.grad(lambda points: self.energy(points).sum())(x)
+            return -gradient
         keep_graph = torch.is_grad_enabled()
         with torch.enable_grad():
             leaf = x if x.requires_grad else x.detach().requires_grad_()
@@ -70,7 +73,7 @@ class Energy(nn.Module, ABC):
         return -gradient
 
     def log_normalizer(self) -> Tensor:
-        """log Z, a scalar tensor."""
+        """Log-normaliser log Z, a scalar tensor."""
         raise UnknownNormalizerError(
             f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
             "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
@@ -102,5 +105,5 @@ class ConditionalMean(Protocol):
     """An energy that knows its best first guess of unknown coordinates."""
 
     def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates replaced by their mean given the observed ones."""
+        """Replace the unobserved coordinates of x by their mean given the observed ones."""
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,15 @@ from torch import Tensor
 
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
-__all__ = ["as_mask", "as_points", "as_positive", "as_tensor", "is_transforming", "require_finite"]
+__all__ = [
+    "as_log_weights",
+    "as_mask",
+    "as_points",
+    "as_positive",
+    "as_tensor",
+    "is_transforming",
+    "require_finite",
+]
 
 FLOATS = (torch.float32, torch.float64)
 
@@ -24,37 +31,39 @@ def is_transforming() -> bool:
 
 def as_tensor(value: Any, name: str) -> Tensor:
     """Return `value` as a float32 or float64 tensor that shares memory where it can."""
-    if not isinstance(value, Tensor):
-        value = _from_array(value, name)
-    if value.dtype not in FLOATS:
-        kind = str(value.dtype).removeprefix("torch.")
-        raise DtypeError(
-            f"{name} holds {kind} numbers; isthmus computes in float32 or float64. "
-            f"Convert first, for example with .astype('float32') or .to(torch.float32)."
-        )
-    return value
+    tensor: Tensor = value if isinstance(value, Tensor) else _from_array(value, name)
+    if tensor.dtype not in FLOATS:
+        raise _wrong_dtype(name, tensor.dtype)
+    if tensor.layout != torch.strided:
+        raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
+    return tensor
+
+
+def _wrong_dtype(name: str, dtype: object) -> DtypeError:
+    kind = str(dtype).removeprefix("torch.")
+    return DtypeError(
+        f"{name} holds {kind} numbers; isthmus computes in float32 or float64. "
+        "Convert first, for example with .astype('float32') or .to(torch.float32)."
+    )
 
 
 def _from_array(value: Any, name: str) -> Tensor:
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
     if array.dtype.kind not in "fciub":
         raise DtypeError(
-            f"{name} holds {array.dtype} values, not numbers. Leave out or encode text columns first."
+            f"{name} holds {array.dtype} values, not numbers. "
+            "Leave out or encode text columns first."
         )
-    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
-        raise DtypeError(
-            f"{name} holds {array.dtype} numbers; isthmus computes in float32 or float64. "
-            f"Convert first, for example with .astype('float32')."
-        )
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        raise _wrong_dtype(name, array.dtype)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if not native.flags.writeable or any(stride < 0 for stride in native.strides):
+    flags = native.flags
+    if not (flags.writeable and flags.aligned) or any(stride < 0 for stride in native.strides):
         native = native.copy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.as_tensor(native)
+    return torch.from_numpy(native)
 
 
 def require_finite(value: Tensor, name: str, advice: str) -> None:
@@ -112,7 +121,9 @@ def as_points(
 def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False) -> Tensor:
     """Return a positive, finite scalar as a 0-dimensional tensor; a tensor keeps its graph."""
     if isinstance(value, Tensor):
-        scalar = value
+        if value.is_complex():
+            raise InvalidInputError(f"{name} must be a positive number, not a complex one.")
+        scalar = value.to(like)
     else:
         try:
             scalar = torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
@@ -129,14 +140,38 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
     return scalar
 
 
-def as_mask(value: Any, name: str, shape: torch.Size) -> Tensor:
-    """Return `value` as a boolean mask broadcast to `shape`."""
-    mask = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+def as_log_weights(value: Any, name: str, memories: Tensor) -> Tensor:
+    """Return a log-weight per memory, finite or ``-inf``, as a tensor of its own dtype. (N,)."""
+    weights = as_tensor(value, name)
+    if not isinstance(value, Tensor):
+        weights = weights.to(memories)
+    if weights.shape != memories.shape[:1]:
+        raise ShapeError(
+            f"{name} must be ({memories.shape[0]},), one per memory, not {tuple(weights.shape)}."
+        )
+    # The maximum is NaN if any entry is, and -inf only if all are.
+    if not is_transforming() and not math.isfinite(weights.detach().max().item()):
+        raise InvalidInputError(
+            f"{name} must be finite or -inf (a memory left out), and not all -inf. "
+            "They are logarithms: pass weights.log() if you have the weights."
+        )
+    return weights
+
+
+def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
+    """Return `value` as a boolean mask in the shape and on the device of `points`."""
+    if isinstance(value, Tensor):
+        mask = value.to(points.device)
+    else:
+        array = np.asarray(value)
+        if array.dtype != np.bool_:
+            raise DtypeError(f"{name} must be a boolean mask, not {array.dtype}.")
+        mask = torch.from_numpy(array.copy()).to(points.device)
     if mask.dtype != torch.bool:
         raise DtypeError(f"{name} must be a boolean mask, not {mask.dtype}.")
     try:
-        return mask.expand(shape)
+        return mask.expand(points.shape)
     except RuntimeError:
         raise ShapeError(
-            f"{name} of shape {tuple(mask.shape)} does not broadcast to {tuple(shape)}."
+            f"{name} of shape {tuple(mask.shape)} does not broadcast to {tuple(points.shape)}."
         ) from None

@@ -32,7 +32,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-class _NotApplicable(Exception):
+class _NotApplicableError(Exception):
     """Raised inside a check that has nothing to say about this energy."""
 
 
@@ -68,40 +68,48 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
     >>> from isthmus.checks import check_energy
     >>> report = check_energy(ist.GaussianKDE(torch.randn(9, 3), sigma=0.8))
     >>> len(report.passed)
-    15
+    16
     """
-    double = copy.deepcopy(energy).double()
+    double = _private_copy(energy).double()
     points = _points(double, x, seed)
     passed, not_applicable = [], []
     for check in CHECKS:
         name = check.__name__.removeprefix("_check_").replace("_", " ")
         try:
             check(double, points)
-        except _NotApplicable:
+        except _NotApplicableError:
             not_applicable.append(name)
         except CheckFailedError as failure:
             raise CheckFailedError(f"{type(energy).__name__}, {name}: {failure}") from None
+        except Exception as error:
+            raise CheckFailedError(f"{type(energy).__name__}, {name}: {error!r}") from error
         else:
             passed.append(name)
     return CheckReport(tuple(passed), tuple(not_applicable))
 
 
+def _private_copy(energy: Energy) -> Energy:
+    """A copy, cut off from whatever graph the memories came out of."""
+    return copy.deepcopy(energy, {id(tensor): tensor.detach() for tensor in energy.buffers()})
+
+
 def _points(energy: Energy, x: Any, seed: int) -> Tensor:
     """Float64 points to try: those given, or some between and around the memories."""
     if x is not None:
-        points = energy.as_input(torch.as_tensor(x).double()).reshape(-1, torch.as_tensor(x).shape[-1])
+        given = energy.as_input(torch.as_tensor(x).double())
+        points = given.reshape(-1, given.shape[-1])
         if points.shape[0] < 1:
             raise InvalidInputError("check_energy needs at least one point in x.")
         return points
     generator = torch.Generator().manual_seed(seed)
     if isinstance(energy, Memory):
-        memories = energy.memories.detach()
+        memories = energy.memories.detach().cpu()
         chosen = torch.randint(len(memories), (2, 12), generator=generator)
         share = torch.rand(12, 1, generator=generator, dtype=torch.float64)
         spread = (memories - memories.mean(0)).square().mean().sqrt()
         noise = torch.randn(12, energy.dim, generator=generator, dtype=torch.float64)
         mixed = torch.lerp(memories[chosen[0]], memories[chosen[1]], 0.3 * share)
-        return mixed + 0.05 * (spread + 0.1) * noise
+        return (mixed + 0.05 * (spread + 0.1) * noise).to(energy.memories.device)
     if energy.dim is None:
         raise InvalidInputError("This energy does not say its dim; pass points x to check it at.")
     return torch.randn(12, energy.dim, generator=generator, dtype=torch.float64)
@@ -129,13 +137,13 @@ def _inside(energy: Energy, x: Tensor) -> Tensor:
     """The points where the energy is finite, so that it has a slope."""
     inside = x[torch.isfinite(energy.energy(x)).detach()]
     if inside.shape[0] == 0:
-        raise _NotApplicable
+        raise _NotApplicableError
     return inside
 
 
 def _memory(energy: Energy) -> Memory:
     if not isinstance(energy, Memory):
-        raise _NotApplicable
+        raise _NotApplicableError
     return energy
 
 
@@ -156,9 +164,11 @@ def _check_no_nan(energy: Energy, x: Tensor) -> None:
 
 def _check_numpy_input(energy: Energy, x: Tensor) -> None:
     if isinstance(energy, Memory):
-        _require_close(energy.energy(x.numpy()), energy.energy(x), "energy of a numpy array")
+        _require_close(
+            energy.energy(x.numpy(force=True)), energy.energy(x), "energy of a numpy array"
+        )
         return
-    raise _NotApplicable
+    raise _NotApplicableError
 
 
 def _check_dtypes_and_device(energy: Energy, x: Tensor) -> None:
@@ -182,7 +192,7 @@ def _check_score_is_minus_gradient(energy: Energy, x: Tensor) -> None:
 def _check_score_against_finite_differences(energy: Energy, x: Tensor) -> None:
     x = _inside(energy, x)
     width = 1e-5 * (1 + x.abs().max().item())
-    offsets = width * torch.eye(x.shape[1], dtype=x.dtype)
+    offsets = width * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     above, below = energy.energy(x[:, None] + offsets), energy.energy(x[:, None] - offsets)
     slope = (above - below) / (2 * width)
     smooth = torch.isfinite(slope)
@@ -210,11 +220,10 @@ def _check_parameters_get_gradients(energy: Energy, x: Tensor) -> None:
     learnable = copy.deepcopy(energy).requires_grad_()
     parameters = dict(learnable.named_parameters())
     if not parameters:
-        raise _NotApplicable
-    inside = _inside(energy, x)
-    found = torch.autograd.grad(
-        learnable.energy(inside).sum(), list(parameters.values()), allow_unused=True
-    )
+        raise _NotApplicableError
+    total = learnable.energy(_inside(energy, x)).sum()
+    _require(total.requires_grad, "energy is cut off from its parameters")
+    found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     for name, gradient in zip(parameters, found, strict=True):
         _require(
             gradient is not None and bool(torch.isfinite(gradient).all()),
@@ -227,14 +236,14 @@ def _check_density_matches_energy(energy: Energy, x: Tensor) -> None:
     try:
         log_prob = energy.log_prob(inside)
     except UnknownNormalizerError:
-        raise _NotApplicable from None
+        raise _NotApplicableError from None
     scaled = -energy.inverse_temperature * energy.energy(inside)
     _require_close(log_prob, scaled - energy.log_normalizer(), "log_prob", 1e-8, 1e-8)
 
 
 def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
-    if not isinstance(energy, FixedPoint):
-        raise _NotApplicable
+    if not isinstance(energy, FixedPoint) or not getattr(energy, "step_descends", True):
+        raise _NotApplicableError
     state = energy.step(x)
     height = energy.energy(state)
     for _ in range(20):
@@ -245,11 +254,14 @@ def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
         slack = 1e-10 * (1 + height[finite].abs())
         _require((new[finite] <= height[finite] + slack).all(), "energy rose along step")
         height = new
+
+
+def _check_step_holds_observed_coordinates(energy: Energy, x: Tensor) -> None:
+    if not isinstance(energy, FixedPoint):
+        raise _NotApplicableError
     held = torch.zeros_like(x, dtype=torch.bool)
     held[:, 0] = True
-    _require(
-        (energy.step(x, held)[:, 0] == x[:, 0]).all(), "step moved a coordinate that was held"
-    )
+    _require((energy.step(x, held)[:, 0] == x[:, 0]).all(), "step moved a coordinate that was held")
 
 
 def _check_order_of_memories_does_not_matter(energy: Energy, x: Tensor) -> None:
@@ -261,7 +273,7 @@ def _check_order_of_memories_does_not_matter(energy: Energy, x: Tensor) -> None:
 def _check_translation(energy: Energy, x: Tensor) -> None:
     memory = _memory(energy)
     if not memory.translation_invariant:
-        raise _NotApplicable
+        raise _NotApplicableError
     moved = memory.with_memories(memory.memories.detach() + 17.0)
     _require_close(moved.energy(x + 17.0), memory.energy(x), "energy after moving all", 1e-7, 1e-7)
 
@@ -270,7 +282,7 @@ def _check_extreme_temperatures(energy: Energy, x: Tensor) -> None:
     memory = _memory(energy)
     scalars = [name for name, value in memory.state_dict().items() if value.ndim == 0]
     if not scalars:
-        raise _NotApplicable
+        raise _NotApplicableError
     for dtype in (torch.float64, torch.float32):
         for name in scalars:
             for value in (1e-6, 1e-3, 1e3, 1e6):
@@ -301,8 +313,8 @@ def _check_state_dict_round_trip(energy: Energy, x: Tensor) -> None:
 
 
 CHECKS: tuple[Callable[[Energy, Tensor], None], ...] = (
-    _check_batch_shapes,
     _check_no_nan,
+    _check_batch_shapes,
     _check_numpy_input,
     _check_dtypes_and_device,
     _check_score_is_minus_gradient,
@@ -311,6 +323,7 @@ CHECKS: tuple[Callable[[Energy, Tensor], None], ...] = (
     _check_parameters_get_gradients,
     _check_density_matches_energy,
     _check_step_never_raises_the_energy,
+    _check_step_holds_observed_coordinates,
     _check_order_of_memories_does_not_matter,
     _check_translation,
     _check_extreme_temperatures,

@@ -15,6 +15,8 @@ from isthmus.validation import as_mask
 __all__ = ["Retrieval", "complete", "retrieve"]
 
 SUFFICIENT_DECREASE = 1e-4
+# Length of a first trial step, relative to that of the point.
+FIRST_REACH = 0.02
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,8 +28,8 @@ class Retrieval:
     state : Tensor (..., D)
         The final points.
     energy : Tensor (...)
-        Their energies, never above those at the start. ``+inf`` marks a point that started
-        outside the support of its energy; it has not moved.
+        Their energies. ``+inf`` marks a point that started outside the support of its energy;
+        it has not moved.
     steps : Tensor (...) of int64
         How many updates each row took.
     converged : Tensor (...) of bool
@@ -70,7 +72,8 @@ def retrieve(
     """Move points downhill on an energy until they rest.
 
     Energies with a closed-form update (:class:`~isthmus.energy.FixedPoint`) are iterated;
-    all others follow their score, with a line search. Either way the energy never rises.
+    all others follow their score, with a line search. Either way the energy never rises
+    (but see :class:`~isthmus.Hopfield` for the one update that may oscillate).
 
     Parameters
     ----------
@@ -97,10 +100,10 @@ def retrieve(
     >>> memory = ist.ModernHopfield(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), beta=4.0)
     >>> found = ist.retrieve(memory, torch.tensor([[0.9, 0.2], [-0.1, -0.3]]))
     >>> found
-    Retrieval(2 of 2 rows converged, 5 steps at most, mean energy -0.9997)
+    Retrieval(2 of 2 rows converged, 3 steps at most, mean energy -1)
     >>> found.state
-    tensor([[ 0.9993,  0.9993],
-            [-0.9993, -0.9993]])
+    tensor([[ 1.0000,  1.0000],
+            [-1.0000, -1.0000]])
     """
     if max_steps < 0 or not tol >= 0:
         raise InvalidInputError(f"tol and max_steps must not be negative: {tol!r}, {max_steps!r}.")
@@ -109,7 +112,7 @@ def retrieve(
     state = start.reshape(-1, shape[-1]).clone()
     held = None
     if observed is not None:
-        held = as_mask(observed, "observed", shape).to(state.device).reshape(state.shape)
+        held = as_mask(observed, "observed", start).reshape(state.shape)
     move = _FixedPointMove(energy) if isinstance(energy, FixedPoint) else _DownhillMove(energy)
     move.begin(state)
 
@@ -165,17 +168,19 @@ class _DownhillMove:
     """One trial step along the score, accepted only where it lowers the energy enough.
 
     Accepted rows choose their next trial length by Barzilai and Borwein's rule, the others
-    halve it.
+    halve it. The first trials are short and later ones at most twice as long as any before, so
+    that a row follows its valley instead of leaping into another.
     """
 
     def __init__(self, energy: Energy) -> None:
         self.energy = energy
 
     def begin(self, state: Tensor) -> None:
-        """Unit trial lengths, and the energies and forces at the start."""
-        self.size = torch.ones_like(state[:, 0])
+        """Short trial lengths, and the energies and forces at the start."""
         self.height = self.energy.energy(state)
         self.force = self.energy.score(state)
+        self.longest = FIRST_REACH * (1 + torch.linalg.vector_norm(state, dim=1))
+        self.size = self.longest / torch.linalg.vector_norm(self.force, dim=1).clamp(min=1e-12)
 
     def __call__(
         self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
@@ -196,9 +201,11 @@ class _DownhillMove:
         difference = new - x
         change = (force - new_force) if held is None else (force - new_force).masked_fill(held, 0)
         curvature = (difference * change).sum(1)
-        length = difference.square().sum(1)
-        guess = torch.where(curvature > 0, length / curvature.clamp(min=1e-30), 2 * size)
-        self.size[rows] = torch.where(accepted, guess.clamp(max=1e6), size / 2)
+        length = torch.linalg.vector_norm(difference, dim=1)
+        self.longest[rows] = torch.maximum(self.longest[rows], length)
+        limit = 2 * self.longest[rows] / torch.linalg.vector_norm(new_force, dim=1).clamp(min=1e-12)
+        guess = torch.where(curvature > 0, length**2 / curvature.clamp(min=1e-30), torch.inf)
+        self.size[rows] = torch.where(accepted, torch.minimum(guess, limit), size / 2)
         self.height[rows] = torch.where(accepted, trial_height, height)
         self.force[rows] = new_force
         # A trial shorter than the tolerance means that there is nowhere lower to go.

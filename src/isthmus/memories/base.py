@@ -28,7 +28,7 @@ class Memory(Energy):
     """An energy made of rows of memories, which can be swapped.
 
     Tensors that already require a gradient are kept in its graph, so that memories may come
-    out of a network. Everything else is stored as a frozen parameter:
+    out of a network. Everything else is copied into a frozen parameter:
     ``memory.requires_grad_()`` makes it learnable.
 
     Attributes
@@ -38,6 +38,9 @@ class Memory(Energy):
 
     translation_invariant: ClassVar[bool] = False
     """Whether moving memories and points together leaves the energy as it is."""
+
+    step_descends: bool = True
+    """Whether :meth:`step` never raises the energy."""
 
     memories: Tensor
 
@@ -61,7 +64,12 @@ class Memory(Energy):
         elif value.requires_grad:
             self.register_buffer(name, value)
         else:
-            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+            self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=False))
+
+    def _kept(self, name: str) -> Any:
+        """A setting for a rebuilt energy, which shares it only if it is being learned."""
+        value = getattr(self, name)
+        return value if value is None or value.requires_grad else value.detach()
 
     @property
     def dim(self) -> int:
@@ -74,15 +82,15 @@ class Memory(Energy):
         return self.memories.shape[0]
 
     @abstractmethod
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
-        """One closed-form update that never raises the energy. x: (..., D) -> (..., D).
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """One closed-form update that does not raise the energy. x: (..., D) -> (..., D).
 
         Coordinates marked True in `observed`, (..., D), stay as they are.
         """
 
     @abstractmethod
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates at their mean given the observed ones."""
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their mean given the observed ones."""
 
     @abstractmethod
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
@@ -100,10 +108,10 @@ class Memory(Energy):
         index = torch.as_tensor(index, device=self.memories.device)
         return self._rebuilt(self.memories[index], index)
 
-    def _partial(self, x: Any, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _partial(self, x: Any, observed: Any) -> tuple[Tensor, Tensor]:
         """Points that may hold NaN where they are not observed, and the mask in their shape."""
         x = self.as_input(x, allow_nan=True)
-        seen = as_mask(observed, "observed", x.shape)
+        seen = as_mask(observed, "observed", x)
         filled = torch.where(seen, x, torch.zeros_like(x))
         require_finite(filled, "x", "A coordinate marked as observed is unknown.")
         return filled, seen
@@ -124,9 +132,9 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def keep_observed(new: Tensor, x: Tensor, observed: Tensor | None) -> Tensor:
-    """`new`, but with the observed coordinates of `x`."""
-    return new if observed is None else torch.where(observed, x, new)
+def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
+    """Return `new`, but with the observed coordinates of `x`."""
+    return new if observed is None else torch.where(as_mask(observed, "observed", x), x, new)
 
 
 class Kernel(NamedTuple):
@@ -145,43 +153,59 @@ class GaussianMemory(Memory):
         E(x) = -\frac{1}{\beta_E} \bigl(\log p(x) + \log Z\bigr) .
 
     A subclass says what :math:`s^2` (:attr:`variance`), :math:`w`
-    (:attr:`log_mixing_weights`), :math:`\beta_E` and :math:`\log Z` are; the rest is here,
-    on one kernel.
+    (:attr:`log_mixing_weights`, :attr:`log_total_weight`) and :math:`\beta_E` are; the rest
+    is here, on one kernel.
     """
 
     @property
     @abstractmethod
     def variance(self) -> Tensor:
-        """s^2, the variance of each component along each axis: a scalar tensor."""
+        """The variance s^2 of each component along each axis: a scalar tensor."""
 
     @property
     @abstractmethod
     def log_mixing_weights(self) -> Tensor:
-        """log w, normalised. (N,)"""
+        """Normalised log-weights log w. (N,)."""
 
+    @property
     @abstractmethod
-    def log_normalizer(self) -> Tensor:
-        """log Z, a scalar tensor."""
+    def log_total_weight(self) -> Tensor:
+        """Log of the sum of the weights before they are normalised: a scalar tensor."""
 
     @property
     def sigma(self) -> Tensor:
-        """s, the standard deviation of each component along each axis."""
+        """The standard deviation s of each component along each axis."""
         return self.variance.sqrt()
+
+    @property
+    def _log_scale(self) -> Tensor:
+        return 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
+
+    def log_normalizer(self) -> Tensor:
+        """Log-normaliser log Z = log_total_weight + (D/2) log(2 pi s^2), a scalar tensor."""
+        return self.log_total_weight + self._log_scale
 
     def _kernel(self) -> Kernel:
         """The logits, up to a term per query, of each memory."""
         return Kernel(0.5 / self.variance, self.log_mixing_weights, "sqeuclidean")
 
-    def log_prob(self, x: Any) -> Tensor:
-        """Exact log-density. x: (..., D) -> (...)."""
-        log_scale = 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
-        return self._log_mixture(self.as_input(x)).logsumexp - log_scale
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Exact log-density. x: (..., D) -> (...).
+
+        With a mask `observed` (..., D), that of the marked coordinates alone.
+        """
+        if observed is None:
+            return self._log_mixture(self.as_input(x)).logsumexp - self._log_scale
+        x, seen = self._partial(x, observed)
+        log_scale = seen.sum(-1) * (self._log_scale / self.dim)
+        return self._log_mixture(x, seen).logsumexp - log_scale
 
     def energy(self, x: Any) -> Tensor:
         """Energy of each point. x: (..., D) -> (...)."""
-        return -(self.log_prob(x) + self.log_normalizer()) / self.inverse_temperature
+        logsumexp = self._log_mixture(self.as_input(x)).logsumexp
+        return -(logsumexp + self.log_total_weight) / self.inverse_temperature
 
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+    def step(self, x: Any, observed: Any = None) -> Tensor:
         """Go to the responsibility-weighted mean of the memories.
 
         x: (..., D) -> (..., D). Coordinates marked True in `observed` stay as they are.
@@ -194,17 +218,27 @@ class GaussianMemory(Memory):
     def score(self, x: Any) -> Tensor:
         """The force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
-        return (self.step(x) - x) / (self.variance * self.inverse_temperature)
+        force: Tensor = (self.step(x) - x) / (self.variance * self.inverse_temperature)
+        return force
 
-    def responsibilities(self, x: Any) -> Tensor:
-        """Posterior probability of each memory. x: (..., D) -> (..., N)."""
-        x = self.as_input(x)
-        beta, bias, metric = self._kernel()
-        logits = attention_logits(x.reshape(-1, self.dim), self.memories, bias, beta, metric)
-        return torch.softmax(logits, 1).reshape(*x.shape[:-1], self.n_memories)
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Posterior probability of each memory. x: (..., D) -> (..., N).
 
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates at their exact mean given the observed ones.
+        With a mask `observed` (..., D), given the marked coordinates alone.
+        """
+        seen = None
+        if observed is None:
+            x = self.as_input(x)
+            beta, bias, metric = self._kernel()
+        else:
+            x, seen = self._partial(x, observed)
+            beta, bias, metric = 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
+            seen = seen.reshape(-1, self.dim)
+        logits = attention_logits(x.reshape(-1, self.dim), self.memories, bias, beta, metric, seen)
+        return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
         Responsibilities come from the observed coordinates only. x: (..., D), which may hold
         NaN where it is not observed.
@@ -234,9 +268,10 @@ class GaussianMemory(Memory):
 
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """n indices drawn in proportion to `weights`, however many weights there are."""
+    """Draw n indices in proportion to `weights`, however many weights there are."""
     if n < 0:
         raise InvalidInputError(f"n must be at least zero, not {n}.")
     total = weights.double().cumsum(0)
     where = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
-    return torch.searchsorted(total, where * total[-1]).clamp(max=weights.shape[0] - 1)
+    chosen = torch.searchsorted(total, where * total[-1], right=True)
+    return chosen.clamp(max=weights.shape[0] - 1)

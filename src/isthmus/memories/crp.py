@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,13 +48,15 @@ class CRPMixture(Memory):
         Pitman-Yor discount d in [0, 1).
     normalized : bool
         Whether the new cluster's term carries its normaliser.
+    prior_mean : array or Tensor (D,), optional
+        Where the prior on means is centred. The origin if not given, as printed.
 
     Examples
     --------
     >>> import torch, isthmus as ist
     >>> crp = ist.CRPMixture(torch.tensor([[2.0], [-2.0]]), counts=[5.0, 3.0], rho=0.1)
-    >>> crp.responsibilities(torch.tensor([[2.0], [9.0]]))  # last column: the new cluster
-    tensor([[0.9500, 0.0000, 0.0500],
+    >>> crp.responsibilities(torch.tensor([[2.0], [9.0]])).round(decimals=4)  # last: new cluster
+    tensor([[0.9598, 0.0000, 0.0402],
             [0.0000, 0.0000, 1.0000]])
     """
 
@@ -66,36 +69,42 @@ class CRPMixture(Memory):
         alpha: float | Tensor = 1.0,
         discount: float = 0.0,
         normalized: bool = True,
+        prior_mean: Any = None,
     ) -> None:
         super().__init__(means, "means")
-        if not 0 <= discount < 1:
+        self.discount = float(as_positive(discount, "discount", self.memories, allow_zero=True))
+        if self.discount >= 1:
             raise InvalidInputError(f"discount must be in [0, 1), not {discount!r}.")
-        self.discount = float(discount)
         self.normalized = bool(normalized)
         self._store("beta", as_positive(beta, "beta", self.memories))
         self._store("rho", as_positive(rho, "rho", self.memories))
-        self._store("alpha", as_positive(alpha, "alpha", self.memories, allow_zero=discount > 0))
+        self._store(
+            "alpha", as_positive(alpha, "alpha", self.memories, allow_zero=self.discount > 0)
+        )
         self._store("counts", self._checked_counts(counts))
+        if prior_mean is None:
+            self.register_parameter("prior_mean", None)
+        else:
+            self._store("prior_mean", self.as_input(prior_mean).reshape(self.dim))
 
     beta: Tensor
     rho: Tensor
     alpha: Tensor
     counts: Tensor
+    prior_mean: Tensor | None
 
     def _checked_counts(self, value: Any) -> Tensor:
-        array = value
         if not isinstance(value, Tensor):
-            array = torch.as_tensor(value, device=self.memories.device)
-        if array.dtype in (torch.int32, torch.int64):
-            array = array.to(self.memories.dtype)
-        counts = as_tensor(array, "counts")
+            array = np.asarray(value)
+            value = array.astype(np.float64) if array.dtype.kind in "iu" else array
+        elif value.dtype in (torch.int32, torch.int64):
+            value = value.to(self.memories)
+        counts = as_tensor(value, "counts").to(self.memories)
         if counts.shape != (self.n_memories,):
             raise ShapeError(
                 f"counts must be ({self.n_memories},), one per mean, not {tuple(counts.shape)}."
             )
-        if not is_transforming() and not bool(
-            ((counts > self.discount) & counts.isfinite()).all()
-        ):
+        if not is_transforming() and not bool(((counts > self.discount) & counts.isfinite()).all()):
             raise InvalidInputError(
                 f"Every count must be finite and above the discount {self.discount:g} "
                 f"(smallest here: {float(counts.min()):g}). Drop memories that hold no data."
@@ -104,17 +113,17 @@ class CRPMixture(Memory):
 
     @property
     def means(self) -> Tensor:
-        """The memories, by the name that mixtures use. (K, D)"""
+        """The memories, by the name that mixtures use. (K, D)."""
         return self.memories
 
     @property
     def inverse_temperature(self) -> Tensor:
-        """beta."""
+        """The parameter beta."""
         return self.beta
 
     @property
     def variance(self) -> Tensor:
-        """1/(2 beta), the variance of a known component along each axis."""
+        """Variance 1/(2 beta) of a known component along each axis."""
         return 0.5 / self.beta
 
     @property
@@ -124,7 +133,7 @@ class CRPMixture(Memory):
 
     @property
     def kappa(self) -> Tensor:
-        """(1/beta + 1/rho)^-1, the concentration of the new cluster about the origin."""
+        """Concentration (1/beta + 1/rho)^-1 of the new cluster about the origin."""
         return 1 / (1 / self.beta + 1 / self.rho)
 
     @property
@@ -139,14 +148,21 @@ class CRPMixture(Memory):
             return log_mass
         return log_mass + 0.5 * self.dim * torch.log(self.beta / self.kappa)
 
+    @property
+    def _origin(self) -> Tensor:
+        """Where the prior on means is centred. (D,)."""
+        return torch.zeros_like(self.memories[0]) if self.prior_mean is None else self.prior_mean
+
     def _log_new(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
-        """Logit of the new cluster, over observed coordinates only if given. (..., D) -> (...)"""
-        kept = x if observed is None else torch.where(observed, x, torch.zeros_like(x))
-        log_new = self._log_new_mass - self.kappa * kept.square().sum(-1)
-        if not self.normalized:
-            return log_new
-        seen = self.dim if observed is None else observed.sum(-1)
-        return log_new + 0.5 * seen * torch.log(self.kappa / self.beta)
+        """Logit of the new cluster, over observed coordinates only if given. (..., D) -> (...)."""
+        away = x - self._origin.to(x.dtype)
+        if observed is not None:
+            away = torch.where(observed, away, torch.zeros_like(away))
+        seen = self.dim if observed is None else observed.sum(-1).to(x.dtype)
+        # As printed, it lacks the normaliser; integrating coordinates out brings some of it in.
+        carried = seen if self.normalized else seen - self.dim
+        log_ratio = torch.log(self.kappa / self.beta)
+        return self._log_new_mass - self.kappa * away.square().sum(-1) + 0.5 * carried * log_ratio
 
     def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Log of both terms' sum, the new cluster's share, and the mean of known memories."""
@@ -167,7 +183,7 @@ class CRPMixture(Memory):
         return -self._attend(self.as_input(x))[0] / self.beta
 
     def log_normalizer(self) -> Tensor:
-        """log Z: log(sum of counts + alpha) + (D/2) log(pi / beta) when normalised."""
+        """Log-normaliser: log(sum of counts + alpha) + (D/2) log(pi / beta) when normalised."""
         log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
         log_known = (self.counts - self.discount).sum().log()
         return torch.logaddexp(log_known, self._log_new_weight) + log_scale
@@ -177,9 +193,11 @@ class CRPMixture(Memory):
         x = self.as_input(x)
         _, new, mean = self._attend(x)
         pull = (1 - new)[..., None] * (mean - x)
-        return 2 * (pull - (new * self.kappa / self.beta)[..., None] * x)
+        push = (new * self.kappa / self.beta)[..., None] * (x - self._origin)
+        force: Tensor = 2 * (pull - push)
+        return force
 
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+    def step(self, x: Any, observed: Any = None) -> Tensor:
         r"""Mean shift for unequal variances; it never raises the energy.
 
         .. math:: x \leftarrow \frac{\beta \sum_k r_k \mu_k}{\beta (1 - r_{new}) + \kappa r_{new}}
@@ -188,25 +206,46 @@ class CRPMixture(Memory):
         _, new, mean = self._attend(x)
         known = self.beta * (1 - new)
         share = known / (known + self.kappa * new)
-        return keep_observed(share[..., None] * mean, x, observed)
+        return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
 
-    def responsibilities(self, x: Any) -> Tensor:
-        """Posterior of each memory and, last, of the new cluster. x: (..., D) -> (..., K + 1)."""
-        x = self.as_input(x)
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Exact log-density. x: (..., D) -> (...).
+
+        With a mask `observed` (..., D), that of the marked coordinates alone.
+        """
+        if observed is None:
+            return self._attend(self.as_input(x))[0] - self.log_normalizer()
+        x, seen = self._partial(x, observed)
+        unseen = (~seen).sum(-1).to(x.dtype)
+        log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
+        return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
+
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Posterior of each memory and, last, of the new cluster. x: (..., D) -> (..., K + 1).
+
+        With a mask `observed` (..., D), given the marked coordinates alone.
+        """
+        seen = None
+        if observed is None:
+            x = self.as_input(x)
+        else:
+            x, seen = self._partial(x, observed)
+            seen = seen.reshape(-1, self.dim)
         flat = x.reshape(-1, self.dim)
         bias = (self.counts - self.discount).log()
-        known = attention_logits(flat, self.memories, bias, self.beta, "sqeuclidean")
-        logits = torch.cat([known, self._log_new(flat)[:, None]], 1)
-        return torch.softmax(logits, 1).reshape(*x.shape[:-1], self.n_memories + 1)
+        known = attention_logits(flat, self.memories, bias, self.beta, "sqeuclidean", seen)
+        logits = torch.cat([known, self._log_new(flat.to(known.dtype), seen)[:, None]], 1)
+        shares = torch.softmax(logits, 1).to(x.dtype)
+        return shares.reshape(*x.shape[:-1], self.n_memories + 1)
 
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates at their exact mean given the observed ones.
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
         The new cluster's mean is the origin. x: (..., D), NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
         _, new, mean = self._attend(x, seen)
-        return torch.where(seen, x, (1 - new)[..., None] * mean)
+        return torch.where(seen, x, torch.lerp(mean, self._origin, new[..., None]))
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
@@ -215,15 +254,22 @@ class CRPMixture(Memory):
         log_known = (self.counts - self.discount).log()
         weights = torch.softmax(torch.cat([log_known, self._log_new_weight.reshape(1)]), 0)
         chosen = draw_index(weights, n, generator)
-        centres = torch.cat([self.memories, self.memories.new_zeros(1, self.dim)])[chosen]
+        centres = torch.cat([self.memories, self._origin.expand(1, self.dim)])[chosen]
         variance = torch.where(chosen == self.n_memories, 0.5 / self.kappa, self.variance)
         noise = torch.empty_like(centres).normal_(generator=generator)
         return centres + variance.sqrt()[:, None] * noise
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        counts = self.counts if index is None else self.counts[index]
+        counts = self._kept("counts") if index is None else self.counts[index]
         return type(self)(
-            memories, counts, self.beta, self.rho, self.alpha, self.discount, self.normalized
+            memories,
+            counts,
+            self._kept("beta"),
+            self._kept("rho"),
+            self._kept("alpha"),
+            self.discount,
+            self.normalized,
+            self._kept("prior_mean"),
         )
 
     def _settings(self) -> dict[str, Any]:

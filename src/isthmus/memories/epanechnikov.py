@@ -8,6 +8,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
+from isthmus.attend import needs_float64
 from isthmus.errors import OutsideSupportError
 from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, is_transforming
@@ -29,8 +30,10 @@ class EpanechnikovKDE(Memory):
     The kernel ends at distance h. Farther than that from every memory, the density is zero
     and **the energy is +inf**; there the score is zero, :meth:`step` leaves the point where
     it is and :meth:`responsibilities` are all zero. :func:`isthmus.retrieve` returns such a
-    row unchanged with energy +inf and ``converged=False``;
-    :func:`isthmus.complete` raises :class:`~isthmus.errors.OutsideSupportError`.
+    row unchanged with energy +inf and ``converged=False``.
+    :func:`isthmus.complete` raises :class:`~isthmus.errors.OutsideSupportError` where no memory
+    is in reach of the observed coordinates; where the mean of the others lies in a gap between
+    memories, it returns that mean.
 
     :meth:`step` is flat-kernel mean shift, the plain mean of all memories within h. It never
     raises the energy and arrives after finitely many steps.
@@ -57,12 +60,21 @@ class EpanechnikovKDE(Memory):
     def __init__(self, memories: Any, bandwidth: float | Tensor = 1.0) -> None:
         super().__init__(memories)
         self._store("bandwidth", as_positive(bandwidth, "bandwidth", self.memories))
+        as_positive(self.bandwidth.square(), "bandwidth squared", self.memories)
 
     bandwidth: Tensor
 
     def _closeness(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
-        """1 - |x - x_n|^2 / h^2, over observed coordinates only if given. (Q, D) -> (Q, n)"""
-        centre = self.memories.detach().mean(0)
+        """1 - |x - x_n|^2 / h^2, over observed coordinates only if given. (Q, D) -> (Q, n)."""
+        centre = self._centre
+        if needs_float64(
+            x - centre,
+            memories - centre,
+            x.new_zeros(1),
+            1 / self.bandwidth.square(),
+            "sqeuclidean",
+        ):
+            x, memories = x.double(), memories.double()
         x, memories = x - centre, memories - centre
         if observed is None:
             own, other = x.square().sum(1, keepdim=True), memories.square().sum(1)
@@ -73,18 +85,25 @@ class EpanechnikovKDE(Memory):
         squared = (own + other - 2 * x @ memories.mT).clamp(min=0)
         return 1 - squared / self.bandwidth.square()
 
+    @property
+    def _centre(self) -> Tensor:
+        return self.memories.detach().mean(0)
+
     def _kernel_sums(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum of kernels (Q,), number of memories in reach (Q,), and their sum (Q, D)."""
+        """Sum of kernels, number of memories in reach, and their mean. (Q,), (Q, 1), (Q, D)."""
         rows = max(BLOCK_ENTRIES // max(x.shape[0], 1), 256)
+        centre = self._centre
         height: Tensor = x.new_zeros(x.shape[0])
-        count, total = height, torch.zeros_like(x)
-        for block in self.memories.split(rows):
+        count, total = height[:, None], torch.zeros_like(x)
+        for start in range(0, self.n_memories, rows):
+            block = self.memories[start : start + rows]
             closeness = self._closeness(x, block)
             near = (closeness > 0).to(x.dtype)
-            height = height + closeness.clamp(min=0).sum(1)
-            count = count + near.sum(1)
-            total = total + near @ block
-        return height, count, total
+            height = height + closeness.clamp(min=0).sum(1).to(x.dtype)
+            count = count + near.sum(1, keepdim=True)
+            total = total + near @ (block - centre)
+        mean = total / count.clamp(min=1) + centre
+        return height, count, torch.where(count > 0, mean, x)
 
     def energy(self, x: Any) -> Tensor:
         """Energy of each point, +inf where no memory is in reach. x: (..., D) -> (...)."""
@@ -95,7 +114,7 @@ class EpanechnikovKDE(Memory):
         return energy.reshape(x.shape[:-1])
 
     def log_normalizer(self) -> Tensor:
-        """log Z = log(2 N V_D h^D / (D + 2))."""
+        """Log-normaliser log Z = log(2 N V_D h^D / (D + 2))."""
         log_volume = 0.5 * self.dim * math.log(math.pi) - math.lgamma(0.5 * self.dim + 1)
         constant = math.log(2 * self.n_memories / (self.dim + 2)) + log_volume
         return constant + self.dim * self.bandwidth.log()
@@ -104,30 +123,26 @@ class EpanechnikovKDE(Memory):
         """The force -dE/dx; zero where no memory is in reach. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
         flat = x.reshape(-1, self.dim)
-        height, count, total = self._kernel_sums(flat)
-        inside = (height > 0)[:, None]
-        pull = 2 * (total - count[:, None] * flat) / self.bandwidth.square()
-        force = torch.where(inside, pull / torch.where(inside, height[:, None], 1.0), 0.0)
+        height, count, mean = self._kernel_sums(flat)
+        height = torch.where(height > 0, height, 1.0)[:, None]
+        force: Tensor = 2 * count * (mean - flat) / (self.bandwidth.square() * height)
         return force.reshape(x.shape)
 
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+    def step(self, x: Any, observed: Any = None) -> Tensor:
         """Go to the mean of the memories in reach; stay if there is none. (..., D) -> (..., D)."""
         x = self.as_input(x)
-        flat = x.reshape(-1, self.dim)
-        _, count, total = self._kernel_sums(flat)
-        count = count[:, None]
-        moved = torch.where(count > 0, total / count.clamp(min=1), flat)
-        return keep_observed(moved.reshape(x.shape), x, observed)
+        mean = self._kernel_sums(x.reshape(-1, self.dim))[2]
+        return keep_observed(mean.reshape(x.shape), x, observed)
 
     def responsibilities(self, x: Any) -> Tensor:
         """Posterior of each memory; all zero where none is in reach. x: (..., D) -> (..., N)."""
         x = self.as_input(x)
         kernels = self._closeness(x.reshape(-1, self.dim), self.memories).clamp(min=0)
         shares = kernels / kernels.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-        return shares.reshape(*x.shape[:-1], self.n_memories)
+        return shares.to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
 
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates at their exact mean given the observed ones.
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
         With u of D coordinates unknown, integrating them out of the kernel leaves
         max(0, 1 - |x - x_n|^2 / h^2)^(1 + u/2) over the known ones.
@@ -145,7 +160,8 @@ class EpanechnikovKDE(Memory):
         power = 1 + 0.5 * (~seen_flat).sum(1, keepdim=True)
         logits = power * torch.where(closeness > 0, closeness, 1.0).log()
         logits = logits.masked_fill(closeness <= 0, -torch.inf)
-        mean = torch.softmax(logits, 1) @ self.memories
+        shares = torch.softmax(logits, 1).to(x.dtype)
+        mean = shares @ (self.memories - self._centre) + self._centre
         return torch.where(seen, x, mean.reshape(x.shape))
 
     @torch.no_grad()
@@ -160,10 +176,11 @@ class EpanechnikovKDE(Memory):
         inner = torch.empty_like(centres).normal_(generator=generator).square().sum(1)
         outer = centres.new_empty(n, 4).normal_(generator=generator).square().sum(1)
         radius = (inner / (inner + outer)).sqrt()
-        return centres + self.bandwidth * radius[:, None] * direction
+        offsets: Tensor = self.bandwidth * radius[:, None] * direction
+        return centres + offsets
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self.bandwidth)
+        return type(self)(memories, self._kept("bandwidth"))
 
     def _settings(self) -> dict[str, Any]:
         return {"bandwidth": self.bandwidth}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed
+from isthmus.validation import as_mask
 
 __all__ = ["Hopfield"]
 
@@ -29,9 +30,10 @@ class Hopfield(Memory):
 
     :meth:`step` goes to the state of that set that the current force :math:`Wx` points to:
     :math:`\mathrm{sign}(Wx)`, or :math:`Wx` scaled to the length of x. With the full diagonal
-    W has no negative eigenvalue and neither update ever raises the energy. With a zero
-    diagonal, synchronous updates can oscillate between two states; asynchronous ones, a
-    coordinate after the other, still never raise it.
+    W has no negative eigenvalue and neither update ever raises the energy of a state in that
+    set. With a zero diagonal, synchronous updates can oscillate between two states;
+    asynchronous ones, a coordinate after the other, still never raise it.
+    ``step_descends`` says which holds. A binary query off the corners is first taken to one.
 
     Parameters
     ----------
@@ -77,6 +79,8 @@ class Hopfield(Memory):
         self.states: States = states
         self.update: Update = update
         self.zero_diagonal = bool(zero_diagonal)
+        asynchronous_or_sphere = update == "asynchronous" or states == "continuous"
+        self.step_descends = asynchronous_or_sphere or not self.zero_diagonal
 
     def _diagonal(self) -> Tensor:
         return self.memories.square().mean(0)
@@ -84,6 +88,7 @@ class Hopfield(Memory):
     def energy(self, x: Any) -> Tensor:
         """Energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
+        quadratic: Tensor
         if self.n_memories <= self.dim:
             quadratic = (x @ self.memories.mT).square().sum(-1) / self.n_memories
         else:
@@ -95,6 +100,7 @@ class Hopfield(Memory):
     def score(self, x: Any) -> Tensor:
         """The force -dE/dx = W x. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
+        force: Tensor
         if self.n_memories <= self.dim:
             force = (x @ self.memories.mT) @ self.memories / self.n_memories
         else:
@@ -104,13 +110,15 @@ class Hopfield(Memory):
     def _coupling(self) -> Tensor:
         return self.memories.mT @ self.memories / self.n_memories
 
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
+    def step(self, x: Any, observed: Any = None) -> Tensor:
         """One update of all coordinates. x: (..., D) -> (..., D).
 
         A coordinate on which no force acts keeps its sign. Coordinates marked True in
         `observed` stay as they are.
         """
         x = self.as_input(x)
+        if observed is not None:
+            observed = as_mask(observed, "observed", x)
         if self.states == "continuous":
             return self._step_on_sphere(x, observed)
         if self.update == "asynchronous":
@@ -149,8 +157,8 @@ class Hopfield(Memory):
             x[..., d] = new
         return x
 
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """x with its unobserved coordinates pulled by the observed ones alone.
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Let the unobserved coordinates of x be pulled by the observed ones alone.
 
         A quadratic energy has no conditional mean on all of space. On the corners, unknown
         coordinates take the sign of the force from the known ones; on the sphere, they are

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Self, final
 
-import torch
 from torch import Tensor
 
 from isthmus.memories.base import GaussianMemory
@@ -56,20 +55,21 @@ class GaussianKDE(GaussianMemory):
 
     @property
     def variance(self) -> Tensor:
-        """sigma^2."""
+        """Squared bandwidth sigma^2."""
         return self.bandwidth.square()
 
     @property
     def log_mixing_weights(self) -> Tensor:
-        """log(1/N) for each memory. (N,)"""
+        """The same log(1/N) for each memory. (N,)."""
         return self.memories.new_full((self.n_memories,), -math.log(self.n_memories))
 
-    def log_normalizer(self) -> Tensor:
-        """log Z = log N + (D/2) log(2 pi sigma^2)."""
-        return math.log(self.n_memories) + 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
+    @property
+    def log_total_weight(self) -> Tensor:
+        """Log of the number of memories."""
+        return self.memories.new_tensor(math.log(self.n_memories))
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self.bandwidth)
+        return type(self)(memories, self._kept("bandwidth"))
 
     def _settings(self) -> dict[str, Any]:
         return {"sigma": self.bandwidth}

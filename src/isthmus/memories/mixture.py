@@ -8,9 +8,8 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import GaussianMemory
-from isthmus.validation import as_positive, as_tensor, is_transforming
+from isthmus.validation import as_log_weights, as_positive
 
 __all__ = ["Mixture"]
 
@@ -52,65 +51,46 @@ class Mixture(GaussianMemory):
         if log_weights is None:
             self.register_parameter("log_weights", None)
         else:
-            self._store("log_weights", self._checked_weights(log_weights))
+            weights = as_log_weights(log_weights, "log_weights", self.memories)
+            self._store("log_weights", weights.to(self.memories))
 
     beta: Tensor
     log_weights: Tensor | None
 
-    def _checked_weights(self, value: Any) -> Tensor:
-        weights = as_tensor(value, "log_weights")
-        if not isinstance(value, Tensor):
-            weights = weights.to(self.memories)
-        if weights.shape != (self.n_memories,):
-            raise ShapeError(
-                f"log_weights must be ({self.n_memories},), one per mean, "
-                f"not {tuple(weights.shape)}."
-            )
-        if not is_transforming() and (
-            bool(torch.isnan(weights).any())
-            or bool((weights == torch.inf).any())
-            or bool((weights == -torch.inf).all())
-        ):
-            raise InvalidInputError(
-                "log_weights must be finite or -inf (a component left out), and not all -inf. "
-                "They are logarithms: pass weights.log() if you have the weights."
-            )
-        return weights
-
     @property
     def means(self) -> Tensor:
-        """The memories, by the name that mixtures use. (K, D)"""
+        """The memories, by the name that mixtures use. (K, D)."""
         return self.memories
 
     @property
     def inverse_temperature(self) -> Tensor:
-        """beta."""
+        """The parameter beta."""
         return self.beta
 
     @property
     def variance(self) -> Tensor:
-        """1/(2 beta)."""
+        """Variance 1/(2 beta) of each component."""
         return 0.5 / self.beta
 
     @property
     def log_mixing_weights(self) -> Tensor:
-        """log w, normalised. (K,)"""
+        """Normalised log-weights log w. (K,)."""
         if self.log_weights is None:
             return self.memories.new_full((self.n_memories,), -math.log(self.n_memories))
         return torch.log_softmax(self.log_weights, 0)
 
-    def log_normalizer(self) -> Tensor:
-        """log Z = log sum_k w_k + (D/2) log(pi / beta)."""
-        log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
+    @property
+    def log_total_weight(self) -> Tensor:
+        """Log of the sum of w."""
         if self.log_weights is None:
-            return math.log(self.n_memories) + log_scale
-        return torch.logsumexp(self.log_weights, 0) + log_scale
+            return self.memories.new_tensor(math.log(self.n_memories))
+        return torch.logsumexp(self.log_weights, 0)
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        weights = self.log_weights
+        weights = self._kept("log_weights")
         if weights is not None and index is not None:
             weights = weights[index]
-        return type(self)(memories, self.beta, weights)
+        return type(self)(memories, self._kept("beta"), weights)
 
     def _settings(self) -> dict[str, Any]:
         weighted = {} if self.log_weights is None else {"weighted": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self, final
 
 import torch
@@ -52,29 +51,31 @@ class ModernHopfield(GaussianMemory):
 
     @property
     def inverse_temperature(self) -> Tensor:
-        """beta."""
+        """The parameter beta."""
         return self.beta
 
     @property
     def variance(self) -> Tensor:
-        """1/beta."""
+        """Variance 1/beta of each component."""
         return 1 / self.beta
 
     @property
     def log_mixing_weights(self) -> Tensor:
-        """log softmax(beta |x_n|^2 / 2), in float64 since it decides between far-off memories."""
+        """The log-softmax of beta |x_n|^2 / 2. (N,).
+
+        In float64, since it decides between far-off memories.
+        """
         centre = self.memories.detach().mean(0, dtype=torch.float64)
         half_squares = []
-        for block in self.memories.split(BLOCK_ROWS):
-            centred = block.double() - centre
+        for start in range(0, self.n_memories, BLOCK_ROWS):
+            centred = self.memories[start : start + BLOCK_ROWS].double() - centre
             half_squares.append(0.5 * centred.square().sum(1) + centred @ centre)
         return torch.log_softmax(self.beta.double() * torch.cat(half_squares), 0)
 
-    def log_normalizer(self) -> Tensor:
-        """log Z = log sum_n exp(beta |x_n|^2 / 2) + (D/2) log(2 pi / beta)."""
-        half_squares = 0.5 * self.memories.square().sum(1)
-        log_scale = 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
-        return torch.logsumexp(self.beta * half_squares, 0) + log_scale
+    @property
+    def log_total_weight(self) -> Tensor:
+        """Log of the sum over n of exp(beta |x_n|^2 / 2)."""
+        return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
 
     def _kernel(self) -> Kernel:
         return Kernel(self.beta, None, "dot")
@@ -83,10 +84,11 @@ class ModernHopfield(GaussianMemory):
         """Energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
         attention = attend(x, self.memories, beta=self.beta)
-        return 0.5 * x.square().sum(-1) - attention.logsumexp / self.beta
+        energy: Tensor = 0.5 * x.square().sum(-1) - attention.logsumexp / self.beta
+        return energy
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self.beta)
+        return type(self)(memories, self._kept("beta"))
 
     def _settings(self) -> dict[str, Any]:
         return {"beta": self.beta}

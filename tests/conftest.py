@@ -1,0 +1,92 @@
+"""Every energy of the package, once, for the tests that hold for all of them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.memories import Memory
+
+MakeMemory = Callable[[Tensor], Memory]
+
+
+def signs(points: Tensor) -> Tensor:
+    return torch.where(points < 0, -1.0, 1.0).to(points.dtype)
+
+
+def log_weights(points: Tensor) -> Tensor:
+    return torch.linspace(-1.0, 0.5, len(points)).to(points)
+
+
+def log_weights_without_first(points: Tensor) -> Tensor:
+    weights = log_weights(points)
+    if len(points) > 1:
+        weights[0] = -torch.inf
+    return weights
+
+
+def counts(points: Tensor) -> Tensor:
+    return torch.linspace(0.7, 3.0, len(points)).to(points)
+
+
+HOPFIELDS: dict[str, MakeMemory] = {
+    "hopfield": lambda m: ist.Hopfield(signs(m)),
+    "hopfield-zero-diagonal": lambda m: ist.Hopfield(signs(m), zero_diagonal=True),
+    "hopfield-asynchronous": lambda m: ist.Hopfield(signs(m), update="asynchronous"),
+    "hopfield-asynchronous-zero-diagonal": lambda m: ist.Hopfield(
+        signs(m), update="asynchronous", zero_diagonal=True
+    ),
+    "hopfield-continuous": lambda m: ist.Hopfield(m, states="continuous"),
+    "hopfield-continuous-zero-diagonal": lambda m: ist.Hopfield(
+        m, states="continuous", zero_diagonal=True
+    ),
+}
+GAUSSIANS: dict[str, MakeMemory] = {
+    "modern-hopfield": lambda m: ist.ModernHopfield(m, beta=1.5),
+    "gaussian-kde": lambda m: ist.GaussianKDE(m, sigma=0.7),
+    "mixture": lambda m: ist.Mixture(m, beta=0.8),
+    "mixture-weighted": lambda m: ist.Mixture(m, beta=0.8, log_weights=log_weights(m)),
+    "mixture-one-left-out": lambda m: ist.Mixture(m, 0.8, log_weights_without_first(m)),
+    "crp": lambda m: ist.CRPMixture(m, counts(m), beta=0.9, rho=0.4, alpha=1.3),
+    "crp-discount": lambda m: ist.CRPMixture(m, counts(m), 0.9, 0.4, alpha=0.2, discount=0.5),
+    "crp-as-printed": lambda m: ist.CRPMixture(m, counts(m), 0.9, 0.4, normalized=False),
+}
+DENSITIES: dict[str, MakeMemory] = {
+    **GAUSSIANS,
+    "epanechnikov-kde": lambda m: ist.EpanechnikovKDE(m, bandwidth=2.5),
+}
+ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **DENSITIES}
+
+
+@pytest.fixture(params=ENERGIES)
+def make_energy(request: pytest.FixtureRequest) -> MakeMemory:
+    """Each energy in each of its settings, as a function of its memories (N, D)."""
+    return ENERGIES[request.param]
+
+
+@pytest.fixture(params=DENSITIES)
+def make_density(request: pytest.FixtureRequest) -> MakeMemory:
+    """Those of them whose density is known."""
+    return DENSITIES[request.param]
+
+
+@pytest.fixture(params=GAUSSIANS)
+def make_gaussian(request: pytest.FixtureRequest) -> MakeMemory:
+    """Those of them whose density is a mixture of Gaussians."""
+    return GAUSSIANS[request.param]
+
+
+@pytest.fixture
+def memories() -> Tensor:
+    """Seven memories in three dimensions, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(7, 3, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture
+def points() -> Tensor:
+    """Five points among those memories, in float64."""
+    generator = torch.Generator().manual_seed(1)
+    return 0.8 * torch.randn(5, 3, generator=generator, dtype=torch.float64)

@@ -1,0 +1,396 @@
+"""Retrieval lets points fall and rest; completion starts from the exact conditional mean."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+from scipy.special import softmax
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
+
+DOUBLE = torch.float64
+NAN = torch.nan
+
+
+def draw(count: int, dim: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
+
+
+def never_rises(heights: Tensor) -> bool:
+    slack = 1e-10 * (1 + heights[0].abs())
+    return bool((heights[1:] <= heights[:-1] + slack).all())
+
+
+class Valley(Energy):
+    """Rosenbrock's valley: no closed-form step, a hard descent, one minimum at (1, 1)."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        return (1 - x[..., 0]) ** 2 + 20 * (x[..., 1] - x[..., 0] ** 2) ** 2
+
+
+class Tilted(Energy):
+    """A tilted quartic with a coupling, for minima that are not round numbers."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        return (x**4).sum(-1) - 3 * x[..., 0] * x[..., 1] + x.sum(-1)
+
+
+class CountsRows(Energy):
+    """A memory that keeps a list of how many rows its step was given."""
+
+    def __init__(self, memory: Energy) -> None:
+        super().__init__()
+        self.memory = memory
+        self.rows: list[int] = []
+
+    def energy(self, x: Tensor) -> Tensor:
+        return self.memory.energy(x)
+
+    def step(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
+        self.rows.append(len(x))
+        return self.memory.step(x, observed)
+
+
+def test_points_come_to_rest_on_the_nearest_separated_memory():
+    memories = 8 * torch.eye(4, dtype=DOUBLE)
+    for energy in (
+        ist.GaussianKDE(memories),
+        ist.ModernHopfield(memories, beta=1.0),
+        ist.Mixture(memories, beta=1.0),
+        ist.EpanechnikovKDE(memories, bandwidth=3.0),
+    ):
+        found = ist.retrieve(energy, memories + 0.3 * draw(4, 4))
+        torch.testing.assert_close(found.state, memories, atol=1e-4, rtol=0)
+        assert found.converged.all()
+        torch.testing.assert_close(found.energy, energy.energy(found.state))
+
+
+@pytest.mark.parametrize("held", [None, [True, False, False]])
+def test_no_energy_ever_rises_on_the_way(make_energy, memories, held):
+    energy = make_energy(memories)
+    x = draw(60, 3, seed=4)
+    if isinstance(energy, ist.Hopfield) and energy.states == "binary":
+        x = torch.where(x < 0, -1.0, 1.0).double()
+    x = x[torch.isfinite(energy.energy(x))]
+    found = ist.retrieve(energy, x, held, trace=True)
+    assert never_rises(energy.energy(found.trace)) or not energy.step_descends
+    if held is not None:
+        assert torch.equal(found.trace[..., held], x[:, held].expand_as(found.trace[..., held]))
+
+
+@pytest.mark.parametrize("energy", [Valley(), Tilted()])
+@pytest.mark.parametrize("held", [None, [False, True]])
+def test_gradient_flow_never_rises_either(energy, held):
+    x = 2 * draw(30, 2)
+    found = ist.retrieve(energy, x, held, max_steps=300, trace=True)
+    assert never_rises(energy.energy(found.trace))
+    if held is not None:
+        assert torch.equal(found.state[:, 1], x[:, 1])
+
+
+@pytest.mark.parametrize("energy", [Valley(), Tilted()])
+def test_gradient_flow_ends_where_scipy_integrates_it_to(energy):
+    starts = draw(8, 2)
+    found = ist.retrieve(energy, starts, tol=1e-9, max_steps=20_000)
+    assert found.converged.all()
+    for start, end in zip(starts.numpy(), found.state.numpy(), strict=True):
+        flow = integrate.solve_ivp(
+            lambda _, x: energy.score(torch.from_numpy(x)).numpy(), (0, 200), start, method="BDF"
+        )
+        np.testing.assert_allclose(end, flow.y[:, -1], atol=1e-3)
+    assert energy.score(found.state).abs().max() < 1e-5
+
+
+def test_gradient_flow_with_a_held_coordinate_finds_the_minimum_of_the_rest():
+    energy = Tilted()
+    held_values = torch.tensor([-1.0, 0.3, 1.2], dtype=DOUBLE)
+    x = torch.stack([held_values, torch.zeros(3, dtype=DOUBLE)], 1)
+    found = ist.retrieve(energy, x, [True, False], tol=1e-10)
+    for value, rest in zip(held_values.tolist(), found.state[:, 1].tolist(), strict=True):
+        expected = optimize.minimize_scalar(lambda y, v=value: y**4 - 3 * v * y + y)
+        assert rest == pytest.approx(expected.x, abs=1e-6)
+
+
+def test_gradient_flow_takes_no_step_off_the_numbers():
+    class Cliff(Energy):
+        def energy(self, x: Tensor) -> Tensor:
+            return torch.where(x[..., 0] > 0, x[..., 0] - x[..., 0].log(), torch.inf)
+
+    found = ist.retrieve(Cliff(), torch.tensor([[1e-3], [5.0], [-1.0]], dtype=DOUBLE))
+    torch.testing.assert_close(found.state[:2], torch.ones(2, 1, dtype=DOUBLE))
+    assert found.state[2] == -1
+    assert found.converged.tolist() == [True, True, False]
+
+
+def test_rows_at_rest_stop_costing():
+    memories = torch.tensor([[0.0, 0.0], [1.9, 0.0], [50.0, 50.0]], dtype=DOUBLE)
+    energy = CountsRows(ist.GaussianKDE(memories))
+    x = torch.cat([memories[2].expand(90, 2), torch.tensor([[0.3, 0.1]], dtype=DOUBLE)])
+    found = ist.retrieve(energy, x, tol=1e-10)
+    assert energy.rows[0] == 91
+    assert set(energy.rows[2:]) == {1}
+    assert len(energy.rows) > 20
+    assert sum(energy.rows) == found.steps.sum()
+    assert found.steps[:90].max() <= 2
+    assert found.steps[90] == len(energy.rows)
+
+
+def test_each_row_ends_as_if_it_were_alone(make_energy, memories):
+    energy = make_energy(memories)
+    x = 0.7 * draw(6, 3, seed=2)
+    together = ist.retrieve(energy, x, max_steps=60)
+    for row in range(6):
+        alone = ist.retrieve(energy, x[row], max_steps=60)
+        torch.testing.assert_close(alone.state, together.state[row])
+        assert alone.steps == together.steps[row]
+
+
+def test_a_smaller_tolerance_rests_closer_to_the_fixed_point():
+    energy = ist.GaussianKDE(torch.tensor([[0.0], [1.9]], dtype=DOUBLE))
+    x = torch.tensor([[0.1]], dtype=DOUBLE)
+    loose, tight = (ist.retrieve(energy, x, tol=tol) for tol in (1e-3, 1e-12))
+    assert loose.steps < tight.steps
+    moved = (energy.step(tight.state) - tight.state).abs()
+    assert moved < 1e-11
+    assert (energy.step(loose.state) - loose.state).abs() < 1e-3
+
+
+def test_float32_far_from_the_origin_still_comes_to_rest(make_gaussian):
+    memories = (draw(50, 3) + 1e4).float()
+    found = ist.retrieve(make_gaussian(memories), (draw(10, 3, seed=1) + 1e4).float())
+    assert found.converged.all()
+
+
+def test_the_trace_holds_every_state():
+    energy = ist.GaussianKDE(draw(6, 3))
+    x = draw(4, 3, seed=1).reshape(2, 2, 3)
+    found = ist.retrieve(energy, x, trace=True)
+    assert found.trace.shape == (int(found.steps.max()) + 1, 2, 2, 3)
+    assert torch.equal(found.trace[0], x)
+    assert torch.equal(found.trace[-1], found.state)
+    torch.testing.assert_close(found.trace[1], energy.step(x))
+    first = int(found.steps[0, 0])
+    assert torch.equal(found.trace[first, 0, 0], found.state[0, 0])
+    assert ist.retrieve(energy, x).trace is None
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (1, 2, 2)])
+def test_results_have_the_leading_shape_of_the_points(shape):
+    found = ist.retrieve(ist.GaussianKDE(draw(6, 3)), torch.zeros(*shape, 3))
+    assert found.state.shape == (*shape, 3)
+    assert found.energy.shape == found.steps.shape == found.converged.shape == shape
+    assert found.steps.dtype == torch.int64
+    assert found.converged.dtype == torch.bool
+
+
+@pytest.mark.parametrize("energy", [ist.GaussianKDE(draw(6, 2)), Tilted()])
+def test_no_steps_leave_the_points_where_they_are(energy):
+    x = draw(4, 2, seed=1)
+    found = ist.retrieve(energy, x, max_steps=0, trace=True)
+    assert torch.equal(found.state, x)
+    assert torch.equal(found.energy, energy.energy(x))
+    assert found.steps.tolist() == [0] * 4
+    assert not found.converged.any()
+    assert found.trace.shape == (1, 4, 2)
+
+
+@pytest.mark.parametrize("energy", [ist.GaussianKDE(draw(6, 2)), Tilted()])
+def test_no_rows_are_fine(energy):
+    found = ist.retrieve(energy, torch.zeros(0, 2, dtype=DOUBLE), trace=True)
+    assert found.state.shape == (0, 2)
+    assert repr(found) == "Retrieval(no rows)"
+
+
+def test_rows_that_ran_out_of_steps_are_not_converged():
+    energy = ist.GaussianKDE(torch.tensor([[0.0], [1.9]], dtype=DOUBLE))
+    found = ist.retrieve(energy, torch.tensor([[0.1], [30.0]], dtype=DOUBLE), max_steps=2)
+    assert not found.converged.any()
+    assert found.steps.tolist() == [2, 2]
+
+
+def test_the_result_prints_well_and_cannot_be_changed():
+    found = ist.retrieve(ist.GaussianKDE(draw(6, 3)), draw(4, 3, seed=1))
+    text = repr(found)
+    assert text.startswith("Retrieval(4 of 4 rows converged, ")
+    assert f"{int(found.steps.max())} steps at most" in text
+    assert f"mean energy {float(found.energy.mean()):.4g}" in text
+    assert "outside" not in text
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.state = None
+
+
+def test_the_points_given_are_not_changed():
+    x = draw(4, 3, seed=1)
+    before = x.clone()
+    ist.retrieve(ist.GaussianKDE(draw(6, 3)), x)
+    assert torch.equal(x, before)
+    array = before.numpy().copy()
+    ist.complete(ist.GaussianKDE(draw(6, 3)), array)
+    assert np.array_equal(array, before)
+
+
+def test_retrieval_keeps_no_graph():
+    memories = draw(6, 3).requires_grad_()
+    found = ist.retrieve(ist.GaussianKDE(memories), draw(4, 3, seed=1).requires_grad_())
+    assert not found.state.requires_grad
+    assert not found.energy.requires_grad
+
+
+def test_masks_may_be_arrays_and_broadcast(memories):
+    x = draw(4, 3, seed=1)
+    mask = np.array([False, True, False])
+    found = ist.retrieve(ist.GaussianKDE(memories), x.numpy(), mask)
+    assert torch.equal(found.state[:, 1], x[:, 1])
+    assert not torch.equal(found.state[:, 0], x[:, 0])
+    each = torch.eye(4, dtype=torch.bool)[:, :3]
+    found = ist.retrieve(ist.GaussianKDE(memories), x, each)
+    assert torch.equal(found.state[each], x[each])
+
+
+@pytest.mark.parametrize("options", [{"tol": -1.0}, {"tol": np.nan}, {"max_steps": -1}])
+def test_limits_that_make_no_sense_are_named(options, memories):
+    with pytest.raises(InvalidInputError, match="must not be negative"):
+        ist.retrieve(ist.GaussianKDE(memories), memories, **options)
+
+
+def gaussian_conditional_mean(
+    row: np.ndarray, means: np.ndarray, variances: np.ndarray, log_weights: np.ndarray
+) -> np.ndarray:
+    """By Bayes' rule on the observed coordinates of a mixture of round Gaussians."""
+    seen = ~np.isnan(row)
+    squares = np.square(row[seen] - means[:, seen]).sum(1)
+    log_density = -squares / (2 * variances) - 0.5 * seen.sum() * np.log(2 * np.pi * variances)
+    return np.where(seen, row, softmax(log_weights + log_density) @ means)
+
+
+def with_gaps(count: int, dim: int) -> Tensor:
+    """Rows that each miss other coordinates; the first misses all, the second none."""
+    x = draw(count, dim, seed=1)
+    gaps = draw(count, dim, seed=2) > 0
+    gaps[0], gaps[1] = True, False
+    return torch.where(gaps, NAN, x)
+
+
+def test_unknown_coordinates_start_at_their_exact_conditional_mean():
+    memories, x = draw(7, 4), with_gaps(12, 4)
+    centres = memories.numpy()
+    weights = np.linspace(-1, 1, 7)
+    counts = np.linspace(1, 3, 7)
+    with_origin = np.concatenate([centres, np.zeros((1, 4))])
+    kappa = 0.9 * 0.4 / 1.3
+    new_variance = np.append(np.full(7, 1 / 1.8), 1 / (2 * kappa))
+    squared_norms = np.square(centres).sum(1)
+    cases = [
+        (ist.GaussianKDE(memories, 0.8), centres, np.full(7, 0.64), np.zeros(7)),
+        (ist.Mixture(memories, 1.5, weights), centres, np.full(7, 1 / 3), weights),
+        (ist.ModernHopfield(memories, 1.2), centres, np.full(7, 1 / 1.2), 0.6 * squared_norms),
+        (
+            ist.CRPMixture(memories, counts, 0.9, 0.4, alpha=2.0, discount=0.25),
+            with_origin,
+            new_variance,
+            np.log(np.append(counts - 0.25, 2.0 + 7 * 0.25)),
+        ),
+        (
+            ist.CRPMixture(memories, counts, 0.9, 0.4, alpha=2.0, normalized=False),
+            with_origin,
+            new_variance,
+            np.log(np.append(counts, 2.0 * (0.9 / kappa) ** 2)),
+        ),
+    ]
+    for energy, means, variances, log_weights in cases:
+        expected = [
+            gaussian_conditional_mean(row, means, variances, log_weights) for row in x.numpy()
+        ]
+        start = ist.complete(energy, x, max_steps=0)
+        np.testing.assert_allclose(start, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_start_is_the_mean_of_the_density_along_the_unknown_axis(make_density):
+    energy = make_density(draw(5, 2))
+    axis = torch.linspace(-9, 9, 6001, dtype=DOUBLE)
+    line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
+    density = energy.log_prob(line).exp()
+    expected = (density @ axis) / density.sum()
+    start = ist.complete(energy, torch.tensor([0.4, NAN], dtype=DOUBLE), max_steps=0)
+    torch.testing.assert_close(start[1], expected, atol=1e-5, rtol=0)
+
+
+def test_completion_is_retrieval_from_that_start_with_the_rest_held(make_energy, memories):
+    energy = make_energy(memories)
+    x = torch.where(draw(9, 3, seed=2) > 0.3, NAN, 0.5 * draw(9, 3, seed=1))
+    observed = ~torch.isnan(x)
+    start = energy.conditional_mean(x, observed)
+    expected = ist.retrieve(energy, start, observed).state
+    found = ist.complete(energy, x)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found[observed], x[observed])
+    assert torch.isfinite(found).all()
+    if energy.step_descends:
+        assert (energy.energy(found) <= energy.energy(start) + 1e-9).all()
+
+
+def test_rows_may_miss_different_coordinates():
+    memories = torch.tensor([[0.0, 0.0, 0.0], [5.0, 6.0, 7.0]], dtype=DOUBLE)
+    x = torch.tensor([[4.8, NAN, NAN], [NAN, 0.2, NAN], [5.0, NAN, 7.1]], dtype=DOUBLE)
+    expected = torch.tensor([[4.8, 6.0, 7.0], [0.0, 0.2, 0.0], [5.0, 6.0, 7.1]], dtype=DOUBLE)
+    found = ist.complete(ist.GaussianKDE(memories), x)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    for row in range(3):
+        torch.testing.assert_close(ist.complete(ist.GaussianKDE(memories), x[row]), found[row])
+
+
+def test_a_row_with_nothing_known_starts_at_the_mean_and_a_whole_one_stays(make_gaussian, memories):
+    energy = make_gaussian(memories)
+    whole = 0.5 * draw(1, 3, seed=5)
+    x = torch.cat([torch.full((1, 3), NAN, dtype=DOUBLE), whole])
+    start = ist.complete(energy, x, max_steps=0)
+    exact = energy.sample(200_000, seed=0)
+    torch.testing.assert_close(start[0], exact.mean(0), atol=0.02, rtol=0)
+    assert torch.equal(ist.complete(energy, x)[1], whole[0])
+
+
+def test_infinite_values_are_not_unknown_ones(make_energy, memories):
+    x = torch.tensor([[torch.inf, NAN, 0.0]], dtype=DOUBLE)
+    with pytest.raises(InvalidInputError, match="Mark unknown coordinates with NaN"):
+        ist.complete(make_energy(memories), x)
+
+
+def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
+    x = torch.tensor([[0.3, NAN], [NAN, NAN]], dtype=DOUBLE)
+    with pytest.raises(UnsupportedOperationError, match="Pass init="):
+        ist.complete(Tilted(), x)
+    found = ist.complete(Tilted(), x, init=torch.zeros(2, 2, dtype=DOUBLE), tol=1e-9)
+    assert found[0, 0] == 0.3
+    expected = optimize.minimize_scalar(lambda y: y**4 - 0.9 * y + y).x
+    assert float(found[0, 1]) == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InvalidInputError, match="NaN"):
+        ist.complete(Tilted(), x, init=x)
+
+
+@pytest.mark.parametrize("half", ["upper", "left"])
+@pytest.mark.parametrize("half", ["upper", "left"])
+@pytest.mark.parametrize("half", ["upper", "left"])
+@pytest.mark.parametrize("half", ["upper", "left"])
+def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
+    images = (load_digits().data / 16).astype(np.float32)
+    known, held_out = images[:1500], images[1500:]
+    pixel = np.arange(64)
+    seen = pixel < 32 if half == "upper" else pixel % 8 < 4
+    question = np.where(seen, held_out, np.nan)
+    memory = ist.GaussianKDE(known, sigma=0.5)
+
+    def error(answer: np.ndarray) -> float:
+        return float(np.square(answer - held_out)[:, ~seen].mean())
+
+    answer = ist.complete(memory, question).numpy()
+    assert np.array_equal(answer[:, seen], held_out[:, seen])
+    assert error(answer) < 0.75 * error(known.mean(0))
+    start = ist.complete(memory, question, max_steps=0).numpy()
+    assert error(start) < 0.65 * error(known.mean(0))

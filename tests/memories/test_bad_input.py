@@ -1,0 +1,178 @@
+"""What cannot be answered is refused by a named error that says what to do."""
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
+
+GOOD = np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
+KINDS = {
+    "Hopfield": ist.Hopfield,
+    "ModernHopfield": ist.ModernHopfield,
+    "GaussianKDE": ist.GaussianKDE,
+    "EpanechnikovKDE": ist.EpanechnikovKDE,
+    "Mixture": ist.Mixture,
+    "CRPMixture": lambda means, *scale: ist.CRPMixture(means, np.ones(3), *scale),
+}
+BAD_MEMORIES = {
+    "none": (None, DtypeError, "not numbers"),
+    "text": ([["a", "b"]], DtypeError, "text columns"),
+    "mixed": (np.array([[1.0, "b"]], dtype=object), DtypeError, "not numbers"),
+    "integers": (GOOD.astype(int), DtypeError, "float32 or float64"),
+    "booleans": (GOOD > 1, DtypeError, "float32 or float64"),
+    "complex": (GOOD + 1j, DtypeError, "complex128"),
+    "half": (GOOD.astype(np.float16), DtypeError, "float16"),
+    "no rows": (GOOD[:0], InvalidInputError, "at least one memory"),
+    "no columns": (GOOD[:, :0], InvalidInputError, "at least one memory"),
+    "empty list": ([], ShapeError, r"\(N, D\)"),
+    "a single row": (GOOD[0], ShapeError, "table of one row"),
+    "a cube": (GOOD[None], ShapeError, r"\(N, D\)"),
+    "a number": (3.0, ShapeError, "single number"),
+    "ragged": ([[1.0, 2.0], [3.0]], ShapeError, "rectangular"),
+    "nan": (np.where(GOOD > 2, np.nan, GOOD), InvalidInputError, "1 NaN value"),
+    "infinite": (np.where(GOOD > 0, np.inf, GOOD), InvalidInputError, "infinite"),
+    "sparse": (torch.eye(3).to_sparse(), InvalidInputError, "to_dense"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("memories", "error", "complaint"), BAD_MEMORIES.values(), ids=BAD_MEMORIES
+)
+def test_bad_memories(kind, memories, error, complaint):
+    with pytest.raises(error, match=complaint) as caught:
+        kind(memories)
+    assert isinstance(caught.value, IsthmusError)
+    assert "me" in str(caught.value).split(" ")[0]  # it names the argument: memories or means
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "Hopfield"])
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf, "wide", None, 2j, [1.0]])
+def test_bad_temperatures_and_bandwidths(name, scale):
+    with pytest.raises(InvalidInputError, match=r"beta|sigma|bandwidth"):
+        KINDS[name](GOOD, scale)
+
+
+@pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.EpanechnikovKDE])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_bandwidths_whose_square_float32_cannot_hold(kind, scale):
+    with pytest.raises(InvalidInputError, match="squared"):
+        kind(GOOD.astype(np.float32), scale)
+    assert kind(GOOD, scale).bandwidth == scale
+
+
+@pytest.mark.parametrize("scale", [torch.ones(1), torch.ones(2)])
+def test_a_temperature_is_one_number(scale):
+    with pytest.raises(ShapeError, match="single number"):
+        ist.Mixture(GOOD, scale)
+
+
+BAD_POINTS = {
+    "text": (["a", "b"], DtypeError, "x holds"),
+    "integers": ([[1, 2]], DtypeError, "x holds"),
+    "complex": (torch.ones(1, 2, dtype=torch.complex64), DtypeError, "x holds"),
+    "other dimension": (np.zeros((4, 3)), ShapeError, r"3 coordinates.*should end in 2"),
+    "a number": (1.0, ShapeError, "single number"),
+    "nan": ([[np.nan, 0.0]], InvalidInputError, r"isthmus\.complete"),
+    "infinite": ([[np.inf, 0.0]], InvalidInputError, "infinite"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(("x", "error", "complaint"), BAD_POINTS.values(), ids=BAD_POINTS)
+def test_bad_points(kind, x, error, complaint):
+    energy = kind(GOOD)
+    for method in (energy.energy, energy.score, energy.step, lambda x: ist.retrieve(energy, x)):
+        with pytest.raises(error, match=complaint):
+            method(x)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_bad_masks(kind):
+    energy = kind(GOOD)
+    for mask, error, complaint in (
+        (np.ones((3, 2)), DtypeError, "boolean mask"),
+        (["a", "b"], DtypeError, "boolean mask"),
+        (np.ones((2, 2), dtype=bool), ShapeError, "does not broadcast"),
+    ):
+        with pytest.raises(error, match=complaint):
+            energy.step(GOOD, mask)
+        with pytest.raises(error, match=complaint):
+            energy.conditional_mean(GOOD, mask)
+        with pytest.raises(error, match=complaint):
+            ist.retrieve(energy, GOOD, mask)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_an_observed_coordinate_must_be_known(kind):
+    x = np.array([[0.5, np.nan]])
+    with pytest.raises(InvalidInputError, match="marked as observed is unknown"):
+        kind(GOOD).conditional_mean(x, np.array([True, True]))
+
+
+def test_masks_may_be_arrays(make_energy, memories, points):
+    energy = make_energy(memories)
+    mask = np.array([True, False, True])
+    moved = energy.step(points, mask)
+    torch.testing.assert_close(moved, energy.step(points, torch.from_numpy(mask)))
+    assert torch.equal(moved[:, mask], points[:, mask])
+
+
+BAD_COUNTS = {
+    "below the discount": ([1.0, 0.2, 3.0], InvalidInputError, "above the discount 0.5.*Drop"),
+    "at the discount": ([1.0, 0.5, 3.0], InvalidInputError, "above the discount"),
+    "negative": ([1.0, -2.0, 3.0], InvalidInputError, "smallest here: -2"),
+    "nan": ([1.0, np.nan, 3.0], InvalidInputError, "finite"),
+    "infinite": ([1.0, np.inf, 3.0], InvalidInputError, "finite"),
+    "too few": ([1.0, 2.0], ShapeError, "one per mean"),
+    "a table": (np.ones((3, 1)), ShapeError, "one per mean"),
+    "text": (["a", "b", "c"], DtypeError, "counts holds"),
+    "complex": (np.ones(3) * 1j, DtypeError, "counts holds"),
+    "booleans": ([True, True, True], DtypeError, "counts holds"),
+}
+
+
+@pytest.mark.parametrize(("counts", "error", "complaint"), BAD_COUNTS.values(), ids=BAD_COUNTS)
+def test_bad_counts(counts, error, complaint):
+    with pytest.raises(error, match=complaint):
+        ist.CRPMixture(GOOD, counts, discount=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"discount": 1.0}, r"\[0, 1\)"),
+        ({"discount": -0.1}, "discount"),
+        ({"discount": np.nan}, "discount"),
+        ({"discount": "some"}, "discount"),
+        ({"rho": 0.0}, "rho"),
+        ({"rho": -1.0}, "rho"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": -1.0, "discount": 0.5}, "alpha"),
+    ],
+)
+def test_bad_settings_of_the_restaurant(options, complaint):
+    with pytest.raises(InvalidInputError, match=complaint):
+        ist.CRPMixture(GOOD, np.ones(3), **options)
+
+
+def test_alpha_may_be_zero_if_there_is_a_discount():
+    crp = ist.CRPMixture(GOOD, np.ones(3), alpha=0.0, discount=0.5)
+    assert crp.responsibilities(GOOD)[:, -1].min() > 0
+
+
+@pytest.mark.parametrize(
+    ("log_weights", "error"),
+    [
+        (np.zeros(2), ShapeError),
+        (np.zeros((3, 1)), ShapeError),
+        ([0, 0, 0], DtypeError),
+        (["a", "b", "c"], DtypeError),
+        ([0.0, np.inf, 0.0], InvalidInputError),
+    ],
+)
+def test_bad_weights(log_weights, error):
+    with pytest.raises(error, match="log_weights"):
+        ist.Mixture(GOOD, log_weights=log_weights)

@@ -1,0 +1,233 @@
+"""The Chinese-restaurant mixture: counts, and a new cluster with its normaliser."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from scipy.special import logsumexp
+from torch import Tensor
+
+import isthmus as ist
+
+DOUBLE = torch.float64
+BETA, RHO, ALPHA = 1.3, 0.4, 0.7
+KAPPA = BETA * RHO / (BETA + RHO)
+COUNTS = np.array([3.0, 1.0, 5.5])
+
+
+def draw(count: int, dim: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
+
+
+def make(means: Tensor, discount: float = 0.0, normalized: bool = True) -> ist.CRPMixture:
+    return ist.CRPMixture(means, COUNTS, BETA, RHO, ALPHA, discount, normalized)
+
+
+def terms(x: Tensor, means: Tensor, discount: float, normalized: bool) -> np.ndarray:
+    """Logs of the summands as MATHS.md writes them, the new cluster last."""
+    dim = means.shape[1]
+    known = np.log(COUNTS - discount) - BETA * np.square(x.numpy()[:, None] - means.numpy()).sum(-1)
+    new = np.log(ALPHA + len(COUNTS) * discount) - KAPPA * np.square(x.numpy()).sum(-1)
+    if normalized:
+        new = new + 0.5 * dim * np.log(KAPPA / BETA)
+    return np.concatenate([known, new[:, None]], 1)
+
+
+SETTINGS = pytest.mark.parametrize(
+    ("discount", "normalized"), [(0.0, True), (0.6, True), (0.0, False), (0.6, False)]
+)
+
+
+@SETTINGS
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_energy_and_responsibilities_as_defined(dim, discount, normalized):
+    means, x = draw(3, dim), draw(8, dim, seed=1)
+    crp = make(means, discount, normalized)
+    logs = terms(x, means, discount, normalized)
+    np.testing.assert_allclose(crp.energy(x), -logsumexp(logs, 1) / BETA, rtol=1e-10)
+    shares = crp.responsibilities(x)
+    assert shares.shape == (8, 4)
+    expected = np.exp(logs - logsumexp(logs, 1, keepdims=True))
+    np.testing.assert_allclose(shares, expected, rtol=1e-9)
+    assert float(crp.kappa) == pytest.approx(KAPPA)
+    assert crp.inverse_temperature == pytest.approx(BETA)
+
+
+@SETTINGS
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_the_density_is_a_mixture_with_one_wider_component(dim, discount, normalized):
+    means, x = draw(3, dim), draw(8, dim, seed=1)
+    crp = make(means, discount, normalized)
+    new_mass = ALPHA + 3 * discount
+    if not normalized:
+        new_mass *= ((BETA + RHO) / RHO) ** (dim / 2)
+    masses = np.append(COUNTS - discount, new_mass)
+    centres = np.concatenate([means.numpy(), np.zeros((1, dim))])
+    variances = [1 / (2 * BETA)] * 3 + [1 / (2 * KAPPA)]
+    parts = [
+        stats.multivariate_normal(centre, variance * np.eye(dim)).logpdf(x.numpy())
+        for centre, variance in zip(centres, variances, strict=True)
+    ]
+    weights = masses / masses.sum()
+    expected = logsumexp(np.array(parts), axis=0, b=weights[:, None])
+    np.testing.assert_allclose(crp.log_prob(x), expected, rtol=1e-9)
+
+
+@SETTINGS
+@pytest.mark.parametrize("dim", [1, 2])
+def test_the_density_integrates_to_one_and_the_energy_to_its_normalizer(dim, discount, normalized):
+    crp = make(draw(3, dim), discount, normalized)
+    axis = torch.linspace(-9, 9, 500, dtype=DOUBLE)
+    grid = torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
+    cell = (axis[1] - axis[0]) ** dim
+    assert float(crp.log_prob(grid).exp().sum() * cell) == pytest.approx(1, abs=1e-6)
+    mass = torch.exp(-BETA * crp.energy(grid)).sum() * cell
+    assert float(mass.log()) == pytest.approx(float(crp.log_normalizer()), abs=1e-6)
+
+
+@pytest.mark.parametrize("dim", [2, 13, 54])
+def test_the_print_inflates_the_new_cluster(dim):
+    # Erratum E8, by ((beta + rho) / rho)^(D/2).
+    means, x = 0.1 * draw(3, dim), 0.1 * draw(4, dim, seed=1)
+
+    def log_odds(normalized: bool) -> Tensor:
+        crp = ist.CRPMixture(means, COUNTS, beta=1.0, rho=0.1, normalized=normalized)
+        shares = crp.responsibilities(x).log()
+        return shares[:, -1] - shares[:, 0]
+
+    inflation = log_odds(False) - log_odds(True)
+    expected = torch.full((4,), 0.5 * dim * np.log(1.1 / 0.1), dtype=DOUBLE)
+    torch.testing.assert_close(inflation, expected)
+
+
+def test_the_new_cluster_is_the_prior_predictive():
+    # Errata E8 and E9: integrate N(x; mu, I/(2 beta)) over mu ~ N(0, I/(2 rho)).
+    crp = make(torch.full((3, 1), 40.0, dtype=DOUBLE))  # known clusters far away
+    prior = stats.norm(0, np.sqrt(1 / (2 * RHO)))
+    total = COUNTS.sum() + ALPHA
+    for x in (0.0, 0.5, 2.0):
+        component = stats.norm(x, np.sqrt(1 / (2 * BETA)))
+        density, _ = integrate.quad(lambda mu, c=component: c.pdf(mu) * prior.pdf(mu), -12, 12)
+        found = crp.log_prob(torch.tensor([x], dtype=DOUBLE)).exp()
+        assert float(found) == pytest.approx(ALPHA / total * density, rel=1e-6)
+
+
+@SETTINGS
+def test_the_force_of_the_new_cluster_is_scaled(discount, normalized):
+    # Erratum E10: -1/2 grad E = sum_k r_k (mu_k - x) + r_new (kappa / beta) (0 - x).
+    means, x = draw(3, 3), draw(8, 3, seed=1)
+    crp = make(means, discount, normalized)
+    logs = terms(x, means, discount, normalized)
+    shares = np.exp(logs - logsumexp(logs, 1, keepdims=True))
+    pull = (shares[:, :3, None] * (means.numpy() - x.numpy()[:, None])).sum(1)
+    expected = 2 * (pull - shares[:, 3:] * KAPPA / BETA * x.numpy())
+    np.testing.assert_allclose(crp.score(x), expected, rtol=1e-9, atol=1e-12)
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(crp.energy(leaf).sum(), leaf)
+    np.testing.assert_allclose(-gradient, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_memory_at_the_origin_is_told_from_the_new_cluster():
+    # Erratum E10: by responsibility, not by where a point flows.
+    crp = ist.CRPMixture(torch.zeros(1, 2), [20.0], beta=4.0, rho=0.1)
+    known, new = torch.tensor([[0.1, 0.0]]), torch.tensor([[2.5, 0.0]])
+    assert crp.responsibilities(known)[0].argmax() == 0
+    assert crp.responsibilities(new)[0].argmax() == 1
+    rest = ist.retrieve(crp, torch.cat([known, new])).state
+    assert rest.abs().max() < 1e-3
+
+
+def test_counts_make_the_two_parameter_weights():
+    # Erratum E11: weights n_k - d and alpha + K d sum to n + alpha.
+    crp = make(draw(3, 2), discount=0.6)
+    total = float(crp.log_normalizer().exp()) / (np.pi / BETA)
+    assert total == pytest.approx(COUNTS.sum() + ALPHA)
+
+
+def test_counts_of_any_number_type():
+    means = draw(3, 2)
+    expected = ist.CRPMixture(means, [3.0, 1.0, 5.0]).energy(means)
+    frozen = np.array([3.0, 1.0, 5.0])
+    frozen.flags.writeable = False
+    whole = [3, 1, 5]
+    for counts in (
+        whole,
+        np.array(whole),
+        np.array(whole, dtype=np.int16),
+        np.array(whole, dtype=">f8"),
+        frozen,
+        torch.tensor(whole),
+        torch.tensor(whole, dtype=torch.float32),
+    ):
+        crp = ist.CRPMixture(means, counts)
+        assert crp.counts.dtype == DOUBLE
+        torch.testing.assert_close(crp.energy(means), expected)
+
+
+@SETTINGS
+@pytest.mark.parametrize("held", [None, [True, False]])
+def test_steps_never_raise_the_energy_and_end_where_nothing_pulls(held, discount, normalized):
+    crp = make(2 * draw(3, 2), discount, normalized)
+    found = ist.retrieve(crp, 3 * draw(40, 2, seed=1), held, tol=1e-12, trace=True)
+    heights = crp.energy(found.trace)
+    assert (heights[1:] <= heights[:-1] + 1e-12).all()
+    assert found.converged.all()
+    force = crp.score(found.state)
+    assert (force if held is None else force[:, 1]).abs().max() < 1e-8
+
+
+def test_a_step_solves_for_the_weighted_mean_of_unequal_components():
+    means, x = draw(3, 2), draw(8, 2, seed=1)
+    crp = make(means)
+    shares = crp.responsibilities(x)
+    precision = BETA * shares[:, :3].sum(1) + KAPPA * shares[:, 3]
+    expected = BETA * shares[:, :3] @ means / precision[:, None]
+    torch.testing.assert_close(crp.step(x), expected)
+
+
+def test_samples_follow_the_density_new_cluster_included():
+    crp = ist.CRPMixture([[2.0], [-1.0]], [6.0, 2.0], beta=2.0, rho=0.1, alpha=4.0, discount=0.25)
+    masses = np.array([5.75, 1.75, 4.5])
+    scale = np.sqrt([0.25, 0.25, 0.25 + 1 / 0.2])
+
+    def cumulative(x: np.ndarray) -> np.ndarray:
+        return stats.norm([2.0, -1.0, 0.0], scale).cdf(x[:, None]) @ (masses / masses.sum())
+
+    drawn = crp.sample(20_000, seed=1).numpy()[:, 0]
+    assert stats.kstest(drawn, cumulative).pvalue > 0.01
+    assert stats.kstest(drawn + 0.05, cumulative).pvalue < 1e-3
+
+
+def test_samples_of_the_printed_form_follow_its_density():
+    crp = ist.CRPMixture([[2.0], [-1.0]], [6.0, 2.0], beta=2.0, rho=0.1, normalized=False)
+    axis = np.linspace(-20, 20, 8001)
+    density = crp.log_prob(axis[:, None]).exp().numpy()
+    table = integrate.cumulative_trapezoid(density, axis, initial=0)
+    drawn = crp.sample(20_000, seed=1).numpy()[:, 0]
+    assert stats.kstest(drawn, lambda x: np.interp(x, axis, table)).pvalue > 0.01
+
+
+def test_responsibilities_in_float32_survive_large_logits():
+    means = torch.tensor([[300.0, 0.0], [300.0, 1.0]])
+    crp = ist.CRPMixture(means, [1.0, 1.0], beta=20.0, rho=20.0)
+    x = torch.tensor([[300.0, 0.4]])
+    exact = ist.CRPMixture(means.double(), [1.0, 1.0], beta=20.0, rho=20.0).responsibilities(x)
+    torch.testing.assert_close(crp.responsibilities(x).double(), exact, atol=1e-5, rtol=0)
+
+
+def test_moving_everything_with_the_prior_mean_changes_nothing():
+    means, x, shift = draw(3, 2), draw(8, 2, seed=1), torch.tensor([4.0, -3.0], dtype=DOUBLE)
+    here = ist.CRPMixture(means, COUNTS, BETA, RHO, ALPHA)
+    there = ist.CRPMixture(means + shift, COUNTS, BETA, RHO, ALPHA, prior_mean=shift)
+    torch.testing.assert_close(there.energy(x + shift), here.energy(x))
+    torch.testing.assert_close(there.log_prob(x + shift), here.log_prob(x))
+    torch.testing.assert_close(there.score(x + shift), here.score(x))
+    torch.testing.assert_close(there.step(x + shift), here.step(x) + shift)
+    torch.testing.assert_close(there.responsibilities(x + shift), here.responsibilities(x))
+    seen = torch.tensor([True, False])
+    moved = there.conditional_mean(x + shift, seen)
+    torch.testing.assert_close(moved, here.conditional_mean(x, seen) + shift)
+    torch.testing.assert_close(there.sample(5), here.sample(5) + shift)
+    swapped = there.with_memories(means)
+    assert torch.equal(swapped.prior_mean, shift)

@@ -1,0 +1,208 @@
+"""The classical network: its quadratic form, its updates on corners and on a sphere."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, UnknownNormalizerError
+
+DOUBLE = torch.float64
+
+
+def patterns(count: int, dim: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 2.0 * torch.randint(2, (count, dim), generator=generator).to(DOUBLE) - 1
+
+
+def corners(dim: int) -> Tensor:
+    return torch.tensor(list(product([-1.0, 1.0], repeat=dim)), dtype=DOUBLE)
+
+
+def coupling(memories: Tensor, zero_diagonal: bool) -> np.ndarray:
+    matrix = sum(np.outer(memory, memory) for memory in memories.numpy()) / len(memories)
+    return matrix - np.diag(np.diag(matrix)) if zero_diagonal else matrix
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("count", [2, 9])  # fewer and more memories than dimensions
+def test_energy_and_score_are_those_of_the_quadratic_form(count, zero_diagonal):
+    generator = torch.Generator().manual_seed(0)
+    memories = torch.randn(count, 4, generator=generator, dtype=DOUBLE)
+    x = torch.randn(6, 4, generator=generator, dtype=DOUBLE)
+    matrix = coupling(memories, zero_diagonal)
+    energy = ist.Hopfield(memories, zero_diagonal=zero_diagonal)
+    expected = [-0.5 * row @ matrix @ row for row in x.numpy()]
+    np.testing.assert_allclose(energy.energy(x), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(energy.score(x), x.numpy() @ matrix, rtol=1e-12, atol=1e-12)
+
+
+def test_the_form_has_no_lower_bound_so_states_stay_in_a_bounded_set():
+    # Erratum E26.
+    memories = patterns(3, 8)
+    x = patterns(1, 8, seed=1)[0]
+    binary = ist.Hopfield(memories)
+    sphere = ist.Hopfield(memories, states="continuous")
+    torch.testing.assert_close(binary.energy(1000 * x), 1e6 * binary.energy(x))
+    assert (binary.step(1000 * x).abs() == 1).all()
+    torch.testing.assert_close(sphere.step(3 * x).norm(), (3 * x).norm())
+
+
+def test_states_are_binary_if_all_memories_are():
+    assert ist.Hopfield(patterns(3, 8)).states == "binary"
+    assert ist.Hopfield(0.5 * patterns(3, 8)).states == "continuous"
+    assert ist.Hopfield(0.5 * patterns(3, 8), states="binary").states == "binary"
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("update", ["synchronous", "asynchronous"])
+def test_patterns_far_below_capacity_come_back_from_flipped_bits(update, zero_diagonal):
+    stored = patterns(6, 200)
+    flipped = stored.clone()
+    chosen = torch.randperm(200, generator=torch.Generator().manual_seed(1))[:30]
+    flipped[:, chosen] *= -1
+    memory = ist.Hopfield(stored, update=update, zero_diagonal=zero_diagonal)
+    found = ist.retrieve(memory, flipped)
+    assert found.converged.all()
+    assert torch.equal(found.state, stored)
+
+
+@pytest.mark.parametrize("held", [None, [True, False, False, True, False, False, False, True]])
+@pytest.mark.parametrize(
+    ("update", "zero_diagonal"),
+    [("synchronous", False), ("asynchronous", False), ("asynchronous", True)],
+)
+def test_no_step_from_any_corner_raises_the_energy(update, zero_diagonal, held):
+    x = corners(8)
+    for seed in range(10):
+        memory = ist.Hopfield(patterns(3, 8, seed), update=update, zero_diagonal=zero_diagonal)
+        assert memory.step_descends
+        moved = memory.step(x, held)
+        assert (memory.energy(moved) <= memory.energy(x) + 1e-12).all()
+        assert (moved.abs() == 1).all()
+        if held is not None:
+            assert torch.equal(moved[:, held], x[:, held])
+
+
+def test_synchronous_steps_without_the_diagonal_can_oscillate_and_say_so():
+    memory = ist.Hopfield(torch.tensor([[1.0, 1.0]]), zero_diagonal=True)
+    x = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
+    assert not memory.step_descends
+    assert torch.equal(memory.step(x)[0], -x[0])
+    found = ist.retrieve(memory, x, max_steps=50)
+    assert found.converged.tolist() == [False, True]
+    assert found.steps.tolist() == [50, 1]
+
+
+def test_synchronous_steps_without_the_diagonal_can_raise_the_energy():
+    x = corners(8)
+    rises = []
+    for seed in range(20):
+        memory = ist.Hopfield(patterns(3, 8, seed), zero_diagonal=True)
+        rises.append((memory.energy(memory.step(x)) - memory.energy(x)).max())
+    assert max(rises) > 1  # which is why step_descends is False
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_an_asynchronous_step_visits_each_coordinate_once_in_order(zero_diagonal):
+    stored = patterns(3, 7)
+    matrix = coupling(stored, zero_diagonal)
+    memory = ist.Hopfield(stored, update="asynchronous", zero_diagonal=zero_diagonal)
+    x = corners(7)
+    expected = x.numpy().copy()
+    for row in expected:
+        for d in range(7):
+            force = matrix[d] @ row
+            if abs(force) > 1e-12:
+                row[d] = np.sign(force)
+    assert np.array_equal(memory.step(x), expected)
+
+
+def test_a_coordinate_without_force_keeps_its_sign():
+    memory = ist.Hopfield(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), zero_diagonal=True)
+    x = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    assert torch.equal(memory.step(x), x)
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_the_sphere_leads_to_the_top_eigenvector_without_rising(zero_diagonal):
+    generator = torch.Generator().manual_seed(0)
+    memories = torch.randn(4, 6, generator=generator, dtype=DOUBLE)
+    x = torch.randn(5, 6, generator=generator, dtype=DOUBLE)
+    memory = ist.Hopfield(memories, zero_diagonal=zero_diagonal)
+    found = ist.retrieve(memory, x, tol=1e-10, max_steps=5000, trace=True)
+    heights = memory.energy(found.trace)
+    assert (heights[1:] <= heights[:-1] + 1e-12).all()
+    torch.testing.assert_close(found.state.norm(dim=1), x.norm(dim=1))
+    values, vectors = np.linalg.eigh(coupling(memories, zero_diagonal))
+    top = np.abs(found.state.numpy() @ vectors[:, -1])
+    np.testing.assert_allclose(top, x.norm(dim=1), rtol=1e-6)
+    expected = -0.5 * values[-1] * x.square().sum(1)
+    torch.testing.assert_close(found.energy, expected)
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_the_sphere_of_the_free_coordinates_does_not_rise_either(zero_diagonal):
+    generator = torch.Generator().manual_seed(0)
+    memories = torch.randn(4, 6, generator=generator, dtype=DOUBLE)
+    x = torch.randn(5, 6, generator=generator, dtype=DOUBLE)
+    held = torch.tensor([True, False, True, False, False, False])
+    memory = ist.Hopfield(memories, zero_diagonal=zero_diagonal)
+    found = ist.retrieve(memory, x, held, trace=True)
+    heights = memory.energy(found.trace)
+    assert (heights[1:] <= heights[:-1] + 1e-12).all()
+    assert torch.equal(found.state[:, held], x[:, held])
+    torch.testing.assert_close(found.state.norm(dim=1), x.norm(dim=1))
+
+
+def test_the_origin_stays_where_it_is():
+    memory = ist.Hopfield(patterns(3, 8), states="continuous")
+    assert torch.equal(memory.step(torch.zeros(8)), torch.zeros(8, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("update", ["synchronous", "asynchronous"])
+def test_half_a_pattern_is_completed(update):
+    stored = patterns(5, 120)
+    half = torch.where(torch.arange(120) < 60, stored, torch.nan)
+    assert torch.equal(ist.complete(ist.Hopfield(stored, update=update), half), stored)
+
+
+def test_unknown_bits_start_at_the_sign_of_the_pull_of_the_known_ones():
+    stored = patterns(3, 9)
+    memory = ist.Hopfield(stored)
+    x = patterns(4, 9, seed=3)
+    observed = torch.arange(9) < 5
+    pull = np.where(observed, x, 0) @ coupling(stored, zero_diagonal=False)
+    expected = np.where(observed, x, np.where(pull < 0, -1, 1))
+    assert np.array_equal(memory.conditional_mean(x, observed), expected)
+
+
+def test_unknown_coordinates_on_the_sphere_have_the_size_of_the_known_ones():
+    generator = torch.Generator().manual_seed(0)
+    memories = torch.randn(3, 6, generator=generator, dtype=DOUBLE)
+    memory = ist.Hopfield(memories)
+    observed = torch.arange(6) < 2
+    start = memory.conditional_mean(memories, observed)
+    torch.testing.assert_close(
+        start[:, ~observed].square().mean(1), memories[:, observed].square().mean(1)
+    )
+
+
+def test_the_density_is_not_known():
+    memory = ist.Hopfield(patterns(3, 8))
+    with pytest.raises(UnknownNormalizerError, match="Hopfield"):
+        memory.log_prob(patterns(1, 8))
+
+
+def test_settings_that_make_no_sense_are_named():
+    memories = patterns(3, 8)
+    for options, complaint in (
+        ({"states": "spin"}, "'binary' or 'continuous'"),
+        ({"update": "random"}, "'synchronous' or 'asynchronous'"),
+        ({"states": "continuous", "update": "asynchronous"}, "sphere"),
+    ):
+        with pytest.raises(InvalidInputError, match=complaint):
+            ist.Hopfield(memories, **options)

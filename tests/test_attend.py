@@ -1,0 +1,446 @@
+"""The kernel against brute force, on its plain, fused and fallback paths."""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp, softmax
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import isthmus as ist
+from isthmus.attend import attend, attention_logits, needs_float64
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+
+kernel = sys.modules["isthmus.attend"]
+DOUBLE = torch.float64
+METRICS = ["dot", "sqeuclidean"]
+PATHS = ["plain", "fused", "fallback"]
+
+
+@pytest.fixture
+def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Force one of the kernel's paths; the fused ones in blocks of 256 memories or more."""
+
+    def take(path: str, block_entries: int = 2**10) -> None:
+        monkeypatch.setattr(kernel, "PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
+        monkeypatch.setattr(kernel, "BLOCK_ENTRIES", block_entries)
+        monkeypatch.setattr(kernel, "_has_flash_kernel", lambda _: path == "fused")
+
+    return take
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=DOUBLE).to(dtype)
+
+
+def brute_logits(queries, memories, beta, bias, metric) -> np.ndarray:
+    queries, memories = np.float64(queries), np.float64(memories)
+    if metric == "dot":
+        logits = beta * queries @ memories.T
+    else:
+        logits = -beta * np.square(queries[:, None] - memories).sum(-1)
+    return logits if bias is None else logits + np.float64(bias)
+
+
+def brute_attend(queries, memories, beta=1.0, bias=None, metric="dot"):
+    logits = brute_logits(queries, memories, beta, bias, metric)
+    return logsumexp(logits, axis=1), softmax(logits, axis=1) @ np.float64(memories)
+
+
+def some_bias(count: int) -> Tensor:
+    bias = draw(count, seed=5)
+    bias[::3] = -torch.inf
+    return bias
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("path", PATHS)
+def test_results_match_brute_force(path, metric, with_bias, take_path):
+    take_path(path)
+    queries, memories = draw(9, 4), draw(700, 4, seed=1)
+    bias = some_bias(700) if with_bias else None
+    found = attend(queries, memories, beta=0.7, bias=bias, metric=metric)
+    expected = brute_attend(queries, memories, 0.7, bias, metric)
+    np.testing.assert_allclose(found.logsumexp, expected[0], rtol=1e-11)
+    np.testing.assert_allclose(found.mean, expected[1], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_block_whose_memories_are_all_left_out_does_not_count(path, metric, take_path):
+    take_path(path)
+    queries, memories = draw(9, 4), draw(700, 4, seed=1)
+    bias = torch.zeros(700, dtype=DOUBLE)
+    bias[:300] = -torch.inf
+    found = attend(queries, memories, bias=bias, metric=metric)
+    kept = attend(queries, memories[300:], metric=metric)
+    torch.testing.assert_close(found, kept)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_any_leading_shape(metric):
+    queries, memories = draw(2, 3, 4, 5), draw(6, 5, seed=1)
+    found = attend(queries, memories, metric=metric)
+    flat = attend(queries.reshape(-1, 5), memories, metric=metric)
+    assert found.logsumexp.shape == (2, 3, 4)
+    torch.testing.assert_close(found.mean, flat.mean.reshape(2, 3, 4, 5))
+    single = attend(queries[0, 0, 0], memories, metric=metric)
+    assert single.logsumexp.shape == ()
+    torch.testing.assert_close(single.mean, found.mean[0, 0, 0])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("path", PATHS)
+def test_no_queries_give_no_results(path, metric, take_path):
+    take_path(path)
+    memories = draw(300, 4).requires_grad_()
+    found = attend(draw(0, 4), memories, metric=metric)
+    assert found.logsumexp.shape == (0,)
+    assert found.mean.shape == (0, 4)
+    found.mean.sum().backward()
+    assert (memories.grad == 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_single_memory_is_its_own_mean(metric):
+    memory = draw(1, 3)
+    queries = draw(4, 3, seed=1)
+    found = attend(queries, memory, beta=2.0, metric=metric)
+    torch.testing.assert_close(found.mean, memory.expand(4, 3))
+    logits = brute_logits(queries, memory, 2.0, None, metric)
+    np.testing.assert_allclose(found.logsumexp, logits[:, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_duplicated_memories_count_twice(metric):
+    queries, memories = draw(4, 3), draw(5, 3, seed=1)
+    twice = attend(queries, torch.cat([memories, memories]), metric=metric)
+    once = attend(queries, memories, metric=metric)
+    torch.testing.assert_close(twice.mean, once.mean)
+    torch.testing.assert_close(twice.logsumexp, once.logsumexp + np.log(2))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("path", ["fused", "fallback"])
+def test_gradients_of_the_fused_paths_equal_the_plain_ones(path, dtype, metric, take_path):
+    queries, memories = draw(11, 3, dtype=dtype), draw(700, 3, seed=1, dtype=dtype)
+    bias, beta = some_bias(700).to(dtype), torch.tensor(0.6, dtype=dtype)
+    weights, direction = draw(11, seed=2, dtype=dtype), draw(11, 3, seed=3, dtype=dtype)
+
+    def results(chosen: str) -> tuple[Tensor, ...]:
+        take_path(chosen)
+        leaves = [t.clone().requires_grad_() for t in (queries, memories, bias, beta)]
+        found = attend(leaves[0], leaves[1], bias=leaves[2], beta=leaves[3], metric=metric)
+        loss = (weights * found.logsumexp).sum() + (direction * found.mean).sum()
+        return (*found, *torch.autograd.grad(loss, leaves))
+
+    tolerance = 1e-10 if dtype == DOUBLE else 2e-5
+    for found, expected in zip(results(path), results("plain"), strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("which", ["logsumexp", "mean"])
+@pytest.mark.parametrize("argument", range(4))
+def test_each_gradient_comes_alone_too(which, argument, take_path):
+    take_path("fused")
+    tensors = [draw(5, 3), draw(300, 3, seed=1), draw(300, seed=2), torch.tensor(0.6, dtype=DOUBLE)]
+    tensors[argument].requires_grad_()
+
+    def gradient() -> Tensor:
+        queries, memories, bias, beta = tensors
+        found = attend(queries, memories, bias=bias, beta=beta, metric="sqeuclidean")
+        return torch.autograd.grad(getattr(found, which).sum(), tensors[argument])[0]
+
+    fused = gradient()
+    take_path("plain")
+    torch.testing.assert_close(fused, gradient())
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("path", PATHS)
+def test_first_and_second_derivatives(path, metric, take_path):
+    take_path(path)
+    leaves = [
+        draw(2, 2).requires_grad_(),
+        draw(5, 2, seed=1).requires_grad_(),
+        draw(5, seed=2).requires_grad_(),
+        torch.tensor(0.6, dtype=DOUBLE, requires_grad=True),
+    ]
+
+    def function(queries, memories, bias, beta):
+        return tuple(attend(queries, memories, bias=bias, beta=beta, metric=metric))
+
+    assert gradcheck(function, leaves)
+    assert gradgradcheck(function, leaves)
+
+
+def test_derivatives_with_some_coordinates_observed():
+    observed = torch.tensor([[True, False], [False, False], [True, True]])
+    leaves = [
+        draw(3, 2).requires_grad_(),
+        draw(5, 2, seed=1).requires_grad_(),
+        draw(5, seed=2).requires_grad_(),
+        torch.tensor(0.6, dtype=DOUBLE, requires_grad=True),
+    ]
+
+    def function(queries, memories, bias, beta):
+        options = {"bias": bias, "beta": beta, "metric": "sqeuclidean", "observed": observed}
+        return tuple(attend(queries, memories, **options))
+
+    assert gradcheck(function, leaves)
+    assert gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_observed_coordinates_are_the_only_ones_in_the_distance(path, take_path):
+    take_path(path)
+    queries, memories, bias = draw(8, 3), draw(600, 3, seed=1), some_bias(600)
+    observed = draw(8, 3, seed=2) > 0
+    observed[0], observed[1] = True, False
+    unknown = torch.where(observed, queries, torch.nan)
+    found = attend(unknown, memories, beta=1.3, bias=bias, metric="sqeuclidean", observed=observed)
+    for row in range(8):
+        seen = observed[row].numpy()
+        squares = np.square(queries.numpy()[row, seen] - memories.numpy()[:, seen]).sum(1)
+        logits = bias.numpy() - 1.3 * squares
+        np.testing.assert_allclose(found.logsumexp[row], logsumexp(logits), rtol=1e-10)
+        expected = softmax(logits) @ memories.numpy()
+        np.testing.assert_allclose(found.mean[row], expected, rtol=1e-9, atol=1e-12)
+
+
+class Recorder(TorchDispatchMode):
+    """Records the size and the dtype of every tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.largest = max([self.largest, *(tensor.numel() for tensor in made)])
+        self.dtypes.update(tensor.dtype for tensor in made)
+        return out
+
+
+QUERIES, MEMORIES = 900, 3000
+
+
+def entries_of_largest_tensor(function: Callable[[Tensor, Tensor], Tensor]) -> int:
+    queries = draw(QUERIES, 4, dtype=torch.float32).requires_grad_()
+    memories = draw(MEMORIES, 4, seed=1, dtype=torch.float32).requires_grad_()
+    with Recorder() as recorder:
+        function(queries, memories).sum().backward()
+    assert queries.grad is not None
+    assert memories.grad is not None
+    return recorder.largest
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("path", ["fused", "fallback"])
+def test_no_matrix_of_queries_by_memories_is_ever_held(path, metric, take_path):
+    take_path(path, block_entries=2**13)
+
+    def both(queries: Tensor, memories: Tensor) -> Tensor:
+        found = attend(queries, memories, metric=metric)
+        return found.logsumexp + found.mean.sum(1)
+
+    assert entries_of_largest_tensor(both) <= max(QUERIES, MEMORIES) * 5
+    take_path("plain")
+    assert entries_of_largest_tensor(both) >= QUERIES * MEMORIES
+
+
+def test_energies_hold_no_such_matrix_either(make_gaussian, take_path):
+    take_path("fused")
+
+    def everything(queries: Tensor, memories: Tensor) -> Tensor:
+        energy = make_gaussian(memories)
+        return energy.energy(queries) + energy.score(queries).sum(1) + energy.log_prob(queries)
+
+    assert entries_of_largest_tensor(everything) <= max(QUERIES, MEMORIES) * 5
+
+
+def test_completing_many_rows_holds_no_such_matrix_either(take_path):
+    take_path("fused")
+    observed = torch.tensor([True, True, False, False])
+
+    def mean(queries: Tensor, memories: Tensor) -> Tensor:
+        return attend(queries, memories, metric="sqeuclidean", observed=observed).mean
+
+    assert entries_of_largest_tensor(mean) <= max(QUERIES, MEMORIES) * 9
+
+
+def clouds(centres: list[float], count: int, seed: int) -> Tensor:
+    parts = [draw(count, 3, seed=seed + i) + centre for i, centre in enumerate(centres)]
+    return torch.cat(parts).to(torch.float32)
+
+
+@pytest.mark.parametrize("centres", [[1e4], [-5e3, 5e3], [0.0, 1e4]])
+@pytest.mark.parametrize("path", PATHS)
+def test_float32_far_from_the_origin_agrees_with_float64(path, centres, take_path):
+    take_path(path)
+    memories, queries = clouds(centres, 400, seed=0), clouds(centres, 20, seed=10)
+    found = attend(queries, memories, beta=0.5, metric="sqeuclidean")
+    expected = brute_attend(queries, memories, 0.5, metric="sqeuclidean")
+    assert found.logsumexp.dtype == torch.float32
+    np.testing.assert_allclose(found.logsumexp, expected[0], atol=1e-3, rtol=0)
+    np.testing.assert_allclose(found.mean, expected[1], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_float32_distances_over_observed_coordinates_agree_with_float64(path, take_path):
+    take_path(path)
+    memories, queries = clouds([-5e3, 5e3], 400, seed=0), clouds([-5e3, 5e3], 20, seed=10)
+    seen = torch.tensor([True, False, True])
+    found = attend(queries, memories, beta=0.5, metric="sqeuclidean", observed=seen)
+    exact = brute_logits(queries[:, seen], memories[:, seen], 0.5, None, "sqeuclidean")
+    np.testing.assert_allclose(found.logsumexp, logsumexp(exact, 1), atol=1e-3, rtol=0)
+    expected = softmax(exact, 1) @ np.float64(memories)
+    np.testing.assert_allclose(found.mean, expected, atol=1e-3, rtol=0)
+
+
+def test_log_prob_in_float32_at_ten_thousand_agrees_with_float64(make_gaussian, take_path):
+    memories, queries = clouds([1e4], 300, seed=0), clouds([1e4], 20, seed=10)
+    exact = make_gaussian(memories.double()).log_prob(queries.double())
+    for path in PATHS:
+        take_path(path)
+        found = make_gaussian(memories).log_prob(queries)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), exact, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("beta", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("distance", [0.0, 1e6])
+@pytest.mark.parametrize("metric", METRICS)
+def test_extreme_logits_against_arbitrary_precision(metric, distance, beta):
+    queries, memories = draw(3, 2) + distance, draw(4, 2, seed=1)
+    found = attend(queries, memories, beta=beta, metric=metric)
+    with mpmath.workdps(60):
+        for row, query in enumerate(queries.tolist()):
+            logits = []
+            for memory in memories.tolist():
+                pairs = [(mpmath.mpf(q), mpmath.mpf(m)) for q, m in zip(query, memory, strict=True)]
+                terms = [q * m if metric == "dot" else -((q - m) ** 2) for q, m in pairs]
+                logits.append(mpmath.mpf(beta) * mpmath.fsum(terms))
+            exact = mpmath.log(mpmath.fsum(mpmath.exp(logit) for logit in logits))
+            assert float(abs(found.logsumexp[row].item() - exact)) <= 1e-9 * (1 + abs(exact))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_large_beta_in_float32_is_computed_in_float64(path, take_path):
+    take_path(path)
+    memories, queries = clouds([0.0], 400, seed=0), clouds([0.0], 20, seed=10)
+    found = attend(queries, memories, beta=1e5, metric="sqeuclidean")
+    expected = brute_attend(queries, memories, 1e5, metric="sqeuclidean")
+    np.testing.assert_allclose(found.logsumexp, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(found.mean, expected[1], atol=1e-5)
+
+
+def test_leaving_memories_out_does_not_cost_float64(take_path):
+    take_path("fused")
+    queries, memories = draw(5, 3, dtype=torch.float32), draw(300, 3, seed=1, dtype=torch.float32)
+    bias, beta = some_bias(300).float(), torch.tensor(1.0)
+    assert not needs_float64(queries, memories, bias, beta, "sqeuclidean")
+    with Recorder() as recorder:
+        attend(queries, memories, bias=bias, metric="sqeuclidean")
+    assert DOUBLE not in recorder.dtypes
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_cloud_far_from_the_origin_does_not_cost_float64(path, take_path):
+    take_path(path)
+    memories, queries = clouds([1e4], 300, seed=0), clouds([1e4], 20, seed=10)
+    with Recorder() as recorder:
+        attend(queries, memories, beta=0.5, metric="sqeuclidean")
+    assert DOUBLE not in recorder.dtypes
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_logits_themselves(metric):
+    queries, memories, bias = draw(4, 3), draw(5, 3, seed=1), draw(5, seed=2)
+    beta = torch.tensor(0.7, dtype=DOUBLE)
+    for chosen in (bias, None):
+        found = attention_logits(queries, memories, chosen, beta, metric)
+        expected = brute_logits(queries, memories, 0.7, chosen, metric)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own, inside forward mode
+@pytest.mark.parametrize("metric", METRICS)
+def test_function_transforms(metric, take_path):
+    take_path("fused")  # transforms take the plain path by themselves
+    queries, memories = draw(4, 3), draw(5, 3, seed=1)
+    whole = attend(queries, memories, metric=metric)
+
+    def total(query: Tensor) -> Tensor:
+        return attend(query, memories, metric=metric).logsumexp
+
+    torch.testing.assert_close(torch.func.vmap(total)(queries), whole.logsumexp)
+    slope = torch.func.vmap(torch.func.grad(total))(queries)
+    force = whole.mean if metric == "dot" else 2 * (whole.mean - queries)
+    torch.testing.assert_close(slope, force)
+    curvature = torch.func.hessian(total)(queries[0])
+    expected = torch.autograd.functional.hessian(total, queries[0])
+    torch.testing.assert_close(curvature, expected)
+
+
+def test_numpy_arrays_in_tensors_out():
+    queries, memories = draw(4, 3), draw(5, 3, seed=1)
+    bias = draw(5, seed=2)
+    found = attend(queries.numpy(), memories.numpy(), bias=bias.numpy())
+    torch.testing.assert_close(found, attend(queries, memories, bias=bias))
+
+
+def test_results_take_the_dtype_of_the_memories():
+    found = attend(draw(4, 3), draw(5, 3, dtype=torch.float32))
+    assert found.mean.dtype == torch.float32
+
+
+def test_a_modern_hopfield_step_is_scaled_dot_product_attention(take_path):
+    queries, memories = draw(6, 4), draw(600, 4, seed=1)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        queries[None], memories[None], memories[None], scale=1.7
+    )[0]
+    for path in PATHS:
+        take_path(path)
+        torch.testing.assert_close(ist.ModernHopfield(memories, beta=1.7).step(queries), expected)
+
+
+def wrong_calls() -> Iterator[tuple]:
+    queries, memories = torch.zeros(2, 3), torch.zeros(4, 3)
+    nan = torch.full((4,), torch.nan)
+    yield InvalidInputError, "'dot' or", (queries, memories), {"metric": "cosine"}
+    yield InvalidInputError, "beta", (queries, memories), {"beta": 0.0}
+    yield InvalidInputError, "beta", (queries, memories), {"beta": -1.0}
+    yield InvalidInputError, "bias", (queries, memories), {"bias": nan}
+    yield InvalidInputError, "bias", (queries, memories), {"bias": nan.new_full((4,), -torch.inf)}
+    yield ShapeError, "one per memory", (queries, memories), {"bias": torch.zeros(3)}
+    yield DtypeError, "bias", (queries, memories), {"bias": torch.zeros(4, dtype=torch.int64)}
+    yield ShapeError, "N > 0", (queries, memories[:0]), {}
+    yield ShapeError, "N, D", (queries, memories[0]), {}
+    yield ShapeError, "3 coordinates", (queries, torch.zeros(4, 2)), {}
+    yield InvalidInputError, "NaN", (queries / 0, memories), {}
+    yield InvalidInputError, "NaN", (queries, memories / 0), {}
+    mask = torch.ones(3, dtype=torch.bool)
+    yield InvalidInputError, "sqeuclidean", (queries, memories), {"observed": mask}
+    options = {"observed": torch.ones(3), "metric": "sqeuclidean"}
+    yield DtypeError, "boolean", (queries, memories), options
+    options = {"observed": mask[:2], "metric": "sqeuclidean"}
+    yield ShapeError, "broadcast", (queries, memories), options
+
+
+@pytest.mark.parametrize(("error", "complaint", "arguments", "options"), list(wrong_calls()))
+def test_wrong_calls_are_named(error, complaint, arguments, options):
+    with pytest.raises(error, match=complaint):
+        attend(*arguments, **options)

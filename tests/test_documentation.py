@@ -1,0 +1,41 @@
+"""The code in the README and in docs/ runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run_one_after_another(page: Path, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for number, block in enumerate(BLOCK.findall(page.read_text())):
+        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page: Path) -> None:
+    missing = [
+        target
+        for target in LINK.findall(page.read_text())
+        if not (page.parent / target.split("#")[0]).exists()
+    ]
+    assert not missing
+
+
+def test_the_first_example_has_ten_lines() -> None:
+    first = BLOCK.findall((ROOT / "README.md").read_text())[0]
+    lines = [line for line in first.splitlines() if line.strip() and "import" not in line]
+    assert len(lines) <= 10
+
+
+def test_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make reproduce" in text
+    assert "make test" in text

@@ -1,0 +1,505 @@
+"""The contract: what a custom energy gets for free, and what every memory keeps."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+
+import isthmus as ist
+from isthmus.energy import ConditionalMean, Energy, FixedPoint
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.memories import Hopfield
+
+DOUBLE = torch.float64
+
+
+class Ridge(Energy):
+    """A smooth energy that says nothing but itself."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        return x.square().sum(-1) + torch.cos(x[..., 0] * x[..., 1])
+
+
+class Gaussian(Energy):
+    """N(mean, 1 / precision) in units of 1 / beta, with all that is known about it."""
+
+    def __init__(self, mean: Tensor, precision: float, beta: float) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(mean)
+        self.precision = precision
+        self.beta = beta
+
+    @property
+    def dim(self) -> int:
+        return len(self.mean)
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        return torch.tensor(self.beta)
+
+    def energy(self, x) -> Tensor:
+        x = self.as_input(x)
+        return 0.5 * self.precision / self.beta * (x - self.mean).square().sum(-1)
+
+    def log_normalizer(self) -> Tensor:
+        return 0.5 * self.dim * torch.log(torch.tensor(2 * np.pi / self.precision, dtype=DOUBLE))
+
+
+def ridge_force(x: Tensor) -> Tensor:
+    sine = torch.sin(x[..., 0] * x[..., 1])
+    return -2 * x + sine[..., None] * x.flip(-1)
+
+
+@pytest.fixture
+def plane_points() -> Tensor:
+    return torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+
+
+def test_an_energy_must_say_its_energy():
+    with pytest.raises(TypeError, match="abstract"):
+        Energy()
+
+
+def test_the_score_of_a_custom_energy_is_minus_its_gradient(plane_points):
+    energy = Ridge()
+    torch.testing.assert_close(energy.score(plane_points), ridge_force(plane_points))
+    torch.testing.assert_close(energy.score(plane_points[0]), ridge_force(plane_points[0]))
+    folded = plane_points.reshape(2, 3, 2)
+    torch.testing.assert_close(energy.score(folded), ridge_force(folded))
+    assert energy.score(plane_points.numpy()).shape == plane_points.shape
+    assert energy.score(plane_points[:0]).shape == (0, 2)
+
+
+def test_calling_an_energy_is_its_energy(plane_points):
+    energy = Ridge()
+    assert torch.equal(energy(plane_points), energy.energy(plane_points))
+
+
+def test_the_score_keeps_a_graph_only_when_one_is_wanted(plane_points):
+    energy = Ridge()
+    leaf = plane_points.requires_grad_()
+    assert gradcheck(energy.score, leaf)
+    assert gradgradcheck(energy.energy, leaf)
+    with torch.no_grad():
+        score = energy.score(leaf)
+    assert not score.requires_grad
+
+
+def test_scores_of_custom_energies_can_be_transformed(plane_points):
+    energy = Ridge()
+    found = torch.func.vmap(energy.score)(plane_points)
+    torch.testing.assert_close(found, ridge_force(plane_points))
+    jacobian = torch.func.jacrev(energy.score)(plane_points[0])
+    hessian = torch.autograd.functional.hessian(energy.energy, plane_points[0])
+    torch.testing.assert_close(jacobian, -hessian)
+
+
+def test_log_prob_without_a_normalizer_says_what_can_be_done(plane_points):
+    with pytest.raises(UnknownNormalizerError) as caught:
+        Ridge().log_prob(plane_points)
+    message = str(caught.value)
+    assert "Ridge" in message
+    for way_out in ("inverse_temperature", "isthmus.sample", "grid"):
+        assert way_out in message
+
+
+def test_the_inverse_temperature_is_one_unless_stated():
+    assert Ridge().inverse_temperature == 1
+    assert Ridge().inverse_temperature.shape == ()
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0, 5.0])
+def test_log_prob_goes_through_the_inverse_temperature(beta):
+    # Erratum E28: p = exp(-beta E) / Z, not exp(-E) / Z.
+    mean = torch.tensor([1.0, -2.0], dtype=DOUBLE)
+    energy = Gaussian(mean, precision=4.0, beta=beta)
+    x = np.array([[0.5, 0.1], [1.0, -2.0]])
+    expected = stats.multivariate_normal(mean.numpy(), np.eye(2) / 4).logpdf(x)
+    np.testing.assert_allclose(energy.log_prob(x).detach(), expected, rtol=1e-7)
+
+
+def test_input_takes_the_dtype_of_the_parameters_and_must_fit_the_dimension():
+    energy = Gaussian(torch.zeros(2), precision=1.0, beta=1.0)
+    assert energy.as_input(np.zeros((3, 2))).dtype == torch.float32
+    with pytest.raises(ShapeError, match="3 coordinates"):
+        energy.energy(torch.zeros(4, 3))
+    with pytest.raises(InvalidInputError, match="NaN"):
+        energy.energy(torch.full((2,), torch.nan))
+
+
+def test_what_an_energy_can_do_is_seen_from_its_methods(memories):
+    assert not isinstance(Ridge(), FixedPoint)
+    assert not isinstance(Ridge(), ConditionalMean)
+    assert isinstance(ist.Mixture(memories), FixedPoint)
+    assert isinstance(ist.Mixture(memories), ConditionalMean)
+
+
+def test_any_leading_shape_gives_the_same_numbers(make_energy, memories, points):
+    energy = make_energy(memories)
+    folded = points.reshape(5, 1, 1, 3).expand(5, 2, 1, 3)
+    assert energy.energy(folded).shape == (5, 2, 1)
+    for method in (energy.energy, energy.score, energy.step):
+        flat = method(points)
+        torch.testing.assert_close(method(points[2]), flat[2])
+        torch.testing.assert_close(method(folded)[:, 1, 0], flat)
+
+
+def test_no_points_are_fine(make_energy, memories):
+    energy = make_energy(memories)
+    nothing = torch.zeros(0, 3)
+    assert energy.energy(nothing).shape == (0,)
+    assert energy.score(nothing).shape == (0, 3)
+    assert energy.step(nothing).shape == (0, 3)
+    assert energy.step(nothing, torch.ones(3, dtype=torch.bool)).shape == (0, 3)
+    if not isinstance(energy, Hopfield):
+        assert energy.log_prob(nothing).shape == (0,)
+        assert len(energy.responsibilities(nothing)) == 0
+        assert energy.sample(0).shape == (0, 3)
+
+
+def test_arrays_of_any_layout_are_memories_and_points(make_energy, memories, points):
+    expected = make_energy(memories).energy(points)
+    frozen = points.numpy().copy()
+    frozen.flags.writeable = False
+    views = [
+        frozen,
+        points.numpy()[::-1].copy()[::-1],
+        np.asfortranarray(points.numpy()),
+        points.numpy().astype(">f8"),
+        np.repeat(points.numpy(), 2, axis=1)[:, ::2],
+        points.tolist(),
+    ]
+    for view in views:
+        torch.testing.assert_close(make_energy(memories).energy(view), expected)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ist.Hopfield, ist.ModernHopfield, ist.GaussianKDE, ist.EpanechnikovKDE, ist.Mixture],
+)
+def test_arrays_of_any_layout_are_memories(kind, memories, points):
+    expected = kind(memories).energy(points)
+    array = memories.numpy()
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for view in (frozen, array[::-1], np.asfortranarray(array), array.astype(">f8")):
+        torch.testing.assert_close(kind(view).energy(points), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_everything_comes_in_the_dtype_of_the_memories(dtype, make_energy, memories, points):
+    energy = make_energy(memories.to(dtype))
+    mask = torch.tensor([True, False, True])
+    for x in (points, points[0]):
+        assert energy.energy(x).dtype == dtype
+        assert energy.score(x).dtype == dtype
+        assert energy.step(x).dtype == dtype
+        assert energy.conditional_mean(x, mask).dtype == dtype
+        if not isinstance(energy, Hopfield):
+            assert energy.log_prob(x).dtype == dtype
+            assert energy.responsibilities(x).dtype == dtype
+            assert energy.sample(2).dtype == dtype
+
+
+def test_settings_of_another_dtype_are_taken_over(memories, points):
+    x = points.float()
+    beta = torch.tensor(0.7, dtype=DOUBLE)
+    weights = torch.zeros(7, dtype=DOUBLE)
+    for energy in (
+        ist.Mixture(memories.float(), beta, weights),
+        ist.CRPMixture(memories.float(), weights + 2, beta, rho=torch.tensor(1)),
+        ist.ModernHopfield(memories.float(), beta),
+    ):
+        assert energy.log_prob(x[0]).dtype == torch.float32
+        assert energy.energy(x[0]).dtype == torch.float32
+
+
+def test_changing_dtype_changes_all_of_it(make_energy, memories, points):
+    double = make_energy(memories.float()).double()
+    assert {value.dtype for value in double.state_dict().values()} == {DOUBLE}
+    assert double.energy(points).dtype == DOUBLE
+    single = make_energy(memories).float()
+    assert single.energy(points).dtype == torch.float32
+    expected = make_energy(memories).energy(points).float()
+    torch.testing.assert_close(single.energy(points), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_no_tensor_is_made_on_a_device_of_its_own_choice(make_energy, memories, points):
+    energy = make_energy(memories)
+    mask = torch.tensor([True, False, True])
+    with torch.device("meta"):  # where a tensor made without a device would go, and fail
+        assert torch.isfinite(energy.energy(points)).all()
+        assert torch.isfinite(energy.score(points)).all()
+        assert torch.isfinite(energy.step(points, mask)).all()
+        assert torch.isfinite(energy.conditional_mean(points, mask)).all()
+        if not isinstance(energy, Hopfield):
+            assert torch.isfinite(energy.log_prob(points)).all()
+            assert torch.isfinite(energy.responsibilities(points)).all()
+            assert torch.isfinite(energy.sample(3)).all()
+
+
+def test_derivatives_in_points_and_in_every_parameter(make_energy, memories, points):
+    energy = make_energy(memories[:4]).requires_grad_()
+    values = dict(energy.named_parameters())
+    smooth = {name: value for name, value in values.items() if torch.isfinite(value).all()}
+    assert "memories" in smooth
+
+    def function(x: Tensor, *parameters: Tensor) -> Tensor:
+        chosen = dict(zip(smooth, parameters, strict=True))
+        return torch.func.functional_call(energy, chosen, (x,))
+
+    leaves = [points[:2].clone().requires_grad_()]
+    leaves += [value.detach().clone().requires_grad_() for value in smooth.values()]
+    assert gradcheck(function, leaves)
+    assert gradgradcheck(function, leaves)
+
+
+def test_the_closed_form_score_is_differentiable_in_every_parameter(make_density, memories, points):
+    energy = make_density(memories[:4]).requires_grad_()
+    values = dict(energy.named_parameters())
+    smooth = {name: value for name, value in values.items() if torch.isfinite(value).all()}
+
+    def function(x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        twin = copy.deepcopy(energy)
+        for name, value in zip(smooth, parameters, strict=True):
+            delattr(twin, name)
+            twin.register_buffer(name, value)
+        return twin.score(x), twin.log_prob(x)
+
+    leaves = [points[:2].clone().requires_grad_()]
+    leaves += [value.detach().clone().requires_grad_() for value in smooth.values()]
+    assert gradcheck(function, leaves)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own, inside forward mode
+def test_function_transforms_work_on_every_energy(make_energy, memories, points):
+    energy = make_energy(memories)
+    vmap, grad, hessian = torch.func.vmap, torch.func.grad, torch.func.hessian
+    torch.testing.assert_close(vmap(energy.energy)(points), energy.energy(points))
+    torch.testing.assert_close(vmap(energy.score)(points), energy.score(points))
+    torch.testing.assert_close(vmap(energy.step)(points), energy.step(points))
+    torch.testing.assert_close(-vmap(grad(energy.energy))(points), energy.score(points))
+    expected = torch.autograd.functional.hessian(energy.energy, points[0])
+    torch.testing.assert_close(hessian(energy.energy)(points[0]), expected)
+
+
+def test_memories_out_of_a_network_keep_their_graph(make_energy, memories, points):
+    weights = memories.clone().requires_grad_()
+    if isinstance(make_energy(memories), Hopfield):
+        energy = ist.Hopfield(2 * weights, states="continuous")
+    else:
+        energy = make_energy(2 * weights)
+    assert "memories" not in dict(energy.named_parameters())
+    energy.energy(points).sum().backward()
+    assert weights.grad.abs().sum() > 0
+    assert "memories" in energy.state_dict()
+
+
+def test_a_parameter_stays_the_same_parameter(memories):
+    means, beta = nn.Parameter(memories), nn.Parameter(torch.tensor(0.8, dtype=DOUBLE))
+    energy = ist.Mixture(means, beta)
+    assert energy.memories is means
+    assert dict(energy.named_parameters())["beta"] is beta
+
+
+def test_plain_tensors_become_frozen_parameters(make_energy, memories, points):
+    energy = make_energy(memories)
+    assert not any(value.requires_grad for value in energy.parameters())
+    assert not energy.energy(points).requires_grad
+    assert energy.requires_grad_().energy(points).requires_grad
+
+
+def test_an_energy_has_its_own_copy_of_arrays(make_energy, memories, points):
+    source = memories.numpy().copy()
+    energy = make_energy(torch.from_numpy(source))
+    before = energy.energy(points)
+    with torch.no_grad():
+        energy.memories.add_(1.0)
+    np.testing.assert_array_equal(source, memories.numpy())
+    energy = make_energy(torch.from_numpy(source))
+    source += 1
+    torch.testing.assert_close(energy.energy(points), before)
+
+
+def test_memories_are_swapped_into_a_new_energy(make_energy, memories, points):
+    energy = make_energy(memories)
+    before = energy.energy(points)
+    new = -memories.flip(0) if isinstance(energy, Hopfield) else memories.flip(0) + 0.3
+    swapped = energy.with_memories(new)
+    assert type(swapped) is type(energy)
+    assert swapped is not energy
+    assert torch.equal(swapped.memories, new)
+    assert repr(swapped) == repr(energy) or isinstance(energy, Hopfield)
+    torch.testing.assert_close(energy.energy(points), before)
+    back = swapped.with_memories(energy.memories)
+    torch.testing.assert_close(back.energy(points), before)
+
+
+def test_a_swapped_energy_does_not_share_frozen_settings(make_density, memories, points):
+    energy = make_density(memories)
+    before = energy.energy(points)
+    swapped = energy.with_memories(memories + 1).float()
+    with torch.no_grad():
+        for value in swapped.parameters():
+            value.fill_(1.0)
+    assert torch.equal(energy.energy(points), before)
+
+
+def test_a_swapped_energy_shares_what_is_being_learned(memories, points):
+    beta = nn.Parameter(torch.tensor(0.8, dtype=DOUBLE))
+    ist.Mixture(memories, beta).with_memories(memories + 1).energy(points).sum().backward()
+    assert beta.grad is not None
+
+
+def test_swapping_for_another_number_of_memories(memories, points):
+    for energy in (ist.GaussianKDE(memories), ist.Mixture(memories), ist.ModernHopfield(memories)):
+        assert energy.with_memories(memories[:2]).n_memories == 2
+    weighted = ist.Mixture(memories, log_weights=torch.zeros(7))
+    with pytest.raises(ShapeError, match="log_weights"):
+        weighted.with_memories(memories[:2])
+    with pytest.raises(ShapeError, match="counts"):
+        ist.CRPMixture(memories, np.ones(7)).with_memories(memories[:2])
+
+
+def test_a_subset_takes_along_what_belongs_to_it(make_energy, memories, points):
+    energy = make_energy(memories)
+    order = [6, 0, 3, 1, 5, 2, 4]
+    torch.testing.assert_close(energy.subset(order).energy(points), energy.energy(points))
+    few = energy.subset(torch.tensor([1, 4]))
+    assert few.n_memories == 2
+    if isinstance(energy, ist.CRPMixture):
+        assert torch.equal(few.counts, energy.counts[[1, 4]])
+    if isinstance(energy, ist.Mixture) and energy.log_weights is not None:
+        assert torch.equal(few.log_weights, energy.log_weights[[1, 4]])
+
+
+def test_state_dict_round_trip(make_energy, memories, points):
+    energy = make_energy(memories)
+    other = energy.with_memories(torch.ones_like(memories))
+    with torch.no_grad():
+        for value in other.parameters():
+            value.fill_(0.123)
+    other.load_state_dict(energy.state_dict())
+    assert torch.equal(other.energy(points), energy.energy(points))
+
+
+def test_a_deep_copy_is_independent(make_energy, memories, points):
+    energy = make_energy(memories)
+    before = energy.energy(points)
+    twin = copy.deepcopy(energy)
+    assert torch.equal(twin.energy(points), before)
+    with torch.no_grad():
+        twin.memories.add_(1.0)
+    assert torch.equal(energy.energy(points), before)
+
+
+def test_repr_says_what_it_is(make_energy, memories):
+    energy = make_energy(memories.float())
+    text = repr(energy)
+    assert text.startswith(f"{type(energy).__name__}(N=7, D=3")
+    assert text.endswith("float32)")
+    assert "tensor" not in text
+
+
+def test_repr_shows_settings(memories):
+    assert repr(ist.GaussianKDE(memories, sigma=1 / 3)) == (
+        "GaussianKDE(N=7, D=3, sigma=0.3333, float64)"
+    )
+    crp = ist.CRPMixture(memories, np.ones(7), 2.0, 0.5, 3.0, discount=0.25, normalized=False)
+    assert repr(crp) == (
+        "CRPMixture(N=7, D=3, beta=2, rho=0.5, alpha=3, discount=0.25, normalized=False, float64)"
+    )
+    weighted = ist.Mixture(memories, log_weights=torch.zeros(7))
+    assert "weighted=True" in repr(weighted)
+    hopfield = ist.Hopfield(memories.sign(), update="asynchronous", zero_diagonal=True)
+    assert "states=binary, update=asynchronous, zero_diagonal=True" in repr(hopfield)
+
+
+def test_duplicated_memories_and_constant_columns_just_work(make_energy, memories, points):
+    odd = torch.cat([memories, memories[:2], memories[:2]])
+    odd[:, 1] = 0.25
+    energy = make_energy(odd)
+    assert torch.isfinite(energy.energy(points)).all()
+    assert torch.isfinite(energy.score(points)).all()
+    assert ist.retrieve(energy, points).state.isfinite().all()
+    filled = ist.complete(energy, torch.where(points > 0, points, torch.nan))
+    assert filled.isfinite().all()
+
+
+def test_a_single_memory_just_works(make_energy, memories):
+    energy = make_energy(memories[:1])
+    start = memories[:1] + 0.1
+    assert torch.isfinite(energy.energy(start)).all()
+    found = ist.retrieve(energy, start)
+    assert found.converged.all()
+    if isinstance(energy, (ist.GaussianKDE, ist.ModernHopfield, ist.Mixture, ist.EpanechnikovKDE)):
+        torch.testing.assert_close(found.state, memories[:1])
+
+
+def test_sampling_leaves_the_global_stream_alone(make_density, memories):
+    energy = make_density(memories)
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    energy.sample(10, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
+
+
+def test_samples_follow_their_seed(make_density, memories):
+    energy = make_density(memories)
+    assert torch.equal(energy.sample(10, seed=3), energy.sample(10, seed=3))
+    assert not torch.equal(energy.sample(10, seed=3), energy.sample(10, seed=4))
+    generator = torch.Generator().manual_seed(3)
+    first, second = energy.sample(10, seed=generator), energy.sample(10, seed=generator)
+    assert torch.equal(first, energy.sample(10, seed=3))
+    assert not torch.equal(first, second)
+    with pytest.raises(InvalidInputError, match="at least zero"):
+        energy.sample(-1)
+
+
+def test_samples_feel_no_force_on_average(make_gaussian, memories):
+    energy = make_gaussian(memories)
+    drawn = energy.sample(40_000, seed=0)
+    assert torch.isfinite(energy.log_prob(drawn)).all()
+    # E[d log p / dx] = 0 and E[x . d log p / dx] = -D hold for any density that ends smoothly.
+    force = energy.inverse_temperature * energy.score(drawn)
+    assert force.mean(0).abs().max() < 0.05
+    torch.testing.assert_close(
+        (drawn * force).sum(1).mean(), torch.tensor(-3.0, dtype=DOUBLE), rtol=0.05, atol=0
+    )
+
+
+def test_log_prob_of_some_coordinates_is_the_marginal_one(make_gaussian):
+    generator = torch.Generator().manual_seed(0)
+    energy = make_gaussian(torch.randn(6, 2, generator=generator, dtype=DOUBLE))
+    axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
+    line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
+    expected = (energy.log_prob(line).exp().sum() * (axis[1] - axis[0])).log()
+    known = torch.tensor([[0.4, torch.nan]], dtype=DOUBLE)
+    found = energy.log_prob(known, ~torch.isnan(known))
+    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-9)
+    nothing = energy.log_prob(known, torch.tensor([False, False]))
+    torch.testing.assert_close(nothing, torch.zeros_like(nothing))
+
+
+def test_responsibilities_from_some_coordinates_are_those_of_the_marginal(make_gaussian):
+    generator = torch.Generator().manual_seed(0)
+    energy = make_gaussian(torch.randn(6, 2, generator=generator, dtype=DOUBLE))
+    axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
+    line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
+    if isinstance(energy, ist.ModernHopfield):
+        shares = ist.Mixture(
+            energy.memories, energy.beta / 2, energy.log_mixing_weights
+        ).responsibilities(line)
+    else:
+        shares = energy.responsibilities(line)
+    density = energy.log_prob(line).exp()
+    expected = density @ shares / density.sum()
+    known = torch.tensor([0.4, torch.nan], dtype=DOUBLE)
+    found = energy.responsibilities(known, ~torch.isnan(known))
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
