@@ -6,8 +6,9 @@
 Every method sees the same memories and fresh queries from the same distribution, on the same
 number of threads. Ratios are of CPU time (all threads added up), which other work on the
 machine disturbs least; the smallest of the repeats counts. Chunked torch is timed with blocks
-of 64, 256 and 1024 queries and the fastest counts (its memory is that of 256). scikit-learn and scipy give the
-density only, and are timed on part of the queries, since their cost is in proportion to it.
+of 64, 256 and 1024 queries and the fastest counts (its memory is that of 256). scikit-learn
+and scipy give the density only, and are timed on part of the queries, since their cost is in
+proportion to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -115,7 +117,7 @@ def measure(size: tuple[int, int, int], repeats: int, threads: int) -> dict[str,
     n_memories, n_queries, dim = size
     limit = gemm_flops_per_second()
     ours = cpu_seconds(lambda: fused(queries, memories), repeats)
-    plain = min(cpu_seconds(lambda: chunked(queries, memories, rows), 1) for rows in CHUNK_ROWS)
+    plain = min(cpu_seconds(partial(chunked, queries, memories, rows), 1) for rows in CHUNK_ROWS)
 
     few = queries[:PEER_QUERIES].numpy().astype(np.float64)
     share = n_queries / len(few)
@@ -148,15 +150,15 @@ def main() -> None:
         return
     print(f"threads: {options.threads}; times faster than, share of the matrix-multiply limit,")
     print("relative error against float64, extra memory in MB (chunked torch in brackets)\n")
-    print("| memories, queries, D | chunked torch | KernelDensity | gaussian_kde | limit | error | MB |")
+    print("| memories, queries, D | chunked | KernelDensity | gaussian_kde | limit | error | MB |")
     print("|---|---|---|---|---|---|---|")
     for size in SIZES[: 1 if options.sizes == "small" else None]:
         with torch.no_grad():
             row = measure(size, options.repeats, options.threads)
         print(
-            f"| {size[0]:,}, {size[1]:,}, {size[2]} | {row['chunked']:.1f}x | {row['sklearn']:.0f}x "
-            f"| {row['scipy']:.1f}x | {row['limit']:.2f} | {row['error']:.0e} "
-            f"| {row['peak']:.0f} ({row['peak_chunked']:.0f}) |",
+            f"| {size[0]:,}, {size[1]:,}, {size[2]} | {row['chunked']:.1f}x "
+            f"| {row['sklearn']:.0f}x | {row['scipy']:.1f}x | {row['limit']:.2f} "
+            f"| {row['error']:.0e} | {row['peak']:.0f} ({row['peak_chunked']:.0f}) |",
             flush=True,
         )
 

@@ -147,7 +147,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     if is_transforming() or queries.shape[0] * memories.shape[0] <= PLAIN_LOGITS:
         return _plain(queries, memories, bias, beta, metric)
-    fused = _Fused.apply(queries, memories, bias, beta, metric)  # type: ignore[no-untyped-call]
+    fused = _Fused.apply(queries, memories, bias, beta, metric)
     return cast("tuple[Tensor, Tensor]", fused)
 
 

@@ -95,7 +95,7 @@ def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:
     """
     if degree == 2:
         return _evaluate(order, x.double(), 2).to(x.dtype)
-    found = _LogScaledBessel.apply(order, x, degree)  # type: ignore[no-untyped-call]
+    found = _LogScaledBessel.apply(order, x, degree)
     return cast("Tensor", found)
 
 

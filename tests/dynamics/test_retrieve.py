@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, optimize
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -102,7 +102,7 @@ def test_gradient_flow_ends_where_scipy_integrates_it_to(energy):
     assert found.converged.all()
     for start, end in zip(starts.numpy(), found.state.numpy(), strict=True):
         flow = integrate.solve_ivp(
-            lambda _, x: energy.score(torch.from_numpy(x)).numpy(), (0, 200), start, method="BDF"
+            lambda _, x: energy.score(torch.from_numpy(x)).detach(), (0, 200), start, method="BDF"
         )
         np.testing.assert_allclose(end, flow.y[:, -1], atol=1e-3)
     assert energy.score(found.state).abs().max() < 1e-5
@@ -165,6 +165,12 @@ def test_a_smaller_tolerance_rests_closer_to_the_fixed_point():
 def test_float32_far_from_the_origin_still_comes_to_rest(make_gaussian):
     memories = (draw(50, 3) + 1e4).float()
     found = ist.retrieve(make_gaussian(memories), (draw(10, 3, seed=1) + 1e4).float())
+    assert found.converged.all()
+
+
+def test_rounding_does_not_keep_a_row_from_resting():
+    # On a sphere in float32 many rows jump between neighbouring numbers for ever.
+    found = ist.retrieve(ist.Hopfield(draw(40, 6).float()), draw(50, 6, seed=1).float(), tol=0.0)
     assert found.converged.all()
 
 
@@ -374,9 +380,6 @@ def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
         ist.complete(Tilted(), x, init=x)
 
 
-@pytest.mark.parametrize("half", ["upper", "left"])
-@pytest.mark.parametrize("half", ["upper", "left"])
-@pytest.mark.parametrize("half", ["upper", "left"])
 @pytest.mark.parametrize("half", ["upper", "left"])
 def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
     images = (load_digits().data / 16).astype(np.float32)
