@@ -1,0 +1,51 @@
+"""How much a memory holds: bounds from below and above, and what they promise a pattern."""
+
+from isthmus.capacity.basins import Basins, MergeTree, basins, merge_tree
+from isthmus.capacity.bounds import (
+    guaranteed_radius,
+    one_step_error_bound,
+    required_separation,
+    retrieval_error_bound,
+)
+from isthmus.capacity.certificate import Certificate, certify
+from isthmus.capacity.counts import (
+    RandomCoding,
+    capacity_bound,
+    capacity_rate,
+    random_coding,
+)
+from isthmus.capacity.curve import CapacityCurve, SigmaChoice, capacity_curve, choose_sigma
+from isthmus.capacity.random_patterns import (
+    RandomPatternCapacity,
+    minimal_angle_probability,
+    random_pattern_capacity,
+    random_pattern_dimension,
+)
+from isthmus.capacity.sweep import Sweep, sweep
+
+__all__ = [
+    "Basins",
+    "CapacityCurve",
+    "Certificate",
+    "MergeTree",
+    "RandomCoding",
+    "RandomPatternCapacity",
+    "SigmaChoice",
+    "Sweep",
+    "basins",
+    "capacity_bound",
+    "capacity_curve",
+    "capacity_rate",
+    "certify",
+    "choose_sigma",
+    "guaranteed_radius",
+    "merge_tree",
+    "minimal_angle_probability",
+    "one_step_error_bound",
+    "random_coding",
+    "random_pattern_capacity",
+    "random_pattern_dimension",
+    "required_separation",
+    "retrieval_error_bound",
+    "sweep",
+]

@@ -1,0 +1,371 @@
+"""certify: which patterns a memory holds, how far a query may be off, with what error."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isthmus.capacity.bounds import guaranteed_radius, required_separation
+from isthmus.capacity.contraction import UNIT_ROUNDOFF, Contraction, guaranteed_balls
+from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
+from isthmus.dynamics.modes import SAME_POINT, shared_fixed_points
+from isthmus.dynamics.retrieve import retrieve
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.modern import ModernHopfield
+from isthmus.validation import as_points
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Certificate", "as_memory", "certify", "certify_memory"]
+
+Iterate = Literal["all", "undecided", "none"]
+FloatArray = NDArray[np.float64]
+
+# Up to so many patterns, every pair is looked at and no tail is needed.
+ALL_PAIRS = 2048
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """What is known of each pattern, proved or found. N patterns, D dimensions.
+
+    Attributes
+    ----------
+    kind : {"kde", "hopfield"}
+    sigma : float
+        The bandwidth; for a modern Hopfield network 1/sqrt(beta).
+    separation : ndarray (N,)
+        Half the squared distance to the nearest other pattern; for a modern Hopfield network
+        min_j x_n . (x_n - x_j), which is the same on a sphere (erratum E14).
+    required_separation : float
+        What Ramsauer et al. ask for.
+    ramsauer_radius : ndarray (N,)
+        Their guaranteed radius where the separation suffices, else 0.
+    guaranteed_radius : ndarray (N,)
+        Every start within this distance reaches the same fixed point: proved. 0 if not.
+    error_bound : ndarray (N,)
+        The fixed point is no farther from the pattern: proved. ``inf`` if not.
+    fixed_point : ndarray (N, D)
+        Where the pattern itself flows; NaN where it was not iterated.
+    retrieval_error : ndarray (N,)
+        How far that is from the pattern; NaN likewise.
+    stored : ndarray (N,) of bool
+        Whether the pattern has a fixed point of its own, in a ball that meets no other's.
+    decided : ndarray (N,) of str
+        How `stored` was decided: "proved" by the bound, "iterated", or "open".
+    basin : ndarray (N,)
+        Patterns of the same number flow to the same fixed point; -1 where not iterated.
+    """
+
+    kind: str
+    sigma: float
+    separation: FloatArray
+    required_separation: float
+    ramsauer_radius: FloatArray
+    guaranteed_radius: FloatArray
+    error_bound: FloatArray
+    fixed_point: FloatArray
+    retrieval_error: FloatArray
+    stored: NDArray[np.bool_]
+    decided: NDArray[np.str_]
+    basin: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.separation)
+
+    @property
+    def fraction_stored(self) -> float:
+        """The share of patterns known to be stored."""
+        return float(self.stored.mean())
+
+    def __str__(self) -> str:
+        n = len(self)
+        proved = int((self.decided == "proved").sum())
+        iterated = self.basin >= 0
+        lines = [
+            f"{n} patterns in {self.fixed_point.shape[1]} dimensions, sigma {self.sigma:.4g}",
+            f"stored: {int(self.stored.sum())} of {n} ({proved} proved, "
+            f"{int((self.stored & (self.decided == 'iterated')).sum())} found by iterating)",
+        ]
+        if proved:
+            radii = self.guaranteed_radius[self.guaranteed_radius > 0]
+            errors = self.error_bound[self.decided == "proved"]
+            lines.append(
+                f"guaranteed radius: median {np.median(radii):.3g}; "
+                f"largest proved error {errors.max():.3g}"
+            )
+        met = int((self.ramsauer_radius > 0).sum())
+        lines.append(f"Ramsauer's condition met by {met}")
+        if iterated.any():
+            shared = np.bincount(self.basin[iterated])
+            lines.append(f"basins: {len(shared)}, the largest shared by {shared.max()} patterns")
+        twins = int((self.separation <= 0).sum()) if self.kind == "kde" else 0
+        if twins:
+            lines.append(f"{twins} patterns have an exact duplicate and cannot be told apart")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per pattern, as a pandas frame (which must be installed)."""
+        import pandas
+
+        columns = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if np.ndim(getattr(self, field.name)) == 1
+        }
+        return pandas.DataFrame(columns)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an ``.npz`` file, all or nothing."""
+        path = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+                np.savez_compressed(file, **arrays)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """Read what :meth:`save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                values = {field.name: file[field.name] for field in fields(cls)}
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise InvalidInputError(f"{path} is not a readable certificate: {error}") from None
+        for name in ("kind", "sigma", "required_separation"):
+            values[name] = values[name].item()
+        return cls(**values)
+
+
+def certify(
+    X: Any,
+    sigma: float = 1.0,
+    *,
+    iterate: Iterate = "all",
+    n_neighbors: int = 128,
+    tol: float = 1e-6,
+    max_steps: int = 2000,
+) -> Certificate:
+    """Say of each pattern whether a memory of all of them holds it, and how firmly.
+
+    Parameters
+    ----------
+    X : array (N, D), GaussianKDE or ModernHopfield
+        Patterns, or a memory of them, which then brings its own bandwidth.
+    sigma : float
+        Bandwidth of the Gaussian KDE, if X is an array.
+    iterate : {"all", "undecided", "none"}
+        Which patterns to let flow to their fixed points: the numerical truth. "undecided"
+        leaves out those for which the bound proves that they are stored.
+    n_neighbors : int
+        How many neighbours enter the bound one by one; all others enter through a bound on
+        their sum. Up to 2,048 patterns, all are neighbours.
+    tol : float
+        A pattern rests when a step moves it by no more than this share of sigma.
+
+    Returns
+    -------
+    Certificate
+
+    Examples
+    --------
+    >>> from isthmus.capacity import certify
+    >>> print(certify([[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]], sigma=1.0))
+    3 patterns in 2 dimensions, sigma 1
+    stored: 1 of 3 (1 proved, 0 found by iterating)
+    guaranteed radius: median 1.9; largest proved error 2.04e-07
+    Ramsauer's condition met by 1
+    basins: 2, the largest shared by 2 patterns
+    """
+    if iterate not in ("all", "undecided", "none"):
+        raise InvalidInputError(f"iterate must be 'all', 'undecided' or 'none', not {iterate!r}.")
+    memory = as_memory(X, sigma)
+    patterns = memory.memories.detach().double().numpy()
+    if len(patterns) == 1:
+        return _alone(memory, patterns, float(memory.sigma))
+    k = len(patterns) - 1 if len(patterns) <= ALL_PAIRS else n_neighbors
+    neighbors = None if isinstance(memory, ModernHopfield) else nearest_neighbors(patterns, k)
+    return certify_memory(memory, neighbors, k, iterate, tol, max_steps)
+
+
+def certify_memory(
+    memory: GaussianKDE | ModernHopfield,
+    neighbors: Neighbors | None,
+    k: int,
+    iterate: Iterate,
+    tol: float = 1e-6,
+    max_steps: int = 2000,
+) -> Certificate:
+    """What :func:`certify` does once neighbours, which do not depend on sigma, are known."""
+    patterns = memory.memories.detach().double().numpy()
+    (n, dim), bandwidth = patterns.shape, float(memory.sigma)
+    hopfield = neighbors is None
+    if neighbors is None:
+        terms, nearest = _hopfield_terms(patterns, bandwidth, k)
+    else:
+        terms, nearest = _kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
+    balls = guaranteed_balls(terms)
+    separation = _separations(terms, nearest, hopfield)
+    norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
+    needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
+    ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
+    proved = balls.error < 0.5 * nearest
+    decided = np.where(proved, "proved", "open").astype("<U8")
+    chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
+    fixed, error, basin, rests = _iterated(memory, patterns, chosen, tol, max_steps)
+    own = rests & _has_its_own(patterns, fixed, basin, nearest, chosen)
+    decided[chosen & ~proved] = "iterated"
+    return Certificate(
+        kind="hopfield" if hopfield else "kde",
+        sigma=bandwidth,
+        separation=separation,
+        required_separation=float(needed),
+        ramsauer_radius=np.where(separation >= needed, ramsauer, 0.0),
+        guaranteed_radius=balls.radius,
+        error_bound=balls.error,
+        fixed_point=fixed,
+        retrieval_error=error,
+        stored=proved | own,
+        decided=decided,
+        basin=basin,
+    )
+
+
+def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
+    if isinstance(X, GaussianKDE | ModernHopfield):
+        return X
+    patterns = as_points(np.asarray(X, dtype=float) if not hasattr(X, "detach") else X, "X")
+    if patterns.ndim != 2:
+        raise ShapeError(
+            f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. Numbers on a "
+            "line are patterns of one dimension: pass X.reshape(-1, 1)."
+        )
+    return GaussianKDE(patterns.detach().double(), sigma)
+
+
+def _kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:
+    sharpness = 1 / sigma**2
+    return Contraction(
+        exponents=-0.5 * sharpness * found.distances**2,
+        distances=found.distances,
+        rest=n - 1 - found.distances.shape[1],
+        rest_distance=np.where(np.isfinite(found.beyond), found.beyond, 0.0),
+        rest_exponent=None,
+        sharpness=sharpness,
+        dim=dim,
+    )
+
+
+def _hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contraction, FloatArray]:
+    """Neighbours by inner product: those whose softmax weight is largest at the pattern."""
+    (n, dim), beta = patterns.shape, 1 / sigma**2
+    squares = (patterns**2).sum(1)
+    exponents, distances = np.empty((n, k)), np.empty((n, k))
+    rest_exponent, nearest = np.empty(n), np.empty(n)
+    for start in range(0, n, 512):
+        rows = slice(start, min(start + 512, n))
+        products = patterns[rows] @ patterns.T
+        everyone = np.arange(start, rows.stop)
+        gaps = products - squares[rows, None]
+        squared = np.maximum(squares[rows, None] + squares - 2 * products, 0.0)
+        gaps[everyone - start, everyone] = -np.inf
+        squared[everyone - start, everyone] = np.inf
+        nearest[rows] = np.sqrt(squared.min(1))
+        chosen = np.argpartition(-gaps, k - 1, axis=1)[:, :k]
+        distances[rows] = np.linalg.norm(patterns[chosen] - patterns[rows, None], axis=2)
+        # Inner products of long patterns lose more to rounding than their differences do.
+        lost = (dim + 2) * UNIT_ROUNDOFF * np.sqrt(squares[rows, None]) * distances[rows]
+        exponents[rows] = beta * (np.take_along_axis(gaps, chosen, 1) + 4 * lost)
+        rest_exponent[rows] = exponents[rows].min(1)
+    farthest = np.full(n, 2 * np.sqrt(squares.max()))
+    terms = Contraction(exponents, distances, n - 1 - k, farthest, rest_exponent, beta, dim)
+    return terms, nearest
+
+
+def _separations(terms: Contraction, nearest: FloatArray, hopfield: bool) -> FloatArray:
+    if not hopfield:
+        return 0.5 * nearest**2
+    gaps: FloatArray = -terms.exponents.max(1) / terms.sharpness
+    return gaps
+
+
+def _enclosing(patterns: FloatArray) -> float:
+    """Radius of a ball that holds all patterns; mean shift does not care where its centre is."""
+    middle = 0.5 * (patterns.max(0) + patterns.min(0))
+    centres = (middle, patterns.mean(0))
+    return min(float(np.linalg.norm(patterns - centre, axis=1).max()) for centre in centres)
+
+
+def _iterated(
+    memory: GaussianKDE | ModernHopfield,
+    patterns: FloatArray,
+    chosen: NDArray[np.bool_],
+    tol: float,
+    max_steps: int,
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64], NDArray[np.bool_]]:
+    """Fixed points, errors and basins of the chosen patterns, and whether they came to rest."""
+    n = len(patterns)
+    fixed, error = np.full(patterns.shape, np.nan), np.full(n, np.nan)
+    basin, rests = np.full(n, -1), np.zeros(n, dtype=bool)
+    if chosen.any():
+        sigma = float(memory.sigma)
+        starts = torch.from_numpy(patterns[chosen])
+        found = retrieve(memory, starts, tol=tol * sigma, max_steps=max_steps)
+        fixed[chosen] = found.state.double().numpy()
+        error[chosen] = np.linalg.norm(fixed[chosen] - patterns[chosen], axis=1)
+        basin[chosen] = shared_fixed_points(fixed[chosen], SAME_POINT * sigma)
+        rests[chosen] = found.converged.numpy()
+    return fixed, error, basin, rests
+
+
+def _has_its_own(
+    patterns: FloatArray,
+    fixed: FloatArray,
+    basin: NDArray[np.int64],
+    nearest: FloatArray,
+    chosen: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Whether a pattern shares its fixed point with none and stays closer to it than others."""
+    own = np.zeros(len(patterns), dtype=bool)
+    if chosen.any():
+        alone = np.bincount(basin[chosen])[basin[chosen]] == 1
+        moved = np.linalg.norm(fixed[chosen] - patterns[chosen], axis=1)
+        own[chosen] = alone & (moved < 0.5 * nearest[chosen])
+    return own
+
+
+def _alone(memory: GaussianKDE | ModernHopfield, patterns: FloatArray, sigma: float) -> Certificate:
+    """A single pattern attracts all of space, in one step."""
+    zero, infinite = np.zeros(1), np.full(1, np.inf)
+    kind = "hopfield" if isinstance(memory, ModernHopfield) else "kde"
+    return Certificate(
+        kind=kind,
+        sigma=sigma,
+        separation=infinite,
+        required_separation=0.0,
+        ramsauer_radius=infinite,
+        guaranteed_radius=infinite,
+        error_bound=zero,
+        fixed_point=patterns.copy(),
+        retrieval_error=zero,
+        stored=np.ones(1, dtype=bool),
+        decided=np.array(["proved"]),
+        basin=np.zeros(1, dtype=np.int64),
+    )

@@ -1,0 +1,181 @@
+r"""The sphere-free certificate: balls that an update maps into themselves and contracts.
+
+For the update :math:`f(x) = \sum_j p_j(x) x_j` and :math:`\lVert x - x_n \rVert \le R`,
+
+.. math::
+    \phi_p(R) = \sum_{j \ne n} d_j^p\, e^{\,a_j + b R d_j}, \qquad
+    \lVert f(x) - x_n \rVert \le \phi_1(R), \qquad \lVert J \rVert \le b\, \phi_2(R),
+
+with :math:`b = 1/\sigma^2` and :math:`a_j = -d_j^2/(2\sigma^2)` for a Gaussian KDE, and with
+:math:`b = \beta`, :math:`a_j = \beta\, x_n \cdot (x_j - x_n)` for a modern Hopfield network.
+So :math:`\phi_1(R) \le R` and :math:`b\,\phi_2(R) < 1` prove that the ball holds one fixed
+point which every start in it reaches. docs/capacity-proofs.md has the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Balls", "Contraction", "guaranteed_balls"]
+
+FloatArray = NDArray[np.float64]
+
+# Computed sums are raised by this share before they are compared: far more than what rounding
+# in float64 can take from a sum of up to 1e6 positive terms. Rounding in the exponents, which
+# grows with their size, is added to them first (docs/capacity-proofs.md, section 3).
+ROUNDING_SLACK = 1e-9
+UNIT_ROUNDOFF = 2.0**-53
+# Radii are bisected on a logarithmic scale.
+BISECTIONS = 60
+ROW_BLOCK = 4096
+
+
+class Balls(NamedTuple):
+    """What the certificate says of each pattern.
+
+    Attributes
+    ----------
+    radius : ndarray (N,)
+        The largest certified radius; 0 where there is none.
+    error : ndarray (N,)
+        Bound on the distance from the pattern to its fixed point; ``inf`` where not certified.
+    """
+
+    radius: FloatArray
+    error: FloatArray
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The terms of the sums for some patterns: neighbours one by one, all others together.
+
+    Attributes
+    ----------
+    exponents : ndarray (n, k)
+        The a_j of the neighbours.
+    distances : ndarray (n, k)
+        Their distances d_j.
+    rest : int
+        How many patterns are not listed.
+    rest_distance : ndarray (n,)
+        Those are at least so far away (KDE), or at most (modern Hopfield).
+    rest_exponent : ndarray (n,) or None
+        For a modern Hopfield network, a bound from above on their a_j. None for a KDE, where
+        it follows from the distance.
+    sharpness : float
+        b: 1/sigma^2 or beta.
+    dim : int
+        The number of coordinates that distances were summed over.
+    """
+
+    exponents: FloatArray
+    distances: FloatArray
+    rest: int
+    rest_distance: FloatArray
+    rest_exponent: FloatArray | None
+    sharpness: float
+    dim: int
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Contraction:
+        """The same for some of the patterns."""
+        return Contraction(
+            self.exponents[rows],
+            self.distances[rows],
+            self.rest,
+            self.rest_distance[rows],
+            None if self.rest_exponent is None else self.rest_exponent[rows],
+            self.sharpness,
+            self.dim,
+        )
+
+    def phi(self, power: int, radius: FloatArray) -> FloatArray:
+        """An upper bound on phi_p(R) for each pattern at its own radius. (n,)"""
+        exponents = self._raised(self.exponents, self.sharpness * radius[:, None] * self.distances)
+        with np.errstate(over="ignore"):
+            listed = (self.distances**power * np.exp(np.minimum(exponents, 700.0))).sum(1)
+            total = listed + self._rest(power, radius)
+        return total * (1 + ROUNDING_SLACK)
+
+    def _raised(self, falling: FloatArray, rising: FloatArray) -> FloatArray:
+        """The sum of both parts of an exponent, raised by all that rounding may have taken."""
+        slack = 2 * (self.dim + 6) * UNIT_ROUNDOFF
+        return falling + rising + slack * (np.abs(falling) + rising)
+
+    def _rest(self, power: int, radius: FloatArray) -> FloatArray:
+        """All patterns that are not listed, each at the distance where its term is largest."""
+        if self.rest == 0:
+            return np.zeros_like(radius)
+        b, distance = self.sharpness, self.rest_distance
+        if self.rest_exponent is not None:
+            exponent = self._raised(self.rest_exponent, b * radius * distance)
+        else:
+            # d^p exp(-b (d^2 - 2 R d) / 2) rises up to this distance and falls beyond it.
+            peak = 0.5 * (radius + np.sqrt(radius**2 + 4 * power / b))
+            distance = np.maximum(distance, peak)
+            exponent = self._raised(-0.5 * b * distance**2, b * radius * distance)
+        return self.rest * distance**power * np.exp(np.minimum(exponent, 700.0))
+
+    def highest_radius(self) -> FloatArray:
+        """Beyond this radius one neighbour alone makes phi_2 too large; ``inf`` without one."""
+        b, d = self.sharpness, self.distances
+        apart = d > 0
+        safe = np.where(apart, d, 1.0)
+        limits = np.where(apart, -(np.log(b * safe**2) + self.exponents) / (b * safe), np.inf)
+        highest: FloatArray = np.maximum(limits.min(1, initial=np.inf), 0.0)
+        return highest
+
+    def holds(self, radius: FloatArray) -> NDArray[np.bool_]:
+        """Whether the ball of each pattern is certified at this radius. (n,)"""
+        return (self.phi(1, radius) <= radius) & (self.sharpness * self.phi(2, radius) < 1)
+
+
+def guaranteed_balls(terms: Contraction) -> Balls:
+    """The largest certified ball of each pattern, and the error that it guarantees."""
+    n = len(terms.exponents)
+    radius, error = np.zeros(n), np.full(n, np.inf)
+    for start in range(0, n, ROW_BLOCK):
+        rows = np.arange(start, min(start + ROW_BLOCK, n))
+        here = terms.take(rows)
+        # phi_2 grows with R: where it is too large at 0 already, no ball can be certified.
+        possible = terms.sharpness * here.phi(2, np.zeros(len(rows))) < 1
+        if possible.any():
+            rows = rows[possible]
+            radius[rows], error[rows] = _largest_balls(terms.take(rows))
+    return Balls(radius, error)
+
+
+def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
+    """Find radii by convexity: phi_1 is convex in R, so certified radii form an interval."""
+    error = _least_fixed_point(terms)
+    certified = np.isfinite(error)
+    low = np.where(certified, error, 1.0)
+    certified &= terms.holds(low)
+    highest = terms.highest_radius()
+    endless = certified & np.isinf(highest)
+    low, high = np.log(low), np.log(np.where(np.isinf(highest), 1.0, np.maximum(highest, low)))
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        good = terms.holds(np.exp(middle))
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    radius = np.where(endless, np.inf, np.exp(low))
+    return np.where(certified, radius, 0.0), np.where(certified, error, np.inf)
+
+
+def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
+    """The limit of e <- phi_1(e) from 0, raised a little; ``inf`` where there is none."""
+    error = np.zeros(len(terms.exponents))
+    highest = terms.highest_radius()
+    highest = np.where(np.isinf(highest), 0.0, highest)  # all others are duplicates: e stays 0
+    for _ in range(steps):
+        new = np.minimum(terms.phi(1, error), highest)
+        settled = new <= error * (1 + 1e-7)
+        error = np.where(settled, error, new)
+        if settled.all():
+            break
+    # Just above the limit, phi_1 is below the identity if the limit is a contraction's.
+    error = np.maximum(error * (1 + 1e-6), 1e-300)
+    return np.where(terms.phi(1, error) <= error, error, np.inf)

@@ -1,0 +1,182 @@
+"""Which bandwidth to take: how many patterns are stored as sigma grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.capacity.certificate import (
+    ALL_PAIRS,
+    Certificate,
+    Iterate,
+    as_memory,
+    certify_memory,
+)
+from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
+from isthmus.errors import InvalidInputError
+from isthmus.memories.kde import GaussianKDE
+
+__all__ = ["CapacityCurve", "SigmaChoice", "capacity_curve", "choose_sigma"]
+
+FloatArray = NDArray[np.float64]
+# Bisection ends when the bandwidth is known to this share.
+SIGMA_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class CapacityCurve:
+    """What a memory holds at each of several bandwidths.
+
+    Attributes
+    ----------
+    sigmas : ndarray (S,), ascending
+    stored : ndarray (S,)
+        Fraction of patterns stored.
+    proved : ndarray (S,)
+        Fraction for which the bound proves it.
+    radius : ndarray (S,)
+        Median guaranteed radius of those; 0 where there are none.
+    """
+
+    sigmas: FloatArray
+    stored: FloatArray
+    proved: FloatArray
+    radius: FloatArray
+
+    @classmethod
+    def of(cls, certificates: list[Certificate]) -> CapacityCurve:
+        """Collect certificates, in ascending order of their bandwidths."""
+        certificates = sorted(certificates, key=lambda each: each.sigma)
+        proved = [each.decided == "proved" for each in certificates]
+        return cls(
+            np.array([each.sigma for each in certificates]),
+            np.array([each.fraction_stored for each in certificates]),
+            np.array([rows.mean() for rows in proved]),
+            np.array(
+                [
+                    np.median(each.guaranteed_radius[rows]) if rows.any() else 0.0
+                    for each, rows in zip(certificates, proved, strict=True)
+                ]
+            ),
+        )
+
+    def __str__(self) -> str:
+        lines = ["   sigma  stored  proved  radius"]
+        rows = zip(self.sigmas, self.stored, self.proved, self.radius, strict=True)
+        lines += [f"{s:8.4g}  {a:6.1%}  {b:6.1%}  {r:6.3g}" for s, a, b, r in rows]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SigmaChoice:
+    """The bandwidth that was chosen, and what was seen on the way.
+
+    Attributes
+    ----------
+    sigma : float
+    stored : float
+        The fraction that it stores.
+    curve : CapacityCurve
+    """
+
+    sigma: float
+    stored: float
+    curve: CapacityCurve
+
+    def __float__(self) -> float:
+        return self.sigma
+
+    def __str__(self) -> str:
+        return f"sigma {self.sigma:.4g} stores {self.stored:.1%} of the patterns\n{self.curve}"
+
+
+def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> CapacityCurve:
+    """What a Gaussian KDE of the rows of X holds at each bandwidth.
+
+    Parameters
+    ----------
+    X : array (N, D)
+    sigmas : array (S,)
+    iterate : {"undecided", "none"}
+        "none" counts only what the bound proves, in a fraction of the time.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import capacity_curve
+    >>> print(capacity_curve([[0.0], [4.0], [9.0]], [0.5, 1.0, 3.0]))
+       sigma  stored  proved  radius
+         0.5  100.0%  100.0%    1.83
+           1  100.0%  100.0%    1.17
+           3   33.3%    0.0%       0
+    """
+    grid = np.unique(np.asarray(sigmas, dtype=float))
+    if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():
+        raise InvalidInputError("sigmas must be finite and above zero, and at least one.")
+    patterns, neighbors = _prepared(X)
+    return CapacityCurve.of([_at(patterns, neighbors, sigma, iterate) for sigma in grid])
+
+
+def choose_sigma(X: Any, stored: float = 0.95, *, iterate: Iterate = "undecided") -> SigmaChoice:
+    """Find the largest bandwidth that still stores the fraction `stored` of the patterns.
+
+    Parameters
+    ----------
+    X : array (N, D)
+    stored : float in (0, 1]
+    iterate : {"undecided", "none"}
+        "none" counts only what the bound proves, in a fraction of the time.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import choose_sigma
+    >>> float(choose_sigma([[-1.0], [1.0]], stored=1.0)) < 1.0  # they merge at sigma = 1
+    True
+    """
+    if not 0 < stored <= 1:
+        raise InvalidInputError(f"stored must be in (0, 1], not {stored!r}.")
+    patterns, neighbors = _prepared(X)
+    apart = neighbors.distances[:, 0] > 0 if neighbors.distances.size else np.ones(1, bool)
+    if apart.mean() < stored:
+        raise InvalidInputError(
+            f"Only {apart.mean():.1%} of the patterns have no exact duplicate, so no bandwidth "
+            f"stores {stored:.1%}. Drop duplicates or ask for less."
+        )
+    if len(patterns) == 1:
+        raise InvalidInputError("A single pattern is stored at every bandwidth.")
+    tried: list[Certificate] = []
+
+    def enough(sigma: float) -> bool:
+        tried.append(_at(patterns, neighbors, sigma, iterate))
+        return tried[-1].fraction_stored >= stored
+
+    # Two patterns at distance d share a fixed point from sigma = d / 2 on: a first guess.
+    nearest = np.sort(neighbors.distances[apart, 0])
+    low = high = 0.5 * float(np.quantile(nearest, 1 - min(stored, 0.999)))
+    while not enough(low):
+        low, high = low / 2, low
+    while high <= low or enough(high):
+        low, high = (low, 2 * low) if high <= low else (high, 2 * high)
+    while high / low > 1 + SIGMA_TOLERANCE:
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    best = max((each for each in tried if each.fraction_stored >= stored), key=lambda c: c.sigma)
+    return SigmaChoice(best.sigma, best.fraction_stored, CapacityCurve.of(tried))
+
+
+def _prepared(X: Any) -> tuple[NDArray[np.float64], Neighbors]:
+    memory = as_memory(X, 1.0)
+    if not isinstance(memory, GaussianKDE):
+        raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
+    patterns = memory.memories.detach().double().numpy()
+    k = len(patterns) - 1 if len(patterns) <= ALL_PAIRS else 128
+    return patterns, nearest_neighbors(patterns, k)
+
+
+def _at(
+    patterns: NDArray[np.float64], neighbors: Neighbors, sigma: float, iterate: Iterate
+) -> Certificate:
+    memory = GaussianKDE(patterns, float(sigma))
+    return certify_memory(memory, neighbors, neighbors.distances.shape[1], iterate)

@@ -1,0 +1,194 @@
+"""The paper's capacity experiment: how well perturbed patterns find home, against N and D."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isthmus.dynamics.progress import progress_bar
+from isthmus.dynamics.retrieve import retrieve
+from isthmus.errors import InvalidInputError
+from isthmus.memories.kde import GaussianKDE
+
+__all__ = ["Cell", "Sweep", "sweep"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One draw of patterns: N of them on a sphere in D dimensions, and what became of queries.
+
+    Attributes
+    ----------
+    retrieved : float
+        Fraction of particles that end nearest to the pattern they came from.
+    ratio : float
+        Mean of final over initial distance to that pattern.
+    normalized_ratio : float
+        The paper's measure: `ratio` over the mean distance between patterns. It has the unit
+        of one over a length and falls with D even where retrieval does not change (erratum E25).
+    """
+
+    dim: int
+    count: int
+    seed: int
+    retrieved: float
+    ratio: float
+    normalized_ratio: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All cells of an experiment."""
+
+    cells: tuple[Cell, ...]
+
+    def band(self, measure: str, dim: int, count: int) -> tuple[float, float]:
+        """Mean over seeds of a measure, and the half-width of its 95 % confidence band."""
+        values = [
+            getattr(cell, measure) for cell in self.cells if (cell.dim, cell.count) == (dim, count)
+        ]
+        if not values:
+            raise InvalidInputError(f"The sweep has no cell with D = {dim} and N = {count}.")
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return float(np.mean(values)), 1.96 * spread / len(values) ** 0.5
+
+    def table(self, measure: str = "retrieved") -> NDArray[np.float64]:
+        """Means over seeds, a row per dimension and a column per count."""
+        return np.array(
+            [[self.band(measure, dim, count)[0] for count in self.counts] for dim in self.dims]
+        )
+
+    @property
+    def dims(self) -> list[int]:
+        """The dimensions, ascending."""
+        return sorted({cell.dim for cell in self.cells})
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of patterns, ascending."""
+        return sorted({cell.count for cell in self.cells})
+
+    def __str__(self) -> str:
+        lines = ["fraction retrieved", "D \\ N " + "".join(f"{count:>8}" for count in self.counts)]
+        for dim, row in zip(self.dims, self.table(), strict=True):
+            lines.append(f"{dim:>5} " + "".join(f"{value:8.2f}" for value in row))
+        return "\n".join(lines)
+
+
+def sweep(
+    dims: Iterable[int],
+    counts: Iterable[int],
+    *,
+    seeds: int = 3,
+    sigma: float = 1.0,
+    radius_factor: float = 2.0,
+    perturbation: float = 0.5,
+    n_particles: int = 100,
+    max_patterns: int = 20,
+    max_steps: int = 300,
+    path: str | Path | None = None,
+    progress: bool | None = None,
+) -> Sweep:
+    """Perturb patterns on a sphere, let them flow on their KDE, and see whether they return.
+
+    Parameters
+    ----------
+    dims, counts : iterables of int
+        Dimensions D and numbers of patterns N.
+    seeds : int
+        Independent draws of patterns per cell.
+    radius_factor : float
+        Patterns lie on the sphere of radius ``radius_factor * sigma * sqrt(D - 1)``.
+    perturbation : float
+        Length of each particle's displacement, in units of sigma. The paper does not say its
+        own; ratios depend on it.
+    n_particles, max_patterns : int
+        Particles per pattern, and how many patterns get some.
+    path : path, optional
+        A JSON-lines file that finished cells are added to; cells found there are not done
+        again, so that an interrupted run goes on where it was.
+    progress : bool, optional
+        Whether to show a bar; by default on a terminal, if it takes long.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import sweep
+    >>> found = sweep([3, 12], [8], seeds=2, n_particles=20)
+    >>> found.band("retrieved", 12, 8)[0]
+    1.0
+    """
+    settings = {
+        "sigma": float(sigma),
+        "radius_factor": float(radius_factor),
+        "perturbation": float(perturbation),
+        "n_particles": int(n_particles),
+        "max_patterns": int(max_patterns),
+        "max_steps": int(max_steps),
+    }
+    if min(settings.values()) <= 0 or seeds < 1:
+        raise InvalidInputError("All settings of a sweep must be above zero.")
+    wanted = [(dim, count, seed) for dim in dims for count in counts for seed in range(seeds)]
+    if any(dim < 2 or count < 2 for dim, count, _ in wanted):
+        raise InvalidInputError("A sphere needs D >= 2, and a sweep N >= 2 patterns.")
+    done = _read(path, settings)
+    with progress_bar(len(wanted), "capacity sweep", progress) as report:
+        for position, key in enumerate(wanted):
+            if key not in done:
+                done[key] = _measure(*key, settings)
+                _append(path, settings, done[key])
+            report(position + 1)
+    return Sweep(tuple(done[key] for key in wanted))
+
+
+def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> Cell:
+    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
+    sigma = settings["sigma"]
+    radius = settings["radius_factor"] * sigma * (dim - 1) ** 0.5
+    patterns = _on_sphere(count, dim, generator) * radius
+    chosen = min(count, int(settings["max_patterns"]))
+    homes = patterns[:chosen].repeat_interleave(int(settings["n_particles"]), 0)
+    starts = homes + settings["perturbation"] * sigma * _on_sphere(len(homes), dim, generator)
+    memory = GaussianKDE(patterns, sigma)
+    ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=int(settings["max_steps"])).state
+    final = torch.linalg.vector_norm(ends - homes, dim=1)
+    initial = torch.linalg.vector_norm(starts - homes, dim=1)
+    nearest = torch.cdist(ends, patterns).argmin(1)
+    own = torch.arange(chosen).repeat_interleave(int(settings["n_particles"]))
+    between = torch.pdist(patterns[:2000]).mean()
+    ratio = float((final / initial).mean())
+    return Cell(
+        dim, count, seed, float((nearest == own).double().mean()), ratio, ratio / float(between)
+    )
+
+
+def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor:
+    points = torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    return points / torch.linalg.vector_norm(points, dim=1, keepdim=True)
+
+
+def _read(path: str | Path | None, settings: dict[str, float]) -> dict[tuple[int, int, int], Cell]:
+    """Cells of the same settings that an earlier run finished; a line cut short is left out."""
+    done: dict[tuple[int, int, int], Cell] = {}
+    if path is None or not Path(path).exists():
+        return done
+    for line in Path(path).read_text().splitlines():
+        try:
+            entry = json.loads(line)
+            if entry["settings"] == settings:
+                cell = Cell(**entry["cell"])
+                done[cell.dim, cell.count, cell.seed] = cell
+        except (ValueError, KeyError, TypeError):
+            continue
+    return done
+
+
+def _append(path: str | Path | None, settings: dict[str, float], cell: Cell) -> None:
+    if path is not None:
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"settings": settings, "cell": asdict(cell)}) + "\n")

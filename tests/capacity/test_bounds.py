@@ -1,0 +1,177 @@
+"""Ramsauer et al.'s bounds: their formulas, and that no pattern breaks them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.capacity import (
+    guaranteed_radius,
+    one_step_error_bound,
+    required_separation,
+    retrieval_error_bound,
+)
+from isthmus.errors import InvalidInputError, IsthmusError
+
+
+def test_required_separation_and_radius_follow_the_formulas():
+    n, norm, sigma = 37, 5.0, 0.8
+    beta = 1 / sigma**2
+    expected = 2 / (beta * n) + math.log(2 * (n - 1) * n * beta * norm**2) / beta
+    assert required_separation(n, norm, sigma) == pytest.approx(expected)
+    assert guaranteed_radius(n, norm, sigma) == pytest.approx(1 / (beta * n * norm))
+    assert required_separation(4**3, math.sqrt(12)) == pytest.approx(11.51, abs=0.01)
+
+
+def test_required_separation_and_radius_scale_with_the_bandwidth():
+    for sigma in (1e-100, 0.1, 1e100):
+        separation = required_separation(50, 7 * sigma, sigma) / sigma / sigma
+        assert separation == pytest.approx(required_separation(50, 7.0))
+        radius = guaranteed_radius(50, 7 * sigma, sigma) / sigma
+        assert radius == pytest.approx(guaranteed_radius(50, 7.0))
+
+
+def test_more_patterns_need_more_room_and_get_smaller_balls():
+    counts = [2, 3, 10, 10**4, 10**9, 10**300]
+    assert np.all(np.diff([required_separation(n, 6.0) for n in counts]) > 0)
+    assert np.all(np.diff([guaranteed_radius(n, 6.0) for n in counts]) < 0)
+
+
+def test_a_single_pattern_needs_no_room_and_is_exact():
+    assert required_separation(1, 6.0) == -math.inf
+    assert guaranteed_radius(1, 5.0) == 0.2
+    assert retrieval_error_bound(math.inf, 1, 6.0) == 0
+    assert one_step_error_bound(math.inf, 1, 6.0, 1.0, [0.1, 3.0]).tolist() == [0, 0]
+
+
+def test_patterns_at_the_centre_of_a_ball_of_no_size():
+    assert required_separation(3, 0.0) == -math.inf
+    assert guaranteed_radius(3, 0.0) == math.inf
+    assert retrieval_error_bound(0.0, 3, 0.0) == 0
+
+
+def test_error_bounds_follow_the_formulas():
+    n, norm, sigma, separation, distance, fixed = 20, 4.0, 0.7, 9.0, 0.05, 0.02
+    beta = 1 / sigma**2
+    decay = math.exp(-beta * (separation - 2 * distance * norm))
+    error = retrieval_error_bound(separation, n, norm, sigma)
+    assert error == pytest.approx(2 * math.e * (n - 1) * norm * math.exp(-beta * separation))
+    step = retrieval_error_bound(separation, n, norm, sigma, distance)
+    assert step == pytest.approx(2 * (n - 1) * norm * decay)
+    jacobian = 2 * beta * n * norm**2 * (n - 1) * decay
+    found = one_step_error_bound(separation, n, norm, sigma, distance, fixed)
+    assert found == pytest.approx(jacobian * (distance + fixed))
+    sharp = one_step_error_bound(separation, n, norm, sigma, distance, fixed, sharp=True)
+    assert sharp == pytest.approx(found * 2 / n)
+
+
+def test_error_bounds_take_arrays_and_never_overflow_into_an_error():
+    separation = np.array([[-5.0], [0.0], [1e9], [math.inf]])
+    bounds = one_step_error_bound(separation, 100, 1e4, 1e-3, [0.0, 1e-3, 1e6])
+    assert bounds.shape == (4, 3)
+    assert np.all(bounds[0] == math.inf)
+    assert np.all(bounds[1, 1:] == math.inf)
+    assert np.all(bounds[3] == 0)
+    assert retrieval_error_bound(separation, 100, 1e4, 1e-3).shape == (4, 1)
+
+
+def many_patterns():
+    """Random patterns, on and off the sphere, of which some are well separated."""
+    rng = np.random.default_rng(0)
+    for case in range(120):
+        dim, count = int(rng.integers(3, 30)), int(rng.integers(2, 20))
+        points = rng.normal(size=(count, dim))
+        if case % 2:
+            points /= np.linalg.norm(points, axis=1, keepdims=True) / math.sqrt(dim)
+        yield points * rng.uniform(2, 5), rng
+
+
+def check_bounds(memory, points, separation, norm, rng):
+    """Check every bound on the well separated patterns; return how many there were."""
+    count, dim = points.shape
+    good = separation >= required_separation(count, norm)
+    points, separation = points[good], separation[good, None]
+    radius = guaranteed_radius(count, norm)
+    # Queries at the pattern itself, on the edge of its ball, in it, and outside of it.
+    directions = rng.normal(size=(len(points), 9, dim))
+    directions /= np.linalg.norm(directions, axis=2, keepdims=True)
+    distance = radius * np.array([0, 1, 1, 1, 0.9, 0.5, 0.1, 2, 3])
+    state = torch.from_numpy(points[:, None] + distance[:, None] * directions)
+    one = memory.step(state)
+    for _ in range(40):
+        state = memory.step(state)
+    end = state.numpy()
+    fixed = end[:, :1]
+    slack = 1e-12 * (norm + np.abs(points).max(initial=0))
+    assert np.abs(end[:, :7] - fixed).max(initial=0) <= slack
+
+    error = np.linalg.norm(fixed - points[:, None], axis=2)
+    assert np.all(error <= radius + slack)
+    assert np.all(error <= retrieval_error_bound(separation, count, norm) + slack)
+    from_pattern = np.linalg.norm(one.numpy() - points[:, None], axis=2)
+    bound = retrieval_error_bound(separation, count, norm, 1.0, distance)
+    assert np.all(from_pattern <= bound + slack)
+    from_fixed = np.linalg.norm(one.numpy() - fixed, axis=2)
+    for known in (error, None):
+        for sharp in (False, True):
+            bound = one_step_error_bound(separation, count, norm, 1.0, distance, known, sharp=sharp)
+            assert np.all(from_fixed <= bound + slack)
+    return len(points)
+
+
+def test_bounds_hold_for_kernel_density_estimates_anywhere():
+    checked = 0
+    for points, rng in many_patterns():
+        moved = points + 10 * rng.normal(size=points.shape[1])
+        centre = moved.mean(0)
+        norm = np.linalg.norm(moved - centre, axis=1).max()
+        squares = ((moved[:, None] - moved) ** 2).sum(2)
+        np.fill_diagonal(squares, math.inf)
+        memory = ist.GaussianKDE(torch.from_numpy(moved), sigma=1.0)
+        checked += check_bounds(memory, moved, 0.5 * squares.min(1), norm, rng)
+    assert checked > 300
+
+
+def test_bounds_hold_for_modern_hopfield_networks():
+    checked = 0
+    for points, rng in many_patterns():
+        gram = points @ points.T
+        gaps = np.diag(gram)[:, None] - gram
+        np.fill_diagonal(gaps, math.inf)
+        norm = np.linalg.norm(points, axis=1).max()
+        memory = ist.ModernHopfield(torch.from_numpy(points), beta=1.0)
+        checked += check_bounds(memory, points, gaps.min(1), norm, rng)
+    assert checked > 300
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (required_separation, (0, 1.0)),
+        (required_separation, (2.5, 1.0)),
+        (required_separation, (5, -1.0)),
+        (required_separation, (5, math.nan)),
+        (required_separation, (5, 1.0, 0.0)),
+        (required_separation, ("five", 1.0)),
+        (guaranteed_radius, (0, 1.0)),
+        (guaranteed_radius, (5, 1.0, -1.0)),
+        (retrieval_error_bound, (math.nan, 5, 1.0)),
+        (retrieval_error_bound, ("far", 5, 1.0)),
+        (one_step_error_bound, (1.0, 5, 1.0, 1.0, -0.1)),
+        (one_step_error_bound, (1.0, 5, 1.0, 1.0, 0.1, -0.1)),
+    ],
+)
+def test_bad_arguments_are_refused(function, arguments):
+    with pytest.raises(IsthmusError):
+        function(*arguments)
+
+
+def test_errors_name_the_argument():
+    with pytest.raises(InvalidInputError, match="n_patterns must be a whole number, at least 1"):
+        required_separation(0, 1.0)
+    with pytest.raises(InvalidInputError, match="sigma must be a finite number above zero"):
+        guaranteed_radius(5, 1.0, 0.0)
+    with pytest.raises(InvalidInputError, match="distance must not be negative"):
+        one_step_error_bound(1.0, 5, 1.0, 1.0, -0.1)

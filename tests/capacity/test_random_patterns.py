@@ -1,0 +1,116 @@
+"""Ramsauer et al.'s theorems for random patterns: their own values, and what they promise."""
+
+import math
+
+import numpy as np
+import pytest
+
+from isthmus.capacity import (
+    minimal_angle_probability,
+    random_pattern_capacity,
+    random_pattern_dimension,
+    required_separation,
+)
+from isthmus.errors import InvalidInputError
+
+
+@pytest.mark.parametrize(
+    ("factor", "dim", "exponent", "base", "count"),
+    [(3, 20, 1.2733, 3.15461, 7.41), (1, 75, -0.9409, 1.37188, 10.97)],
+)
+def test_values_of_theorem_a5(factor, dim, exponent, base, count):
+    found = random_pattern_capacity(dim, max_norm=factor * math.sqrt(dim - 1), failure=1e-3)
+    assert found.a + math.log(found.b) == pytest.approx(exponent, abs=1e-4)
+    assert found.c == pytest.approx(base, abs=1e-5)
+    assert math.exp(found.log_count) == pytest.approx(count, abs=0.01)
+    assert found.applies
+
+
+@pytest.mark.parametrize(("factor", "dim", "base"), [(3, 20, 3.1444), (1, 75, 1.2585)])
+def test_values_without_lambert(factor, dim, base):
+    norm = factor * math.sqrt(dim - 1)
+    found = random_pattern_capacity(dim, max_norm=norm, lambert=False)
+    assert found.c == pytest.approx(base, abs=1e-4)
+
+
+def test_elementary_bound_is_never_better_than_lambert():
+    for factor in np.geomspace(0.2, 1e3, 30):
+        for dim in (3, 10, 75, 1000):
+            norm = factor * math.sqrt(dim - 1)
+            exact = random_pattern_capacity(dim, max_norm=norm)
+            simple = random_pattern_capacity(dim, max_norm=norm, lambert=False)
+            assert simple.c <= exact.c * (1 + 1e-12)
+
+
+def test_the_condition_fails_in_few_dimensions():
+    assert not random_pattern_capacity(20).applies
+    assert math.isnan(random_pattern_capacity(20).log_count)
+    assert random_pattern_capacity(50).applies
+
+
+def test_precision_and_norm_enter_together():
+    # beta = 4 with K = 1, and beta = 1 with K = 2.
+    tight = random_pattern_capacity(50, sigma=0.5, max_norm=7.0)
+    wide = random_pattern_capacity(50, sigma=1.0, max_norm=14.0)
+    assert tight.log_count == pytest.approx(wide.log_count)
+    assert (tight.a, tight.b, tight.c) == pytest.approx((wide.a, wide.b, wide.c))
+
+
+@pytest.mark.parametrize(("factor", "dim"), [(3, 20), (1, 75), (2, 50), (0.5, 40), (2, 1000)])
+def test_the_dimension_for_a_base_inverts_the_base_for_a_dimension(factor, dim):
+    found = random_pattern_capacity(dim, max_norm=factor * math.sqrt(dim - 1))
+    back = random_pattern_dimension(found.c, factor)
+    again = random_pattern_capacity(back, max_norm=factor * math.sqrt(back - 1))
+    assert again.c == pytest.approx(found.c, rel=1e-9)
+
+
+def test_dimensions_from_the_theorem():
+    assert random_pattern_dimension(3.154614, 3.0) == pytest.approx(20, abs=1e-2)
+    assert random_pattern_dimension(1.371878, 1.0) == pytest.approx(75, abs=1e-1)
+    # a = 0: c = exp(2 K^2 / (5 c)), solved by c = 2 for K^2 = 5 ln 2.
+    norm_ratio = math.sqrt(5 * math.log(2))
+    at_zero = 1 + 1 / (math.e * 2 * 1e-3 * norm_ratio**2)
+    assert random_pattern_dimension(2.0 + 1e-9, norm_ratio) == pytest.approx(at_zero, rel=1e-6)
+    assert math.isnan(random_pattern_dimension(1.0, 20.0))
+
+
+def test_random_patterns_are_as_separated_as_the_theorem_says():
+    dim, norm = 50, 14.0
+    count = math.floor(math.exp(random_pattern_capacity(dim, max_norm=norm).log_count))
+    points = np.random.default_rng(0).normal(size=(count, dim))
+    points *= norm / np.linalg.norm(points, axis=1, keepdims=True)
+    gram = points @ points.T
+    np.fill_diagonal(gram, -math.inf)
+    assert norm**2 - gram.max() >= required_separation(count, norm)
+
+
+@pytest.mark.parametrize(("count", "dim", "angle"), [(8, 3, 0.1), (30, 6, 0.3), (5, 2, 0.05)])
+def test_minimal_angle_probability_is_a_lower_bound(count, dim, angle):
+    points = np.random.default_rng(0).normal(size=(4000, count, dim))
+    points /= np.linalg.norm(points, axis=2, keepdims=True)
+    cosine = points @ points.transpose(0, 2, 1)
+    cosine[:, np.arange(count), np.arange(count)] = -1
+    share = np.mean(np.arccos(np.minimum(cosine.max((1, 2)), 1)) >= angle)
+    bound = minimal_angle_probability(count, dim, angle)
+    assert 0.1 < bound < 1
+    assert bound <= share + 4 * math.sqrt(share * (1 - share) / len(points))
+    # It loses only the overlap of pairs and the step from N (N - 1) to N^2.
+    assert 1 - bound < 1.5 * (1 - share)
+
+
+def test_minimal_angle_probability_at_its_ends():
+    assert minimal_angle_probability(1, 5, 3.0) == 1
+    assert minimal_angle_probability(100, 5, 0.0) == 1
+    assert minimal_angle_probability(100, 5, 3.0) == 0
+    assert minimal_angle_probability(10**9, 10_000, 0.5) == pytest.approx(1)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(InvalidInputError, match="failure must lie between 0 and 1"):
+        random_pattern_capacity(20, failure=1.0)
+    with pytest.raises(InvalidInputError, match="dim must be finite"):
+        random_pattern_capacity(1)
+    with pytest.raises(InvalidInputError, match="base"):
+        random_pattern_dimension(-1.0)
+    with pytest.raises(InvalidInputError, match="n_patterns"):
+        minimal_angle_probability(0, 5, 0.1)
