@@ -38,7 +38,17 @@ _HOMES = {
     "sample_chains": "isthmus.dynamics.sample",
 }
 
-_MODULES = ("attend", "capacity", "checks", "cluster", "dynamics", "energy", "errors", "figures", "memories")
+_MODULES = (
+    "attend",
+    "capacity",
+    "checks",
+    "cluster",
+    "dynamics",
+    "energy",
+    "errors",
+    "figures",
+    "memories",
+)
 
 if TYPE_CHECKING:
     from isthmus.dynamics.retrieve import Retrieval, complete, retrieve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
 __all__ = [
+    "as_count",
     "as_log_weights",
     "as_mask",
     "as_points",
@@ -138,6 +140,19 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
         bound = "at least zero" if allow_zero else "above zero"
         raise InvalidInputError(f"{name} must be finite and {bound}, not {number:g}.")
     return scalar
+
+
+def as_count(value: Any, name: str, *, at_least: int = 1) -> int:
+    """Return a whole number as an int; a float is refused even if it is whole."""
+    try:
+        count = at_least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = at_least - 1
+    if count < at_least:
+        raise InvalidInputError(
+            f"{name} must be a whole number of at least {at_least}, not {value!r}."
+        )
+    return count
 
 
 def as_log_weights(value: Any, name: str, memories: Tensor) -> Tensor:

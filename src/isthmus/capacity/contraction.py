@@ -20,7 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Balls", "Contraction", "guaranteed_balls"]
+from isthmus.capacity.neighbors import Neighbors
+
+__all__ = ["Balls", "Contraction", "guaranteed_balls", "hopfield_terms", "kde_terms"]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,8 +32,10 @@ FloatArray = NDArray[np.float64]
 ROUNDING_SLACK = 1e-9
 UNIT_ROUNDOFF = 2.0**-53
 # Radii are bisected on a logarithmic scale.
-BISECTIONS = 60
+BISECTIONS = 40
 ROW_BLOCK = 4096
+# Float64 numbers of one block of differences between patterns: 32 MiB.
+BLOCK_ENTRIES = 2**22
 
 
 class Balls(NamedTuple):
@@ -151,18 +155,22 @@ def guaranteed_balls(terms: Contraction) -> Balls:
 def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
     """Find radii by convexity: phi_1 is convex in R, so certified radii form an interval."""
     error = _least_fixed_point(terms)
-    certified = np.isfinite(error)
-    low = np.where(certified, error, 1.0)
-    certified &= terms.holds(low)
-    highest = terms.highest_radius()
-    endless = certified & np.isinf(highest)
-    low, high = np.log(low), np.log(np.where(np.isinf(highest), 1.0, np.maximum(highest, low)))
-    for _ in range(BISECTIONS):
+    radius = np.zeros_like(error)
+    rows = np.flatnonzero(np.isfinite(error))
+    rows = rows[terms.take(rows).holds(error[rows])]
+    here = terms.take(rows)
+    highest = here.highest_radius()
+    endless = np.isinf(highest)
+    low = np.log(error[rows])
+    high = np.where(endless, low, np.log(np.maximum(highest, error[rows])))
+    for _ in range(BISECTIONS if len(rows) else 0):
         middle = 0.5 * (low + high)
-        good = terms.holds(np.exp(middle))
+        good = here.holds(np.exp(middle))
         low, high = np.where(good, middle, low), np.where(good, high, middle)
-    radius = np.where(endless, np.inf, np.exp(low))
-    return np.where(certified, radius, 0.0), np.where(certified, error, np.inf)
+    # The exponential of a logarithm may be larger by a rounding than what was tried.
+    tried = np.maximum(np.exp(low) * (1 - 1e-12), error[rows])
+    radius[rows] = np.where(endless, np.inf, tried)
+    return radius, np.where(radius > 0, error, np.inf)
 
 
 def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
@@ -170,12 +178,66 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
     error = np.zeros(len(terms.exponents))
     highest = terms.highest_radius()
     highest = np.where(np.isinf(highest), 0.0, highest)  # all others are duplicates: e stays 0
+    moving = np.arange(len(error))
     for _ in range(steps):
-        new = np.minimum(terms.phi(1, error), highest)
-        settled = new <= error * (1 + 1e-7)
-        error = np.where(settled, error, new)
-        if settled.all():
+        new = np.minimum(terms.take(moving).phi(1, error[moving]), highest[moving])
+        grew = new > error[moving] * (1 + 1e-7)
+        moving = moving[grew]
+        error[moving] = new[grew]
+        # What has grown to the limit of all radii fails below; it need not be followed there.
+        moving = moving[error[moving] < highest[moving]]
+        if not len(moving):
             break
     # Just above the limit, phi_1 is below the identity if the limit is a contraction's.
     error = np.maximum(error * (1 + 1e-6), 1e-300)
     return np.where(terms.phi(1, error) <= error, error, np.inf)
+
+
+def kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:
+    """The terms of a Gaussian KDE of n patterns, from their neighbours."""
+    sharpness = 1 / sigma**2
+    return Contraction(
+        exponents=-0.5 * sharpness * found.distances**2,
+        distances=found.distances,
+        rest=n - 1 - found.distances.shape[1],
+        rest_distance=np.where(np.isfinite(found.beyond), found.beyond, 0.0),
+        rest_exponent=None,
+        sharpness=sharpness,
+        dim=dim,
+    )
+
+
+def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contraction, FloatArray]:
+    """The terms of a modern Hopfield network, and how far the nearest pattern is, at least.
+
+    Neighbours are those whose softmax weight is largest at the pattern.
+    """
+    (n, dim), beta = patterns.shape, 1 / sigma**2
+    squares = (patterns**2).sum(1)
+    norms = np.sqrt(squares)
+    longest = float(norms.max())
+    exponents, distances = np.empty((n, k)), np.empty((n, k))
+    rest_exponent, nearest = np.empty(n), np.empty(n)
+    size = max(1, min(512, BLOCK_ENTRIES // (k * dim)))
+    for start in range(0, n, size):
+        rows = slice(start, min(start + size, n))
+        here, everyone = patterns[rows], np.arange(start, rows.stop)
+        products = here @ patterns.T
+        gaps = products - squares[rows, None]
+        gaps[everyone - start, everyone] = -np.inf
+        chosen = np.argpartition(-gaps, k - 1, axis=1)[:, :k]
+        # Products of long patterns cancel: they select, and differences are measured anew.
+        blur = 4 * (dim + 4) * UNIT_ROUNDOFF * (norms[rows] + longest) ** 2
+        apart = patterns[chosen] - here[:, None]
+        distances[rows] = np.linalg.norm(apart, axis=2)
+        lost = 4 * (dim + 2) * UNIT_ROUNDOFF * norms[rows, None] * distances[rows]
+        exponents[rows] = beta * (np.einsum("rd,rkd->rk", here, apart) + lost)
+        rest_exponent[rows] = beta * (np.take_along_axis(gaps, chosen, 1).min(1) + blur)
+        squared = squares[rows, None] + squares - 2 * products
+        squared[everyone - start, everyone] = np.inf
+        nearest[rows] = np.sqrt(np.maximum(squared.min(1) - blur, 0.0))
+    if k == n - 1:
+        nearest = distances.min(1)
+    farthest = np.full(n, 2 * longest)
+    terms = Contraction(exponents, distances, n - 1 - k, farthest, rest_exponent, beta, dim)
+    return terms, nearest

@@ -108,9 +108,9 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
     >>> from isthmus.capacity import capacity_curve
     >>> print(capacity_curve([[0.0], [4.0], [9.0]], [0.5, 1.0, 3.0]))
        sigma  stored  proved  radius
-         0.5  100.0%  100.0%    1.83
-           1  100.0%  100.0%    1.17
-           3   33.3%    0.0%       0
+         0.5  100.0%  100.0%    1.74
+           1  100.0%  100.0%    1.31
+           3    0.0%    0.0%       0
     """
     grid = np.unique(np.asarray(sigmas, dtype=float))
     if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():

@@ -50,6 +50,7 @@ def nearest_neighbors(patterns: NDArray[np.float64], k: int) -> Neighbors:
     if k == 0:
         empty = np.zeros((n, 0))
         return Neighbors(empty, empty.astype(np.int64), np.full(n, np.inf))
+    given = torch.from_numpy(patterns)
     centred = torch.from_numpy(patterns - patterns.mean(0))
     scale = float(centred.abs().max()) or 1.0
     small = (centred / scale).float()
@@ -66,7 +67,7 @@ def nearest_neighbors(patterns: NDArray[np.float64], k: int) -> Neighbors:
         threshold = _thresholds(keys, squares, rows, probe, k)
         row, column, squared = _candidates(keys, squares, rows, threshold, k)
         chosen = _smallest(row, squared, len(rows), k)
-        near, where = _measured(centred, rows, column[chosen])
+        near, where = _measured(given, rows, column[chosen])
         block = slice(start, start + len(rows))
         distances[block], index[block] = near.numpy(), where.numpy()
         # Patterns that are not listed have float32 distances no smaller than the last listed.
@@ -77,10 +78,10 @@ def nearest_neighbors(patterns: NDArray[np.float64], k: int) -> Neighbors:
     return Neighbors(distances, index, beyond)
 
 
-def _measured(centred: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _measured(given: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Float64 distances from differences, ascending, and the columns in that order. (r, k)"""
     parts = [
-        torch.linalg.vector_norm(centred[few, None] - centred[columns[few - rows[0]]], dim=2)
+        torch.linalg.vector_norm(given[few, None] - given[columns[few - rows[0]]], dim=2)
         for few in rows.split(64)
     ]
     near, order = torch.cat(parts).sort(1)

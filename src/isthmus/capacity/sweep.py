@@ -190,5 +190,9 @@ def _read(path: str | Path | None, settings: dict[str, float]) -> dict[tuple[int
 
 def _append(path: str | Path | None, settings: dict[str, float], cell: Cell) -> None:
     if path is not None:
-        with Path(path).open("a") as file:
-            file.write(json.dumps({"settings": settings, "cell": asdict(cell)}) + "\n")
+        path = Path(path)
+        # After a line that was cut short, a new one begins.
+        whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+        with path.open("a") as file:
+            line = json.dumps({"settings": settings, "cell": asdict(cell)})
+            file.write(f"{'' if whole else chr(10)}{line}\n")

@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus import __version__
+from isthmus.cli.parts.clustering import (
+    creation_of_memories,
+    dynamics_of_posteriors,
+    tour_of_clustering,
+)
 from isthmus.cli.parts.completion import completion_of_digits
 from isthmus.cli.parts.hero import three_uses_of_one_energy
 from isthmus.cli.parts.landscapes import landscapes_on_a_line, landscapes_on_a_plane
@@ -30,6 +35,9 @@ PARTS: list[tuple[str, Part]] = [
     ("landscapes-2d", landscapes_on_a_plane),
     ("completion", completion_of_digits),
     ("samples", samples_of_two_moons),
+    ("memory-creation", creation_of_memories),
+    ("elbo-dynamics", dynamics_of_posteriors),
+    ("clustering-tour", tour_of_clustering),
 ]
 TITLE = "isthmus: memory and probability, joined"
 INTRODUCTION = (

@@ -3,5 +3,15 @@
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
+from isthmus.cluster.mean_shift import GaussianMeanShift
 
-__all__ = ["ClAM", "ClAMCRP", "ClAMCRPELBO", "ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]
+__all__ = [
+    "ClAM",
+    "ClAMCRP",
+    "ClAMCRPELBO",
+    "ClAMELBO",
+    "Flow",
+    "GaussianMeanShift",
+    "elbo_energy",
+    "elbo_flow",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator
@@ -20,16 +21,25 @@ from sklearn.base import (
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
 
 from isthmus.cluster.data import Frame, Rows, distinct_rows
 from isthmus.cluster.persistence import load_estimator, save_estimator
+from isthmus.cluster.settings import require_count, require_flag, require_number
 from isthmus.dynamics.progress import progress_bar
 from isthmus.dynamics.retrieve import complete
-from isthmus.memories.base import Memory
+from isthmus.memories.crp import CRPMixture
+from isthmus.memories.mixture import Mixture
+from isthmus.memories.vmf import VonMisesFisherMixture
+from isthmus.validation import as_count
 
-__all__ = ["MemoryEstimator", "State"]
+__all__ = ["LearnedEnergy", "MemoryEstimator", "State"]
+
+LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
 CHUNK_ENTRIES = 2**22
+# Squares of numbers beyond these, or one over them, do not fit into float32.
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
 
 
 class State:
@@ -46,7 +56,7 @@ class State:
 
 class MemoryEstimator(
     ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,  # type: ignore[misc]
+    TransformerMixin,
     ClusterMixin,
     BaseEstimator,
     metaclass=ABCMeta,
@@ -91,13 +101,16 @@ class MemoryEstimator(
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
         """Learn from one batch of a stream, in the frame of the first, and label it."""
 
-    @abstractmethod
     def _check_settings(self, n_samples: int) -> None:
         """Raise on settings that make no sense."""
+        require_count(self, "max_iter")
+        require_number(self, "tol", 0, math.inf, ends="low")
+        require_number(self, "verbose", 0, math.inf, ends="low")
+        require_flag(self, "warm_start")
 
     @property
     @abstractmethod
-    def energy_(self) -> Memory:
+    def energy_(self) -> LearnedEnergy:
         """The learned energy, in the units of the data."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -121,13 +134,16 @@ class MemoryEstimator(
         rows = Rows.of(values, masses, self._frame)
         self._previous = None if previous is None else self._frame.into(previous)
         state, trace, converged = self._train(rows, generator)
+        with torch.no_grad():
+            state = self._finished(rows, state)
+        trace[-1] = state.objective
         self.objective_trace_ = self._in_units(np.array(trace), rows)
         self.objective_ = float(self.objective_trace_[-1])
         self.n_iter_ = max(len(trace) - 1, 1)
         self.converged_ = converged
         self._dtype = str(X.dtype)
         with torch.no_grad():
-            self._adopt(self._finished(rows, state))
+            self._adopt(state)
             self._settle(rows)
         self.labels_ = self._labels(X)
         if not converged:
@@ -169,11 +185,17 @@ class MemoryEstimator(
         """Learn from one more batch of a stream. The first sets the units and the start."""
         first = not hasattr(self, "memories_")
         X, weights = self._validated(X, sample_weight, reset=first)
+        kept = weights > 0
+        seen, masses = (X, weights) if kept.all() else (X[kept], weights[kept])
         if first:
-            self._check_settings(int((weights > 0).sum()))
-            self._set_frame(Frame.of(X, weights))
+            self._check_settings(len(seen))
+            self._set_frame(Frame.of(seen, masses))
+        labels = np.empty(len(X), dtype=np.int64)
         with torch.no_grad():
-            self.labels_ = self._absorb(Rows.of(X, weights, self._frame), X)
+            labels[kept] = self._absorb(Rows.of(seen, masses, self._frame), seen)
+        if len(seen) < len(X):
+            labels[~kept] = self._labels(X[~kept])
+        self.labels_ = labels
         return self
 
     def _set_frame(self, frame: Frame) -> None:
@@ -194,45 +216,43 @@ class MemoryEstimator(
         self, X: Any, sample_weight: Any, reset: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         X = self._table(X, reset=reset)
-        weights = _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True
-        )
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
             raise ValueError("All sample weights are zero; at least one row must count.")
         return X, weights
 
     def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
         """X as a checked float32 or float64 table that may hold NaN."""
+        if isinstance(X, torch.Tensor):
+            X = X.detach().cpu().numpy()
         table: NDArray[Any] = validate_data(
             self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
         )
-        if table.dtype == np.float32 and max(np.fmax.reduce(table, None), -np.fmin.reduce(table, None)) > 1e15:
-            return table.astype(np.float64)  # squares would not fit into float32
-        return table
+        if table.dtype == np.float64:
+            return table
+        largest = max(np.fmax.reduce(table, None), -np.fmin.reduce(table, None))
+        fits = largest == 0 or SMALLEST_FLOAT32 < largest < LARGEST_FLOAT32
+        return table if fits else table.astype(np.float64)
 
     def _chunks(self, X: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:
         size = max(CHUNK_ENTRIES // max(width, 1), 1)
         for start in range(0, len(X), size):
             yield X[start : start + size]
 
-    def _responsibilities(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Posterior over what the energy knows, from known coordinates only. (n, K or K + 1)"""
-        energy = self.energy_
-        parts = [
-            energy.responsibilities(*_with_gaps(chunk)).numpy()
-            for chunk in self._chunks(X, energy.n_memories)
-        ]
-        return np.concatenate(parts)
+    @property
+    def _known_energy(self) -> LearnedEnergy:
+        """The energy of the known memories alone, where :attr:`energy_` has more."""
+        return self.energy_
+
+    def _responsibilities(self, energy: LearnedEnergy, X: NDArray[Any]) -> Iterator[Tensor]:
+        """Posteriors from known coordinates only, a chunk of rows at a time."""
+        with torch.no_grad():
+            for chunk in self._chunks(X, energy.n_memories):
+                yield energy.responsibilities(*_with_gaps(chunk))
 
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        energy = self.energy_
-        known = energy.n_memories
-        with torch.no_grad():
-            parts = [
-                energy.responsibilities(*_with_gaps(chunk))[:, :known].argmax(1).numpy()
-                for chunk in self._chunks(X, known)
-            ]
-        return np.concatenate(parts).astype(np.int64)
+        parts = [part.argmax(1) for part in self._responsibilities(self._known_energy, X)]
+        return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable memory of each row. -> (n_samples,)"""
@@ -242,12 +262,9 @@ class MemoryEstimator(
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """The probability of each known memory, given that it is a known one. -> (n, K)"""
         check_is_fitted(self, "memories_")
-        with torch.no_grad():
-            shares = self._responsibilities(self._table(X))[:, : self.n_clusters_]
-        total = shares.sum(1, keepdims=True)
-        # A row that no known memory explains at all is nobody's more than another's.
-        empty = np.full_like(shares, 1 / self.n_clusters_)
-        return np.where(total > 0, shares / np.where(total > 0, total, 1), empty)
+        shares = torch.cat([*self._responsibilities(self._known_energy, self._table(X))])
+        # A row whose distances overflow is nobody's more than another's.
+        return shares.nan_to_num_(1 / self.n_clusters_).numpy()
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distance of each row to each memory, over its known coordinates. -> (n, K)"""
@@ -297,9 +314,8 @@ class MemoryEstimator(
         check_is_fitted(self, "memories_")
         X = self._table(X)
         energy = self.energy_
-        return np.concatenate(
-            [complete(energy, chunk).numpy() for chunk in self._chunks(X, X.shape[1])]
-        )
+        parts = [complete(energy, chunk).numpy() for chunk in self._chunks(X, X.shape[1])]
+        return np.where(np.isnan(X), np.concatenate(parts), X)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw rows from the learned density, and say which memory each belongs to.
@@ -310,8 +326,7 @@ class MemoryEstimator(
         labels : ndarray (n_samples,)
         """
         check_is_fitted(self, "memories_")
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, not {n_samples}.")
+        n_samples = as_count(n_samples, "n_samples")
         seed = int(check_random_state(self.random_state).randint(2**31))
         X = self.energy_.sample(n_samples, seed=seed).numpy()
         return X, self._labels(X)

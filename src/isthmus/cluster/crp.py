@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,11 +14,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from isthmus.cluster.base import MemoryEstimator, State
+from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, State
 from isthmus.cluster.data import Rows
 from isthmus.cluster.restaurant import Clusters, House, seat, seat_in_order
-from isthmus.memories.base import Memory
+from isthmus.cluster.settings import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_number,
+)
 from isthmus.memories.crp import CRPMixture
+from isthmus.memories.mixture import Mixture
 
 __all__ = ["ClAMCRP", "ClAMCRPELBO"]
 
@@ -28,6 +33,8 @@ __all__ = ["ClAMCRP", "ClAMCRPELBO"]
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 5000
 CHOOSING_ITERATIONS = 20
+# Improvements are judged over so many iterations, since opening a cluster may not be one.
+PATIENCE = 5
 # Means keep at least this share of the variance, so that the prior on them stays proper.
 SMALLEST_OUTER_SHARE = 0.05
 
@@ -76,24 +83,14 @@ class _CRPEstimator(MemoryEstimator):
         self.verbose = verbose
 
     def _check_settings(self, n_samples: int) -> None:
+        super()._check_settings(n_samples)
         for name in ("alpha", "beta", "rho"):
-            value = getattr(self, name)
-            if value != "auto" and not (isinstance(value, Real) and 0 < value < math.inf):
-                raise ValueError(f"{name} must be 'auto' or a number above zero, not {value!r}.")
-        if self.discount != "auto" and not (
-            isinstance(self.discount, Real) and 0 <= self.discount < 1
-        ):
-            raise ValueError(f"discount must be 'auto' or in [0, 1), not {self.discount!r}.")
-        if self.min_cluster_size != "auto" and not (
-            isinstance(self.min_cluster_size, Real) and self.min_cluster_size >= 0
-        ):
-            raise ValueError(
-                f"min_cluster_size must be 'auto' or a number, not {self.min_cluster_size!r}."
-            )
-        if isinstance(self.init, str) and self.init != "sequential":
-            raise ValueError(f"init must be 'sequential' or an array, not {self.init!r}.")
-        if not (isinstance(self.n_init, Integral) and self.n_init >= 1):
-            raise ValueError(f"n_init must be at least 1, not {self.n_init!r}.")
+            require_number(self, name, 0, math.inf, words=("auto",))
+        require_number(self, "discount", 0, 1, ends="low", words=("auto",))
+        require_number(self, "min_cluster_size", 0, math.inf, ends="low", words=("auto",))
+        require_choice(self, "init", ("sequential",), "an array")
+        require_count(self, "n_init")
+        require_flag(self, "normalized")
 
     def _openings(
         self, rows: Rows, generator: np.random.RandomState
@@ -126,7 +123,11 @@ class _CRPEstimator(MemoryEstimator):
                 clusters = self._settled(few, opened, house)
                 kept = self._without_small(few, clusters, house)
                 tries.append((_calinski_harabasz(few, kept), clusters, house))
-        _, clusters, house = max(tries, key=lambda found: found[0])
+        # Several tightnesses often find the same clusters. The tightest of them is the best
+        # at telling new ones, in a stream, from those that are known.
+        best = max(score for score, _, _ in tries)
+        equals = [found for found in tries if found[0] >= best * (1 - 1e-9)]
+        _, clusters, house = max(equals, key=lambda found: found[2].beta)
         return clusters.scaled(rows.total / few.total), house
 
     def _settled(self, rows: Rows, clusters: Clusters, house: House) -> Clusters:
@@ -180,6 +181,14 @@ class _CRPEstimator(MemoryEstimator):
         clusters = seat(rows, state.clusters.merged(state.house), state.house, self.soft)
         return self._judged(rows, clusters, state.house)
 
+    def _has_converged(self, trace: list[float]) -> bool:
+        """Also when clusters that open and merge again only go in circles."""
+        if super()._has_converged(trace):
+            return True
+        return len(trace) > PATIENCE and (
+            min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol
+        )
+
     def _judged(self, rows: Rows, clusters: Clusters, house: House) -> _CRPState:
         objective = -clusters.log_evidence(house) / rows.total
         return _CRPState(clusters, house, objective)
@@ -202,11 +211,9 @@ class _CRPEstimator(MemoryEstimator):
 
     def _adopt(self, state: State) -> None:
         assert isinstance(state, _CRPState)
-        self._adopt_clusters(state.clusters, state.house)
+        self._adopt_clusters(_largest_first(state.clusters), state.house)
 
     def _adopt_clusters(self, clusters: Clusters, house: House) -> None:
-        order = torch.argsort(clusters.counts, descending=True, stable=True)
-        clusters = clusters.select(order)
         means = house.means(clusters.masses, clusters.sums)
         self.memories_ = self._frame.back(means).astype(self._dtype)
         self.n_clusters_ = len(self.memories_)
@@ -221,7 +228,7 @@ class _CRPEstimator(MemoryEstimator):
     def _set_temperature(self, rows_square: float, coordinates: float) -> None:
         """The beta and rho of the learned energy: given, or those that fit the clusters best."""
         masses, sums = torch.from_numpy(self._masses), torch.from_numpy(self._sums)
-        house = House(*self._rule)
+        house = House(*self._rule.tolist())
         means = house.means(masses, sums)
         residual = rows_square - 2 * float((means * sums).sum()) + float((masses * means**2).sum())
         floor = 1e-10 if self._dtype == "float64" else 1e-6
@@ -233,29 +240,26 @@ class _CRPEstimator(MemoryEstimator):
         self.rho_ = 0.5 / outer / self._scale**2 if self.rho == "auto" else float(self.rho)
 
     def _settle(self, rows: Rows) -> None:
-        square = float(rows.weights.double() @ rows.squares.double())
-        self._moments = np.array([square, float(rows.weights.double() @ rows.coordinates().double())])
-        self._set_temperature(*self._moments)
+        self._moments = _moments(rows)
+        self._set_temperature(*self._moments.tolist())
 
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
-        """Seat one batch, opening clusters as it asks for them; then merge what belongs together."""
+        """Seat one batch, opening clusters as it asks for them; merge what belongs together."""
         generator = check_random_state(self.random_state)
         if not hasattr(self, "memories_"):
             self._dtype = str(rows.values.numpy().dtype)
             clusters, house = next(self._openings(rows, generator))
-            clusters = seat(rows, clusters, house, self.soft)
+            clusters = _largest_first(seat(rows, clusters, house, self.soft))
             self._moments = np.zeros(2)
         else:
-            house = House(*self._rule)
+            house = House(*self._rule.tolist())
             sums, masses = torch.from_numpy(self._sums), torch.from_numpy(self._masses)
             clusters = Clusters(torch.from_numpy(self.counts_), sums, masses)
             clusters = seat_in_order(rows, generator.permutation(len(rows)), house, clusters)
         clusters = clusters.merged(house)
         self._adopt_clusters(clusters, house)
-        square = float(rows.weights.double() @ rows.squares.double())
-        coordinates = float(rows.weights.double() @ rows.coordinates().double())
-        self._moments = self._moments + np.array([square, coordinates])
-        self._set_temperature(*self._moments)
+        self._moments = self._moments + _moments(rows)
+        self._set_temperature(*self._moments.tolist())
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         self.objective_ = -clusters.log_evidence(house) / float(clusters.counts.sum())
         self.objective_trace_ = np.append(
@@ -270,11 +274,18 @@ class _CRPEstimator(MemoryEstimator):
     def novelty(self, X: Any) -> NDArray[Any]:
         """The probability that a row belongs to no known memory. -> (n_samples,)"""
         check_is_fitted(self, "memories_")
-        with torch.no_grad():
-            return self._responsibilities(self._table(X))[:, -1]
+        parts = [part[:, -1] for part in self._responsibilities(self.energy_, self._table(X))]
+        # A row whose distances overflow is near no memory.
+        return torch.cat(parts).nan_to_num_(1.0).numpy()
 
     @property
-    def energy_(self) -> Memory:
+    def _known_energy(self) -> LearnedEnergy:
+        # Where the new cluster wins by far, the others' shares beside it would all be zero.
+        log_weights = np.log(self.counts_ - self.discount_).astype(self.memories_.dtype)
+        return Mixture(self.memories_, self.beta_, log_weights)
+
+    @property
+    def energy_(self) -> CRPMixture:
         """The learned energy: a :class:`isthmus.CRPMixture` in the units of the data."""
         dtype = self.memories_.dtype
         return CRPMixture(
@@ -333,7 +344,8 @@ class ClAMCRP(_CRPEstimator):
 
     Attributes
     ----------
-    memories_ (= cluster_centers_) : ndarray (n_clusters_, n_features), largest first
+    memories_ (= cluster_centers_) : ndarray (n_clusters_, n_features)
+        Largest first. A stream leaves them in their places and adds new ones at the end.
     counts_, weights_ : ndarray (n_clusters_,)
     beta_, rho_, alpha_, discount_, objective_ : float
     labels_, objective_trace_ : ndarray
@@ -350,8 +362,8 @@ class ClAMCRP(_CRPEstimator):
     >>> model = ClAMCRP(random_state=0).fit(X)
     >>> model.n_clusters_
     3
-    >>> model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(2)
-    array([0.01, 1.  ])
+    >>> model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(1)
+    array([0., 1.])
     """
 
     soft = False
@@ -375,6 +387,17 @@ class ClAMCRPELBO(_CRPEstimator):
     """
 
     soft = True
+
+
+def _moments(rows: Rows) -> NDArray[np.float64]:
+    """Weighted sum of squared lengths, and weighted number of known coordinates. (2,)"""
+    weights = rows.weights.double()
+    square, coordinates = weights @ rows.squares.double(), weights @ rows.coordinates().double()
+    return np.array([float(square), float(coordinates)])
+
+
+def _largest_first(clusters: Clusters) -> Clusters:
+    return clusters.select(torch.argsort(clusters.counts, descending=True, stable=True))
 
 
 def _effective_dimension(rows: Rows) -> float:

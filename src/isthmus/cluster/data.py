@@ -14,7 +14,7 @@ from torch import Tensor
 
 __all__ = ["Frame", "Rows", "distinct_rows"]
 
-BLOCK_ENTRIES = 2**18
+BLOCK_ENTRIES = 2**19
 """Entries of one block of rows: small enough to stay in a core's cache."""
 
 
@@ -49,7 +49,7 @@ class Frame:
     @classmethod
     def _of_complete(cls, X: NDArray[Any], weights: NDArray[Any]) -> Frame:
         size = max(float(X.max()), -float(X.min())) or 1.0
-        total, centre, variance = weights.sum(), 0.0, 0.0
+        total, centre, variance = weights.sum(), np.zeros(X.shape[1]), 0.0
         parts = [slice(start, start + 8192) for start in range(0, len(X), 8192)]
         for part in parts:
             centre = centre + weights[part] @ (X[part] / size) / total

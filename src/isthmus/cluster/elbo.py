@@ -14,9 +14,9 @@ from torch import Tensor
 from isthmus.cluster.base import State
 from isthmus.cluster.data import Rows
 from isthmus.cluster.parametric import ParametricEstimator
+from isthmus.cluster.settings import require_choice
 from isthmus.cluster.statistics import Parameters, Statistics, expectation
 from isthmus.errors import InvalidInputError
-from isthmus.memories.base import Memory
 from isthmus.memories.mixture import Mixture
 
 __all__ = ["ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]
@@ -98,7 +98,7 @@ def elbo_flow(
     >>> import torch
     >>> log_joint = torch.tensor([[0.3, -0.2, 0.1]])
     >>> elbo_flow(log_joint, "mirror").probabilities
-    tensor([[0.4127, 0.2503, 0.3379]])
+    tensor([[0.4123, 0.2501, 0.3376]])
     """
     if dynamics not in ("exact", "mirror", "euclidean"):
         raise InvalidInputError(
@@ -223,15 +223,13 @@ class ClAMELBO(ParametricEstimator):
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
-        if self.dynamics not in ("exact", "mirror", "euclidean"):
-            raise ValueError(
-                f"dynamics must be 'exact', 'mirror' or 'euclidean', not {self.dynamics!r}."
-            )
+        require_choice(self, "dynamics", ("exact", "mirror", "euclidean"))
 
     def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
         for start in self._initial_means(rows, generator):
             beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
-            yield self._evaluated(rows, Parameters(start.means, beta, self._initial_log_weights(rows)))
+            log_weights = self._initial_log_weights(rows)
+            yield self._evaluated(rows, Parameters(start.means, beta, log_weights))
 
     def _advance(self, rows: Rows, state: State) -> State:
         assert isinstance(state, _ELBOState)
@@ -256,7 +254,7 @@ class ClAMELBO(ParametricEstimator):
         return self._log_density_in_units(objectives, rows)
 
     @property
-    def energy_(self) -> Memory:
+    def energy_(self) -> Mixture:
         """The learned energy: a :class:`isthmus.Mixture` in the units of the data."""
         weights = self.weights_.astype(self.memories_.dtype)
         with np.errstate(divide="ignore"):

@@ -1,7 +1,8 @@
 """ClAM's loss and its exact gradient through T steps of the dynamics, by hand.
 
-Autograd would give the same (a test says so); writing the two passes out needs a third of
-the time, since every step is then four matrix products and one fused softmax derivative.
+Autograd would give the same (a test says so). Where all coordinates move, the steps need not
+visit them: the state is what is left of the row plus a mixture of memories, so its K logits
+follow from one another, and the D coordinates are needed at both ends only.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Gradient(NamedTuple):
 
 def reconstruct(task: Task, parameters: Parameters, steps: int, rate: float) -> Tensor:
     """x(T) of x <- x + rate * moving * (sum_k r_k mu_k - x). (n, D)"""
+    if _logits_suffice(task, parameters):
+        return _flow(task, parameters, steps, rate)[0]
     x = task.start
     offset, scaled = _logit_terms(parameters)
     for _ in range(steps):
@@ -79,7 +82,9 @@ def reconstruction_gradient(
     task: Task, parameters: Parameters, steps: int, rate: float
 ) -> Gradient:
     """The loss of :func:`reconstruct` and its gradient by means, beta and log-weights."""
-    means, beta = parameters.means, parameters.beta
+    if _logits_suffice(task, parameters):
+        return _gradient_by_logits(task, parameters, steps, rate)
+    means = parameters.means
     offset, scaled = _logit_terms(parameters)
     x = task.start
     states, all_shares = [], []
@@ -103,13 +108,75 @@ def reconstruction_gradient(
         by_scaled.addmm_(by_logits.T, x)
         kept = upstream - rate * pull if task.moving is not None else (1 - rate) * upstream
         upstream = torch.addmm(kept, by_logits, scaled)
-    squares = means.square().sum(1)
+    return _collected(parameters, loss, by_means, by_scaled, by_offset)
+
+
+def _collected(
+    parameters: Parameters, loss: float, by_means: Tensor, by_scaled: Tensor, by_offset: Tensor
+) -> Gradient:
+    """From derivatives by the two terms of the logits to those by the parameters in them."""
+    means, beta = parameters.means, parameters.beta
     return Gradient(
         loss,
         by_means + 2 * beta * by_scaled - 2 * beta * by_offset[:, None] * means,
-        2 * (by_scaled * means).sum() - by_offset @ squares,
+        2 * (by_scaled * means).sum() - by_offset @ means.square().sum(1),
         by_offset,
     )
+
+
+def _logits_suffice(task: Task, parameters: Parameters) -> bool:
+    n_memories, dim = parameters.means.shape
+    return task.moving is None and n_memories <= 2 * dim
+
+
+def _flow(
+    task: Task, parameters: Parameters, steps: int, rate: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The end of the dynamics, followed in the logits alone.
+
+    Returns
+    -------
+    x : Tensor (n, D)
+    shares : Tensor (T, n, K)
+        Posteriors at each step.
+    blend : Tensor (n, K)
+        x(T) = (1 - rate)^T x(0) + blend @ means.
+    """
+    offset, scaled = _logit_terms(parameters)
+    means = parameters.means
+    logits = torch.addmm(offset, task.start, scaled.T)
+    shares = logits.new_empty(steps, *logits.shape)
+    blend = torch.zeros_like(logits)
+    between = torch.addmm(offset, means, scaled.T)
+    for step in range(steps):
+        if step:
+            logits.addmm_(shares[step - 1], between, beta=1 - rate, alpha=rate)
+        torch.softmax(logits, 1, out=shares[step])
+        blend.lerp_(shares[step], rate)
+    return torch.addmm(task.start, blend, means, beta=(1 - rate) ** steps), shares, blend
+
+
+def _gradient_by_logits(task: Task, parameters: Parameters, steps: int, rate: float) -> Gradient:
+    """:func:`reconstruction_gradient` where all coordinates move."""
+    means = parameters.means
+    _, scaled = _logit_terms(parameters)
+    x, shares, blend = _flow(task, parameters, steps, rate)
+    upstream = 2 * _residual(task, x) * task.weights[:, None]
+    by_shares = rate * upstream @ means.T
+    between = scaled @ means.T
+    # Derivatives by the logits of all later steps, discounted to each step.
+    later = shares.new_zeros(steps + 1, *blend.shape)
+    by_offset = means.new_zeros(len(means))
+    for step in reversed(range(steps)):
+        by_logits = torch._softmax_backward_data(by_shares, shares[step], 1, shares.dtype)
+        by_offset += by_logits.sum(0)
+        torch.add(by_logits, later[step + 1], alpha=1 - rate, out=later[step])
+        if step:
+            by_shares.addmm_(by_logits, between, beta=1 - rate, alpha=rate)
+    crossed = rate * later[1:].flatten(0, 1).T @ shares.flatten(0, 1)
+    by_means = torch.addmm(blend.T @ upstream, crossed.T, scaled)
+    by_scaled = torch.addmm(later[0].T @ task.start, crossed, means)
+    return _collected(parameters, squared_loss(task, x), by_means, by_scaled, by_offset)
 
 
 def _logit_terms(parameters: Parameters) -> tuple[Tensor, Tensor]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 from torch import Tensor
 
 from isthmus.cluster.base import MemoryEstimator
 from isthmus.cluster.data import Rows
 from isthmus.cluster.seeding import k_means, k_means_plus_plus, random_rows
+from isthmus.cluster.settings import require_choice, require_count, require_number
 from isthmus.cluster.statistics import Parameters, Statistics, expectation
 
 __all__ = ["ParametricEstimator", "Start"]
@@ -48,30 +49,14 @@ class ParametricEstimator(MemoryEstimator):
     beta: Any
 
     def _check_settings(self, n_samples: int) -> None:
-        if not isinstance(self.n_clusters, Integral) or self.n_clusters < 1:
-            raise ValueError(f"n_clusters must be an integer above zero, not {self.n_clusters!r}.")
+        super()._check_settings(n_samples)
+        require_count(self, "n_clusters")
         if n_samples < self.n_clusters:
-            raise ValueError(
-                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}."
-            )
-        if isinstance(self.init, str) and self.init not in ("k-means", "k-means++", "random"):
-            raise ValueError(
-                f"init must be 'k-means', 'k-means++', 'random' or an array, not {self.init!r}."
-            )
-        if self.n_init != "auto" and not (isinstance(self.n_init, Integral) and self.n_init >= 1):
-            raise ValueError(f"n_init must be 'auto' or at least 1, not {self.n_init!r}.")
-        if isinstance(self.weights, str) and self.weights not in ("learned", "uniform"):
-            raise ValueError(
-                f"weights must be 'learned', 'uniform' or an array, not {self.weights!r}."
-            )
-        self._check_beta()
-
-    def _check_beta(self) -> None:
-        if isinstance(self.beta, str):
-            if self.beta not in ("auto", "learned"):
-                raise ValueError(f"beta must be 'learned' or a number, not {self.beta!r}.")
-        elif not (isinstance(self.beta, Real) and 0 < self.beta < math.inf):
-            raise ValueError(f"beta must be above zero, not {self.beta!r}.")
+            raise ValueError(f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}.")
+        require_choice(self, "init", ("k-means", "k-means++", "random"), "an array")
+        require_count(self, "n_init", "auto")
+        require_choice(self, "weights", ("learned", "uniform"), "an array")
+        require_number(self, "beta", 0, math.inf, words=("auto", "learned"))
 
     def _initial_means(self, rows: Rows, generator: np.random.RandomState) -> Iterator[Start]:
         """Seeds of each start; k-means runs all of its own and gives the best."""
@@ -173,13 +158,11 @@ class ParametricEstimator(MemoryEstimator):
         smallest = self._smallest_variance(rows)
         if not hasattr(self, "memories_"):
             self._previous = None
-            generator = np.random.RandomState(self._stream_seed())
+            generator = check_random_state(0 if self.random_state is None else self.random_state)
             few = rows.take(slice(0, max(ROWS_PER_SEED * self.n_clusters, 1000)))
             start = next(self._initial_means(few, generator))
             beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
-            self._adopt_parameters(
-                Parameters(start.means, beta, self._initial_log_weights(rows))
-            )
+            self._adopt_parameters(Parameters(start.means, beta, self._initial_log_weights(rows)))
             self.n_steps_ = 0
         parameters = self._parameters(rows.values)
         found = expectation(rows, parameters, with_labels=True)
@@ -205,11 +188,6 @@ class ParametricEstimator(MemoryEstimator):
         """Leave statistics behind that a stream can go on from, as if they were many batches."""
         self._remember(expectation(rows, self._parameters(rows.values)).scaled(1 / rows.total))
         self.n_steps_ = round(1 / SMALLEST_RATE)
-
-    def _stream_seed(self) -> int:
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return 0 if self.random_state is None else int(self.random_state.randint(2**31))
 
     def _remember(self, running: Statistics) -> None:
         self._counts = running.counts.numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,15 +38,16 @@ def save_estimator(estimator: Any, path: Path) -> None:
         "digest": _digest(content, arrays),
     }
     blob = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, metadata)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not tempfile, whose files nobody else may read, whatever the umask says.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(blob)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -71,9 +72,14 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
         )
     if metadata.get("digest") != _digest(metadata.get("content", ""), arrays):
         raise InvalidInputError(f"{path} was altered after it was saved; it is not used.")
-    content = json.loads(metadata["content"])
-    estimator = kind(**_restored(content["parameters"], arrays))
-    estimator.__dict__.update(_restored(content["state"], arrays))
+    try:
+        content = json.loads(metadata["content"])
+        estimator = kind(**_restored(content["parameters"], arrays))
+        estimator.__dict__.update(_restored(content["state"], arrays))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInputError(
+            f"{path} holds a {kind.__name__} that this version of isthmus cannot read: {error!r}."
+        ) from None
     return estimator
 
 
@@ -90,6 +96,8 @@ def _plain(values: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: str)
     """JSON for everything but numeric arrays, which go into `arrays` under a name."""
     plain: dict[str, Any] = {}
     for name, value in values.items():
+        if isinstance(value, list | tuple):
+            value = np.array(value)  # given means or weights
         if isinstance(value, np.ndarray) and value.dtype != object:
             arrays[f"{prefix}.{name}"] = value
             plain[name] = {"array": f"{prefix}.{name}"}
@@ -99,6 +107,8 @@ def _plain(values: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: str)
             plain[name] = value.item()
         elif isinstance(value, bool | int | float | str | type(None)):
             plain[name] = value
+        elif name == "_sklearn_output_config":
+            plain[name] = {"settings": dict(value)}
         elif isinstance(value, np.random.RandomState):
             raise InvalidInputError(
                 f"{name} is a random stream, which cannot be saved. Use an integer seed."
@@ -115,6 +125,8 @@ def _restored(plain: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> dict[st
             restored[name] = arrays[value["array"]]
         elif isinstance(value, dict) and "names" in value:
             restored[name] = np.array(value["names"], dtype=object)
+        elif isinstance(value, dict) and "settings" in value:
+            restored[name] = value["settings"]
         else:
             restored[name] = value
     return restored

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import gammaln
+from scipy.special import betaln, gammaln
 from torch import Tensor
 
 from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import Parameters, log_joint
 
-__all__ = ["Clusters", "House", "seat", "seat_in_order"]
+__all__ = ["Clusters", "House", "partition_log_prior", "seat", "seat_in_order"]
 
 # Rows seated together in the first pass; within a block, only rows that open clusters wait.
 BLOCK_ROWS = 1024
@@ -51,7 +52,7 @@ class House:
 
     def log_opening(self, n_clusters: int) -> float:
         """Log prior weight of a cluster that is not there yet."""
-        return math.log(max(self.alpha + n_clusters * self.discount, 1e-300))
+        return _log_opening(n_clusters, self.alpha, self.discount)
 
     def new_logits(self, rows: Rows, n_clusters: int) -> Tensor:
         """Logit of the new cluster, on the scale of :func:`log_joint`. (n,)"""
@@ -76,11 +77,14 @@ class Clusters:
     sums : Tensor (K, D)
     masses : Tensor (K, D)
         Weight of known coordinates; the counts again where nothing is missing.
+    entropy : float
+        Of the assignments that the rest is the expectation of; zero where rows sit whole.
     """
 
     counts: Tensor
     sums: Tensor
     masses: Tensor
+    entropy: float = 0.0
 
     @classmethod
     def none(cls, dim: int) -> Clusters:
@@ -143,13 +147,11 @@ class Clusters:
             into = everyone.clone()
             into[partner[mutual]] = everyone[mutual]
             _, labels = torch.unique(into, return_inverse=True)
-            size = int(labels.max()) + 1
+            empty = Clusters.none(self.sums.shape[1]).padded(int(labels.max()) + 1)
             clusters = Clusters(
-                clusters.counts.new_zeros(size).index_add(0, labels, clusters.counts),
-                clusters.sums.new_zeros(size, self.sums.shape[1]).index_add(0, labels, clusters.sums),
-                clusters.masses.new_zeros(size, self.sums.shape[1]).index_add(
-                    0, labels, clusters.masses
-                ),
+                empty.counts.index_add(0, labels, clusters.counts),
+                empty.sums.index_add(0, labels, clusters.sums),
+                empty.masses.index_add(0, labels, clusters.masses),
             )
         return clusters
 
@@ -168,25 +170,66 @@ class Clusters:
         return gains.fill_diagonal_(-torch.inf)
 
     def log_evidence(self, house: House) -> float:
-        """Log of p(rows, partition), up to terms that no partition changes."""
-        counts = self.counts
+        """Log of p(rows, partition), up to terms of the rows that no partition changes.
+
+        For soft assignments q, that of their expectations and the entropy of q: without it,
+        the posterior would not be what scores best (erratum E2).
+        """
         spread = 0.5 * house.dim / self.sums.shape[1]
         fit = house.beta**2 * self.sums.square() / (house.beta * self.masses + house.rho)
         penalty = spread * torch.log1p(self.masses * house.beta / house.rho)
-        opening = sum(house.log_opening(k) for k in range(len(self)))
-        return float((fit - penalty).sum() + _log_rising(counts, house).sum()) + opening
+        prior = partition_log_prior(self.counts, house.alpha, house.discount)
+        return float((fit - penalty).sum()) + prior + self.entropy
+
+
+def partition_log_prior(sizes: Any, alpha: float, discount: float = 0.0) -> float:
+    r"""Log-probability that a Pitman-Yor process gives to a partition.
+
+    .. math::
+        p = \frac{\prod_{k=0}^{K-1} (\alpha + k d)}{\prod_{i=0}^{n-1} (\alpha + i)}
+            \prod_k \frac{\Gamma(n_k - d)}{\Gamma(1 - d)}
+
+    Without discount it is a Chinese restaurant process, and this is the Ewens formula.
+
+    Parameters
+    ----------
+    sizes : array or Tensor (K,)
+        How many rows each cluster has; fractions, as of weighted rows, are fine, but less
+        than one row counts as one.
+    alpha, discount : float
+
+    Examples
+    --------
+    >>> import math
+    >>> from isthmus.cluster.restaurant import partition_log_prior
+    >>> round(math.exp(partition_log_prior([2, 1], alpha=1.0)), 6)  # 1/1 * 1/2 * 1/3
+    0.166667
+    """
+    counts = torch.as_tensor(sizes, dtype=torch.float64)
+    total = float(counts.sum())
+    if total == 0:
+        return 0.0
+    openings = sum(_log_opening(k, alpha, discount) for k in range(len(counts)))
+    # log Gamma(alpha) / Gamma(alpha + n), without the cancellation of a large alpha.
+    seatings = float(betaln(alpha, total) - gammaln(total))
+    return float(_log_rising(counts, discount).sum()) + openings + seatings
+
+
+def _log_opening(n_clusters: int, alpha: float, discount: float) -> float:
+    mass = alpha + n_clusters * discount
+    return math.log(mass) if mass > 0 else -math.inf
 
 
 def _log_evidence(counts: Tensor, squares: Tensor, house: House) -> Tensor:
     fit = house.beta**2 * squares / (house.beta * counts + house.rho)
     penalty = 0.5 * house.dim * torch.log1p(counts * house.beta / house.rho)
-    return fit - penalty + _log_rising(counts, house)
+    return fit - penalty + _log_rising(counts, house.discount)
 
 
-def _log_rising(counts: Tensor, house: House) -> Tensor:
+def _log_rising(counts: Tensor, discount: float) -> Tensor:
     """log Gamma(n - d) / Gamma(1 - d): the weight of a cluster that gathered n rows."""
-    excess = (counts - house.discount).clamp(min=SMALLEST_EXCESS)
-    return torch.lgamma(excess) - float(gammaln(1 - house.discount))
+    # The gamma function's pole at n = d would reward clusters for being nearly empty.
+    return torch.lgamma(counts.clamp(min=1) - discount) - float(gammaln(1 - discount))
 
 
 def seat_in_order(
@@ -234,6 +277,7 @@ def seat(rows: Rows, clusters: Clusters, house: House, soft: bool) -> Clusters:
     known = len(clusters)
     fresh = Clusters.none(rows.dim).padded(known)
     opened = Clusters.none(rows.dim)
+    entropy = 0.0
     for _, block in rows.blocks(known + rows.dim):
         logits = log_joint(block, parameters)
         new = house.new_logits(block, known)
@@ -241,8 +285,10 @@ def seat(rows: Rows, clusters: Clusters, house: House, soft: bool) -> Clusters:
         settled = block.take(~lost) if bool(lost.any()) else block
         logits = logits[~lost] if bool(lost.any()) else logits
         if soft:
-            shares = torch.softmax(torch.cat([logits, new[~lost, None]], 1), 1)[:, :known]
-            shares = shares / shares.sum(1, keepdim=True) * settled.weights[:, None]
+            shares = torch.softmax(logits, 1)
+            surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
+            entropy += float(settled.weights @ surprise)
+            shares *= settled.weights[:, None]
         else:
             shares = torch.zeros_like(logits)
             shares.scatter_(1, logits.argmax(1, keepdim=True), settled.weights[:, None])
@@ -257,7 +303,7 @@ def seat(rows: Rows, clusters: Clusters, house: House, soft: bool) -> Clusters:
             torch.cat([fresh.sums, opened.sums]),
             torch.cat([fresh.masses, opened.masses]),
         )
-    return fresh.select(fresh.counts > 1e-6)
+    return replace(fresh.select(fresh.counts > 1e-6), entropy=entropy)
 
 
 def _with_shares(clusters: Clusters, rows: Rows, shares: Tensor) -> Clusters:

@@ -12,11 +12,10 @@ from isthmus.dynamics.chains import Chains
 from isthmus.dynamics.metropolis import MetropolisState, standard_normal
 from isthmus.dynamics.progress import progress_bar
 from isthmus.dynamics.samplers import Langevin, Sampler
-from isthmus.dynamics.settings import as_count
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import Memory, generator_for
-from isthmus.validation import as_points
+from isthmus.validation import as_count, as_points
 
 __all__ = ["Chains", "sample", "sample_chains"]
 
@@ -168,8 +167,6 @@ def _starting_points(
     energy: Energy, init: Tensor | None, chains: int, seed: int | torch.Generator
 ) -> tuple[Tensor, torch.Generator]:
     """One point for each chain, (chains, D), and the random stream that goes on from there."""
-    if not isinstance(seed, torch.Generator):
-        seed = as_count(seed, "seed", at_least=0)
     if init is not None:
         if init.ndim == 2 and init.shape[0] != chains:
             raise ShapeError(

@@ -25,8 +25,9 @@ from isthmus.dynamics.metropolis import (
     standard_normal,
     start,
 )
-from isthmus.dynamics.settings import as_count, settle_positive
+from isthmus.dynamics.settings import settle_positive
 from isthmus.energy import Energy
+from isthmus.validation import as_count
 
 __all__ = ["HMC", "MALA", "Info", "Langevin", "Sampler"]
 

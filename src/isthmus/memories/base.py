@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from isthmus.attend import Attention, Metric, attend, attention_logits
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_mask, as_points, require_finite
+from isthmus.validation import as_count, as_mask, as_points, require_finite
 
 __all__ = ["GaussianMemory", "Memory", "generator_for"]
 
@@ -21,7 +21,7 @@ def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Ge
     """A random stream of its own for `seed`; a generator is used as it is."""
     if isinstance(seed, torch.Generator):
         return seed
-    return torch.Generator(device=device).manual_seed(int(seed))
+    return torch.Generator(device=device).manual_seed(as_count(seed, "seed", at_least=0))
 
 
 class Memory(Energy):
@@ -269,8 +269,7 @@ class GaussianMemory(Memory):
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw n indices in proportion to `weights`, however many weights there are."""
-    if n < 0:
-        raise InvalidInputError(f"n must be at least zero, not {n}.")
+    n = as_count(n, "n", at_least=0)
     total = weights.double().cumsum(0)
     where = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
     chosen = torch.searchsorted(total, where * total[-1], right=True)

@@ -1,0 +1,365 @@
+"""Learned memories: where new ones open, how posteriors are reached, and a tour on a plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
+from isthmus.cluster.elbo import Dynamics, elbo_flow
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures.landscape_2d import draw_energy, draw_memories
+from isthmus.figures.style import (
+    CURVE,
+    DEPTH,
+    INK,
+    MUTED,
+    PAPER,
+    RULE,
+    grid_points,
+    heading,
+    new_figure,
+    panels,
+    styled,
+    to_array,
+)
+from isthmus.memories.crp import CRPMixture
+from isthmus.memories.mixture import Mixture
+
+__all__ = ["clustering_tour", "elbo_dynamics", "elbo_trace", "memory_creation"]
+
+# Green always means "new". It is Okabe and Ito's, as are the colours of clusters.
+NEW = "#009e73"
+CLUSTERS = (CURVE, "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
+NEWNESS = LinearSegmentedColormap.from_list("newness", [PAPER, "#e3f4ee", "#b5e1d2", "#7fcab1"])
+FLOOR = 1e-12
+
+
+@styled
+def memory_creation(
+    means: Any,
+    counts: Any,
+    *,
+    beta: float,
+    rho: float,
+    alphas: Sequence[float],
+    reach: float | None = None,
+    resolution: int = 241,
+) -> Figure:
+    """Draw the energy of a finite mixture and of CRP mixtures that may open new memories.
+
+    Dark is low. Where the new cluster has the largest responsibility, so that a datum there
+    would become a memory, the panel is hatched green.
+
+    Parameters
+    ----------
+    means : array or Tensor (K, 2)
+    counts : array or Tensor (K,)
+        How many data each memory stands for.
+    beta, rho : float
+        As in :class:`isthmus.CRPMixture`.
+    alphas : sequence of float
+        How readily new memories open: a panel each.
+    reach : float, optional
+        The panels show [-reach, reach]^2. Default: half as far again as the farthest mean.
+
+    Examples
+    --------
+    >>> options = {"beta": 2.0, "rho": 0.2, "alphas": [0.1, 10.0], "resolution": 21}
+    >>> len(memory_creation([[-1.0, 0.0], [1.0, 0.0]], [5.0, 5.0], **options).axes)
+    3
+    """
+    if not alphas:
+        raise InvalidInputError("alphas is empty; pass at least one to draw.")
+    marks, weights = to_array(means), to_array(counts)
+    reach = reach or 1.5 * float(np.abs(marks).max())
+    finite = Mixture(marks, beta=beta, log_weights=np.log(weights))
+    figure, grid = panels(1 + len(alphas), columns=3, panel_height=4.15, sharex=True, sharey=True)
+    _draw_creation_panel(grid[0], finite, marks, reach, resolution)
+    note = "Every point of the plane rolls down to one of the memories that are there."
+    heading(grid[0], "Finite mixture (ClAM)", note)
+    for axes, alpha in zip(grid[1:], alphas, strict=True):
+        growing = CRPMixture(marks, weights, beta=beta, rho=rho, alpha=alpha)
+        share = _draw_creation_panel(axes, growing, marks, reach, resolution)
+        _draw_new_region(axes, growing, reach, resolution)
+        note = f"A datum in the hatched part, {share:.0%} of this square, opens a memory."
+        heading(axes, f"CRP mixture, α = {alpha:g}", note)
+    for axes in grid:
+        axes.set(xlabel="x₁", ylabel="x₂")
+        axes.label_outer()
+    return figure
+
+
+def _draw_creation_panel(
+    axes: Axes,
+    energy: Mixture | CRPMixture,
+    marks: NDArray[Any],
+    reach: float,
+    resolution: int,
+) -> float:
+    """Fill one panel; return the share of it where the new cluster wins."""
+    draw_energy(axes, energy, reach, resolution)
+    draw_memories(axes, marks)
+    if isinstance(energy, Mixture):
+        return 0.0
+    return float((_newness(energy, reach, resolution)[2] > 0).mean())
+
+
+def _newness(
+    energy: CRPMixture, reach: float, resolution: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """A grid, and on it the log-odds of a new memory against the best known one."""
+    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    shares = to_array(energy.responsibilities(points.reshape(-1, 2)))
+    logs = np.log(np.maximum(shares, 1e-300))
+    return x, y, (logs[:, -1] - logs[:, :-1].max(1)).reshape(x.shape)
+
+
+def _draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> None:
+    x, y, odds = _newness(energy, reach, resolution)
+    if odds.max() <= 0:
+        return
+    region = axes.contourf(x, y, odds, [0, max(odds.max(), 1e-9)], colors="none").get_paths()[0]
+    # Lines of our own: the colour of matplotlib's hatches is set in one way or another by version.
+    shifts = np.arange(-2 * reach, 2 * reach, reach / 12)
+    lines = [[(-reach, shift - reach), (reach, shift + reach)] for shift in shifts]
+    hatching = LineCollection(lines, colors=NEW, linewidths=0.9, alpha=0.55)
+    axes.add_collection(hatching, autolim=False)
+    hatching.set_clip_path(region, axes.transData)
+    axes.contour(x, y, odds, [0], colors=[NEW], linewidths=1.6)
+
+
+def elbo_trace(
+    log_joint: Tensor,
+    dynamics: Dynamics,
+    start: Tensor,
+    *,
+    steps: int,
+    step_size: float = 0.5,
+) -> Tensor:
+    """Follow the largest error of the assignment probabilities, step by step.
+
+    Parameters
+    ----------
+    log_joint : Tensor (K,)
+    start : Tensor (S, K)
+        Logits to start from.
+
+    Returns
+    -------
+    Tensor (steps + 1, S)
+    """
+    target = log_joint.expand_as(start)
+    posterior = torch.softmax(target, -1)
+    logits, errors = start, []
+    for _ in range(steps + 1):
+        errors.append((torch.softmax(logits, -1) - posterior).abs().amax(-1))
+        logits = elbo_flow(
+            target, dynamics, start=logits, step_size=step_size, tol=0.0, max_steps=1
+        ).logits
+    return torch.stack(errors)
+
+
+@styled
+def elbo_dynamics(
+    log_joint: Any, sizes: Sequence[float] = (0.0, 5.0, 10.0, 20.0), *, steps: int = 3000
+) -> Figure:
+    """Draw how far assignment probabilities are from the posterior, step by step.
+
+    The logits of one datum start at zero, and at ever larger values that favour its least
+    probable memory. The mirror flow and the one exact step do not care; the Euclidean flow
+    of the paper stalls, for its metric vanishes where a probability is close to one.
+
+    Parameters
+    ----------
+    log_joint : array or Tensor (K,)
+        log p(x, z = k) of the datum.
+    sizes : sequence of float
+        How large the starting logit is.
+    steps : int
+        How many steps to draw, of size 0.5.
+
+    Examples
+    --------
+    >>> len(elbo_dynamics([0.0, -1.0, -2.0], steps=10).axes)
+    2
+    """
+    joint = torch.as_tensor(to_array(log_joint))
+    if joint.ndim != 1 or len(joint) < 2:
+        raise ShapeError(f"log_joint must be (K,) with K of 2 or more, not {tuple(joint.shape)}.")
+    start = joint.new_zeros(len(sizes), len(joint))
+    start[:, int(joint.argmin())] = torch.as_tensor(sizes, dtype=joint.dtype)
+    figure = new_figure(4.2, gap=0.06)
+    mirror, euclidean = figure.subplots(1, 2, sharey=True)
+    shades = DEPTH(np.linspace(0.45, 1.0, len(sizes)))
+    for axes, dynamics in ((mirror, "mirror"), (euclidean, "euclidean")):
+        shown = min(steps, 45) if dynamics == "mirror" else steps
+        errors = to_array(elbo_trace(joint, dynamics, start, steps=shown))  # type: ignore[arg-type]
+        for size, shade, error in zip(sizes, shades, errors.T, strict=True):
+            reached = np.flatnonzero(error <= FLOOR)
+            end = reached[0] + 1 if len(reached) else len(error)
+            axes.plot(
+                np.arange(end),
+                np.maximum(error[:end], FLOOR),
+                color=shade,
+                lw=2.2,
+                label=f"{size:g}",
+            )
+        axes.set(xlabel="steps", yscale="log", ylim=(FLOOR, 3.0), xlim=(0, shown))
+        axes.grid(axis="y", color=RULE, lw=0.6)
+        axes.set_axisbelow(True)
+    mirror.set_ylabel("distance of q from the posterior")
+    mirror.plot([0, 1], [float(to_array(_first_error(joint, start))), FLOOR], color=INK, lw=1.6)
+    mirror.annotate(
+        "exact: one step",
+        (0.55, 10 ** (0.55 * math.log10(FLOOR))),
+        xytext=(9, -20),
+        textcoords="offset points",
+        fontsize=9,
+    )
+    heading(
+        mirror,
+        "Exact step and mirror flow",
+        "One step; or the same few from anywhere, halving the error in each.",
+        characters=70,
+        lines=1,
+    )
+    heading(
+        euclidean,
+        "Euclidean flow (the paper's)",
+        "Stalls where it starts almost certain of the wrong memory.",
+        characters=70,
+        lines=1,
+    )
+    euclidean.legend(
+        title="starting logit", frameon=False, fontsize=9, title_fontsize=9, loc="lower right"
+    )
+    return figure
+
+
+def _first_error(joint: Tensor, start: Tensor) -> Tensor:
+    """The error at the farthest start."""
+    return (torch.softmax(start, -1) - torch.softmax(joint, -1)).abs().amax()
+
+
+@styled
+def clustering_tour(
+    model: ClAMCRP | ClAMCRPELBO, points: Any, strangers: Any, *, resolution: int = 201
+) -> Figure:
+    """Draw what a fitted clusterer knows: memories, posteriors, gaps filled, and what is new.
+
+    Parameters
+    ----------
+    model : ClAMCRP or ClAMCRPELBO
+        Fitted to `points`.
+    points : array (N, 2)
+        NaN marks an unknown value.
+    strangers : array (M, 2)
+        Points that the model has not seen.
+    """
+    rows, news = to_array(points), to_array(strangers)
+    if rows.ndim != 2 or rows.shape[1] != 2 or news.shape[1:] != (2,):
+        raise ShapeError("points and strangers must be (N, 2) and (M, 2).")
+    complete = ~np.isnan(rows).any(1)
+    shown = np.concatenate([rows[complete], news])
+    margin = 0.08 * np.ptp(shown, axis=0)
+    lower, upper = shown.min(0) - margin, shown.max(0) + margin
+    figure, grid = panels(3, columns=3, panel_height=4.1, sharex=True, sharey=True)
+    _draw_given(grid[0], rows, complete)
+    _draw_learned(grid[1], model, rows, complete)
+    _draw_newness(grid[2], model, rows[complete], news, (lower, upper), resolution)
+    for axes in grid:
+        axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), xlabel="x₁", ylabel="x₂")
+        axes.set_box_aspect(1)
+        axes.label_outer()
+    gaps = int((~complete).sum())
+    heading(
+        grid[0],
+        "Given",
+        f"{len(rows)} rows, in {gaps} of them one value unknown (ticks); no number of clusters.",
+    )
+    heading(
+        grid[1],
+        f"Learned: {model.n_clusters_} memories",
+        "Pale where the posterior is unsure; rings are rows whose gap was filled.",
+    )
+    heading(
+        grid[2], "Novelty", "Probability of belonging to no known memory; lines at 0.1, 0.5, 0.9."
+    )
+    return figure
+
+
+def _draw_given(axes: Axes, rows: NDArray[Any], complete: NDArray[Any]) -> None:
+    axes.plot(*rows[complete].T, "o", color=MUTED, ms=3.4, mew=0, alpha=0.75)
+    first_known = rows[~complete & ~np.isnan(rows[:, 0]), 0]
+    second_known = rows[~complete & ~np.isnan(rows[:, 1]), 1]
+    style: dict[str, Any] = {"color": INK, "lw": 1.0, "alpha": 0.8}
+    axes.vlines(first_known, 0, 0.045, transform=axes.get_xaxis_transform(), **style)
+    axes.hlines(second_known, 0, 0.045, transform=axes.get_yaxis_transform(), **style)
+
+
+def _draw_learned(
+    axes: Axes, model: ClAMCRP | ClAMCRPELBO, rows: NDArray[Any], complete: NDArray[Any]
+) -> None:
+    colours = _paled(model.predict_proba(rows))
+    known = rows[complete]
+    axes.scatter(known[:, 0], known[:, 1], s=15, c=colours[complete], linewidths=0, zorder=2)
+    filled = model.complete(rows[~complete])
+    axes.scatter(
+        filled[:, 0],
+        filled[:, 1],
+        s=26,
+        facecolors=PAPER,
+        edgecolors=colours[~complete],
+        linewidths=1.5,
+        zorder=3,
+    )
+    draw_memories(axes, to_array(model.memories_), size=8)
+
+
+def _paled(posteriors: NDArray[Any]) -> NDArray[Any]:
+    """The colour of each row's best memory, faded to grey as its probability falls. (n, 3)"""
+    best, n_memories = posteriors.argmax(1), posteriors.shape[1]
+    palette = np.array([to_rgb(CLUSTERS[k % len(CLUSTERS)]) for k in range(n_memories)])
+    unsure = 1 / min(n_memories, 2)
+    sure = ((posteriors.max(1) - unsure) / max(1 - unsure, 1e-9)).clip(0.0, 1.0)[:, None]
+    faint = 0.12 * palette[best] + 0.88 * np.array(to_rgb("#d9dee3"))
+    mixed: NDArray[Any] = sure * palette[best] + (1 - sure) * faint
+    return mixed
+
+
+def _draw_newness(
+    axes: Axes,
+    model: ClAMCRP | ClAMCRPELBO,
+    known: NDArray[Any],
+    strangers: NDArray[Any],
+    window: tuple[NDArray[Any], NDArray[Any]],
+    resolution: int,
+) -> None:
+    x, y, points = grid_points(*window, resolution)
+    newness = model.novelty(points.reshape(-1, 2)).reshape(x.shape)
+    axes.contourf(x, y, newness, np.linspace(0, 1, 11), cmap=NEWNESS)
+    axes.contour(x, y, newness, [0.1, 0.5, 0.9], colors=[NEW], linewidths=[0.8, 1.8, 0.8])
+    axes.plot(*known.T, "o", color=MUTED, ms=2.4, mew=0, alpha=0.45)
+    axes.plot(*strangers.T, "X", color=INK, ms=8, mec=PAPER, mew=0.8, zorder=5)
+    for place, chance in zip(strangers, model.novelty(strangers), strict=True):
+        axes.annotate(
+            f"{chance:.2f}",
+            place,
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            fontweight="bold",
+            zorder=6,
+        )

@@ -1,0 +1,219 @@
+"""ClAM: memories that descend the loss of their own dynamics, from k-means on."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from scipy.integrate import trapezoid
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+
+from isthmus.cluster import ClAM, clam
+from isthmus.memories.vmf import VonMisesFisherMixture
+
+
+def naive_loss(x, means, beta, weights, steps=10, rate=0.1):
+    """Mean squared distance between where rows began and where the dynamics left them.
+
+    NaN begins at its column's mean and is not judged.
+    """
+    state = np.where(np.isnan(x), np.nanmean(x, 0), x)
+    for _ in range(steps):
+        away = means[None] - state[:, None]
+        shares = special.softmax(np.log(weights) - beta * (away**2).sum(2), 1)
+        state = state + rate * (shares[..., None] * away).sum(1)
+    return np.nansum((state - x) ** 2, 1).mean()
+
+
+def test_the_objective_is_the_loss_of_the_dynamics(overlapping):
+    x = 40 * overlapping
+    model = ClAM(3, n_steps=7, rate=0.2, random_state=0).fit(x)
+    expected = naive_loss(x, model.memories_, model.beta_, model.weights_, steps=7, rate=0.2)
+    assert model.objective_ == pytest.approx(expected, rel=1e-9)
+
+
+def test_training_lowers_the_objective_below_that_of_k_means(overlapping):
+    model = ClAM(3, random_state=0).fit(overlapping)
+    seeds = KMeans(3, n_init=10, random_state=0).fit(overlapping)
+    at_k_means = naive_loss(overlapping, seeds.cluster_centers_, model.beta_, model.weights_)
+    assert model.objective_trace_[0] == pytest.approx(at_k_means, rel=1e-3)
+    assert model.objective_ < 0.99 * at_k_means
+    inner_variance = seeds.inertia_ / overlapping.size
+    assert model.beta_ == pytest.approx(0.5 / inner_variance, rel=1e-3)
+
+
+@pytest.mark.parametrize("schedule", ["fixed", "annealed", "learned"])
+@pytest.mark.parametrize("objective", ["reconstruction", "masked"])
+def test_the_objective_is_never_worse_than_that_of_the_start(overlapping, objective, schedule):
+    # A learning rate this high spoils every update; the candidate that k-means gave remains.
+    wild = ClAM(3, objective=objective, schedule=schedule, learning_rate=30.0, max_iter=30)
+    wild.set_params(random_state=0).fit(overlapping)
+    assert wild.objective_ <= wild.objective_trace_[0]
+    assert wild.objective_trace_[1] > wild.objective_trace_[0]
+    seeds = KMeans(3, n_init=10, random_state=0).fit(overlapping)
+    assert adjusted_rand_score(wild.labels_, seeds.labels_) > 0.95
+
+
+def betas_used(monkeypatch, model, x):
+    used = []
+
+    def spy(task, parameters, steps, rate):
+        used.append(parameters.beta)
+        return original(task, parameters, steps, rate)
+
+    original = clam.reconstruction_gradient
+    monkeypatch.setattr(clam, "reconstruction_gradient", spy)
+    model.fit(x)
+    return np.array(used) / model._scale**2
+
+
+def test_a_fixed_beta_stays(monkeypatch, overlapping):
+    used = betas_used(monkeypatch, ClAM(3, beta=0.6, random_state=0), overlapping)
+    np.testing.assert_allclose(used, 0.6)
+
+
+def test_an_annealed_beta_rises_from_a_tenth(monkeypatch, overlapping):
+    model = ClAM(3, beta=0.6, schedule="annealed", random_state=0)
+    used = betas_used(monkeypatch, model, overlapping)
+    assert used[0] == pytest.approx(0.06)
+    assert used[100] == pytest.approx(0.6 * 0.1**0.5)
+    assert used[-1] == pytest.approx(0.6)
+    assert (np.diff(used) >= -1e-12).all()
+    assert model.beta_ == pytest.approx(0.6)
+
+
+def test_a_learned_beta_moves_to_a_lower_objective(monkeypatch, overlapping):
+    model = ClAM(3, schedule="learned", tol=0.02, random_state=0)
+    used = betas_used(monkeypatch, model, overlapping)
+    fixed = ClAM(3, random_state=0).fit(overlapping)
+    assert used[0] == pytest.approx(fixed.beta_)
+    assert abs(np.log(model.beta_ / fixed.beta_)) > 0.01
+    assert model.objective_ < fixed.objective_
+
+
+def test_any_coordinate_may_be_hidden_and_one_always_is():
+    # Unlike the original, which never hides the first and hides nothing below five features.
+    model = ClAM(2, objective="masked", mask_fraction=0.2)
+    model._noise = torch.Generator().manual_seed(0)
+    hidden = model._mask(torch.zeros(4000, 4, dtype=torch.float64)).numpy()
+    assert set(np.unique(hidden)) == {0.0, 1.0}
+    assert hidden.sum(1).min() == 1
+    # A fifth each, and where chance hides none, one of four.
+    np.testing.assert_allclose(hidden.mean(0), 0.2 + 0.8**4 / 4, atol=0.03)
+
+
+def test_the_masked_objective_is_another_one(overlapping):
+    settings = {"mask_fraction": 0.3, "tol": 0.02, "random_state": 0}
+    model = ClAM(3, objective="masked", **settings).fit(overlapping)
+    assert model.objective_ < model.objective_trace_[0]
+    # Some coordinates are judged, but they have to be guessed.
+    whole = ClAM(3, random_state=0).fit(overlapping)
+    assert whole.objective_ < model.objective_
+    again = ClAM(3, objective="masked", **settings).fit(overlapping)
+    np.testing.assert_array_equal(again.memories_, model.memories_)
+
+
+def test_mini_batches_learn_too(monkeypatch, overlapping):
+    sizes = []
+
+    def spy(task, parameters, steps, rate):
+        sizes.append(len(task.weights))
+        return original(task, parameters, steps, rate)
+
+    original = clam.reconstruction_gradient
+    monkeypatch.setattr(clam, "reconstruction_gradient", spy)
+    model = ClAM(3, batch_size=40, random_state=0).fit(overlapping)
+    assert sorted(set(sizes)) == [30, 40]
+    whole = ClAM(3, random_state=0).fit(overlapping)
+    assert model.objective_ < model.objective_trace_[0]
+    np.testing.assert_allclose(model.objective_, whole.objective_, rtol=0.02)
+
+
+def test_given_weights_stay_and_decide(blobs):
+    model = ClAM(3, init=[[0, 0], [8, 0], [0, 8]], weights=[8.0, 1.0, 1.0]).fit(blobs)
+    np.testing.assert_allclose(model.weights_, [0.8, 0.1, 0.1])
+    middle = model.memories_[:2].mean(0, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(middle)[0, :2], [8 / 9, 1 / 9], rtol=1e-6)
+    np.testing.assert_allclose(ClAM(3).fit(blobs).weights_, np.full(3, 1 / 3))
+
+
+def test_learned_weights_lower_the_objective():
+    x = make_blobs([120, 20, 20], centers=[[0, 0], [3, 0], [0, 3]], random_state=0)[0]
+    uniform = ClAM(3, random_state=0).fit(x)
+    learned = ClAM(3, weights="learned", random_state=0).fit(x)
+    assert np.ptp(learned.weights_) > 0.01
+    assert learned.weights_.sum() == pytest.approx(1)
+    assert learned.objective_ < uniform.objective_
+
+
+def test_missing_values_are_not_judged(with_gaps):
+    model = ClAM(3, tol=0.02, random_state=0).fit(with_gaps)
+    expected = naive_loss(with_gaps, model.memories_, model.beta_, model.weights_)
+    assert model.objective_ == pytest.approx(expected, rel=1e-9)
+    assert model.objective_ < model.objective_trace_[0]
+
+
+@pytest.fixture
+def directions():
+    """Unit vectors about three axes, and what they are about. (120, 5), (120,)."""
+    labels = np.arange(120) % 3
+    rows = 6 * np.eye(5)[labels] + np.random.default_rng(0).normal(size=(120, 5))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
+
+
+def test_vmf_clusters_directions_whatever_their_lengths(directions):
+    x, labels = directions
+    lengths = np.geomspace(1e-30, 1e30, len(x))[:, None]
+    model = ClAM(3, likelihood="vmf", random_state=0).fit(x)
+    assert adjusted_rand_score(labels, model.labels_) == 1
+    np.testing.assert_allclose(np.linalg.norm(model.memories_, axis=1), 1)
+    stretched = ClAM(3, likelihood="vmf", random_state=0).fit(lengths * x)
+    np.testing.assert_allclose(stretched.memories_, model.memories_, atol=1e-8)
+    np.testing.assert_array_equal(stretched.predict(x), model.labels_)
+    single = (1e-30 * x).astype(np.float32)
+    np.testing.assert_array_equal(model.predict(single), model.labels_)
+
+
+def test_vmf_learns_a_mixture_on_the_sphere(directions):
+    x, _ = directions
+    model = ClAM(3, likelihood="vmf", beta=4.0, random_state=0).fit(x)
+    assert isinstance(model.energy_, VonMisesFisherMixture)
+    assert float(model.energy_.beta) == pytest.approx(8.0)  # on the sphere 2 beta mu.x
+    cosines = x @ model.memories_.T
+    expected = special.softmax(8.0 * cosines + np.log(model.weights_), 1)
+    np.testing.assert_allclose(model.predict_proba(x), expected, atol=1e-9)
+    drawn, labels = model.sample(50)
+    np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1)
+    np.testing.assert_array_equal(labels, model.predict(drawn))
+
+
+def test_vmf_densities_integrate_to_one_on_the_circle():
+    angles = np.random.default_rng(0).normal(size=80) * 0.3 + np.repeat([0.0, 2.5], 40)
+    x = np.stack([np.cos(angles), np.sin(angles)], 1)
+    model = ClAM(2, likelihood="vmf", weights=[0.7, 0.3], random_state=0).fit(x)
+    grid = np.linspace(0, 2 * np.pi, 2001)
+    density = np.exp(model.score_samples(np.stack([np.cos(grid), np.sin(grid)], 1)))
+    assert trapezoid(density, grid) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("dim", [2000, 10_000])
+def test_vmf_densities_are_finite_in_thousands_of_dimensions(dim):
+    generator = np.random.default_rng(0)
+    labels = np.arange(24) % 2
+    x = generator.normal(size=(2, dim))[labels] + 0.3 * generator.normal(size=(24, dim))
+    model = ClAM(2, likelihood="vmf", max_iter=20, random_state=0).fit(x)
+    assert adjusted_rand_score(labels, model.labels_) == 1
+    scores = model.score_samples(x)
+    assert np.isfinite(scores).all()
+    # Near a memory, rows are far more probable than under a uniform distribution.
+    log_area = np.log(2) + 0.5 * dim * np.log(np.pi) - special.gammaln(0.5 * dim)
+    assert (scores > -log_area + 0.1 * dim).all()
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan])
+def test_vmf_refuses_rows_without_a_direction(directions, bad):
+    x = directions[0].copy()
+    x[3] = bad
+    with pytest.raises(ValueError, match="directions"):
+        ClAM(3, likelihood="vmf").fit(x)

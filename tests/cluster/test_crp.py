@@ -1,0 +1,211 @@
+"""ClAM+CRP and ClAM+CRP+ELBO: as many memories as the data ask for."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import trapezoid
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+
+import isthmus as ist
+from isthmus.cluster import ClAMCRP, crp
+from isthmus.cluster.restaurant import partition_log_prior
+
+ALPHAS = (1e-300, 1e-12, 1.0, 1e6, 1e12)
+
+
+def test_everything_is_chosen_by_itself(make_crp, blobs):
+    model = make_crp()
+    for name in ("alpha", "discount", "beta", "rho"):
+        assert getattr(model, name) == "auto"
+    model.fit(blobs)
+    assert model.n_clusters_ == 3
+    assert adjusted_rand_score(np.arange(90) // 30, _sorted_labels(model, blobs)) == 1
+    assert model.alpha_ == 1.0
+    assert model.discount_ == 0.0
+    # The energy has the variance that is found inside the clusters, here one.
+    assert 0.5 / model.beta_ == pytest.approx(1.0, rel=0.3)
+
+
+def _sorted_labels(model, rows):
+    """Labels of rows in the order of the clusters they were drawn from."""
+    centres = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
+    true = ((rows[:, None] - centres) ** 2).sum(2).argmin(1)
+    return model.predict(rows)[np.argsort(true, kind="stable")]
+
+
+@pytest.mark.parametrize("n_clusters", [2, 4, 7])
+def test_there_is_no_given_number_of_memories(make_crp, n_clusters):
+    centres = 10 * np.eye(n_clusters)
+    x, labels = make_blobs([25] * n_clusters, centers=centres, random_state=0)
+    model = make_crp().fit(x)
+    assert model.n_clusters_ == n_clusters
+    assert adjusted_rand_score(labels, model.labels_) == 1
+    assert model.memories_.shape == (n_clusters, n_clusters)
+    assert (np.diff(model.counts_) <= 1e-9).all()  # largest first
+    np.testing.assert_allclose(model.weights_, model.counts_ / 25 / n_clusters)
+
+
+def test_counts_are_those_of_the_rows(make_crp, blobs):
+    weights = np.random.default_rng(0).uniform(0.5, 2, 90)
+    model = make_crp().fit(blobs, sample_weight=weights)
+    assert model.counts_.sum() == pytest.approx(weights.sum())
+    expected = np.bincount(model.labels_, weights)
+    np.testing.assert_allclose(model.counts_, expected, rtol=1e-3)
+
+
+def test_memories_are_posterior_means_about_the_centre(blobs, make_crp):
+    model = make_crp(beta=0.5, rho=0.05).fit(blobs)
+    centre = blobs.mean(0)
+    for label, memory in enumerate(model.memories_):
+        own = blobs[model.labels_ == label]
+        shrunk = 0.5 * len(own) / (0.5 * len(own) + 0.05)
+        np.testing.assert_allclose(memory, centre + shrunk * (own.mean(0) - centre), atol=1e-3)
+
+
+def test_the_objective_is_minus_the_log_evidence_per_row(blobs):
+    model = ClAMCRP(beta=0.5, rho=0.05, alpha=2.0, discount=0.3, random_state=0).fit(blobs)
+    inside = (blobs - blobs.mean(0)) / model._scale
+    beta, rho = 0.5 * model._scale**2, 0.05 * model._scale**2
+    evidence = partition_log_prior(np.bincount(model.labels_), 2.0, 0.3)
+    for label in range(model.n_clusters_):
+        own = inside[model.labels_ == label]
+        covariance = np.eye(len(own)) / (2 * beta) + 1 / (2 * rho)
+        normal = stats.multivariate_normal(np.zeros(len(own)), covariance)
+        evidence += normal.logpdf(own.T).sum()
+    evidence += beta * (inside**2).sum() - inside.size / 2 * math.log(beta / math.pi)
+    assert model.objective_ == pytest.approx(-evidence / 90, rel=1e-9)
+    assert model.objective_ == model.objective_trace_[-1]
+
+
+@pytest.mark.parametrize("rho", ["auto", 0.05])
+def test_no_memory_is_created_as_alpha_vanishes_and_more_as_it_grows(make_crp, blobs, rho):
+    # The first row has nobody to join, so there is one.
+    found = [
+        make_crp(alpha=alpha, beta=0.5, rho=rho, min_cluster_size=0).fit(blobs).n_clusters_
+        for alpha in ALPHAS
+    ]
+    assert found[0] == 1
+    assert found[2] == 3
+    assert found == sorted(found)
+    assert found[-1] > 80
+
+
+def test_a_discount_opens_more_memories(make_crp):
+    x = np.random.default_rng(0).normal(size=(150, 2))
+    settings = {"alpha": 0.1, "beta": 1.0, "rho": 0.5, "min_cluster_size": 0}
+    found = [make_crp(discount=d, **settings).fit(x).n_clusters_ for d in (0.0, 0.5, 0.95)]
+    assert found == sorted(found)
+    assert found[-1] > found[0]
+
+
+def test_as_printed_far_too_many_memories_are_opened(make_crp):
+    # Erratum E8: in 13 dimensions the new cluster's term is inflated millions of times.
+    x, labels = make_blobs(150, 13, centers=3, center_box=(-10, 10), random_state=3)
+    rules = {"beta": 0.5, "rho": 0.01, "min_cluster_size": 0}
+    model = make_crp(**rules).fit(x)
+    assert adjusted_rand_score(labels, model.labels_) == 1
+    assert make_crp(**rules, normalized=False).fit(x).n_clusters_ > 10 * model.n_clusters_
+
+
+def test_a_cluster_at_the_origin_is_not_taken_for_a_new_one(make_crp):
+    # Erratum E10: rows of the middle cluster flow to the origin, where "new" sits too.
+    around = np.array([[0, 0], [9, 0], [-9, 0], [0, 9], [0, -9]])
+    x = np.repeat(around, 30, 0) + np.random.default_rng(1).normal(size=(150, 2))
+    x -= x.mean(0)
+    model = make_crp().fit(x)
+    assert model.n_clusters_ == 5
+    middle = x[:30]
+    assert len(set(model.predict(middle))) == 1
+    nearest = model.memories_[model.predict([[0.0, 0.0]])[0]]
+    assert np.linalg.norm(nearest) < 0.5
+    assert model.novelty(middle).max() < 0.5
+    retrieved = ist.retrieve(model.energy_, middle).state.numpy()
+    assert np.linalg.norm(retrieved, axis=1).max() < 0.5
+
+
+def test_novelty_tells_known_from_unknown(make_crp, blobs):
+    model = make_crp().fit(blobs)
+    assert model.novelty(model.memories_).max() < 0.05
+    far = model.memories_ + 30.0
+    assert model.novelty(far).min() > 0.99
+
+
+def test_novelty_is_the_posterior_of_the_new_cluster(make_crp, blobs):
+    model = make_crp(alpha=3.0, discount=0.4).fit(blobs)
+    x = np.random.default_rng(2).uniform(-5, 12, (40, 2))
+    known = [
+        stats.multivariate_normal(m, np.eye(2) / (2 * model.beta_)).pdf(x) * (n - 0.4)
+        for m, n in zip(model.memories_, model.counts_, strict=True)
+    ]
+    wide = np.eye(2) * (1 / (2 * model.beta_) + 1 / (2 * model.rho_))
+    prior = stats.multivariate_normal(blobs.mean(0), wide)
+    new = (3.0 + 0.4 * model.n_clusters_) * prior.pdf(x)
+    np.testing.assert_allclose(model.novelty(x), new / (sum(known) + new), atol=1e-9)
+    np.testing.assert_allclose(model.predict_proba(x), (np.array(known) / sum(known)).T, atol=1e-9)
+    total = model.counts_.sum() + 3.0
+    np.testing.assert_allclose(model.score_samples(x), np.log((sum(known) + new) / total))
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_density_integrates_to_one(make_crp, blobs, normalized):
+    model = make_crp(normalized=normalized, discount=0.2).fit(blobs)
+    assert isinstance(model.energy_, ist.CRPMixture)
+    axis = np.linspace(-60, 70, 401)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    density = np.exp(model.score_samples(grid)).reshape(401, 401)
+    assert trapezoid(trapezoid(density, axis), axis) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_same_seed_finds_the_same_in_any_order_of_rows(make_crp, overlapping):
+    model = make_crp(n_init=2).fit(overlapping)
+    order = np.random.default_rng(5).permutation(len(overlapping))
+    other = make_crp(n_init=2).fit(overlapping[order])
+    np.testing.assert_array_equal(other.memories_, model.memories_)
+    np.testing.assert_array_equal(other.counts_, model.counts_)
+    np.testing.assert_array_equal(other.labels_, model.labels_[order])
+
+
+def test_more_orders_find_a_lower_objective(make_crp, overlapping):
+    rules = {"beta": 1.5, "min_cluster_size": 0}
+    found = [make_crp(n_init=n, **rules).fit(overlapping).objective_ for n in (1, 2, 8)]
+    assert found[2] <= found[1] <= found[0] + 1e-3
+
+
+def test_small_clusters_are_dissolved_unless_they_are_wanted(make_crp, blobs):
+    stray = np.concatenate([blobs, [[400.0, 400.0]]])
+    rules = {"beta": 0.5, "rho": 0.05}
+    model = make_crp(**rules).fit(stray)
+    assert model.n_clusters_ == 3
+    assert model.counts_.sum() == pytest.approx(91)
+    kept = make_crp(**rules, min_cluster_size=0).fit(stray)
+    assert kept.n_clusters_ == 4
+    assert kept.counts_.min() == pytest.approx(1)
+    # If all are too small, all stay.
+    assert make_crp(**rules, min_cluster_size=40).fit(blobs).n_clusters_ == 3
+
+
+def test_of_equally_good_tightnesses_rounding_does_not_choose(make_crp, blobs):
+    model = make_crp().fit(blobs)
+    for scale in (3.0, 0.1, 7.7):
+        other = make_crp().fit(scale * blobs)
+        np.testing.assert_allclose(other._rule, model._rule, rtol=1e-9)
+        np.testing.assert_allclose(other.memories_, scale * model.memories_, rtol=1e-9)
+
+
+def test_large_data_are_judged_by_some_of_their_rows(monkeypatch, make_crp):
+    monkeypatch.setattr(crp, "CHOOSING_ROWS", 100)
+    centres = [[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]]
+    x, labels = make_blobs([400, 400, 400], centers=centres, random_state=0)
+    model = make_crp().fit(x)
+    assert adjusted_rand_score(labels, model.labels_) > 0.99
+    assert model.counts_.sum() == pytest.approx(1200)
+
+
+def test_given_memories_are_where_it_begins(make_crp, blobs):
+    model = make_crp(init=[[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]], beta=0.5).fit(blobs)
+    assert model.n_clusters_ == 3
+    with pytest.raises(ValueError, match="init"):
+        make_crp(init=[[0.0, 0.0, 0.0]]).fit(blobs)

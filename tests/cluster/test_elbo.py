@@ -1,0 +1,229 @@
+"""ClAM+ELBO: logits flow to the posterior, and memories follow by expectation maximisation."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from sklearn.exceptions import ConvergenceWarning
+
+import isthmus as ist
+from isthmus.cluster import ClAMELBO, data, elbo_energy, elbo_flow
+from isthmus.errors import InvalidInputError
+
+DYNAMICS = ["exact", "mirror", "euclidean"]
+
+
+def scipy_log_joint(x, means, beta, weights):
+    """log w_k + log N(x; mu_k, I / (2 beta)). (n, K)."""
+    covariance = np.eye(means.shape[1]) / (2 * beta)
+    parts = [stats.multivariate_normal(mean, covariance).logpdf(x) for mean in means]
+    return np.log(weights) + np.stack(parts, -1)
+
+
+@pytest.fixture
+def log_joint():
+    """Of twelve points under a mixture of four. (12, 4)."""
+    generator = np.random.default_rng(0)
+    means, x = generator.normal(size=(4, 3)), generator.normal(size=(12, 3))
+    return torch.from_numpy(scipy_log_joint(x, means, 0.4, np.array([0.1, 0.2, 0.3, 0.4])))
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_the_fixed_point_is_the_exact_posterior(log_joint, dynamics):
+    flow = elbo_flow(log_joint, dynamics, tol=1e-10, max_steps=20_000)
+    assert bool(flow.converged.all())
+    expected = special.softmax(log_joint.numpy(), 1)
+    np.testing.assert_allclose(flow.probabilities, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("dynamics", ["mirror", "euclidean"])
+def test_the_same_posterior_is_reached_from_anywhere(log_joint, dynamics):
+    start = torch.from_numpy(np.random.default_rng(1).normal(size=(12, 4)))
+    flow = elbo_flow(log_joint, dynamics, start=start, tol=1e-9, max_steps=20_000)
+    expected = special.softmax(log_joint.numpy(), 1)
+    np.testing.assert_allclose(flow.probabilities, expected, atol=1e-8)
+    rest = elbo_flow(log_joint, dynamics, start=log_joint)
+    assert int(rest.steps.max()) == 0
+    assert bool(rest.converged.all())
+
+
+def test_the_energy_at_the_posterior_is_minus_the_log_evidence(log_joint):
+    found = elbo_energy(elbo_flow(log_joint).logits, log_joint)
+    np.testing.assert_allclose(found, -special.logsumexp(log_joint.numpy(), 1), rtol=1e-12)
+
+
+def test_the_energy_exceeds_its_minimum_by_the_divergence_from_the_posterior(log_joint):
+    # Erratum E2: with +H(q), as printed, this would not hold.
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 4)))
+    q = special.softmax(logits.numpy(), 1)
+    divergence = special.rel_entr(q, special.softmax(log_joint.numpy(), 1)).sum(1)
+    expected = divergence - special.logsumexp(log_joint.numpy(), 1)
+    np.testing.assert_allclose(elbo_energy(logits, log_joint), expected, rtol=1e-12)
+
+
+def test_adding_a_constant_to_the_logits_changes_nothing(log_joint):
+    logits = torch.from_numpy(np.random.default_rng(3).normal(size=(12, 4)))
+    shifts = torch.linspace(-50, 50, 12, dtype=torch.float64)[:, None]
+    there = elbo_energy(logits + shifts, log_joint)
+    np.testing.assert_allclose(there, elbo_energy(logits, log_joint), rtol=1e-10)
+    for dynamics in DYNAMICS:
+        one = elbo_flow(log_joint, dynamics, start=logits, max_steps=5)
+        other = elbo_flow(log_joint, dynamics, start=logits + shifts, max_steps=5)
+        np.testing.assert_allclose(other.logits, one.logits, atol=1e-12)
+
+
+def test_the_euclidean_flow_is_minus_the_gradient_of_the_energy(log_joint):
+    # Errata E2, E3: the print's energy has another gradient, its extra -1 drops out.
+    logits = torch.from_numpy(np.random.default_rng(4).normal(size=(12, 4)))
+    logits = (logits - logits.mean(1, keepdim=True)).requires_grad_()
+    (gradient,) = torch.autograd.grad(elbo_energy(logits, log_joint).sum(), logits)
+    moved = elbo_flow(log_joint, "euclidean", start=logits.detach(), step_size=0.1, max_steps=1)
+    np.testing.assert_allclose(moved.logits - logits.detach(), -0.1 * gradient, atol=1e-14)
+
+
+@pytest.mark.parametrize("dynamics", ["mirror", "euclidean"])
+def test_the_energy_falls_at_every_step_and_logits_keep_their_mean(log_joint, dynamics):
+    logits = torch.from_numpy(np.random.default_rng(5).normal(size=(12, 4)))
+    energies = []
+    for _ in range(60):
+        flow = elbo_flow(log_joint, dynamics, start=logits, step_size=0.3, max_steps=1, tol=0)
+        logits = flow.logits
+        energies.append(elbo_energy(logits, log_joint))
+        assert float(logits.mean(1).abs().max()) < 1e-12
+    trace = torch.stack(energies)
+    assert float((trace[1:] - trace[:-1]).max()) <= 1e-13
+    assert float((trace[0] - trace[-1]).min()) > 1e-4
+
+
+def test_exact_takes_one_step_however_large_the_logits():
+    log_joint = torch.tensor([[1e4, -1e4, 0.0]], dtype=torch.float64)
+    flow = elbo_flow(log_joint)
+    assert flow.steps.tolist() == [1]
+    assert flow.converged.tolist() == [True]
+    assert flow.probabilities.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_the_euclidean_flow_stalls_near_a_vertex_and_says_so():
+    # Erratum E4: the time grows exponentially with the logits; the mirror flow does not stall.
+    log_joint = torch.tensor([0.3, -0.2, -0.1], dtype=torch.float64).expand(4, 3)
+    start = torch.tensor([0.0, 4.0, 6.0, 20.0], dtype=torch.float64)
+    start = start[:, None] * torch.tensor([-0.5, 1.0, -0.5], dtype=torch.float64)
+    euclidean = elbo_flow(log_joint, "euclidean", start=start)
+    assert euclidean.converged.tolist() == [True, True, True, False]
+    steps = euclidean.steps.tolist()
+    assert steps[0] < steps[1] < steps[2]
+    assert steps[3] == 3000
+    still = torch.softmax(start[3], 0)
+    np.testing.assert_allclose(euclidean.probabilities[3], still, atol=1e-6)
+    mirror = elbo_flow(log_joint, "mirror", start=start)
+    assert bool(mirror.converged.all())
+    assert int(mirror.steps.max()) < 50
+
+
+def test_the_flow_takes_any_leading_shape(log_joint):
+    flow = elbo_flow(log_joint.reshape(3, 2, 2, 4), "mirror")
+    assert flow.probabilities.shape == (3, 2, 2, 4)
+    assert flow.steps.shape == flow.converged.shape == (3, 2, 2)
+    np.testing.assert_allclose(
+        flow.probabilities.reshape(12, 4), elbo_flow(log_joint, "mirror").probabilities
+    )
+
+
+def test_unknown_dynamics_are_refused(log_joint):
+    with pytest.raises(InvalidInputError, match="dynamics"):
+        elbo_flow(log_joint, "newton")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dynamics", ["mirror", "euclidean"])
+def test_all_dynamics_learn_the_same_memories(overlapping, dynamics):
+    x = overlapping[:60]
+    settings = {"n_clusters": 3, "weights": "learned", "init": x[:3], "tol": 1e-3}
+    exact = ClAMELBO(**settings).fit(x)
+    other = ClAMELBO(**settings, dynamics=dynamics).fit(x)
+    np.testing.assert_allclose(other.memories_, exact.memories_, atol=2e-3)
+    np.testing.assert_allclose(other.beta_, exact.beta_, rtol=1e-3)
+    np.testing.assert_allclose(other.weights_, exact.weights_, atol=1e-3)
+
+
+def brute_force_em(x, means, weights, iterations):
+    """Plain EM for round Gaussians of one variance, over known coordinates. NaN is unknown."""
+    known = ~np.isnan(x)
+    away = np.where(known[:, None], x[:, None] - means, 0.0) ** 2
+    variance = away.sum(2).min(1).sum() / known.sum()
+    for _ in range(iterations):
+        away = np.where(known[:, None], x[:, None] - means, 0.0) ** 2
+        logits = np.log(weights) - away.sum(2) / (2 * variance)
+        shares = special.softmax(logits, 1)
+        mass = np.einsum("nk,nd->kd", shares, known)
+        means = np.einsum("nk,nd->kd", shares, np.where(known, x, 0.0)) / mass
+        away = np.where(known[:, None], x[:, None] - means, 0.0) ** 2
+        variance = (shares[..., None] * away).sum() / known.sum()
+        weights = shares.mean(0)
+    return means, 0.5 / variance, weights
+
+
+@pytest.mark.parametrize("data_name", ["overlapping", "with_gaps"])
+def test_four_iterations_are_those_of_brute_force_em(request, monkeypatch, data_name):
+    monkeypatch.setattr(data, "BLOCK_ENTRIES", 1)  # three blocks of rows
+    x = request.getfixturevalue(data_name)
+    start = np.array([[5.0, 5.0, 5.0], [6.0, 6.0, 6.0], [4.0, 7.0, 5.0]])
+    model = ClAMELBO(3, init=start, weights="learned", max_iter=4, tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="max_iter=4"):
+        model.fit(x)
+    means, beta, weights = brute_force_em(x, start, np.full(3, 1 / 3), 4)
+    np.testing.assert_allclose(model.memories_, means, rtol=1e-9)
+    np.testing.assert_allclose(model.beta_, beta, rtol=1e-9)
+    np.testing.assert_allclose(model.weights_, weights, rtol=1e-9)
+
+
+def test_a_fit_is_a_stationary_point_of_the_likelihood(overlapping):
+    model = ClAMELBO(3, weights="learned", tol=1e-14, max_iter=20_000, random_state=0)
+    model.fit(overlapping)
+    means = torch.from_numpy(model.memories_).requires_grad_()
+    beta = torch.tensor(model.beta_, dtype=torch.float64, requires_grad=True)
+    log_weights = torch.from_numpy(np.log(model.weights_)).requires_grad_()
+    score = ist.Mixture(means, beta, log_weights).log_prob(overlapping).mean()
+    for gradient in torch.autograd.grad(score, (means, beta, log_weights)):
+        assert float(gradient.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++"])
+@pytest.mark.parametrize("data_name", ["overlapping", "with_gaps"])
+def test_the_objective_never_rises(request, data_name, init):
+    x = request.getfixturevalue(data_name)
+    model = ClAMELBO(4, weights="learned", init=init, n_init=1, random_state=1, tol=1e-7)
+    trace = model.set_params(max_iter=2000).fit(x).objective_trace_
+    assert len(trace) > 10
+    assert np.diff(trace).max() <= 1e-12
+
+
+@pytest.mark.parametrize("data_name", ["overlapping", "with_gaps"])
+def test_the_objective_is_minus_the_score(request, data_name):
+    x = request.getfixturevalue(data_name)
+    weights = np.random.default_rng(0).uniform(0, 2, len(x))
+    model = ClAMELBO(3, random_state=0).fit(1e3 * x, sample_weight=weights)
+    assert model.objective_ == pytest.approx(-model.score(1e3 * x, sample_weight=weights))
+    assert model.objective_ == model.objective_trace_[-1]
+
+
+def test_given_beta_and_weights_stay(overlapping):
+    model = ClAMELBO(3, beta=0.7, weights=[2.0, 1.0, 1.0], random_state=0).fit(overlapping)
+    assert model.beta_ == pytest.approx(0.7)
+    np.testing.assert_allclose(model.weights_, [0.5, 0.25, 0.25])
+    uniform = ClAMELBO(3, random_state=0).fit(overlapping)
+    np.testing.assert_allclose(uniform.weights_, np.full(3, 1 / 3))
+    learned = ClAMELBO(3, weights="learned", random_state=0).fit(overlapping)
+    assert np.ptp(learned.weights_) > 1e-3
+    assert learned.objective_ < uniform.objective_
+
+
+def test_posteriors_and_densities_are_those_of_scipy(overlapping):
+    model = ClAMELBO(3, weights="learned", random_state=0).fit(overlapping)
+    joint = scipy_log_joint(overlapping, model.memories_, model.beta_, model.weights_)
+    np.testing.assert_allclose(
+        model.predict_proba(overlapping), special.softmax(joint, 1), atol=1e-10
+    )
+    np.testing.assert_allclose(
+        model.score_samples(overlapping), special.logsumexp(joint, 1), rtol=1e-10
+    )
+    np.testing.assert_array_equal(model.predict(overlapping), joint.argmax(1))

@@ -1,0 +1,90 @@
+"""Gaussian mean shift: scikit-learn's battery, and modes against brute-force gradient ascent."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from sklearn.neighbors import KernelDensity
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from isthmus.cluster import GaussianMeanShift
+
+
+@parametrize_with_checks([GaussianMeanShift()])
+def test_scikit_learn_check(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def climbed(density: KernelDensity, start: float, rate: float) -> float:
+    """Gradient ascent of a log-density on a line, by central differences, with halved steps."""
+
+    def height(x: float) -> float:
+        return float(density.score_samples([[x]])[0])
+
+    position, step = start, rate
+    while step > 1e-7:
+        slope = (height(position + 1e-5) - height(position - 1e-5)) / 2e-5
+        proposal = position + step * np.sign(slope)
+        if height(proposal) > height(position):
+            position = proposal
+        else:
+            step /= 2
+    return position
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_modes_are_those_of_a_kernel_density_climbed_by_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = np.concatenate([rng.normal(c, 0.4, 6) for c in (-3.0, 0.0, 4.0)])[:, None]
+    sigma = 0.5
+    found = GaussianMeanShift(bandwidth=sigma, tol=1e-7).fit(X)
+    density = KernelDensity(bandwidth=sigma, rtol=0, atol=0).fit(X)
+    # Steps small enough not to jump from one hill to the next.
+    tops = np.array([climbed(density, x, 0.02) for x in X[:, 0]])
+    assert_allclose(found.cluster_centers_[found.labels_, 0], tops, atol=1e-3)
+    assert_allclose(found.score_samples(X), density.score_samples(X), rtol=1e-9)
+
+
+def three_blobs(dtype: Any = np.float64) -> NDArray[Any]:
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 7.0]])
+    sizes = (60, 40, 20)
+    parts = [rng.normal(c, 0.6, (n, 2)) for c, n in zip(centres, sizes, strict=True)]
+    return np.concatenate(parts).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_blobs_are_found_largest_first_and_predicted_alike(dtype: Any) -> None:
+    X = three_blobs(dtype)
+    model = GaussianMeanShift(bandwidth=0.9).fit(X)
+    assert_array_equal(np.bincount(model.labels_), [60, 40, 20])
+    assert_array_equal(model.predict(X), model.labels_)
+    assert model.cluster_centers_.dtype == dtype
+
+
+def test_a_wide_bandwidth_leaves_one_cluster_and_a_narrow_one_leaves_as_many_as_rows() -> None:
+    X = three_blobs()
+    assert len(GaussianMeanShift(bandwidth=20.0).fit(X).cluster_centers_) == 1
+    assert len(GaussianMeanShift(bandwidth=1e-3).fit(X).cluster_centers_) == len(X)
+
+
+def test_moving_and_scaling_the_data_moves_and_scales_the_modes() -> None:
+    X = three_blobs()
+    plain = GaussianMeanShift(bandwidth=0.9).fit(X)
+    other = GaussianMeanShift(bandwidth=900.0).fit(1000 * X + 1e6)
+    assert_array_equal(plain.labels_, other.labels_)
+    assert_allclose((other.cluster_centers_ - 1e6) / 1000, plain.cluster_centers_, atol=1e-3)
+
+
+def test_duplicates_and_equal_rows_are_one_cluster() -> None:
+    model = GaussianMeanShift().fit(np.ones((5, 3)))
+    assert_array_equal(model.labels_, 0)
+    assert_allclose(model.cluster_centers_, np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1.0, np.inf, np.nan, "silverman", None])
+def test_bad_bandwidths_are_refused(bandwidth: Any) -> None:
+    with pytest.raises(ValueError, match="bandwidth"):
+        GaussianMeanShift(bandwidth=bandwidth).fit(three_blobs())

@@ -1,0 +1,147 @@
+"""NaN marks an unknown value: everything is then about the coordinates that are known."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from sklearn.metrics import adjusted_rand_score
+
+import isthmus as ist
+from isthmus.cluster import ClAMELBO, base
+
+
+def components(model, x):
+    """Weights, means and variances of the learned mixture; the new cluster, if any, last.
+
+    The prior on means is centred on the mean of the rows that were learned from.
+    """
+    inner = 0.5 / model.beta_
+    if not hasattr(model, "counts_"):
+        return model.weights_, model.memories_, np.full(model.n_clusters_, inner)
+    mass = [*(model.counts_ - model.discount_), model.alpha_ + model.n_clusters_ * model.discount_]
+    means = np.concatenate([model.memories_, np.nanmean(x, 0, keepdims=True)])
+    variances = np.append(np.full(model.n_clusters_, inner), inner + 0.5 / model.rho_)
+    return np.array(mass) / np.sum(mass), means, variances
+
+
+def log_joint(model, x, learned_from=None):
+    """log w_k + log p(known coordinates | k), by scipy's marginals. (n, K)."""
+    weights, means, variances = components(model, x if learned_from is None else learned_from)
+    scales = np.sqrt(variances)[:, None]
+    return np.log(weights) + np.nansum(stats.norm.logpdf(x[:, None], means, scales), 2)
+
+
+@pytest.fixture
+def fitted(make, with_gaps):
+    return make().fit(with_gaps)
+
+
+def test_densities_are_those_of_the_known_coordinates(fitted, with_gaps):
+    expected = special.logsumexp(log_joint(fitted, with_gaps), 1)
+    np.testing.assert_allclose(fitted.score_samples(with_gaps), expected, atol=1e-9)
+
+
+def test_posteriors_are_those_given_the_known_coordinates(fitted, with_gaps):
+    joint = log_joint(fitted, with_gaps)
+    known = joint[:, : fitted.n_clusters_]
+    found = fitted.predict_proba(with_gaps)
+    np.testing.assert_allclose(found, special.softmax(known, 1), atol=1e-9)
+    np.testing.assert_array_equal(fitted.predict(with_gaps), known.argmax(1))
+    if hasattr(fitted, "novelty"):
+        expected = special.softmax(joint, 1)[:, -1]
+        np.testing.assert_allclose(fitted.novelty(with_gaps), expected, atol=1e-9)
+
+
+def test_gaps_are_filled_by_retrieval_from_their_mean_given_the_rest(fitted, with_gaps):
+    _, means, variances = components(fitted, with_gaps)
+    gaps = np.isnan(with_gaps)
+    start = np.where(gaps, special.softmax(log_joint(fitted, with_gaps), 1) @ means, with_gaps)
+    filled = fitted.complete(with_gaps)
+    np.testing.assert_array_equal(filled[~gaps], with_gaps[~gaps])
+    # At rest: the density has no slope along what was unknown, and it has not fallen.
+    joint = log_joint(fitted, filled, with_gaps)
+    pull = (means - filled[:, None]) / variances[:, None]
+    slope = (special.softmax(joint, 1)[..., None] * pull).sum(1)
+    assert np.abs(slope[gaps]).max() < 1e-4
+    gain = fitted.score_samples(filled) - fitted.score_samples(start)
+    assert gain.min() > -1e-12
+    assert gain.max() > 0.01
+
+
+def test_known_values_stay_exactly_even_if_memories_are_single_precision(make, with_gaps):
+    model = make().fit(with_gaps.astype(np.float32))
+    filled = model.complete(with_gaps)
+    gaps = np.isnan(with_gaps)
+    np.testing.assert_array_equal(filled[~gaps], with_gaps[~gaps])
+    assert np.isfinite(filled).all()
+
+
+def test_distances_are_over_known_coordinates(fitted, with_gaps):
+    away = with_gaps[:, None] - fitted.memories_
+    expected = np.sqrt(np.nansum(away**2, 2))
+    np.testing.assert_allclose(fitted.transform(with_gaps), expected, atol=1e-7)
+
+
+def test_a_row_of_which_nothing_is_known_is_as_the_prior_says(fitted):
+    nothing = np.full((1, 3), np.nan)
+    np.testing.assert_allclose(fitted.predict_proba(nothing), fitted.weights_[None], atol=1e-9)
+    np.testing.assert_allclose(fitted.score_samples(nothing), [0.0], atol=1e-9)
+    assert np.isfinite(fitted.complete(nothing)).all()
+    if hasattr(fitted, "novelty"):
+        total = fitted.counts_.sum() + fitted.alpha_
+        np.testing.assert_allclose(fitted.novelty(nothing), fitted.alpha_ / total)
+
+
+def test_a_column_of_which_nothing_is_known_is_refused_by_its_number(make, overlapping):
+    overlapping[:, 1] = np.nan
+    for method in ("fit", "partial_fit"):
+        with pytest.raises(ValueError, match=r"Column 1 .*no observed value"):
+            getattr(make(), method)(overlapping)
+
+
+def test_nothing_but_gaps_is_refused(make):
+    with pytest.raises(ValueError, match="observed"):
+        make().fit(np.full((20, 2), np.nan))
+
+
+def test_a_row_of_gaps_teaches_nothing_about_memories(make, blobs):
+    gaps = np.concatenate([blobs, np.full((10, 2), np.nan)])
+    model = make().fit(gaps)
+    assert model.n_clusters_ == 3
+    expected = make().fit(blobs).memories_
+    distance = np.linalg.norm(model.memories_[:, None] - expected, axis=2).min(1)
+    assert distance.max() < 0.1
+
+
+def test_clusters_are_found_in_spite_of_gaps(make):
+    centres = 6 * np.eye(4)[:3]
+    labels = np.arange(120) % 3
+    generator = np.random.default_rng(3)
+    x = centres[labels] + 0.5 * generator.normal(size=(120, 4))
+    gaps = x.copy()
+    gaps[np.arange(120), generator.integers(0, 4, 120)] = np.nan
+    model = make().fit(gaps)
+    assert model.n_clusters_ == 3
+    assert adjusted_rand_score(labels, model.labels_) > 0.95
+    wrong = np.abs(model.complete(gaps) - x)[np.isnan(gaps)]
+    assert np.quantile(wrong, 0.9) < 1.5
+
+
+def test_a_fit_with_gaps_is_a_stationary_point_of_the_likelihood(with_gaps):
+    model = ClAMELBO(3, weights="learned", tol=1e-14, max_iter=20_000, random_state=0)
+    model.fit(with_gaps)
+    means = torch.from_numpy(model.memories_).requires_grad_()
+    beta = torch.tensor(model.beta_, dtype=torch.float64, requires_grad=True)
+    log_weights = torch.from_numpy(np.log(model.weights_)).requires_grad_()
+    known = torch.from_numpy(~np.isnan(with_gaps))
+    score = ist.Mixture(means, beta, log_weights).log_prob(with_gaps, known).mean()
+    for gradient in torch.autograd.grad(score, (means, beta, log_weights)):
+        assert float(gradient.abs().max()) < 1e-6
+
+
+def test_answers_do_not_depend_on_how_rows_are_cut(monkeypatch, fitted, with_gaps):
+    names = ("predict", "predict_proba", "score_samples", "complete", "transform")
+    whole = {name: getattr(fitted, name)(with_gaps) for name in names}
+    monkeypatch.setattr(base, "CHUNK_ENTRIES", 16)
+    for name, expected in whole.items():
+        np.testing.assert_allclose(getattr(fitted, name)(with_gaps), expected, atol=1e-9)

@@ -1,0 +1,301 @@
+"""The Chinese restaurant process at work, against brute force."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import gamma, logsumexp, softmax
+
+from isthmus.cluster import restaurant
+from isthmus.cluster.data import Frame, Rows
+from isthmus.cluster.restaurant import (
+    Clusters,
+    House,
+    partition_log_prior,
+    seat,
+    seat_in_order,
+)
+
+
+def set_partitions(n):
+    """Every partition of n rows, as labels in order of first appearance."""
+
+    def grow(labels, used):
+        if len(labels) == n:
+            yield tuple(labels)
+            return
+        for label in range(used + 1):
+            yield from grow([*labels, label], max(used, label + 1))
+
+    yield from grow([], 0)
+
+
+def make_rows(values, weights=None):
+    values = np.asarray(values, dtype=float)
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=float)
+    return Rows.of(values, weights, Frame(np.zeros(values.shape[1]), 1.0))
+
+
+def make_house(dim=2, **rules):
+    defaults = {"beta": 0.7, "rho": 0.2, "alpha": 1.3, "discount": 0.0, "normalized": True}
+    return House(**{**defaults, **rules}, dim=float(dim))
+
+
+def clusters_of(rows, labels):
+    labels = torch.as_tensor(labels)
+    return Clusters.none(rows.dim).with_rows(rows, labels, int(labels.max()) + 1)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 7.5])
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_the_prior_over_partitions_is_the_ewens_formula(n, alpha):
+    logs = []
+    for labels in set_partitions(n):
+        sizes = np.bincount(labels)
+        rising = math.prod(alpha + i for i in range(n))
+        expected = alpha ** len(sizes) * math.prod(math.factorial(s - 1) for s in sizes) / rising
+        logs.append(partition_log_prior(sizes, alpha))
+        assert logs[-1] == pytest.approx(math.log(expected), abs=1e-10)
+    assert logsumexp(logs) == pytest.approx(0, abs=1e-10)
+
+
+@pytest.mark.parametrize(("alpha", "discount"), [(1.0, 0.3), (0.2, 0.9)])
+@pytest.mark.parametrize("n", [1, 4, 8])
+def test_with_a_discount_it_is_that_of_a_pitman_yor_process(n, alpha, discount):
+    logs = []
+    for labels in set_partitions(n):
+        sizes = np.bincount(labels)
+        # The product of what each row in turn had as its chance.
+        chance, counts = 1.0, []
+        for i, label in enumerate(labels):
+            if label == len(counts):
+                chance *= (alpha + discount * len(counts)) / (alpha + i)
+                counts.append(1)
+            else:
+                chance *= (counts[label] - discount) / (alpha + i)
+                counts[label] += 1
+        logs.append(partition_log_prior(sizes, alpha, discount))
+        assert logs[-1] == pytest.approx(math.log(chance), abs=1e-10)
+    assert logsumexp(logs) == pytest.approx(0, abs=1e-10)
+
+
+def test_fractional_sizes_have_the_gamma_function_between_factorials():
+    found = partition_log_prior([2.5, 1.5], alpha=2.0)
+    expected = 2.0**2 * gamma(2.5) * gamma(1.5) * gamma(2.0) / gamma(6.0)
+    assert found == pytest.approx(math.log(expected))
+
+
+@pytest.mark.parametrize("alpha", [1e-250, 1e12])
+def test_extreme_alphas_lose_no_digits(alpha):
+    exact = 2 * math.log(alpha) - sum(math.log(alpha + i) for i in range(3))
+    assert partition_log_prior([2, 1], alpha) == pytest.approx(exact, rel=1e-12)
+
+
+def scipy_log_joint(values, labels, house):
+    """log p(rows, partition): cluster means integrated out, as one large normal per cluster."""
+    total = partition_log_prior(np.bincount(labels), house.alpha, house.discount)
+    for label in set(labels):
+        own = values[np.array(labels) == label]
+        n = len(own)
+        covariance = np.eye(n) / (2 * house.beta) + np.ones((n, n)) / (2 * house.rho)
+        normal = stats.multivariate_normal(np.zeros(n), covariance)
+        total += sum(normal.logpdf(own[:, d]) for d in range(values.shape[1]))
+    return total
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.4])
+def test_the_evidence_of_a_partition_is_that_of_scipy(discount):
+    values = np.random.default_rng(0).normal(size=(5, 2)) * 2
+    house, rows = make_house(discount=discount), make_rows(values)
+    # What the evidence leaves out: terms of the rows that are the same for all partitions.
+    left_out = values.size * 0.5 * math.log(house.beta / math.pi) - house.beta * (values**2).sum()
+    for labels in set_partitions(5):
+        found = clusters_of(rows, labels).log_evidence(house) + left_out
+        assert found == pytest.approx(scipy_log_joint(values, labels, house), abs=1e-9)
+
+
+def test_the_evidence_of_known_coordinates_is_that_of_scipy():
+    values = np.random.default_rng(1).normal(size=(6, 2)) * 2
+    values[[0, 3], [1, 0]] = np.nan
+    house, labels = make_house(), (0, 0, 1, 0, 1, 1)
+    found = clusters_of(make_rows(values), labels).log_evidence(house)
+    expected = partition_log_prior([3, 3], house.alpha)
+    for d in range(2):
+        for label in (0, 1):
+            own = values[np.array(labels) == label, d]
+            own = own[~np.isnan(own)]
+            covariance = np.eye(len(own)) / (2 * house.beta) + 1 / (2 * house.rho)
+            normal = stats.multivariate_normal(np.zeros(len(own)), covariance)
+            row_terms = 0.5 * len(own) * math.log(house.beta / math.pi)
+            expected += normal.logpdf(own) - row_terms + house.beta * (own**2).sum()
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.4])
+def test_merge_gains_are_differences_of_evidence(discount):
+    rows, house = make_rows(np.random.default_rng(2).normal(size=(9, 2))), make_house()
+    house = replace(house, discount=discount)
+    labels = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3])
+    clusters = clusters_of(rows, labels)
+    gains = clusters.merge_gains(house)
+    for one in range(4):
+        assert float(gains[one, one]) == -math.inf
+        for other in range(one):
+            joined = np.where(labels == one, other, labels)
+            joined = np.unique(joined, return_inverse=True)[1]
+            after = clusters_of(rows, joined).log_evidence(house)
+            expected = after - clusters.log_evidence(house)
+            assert float(gains[one, other]) == pytest.approx(expected, abs=1e-10)
+            assert float(gains[other, one]) == pytest.approx(expected, abs=1e-10)
+
+
+def test_merging_raises_the_evidence_until_no_pair_can():
+    generator = np.random.default_rng(3)
+    labels = np.arange(120) % 12
+    values = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 9.0]])[labels % 3]
+    rows, house = make_rows(values + generator.normal(size=(120, 2))), make_house(rho=0.02)
+    split = clusters_of(rows, labels)
+    merged = split.merged(house)
+    assert len(merged) == 3
+    assert merged.log_evidence(house) > split.log_evidence(house)
+    assert float(merged.merge_gains(house).max()) <= 0
+    assert float(merged.counts.sum()) == 120
+
+
+def naive_pass(values, house):
+    """The sequential rule, row by row: join the likeliest cluster or open one."""
+    variance, spread = 1 / (2 * house.beta), 1 / (2 * house.rho)
+    members, labels = [], []
+    for x in values:
+        logits = []
+        for own in members:
+            precision = 2 * house.beta * len(own) + 2 * house.rho
+            mean = 2 * house.beta * np.sum(own, 0) / precision
+            density = stats.multivariate_normal(mean, variance * np.eye(len(x))).logpdf(x)
+            logits.append(math.log(len(own) - house.discount) + density)
+        alone = stats.multivariate_normal(np.zeros(len(x)), (variance + spread) * np.eye(len(x)))
+        mass = house.alpha + house.discount * len(members)
+        logits.append(math.log(mass) + alone.logpdf(x))
+        best = int(np.argmax(logits))
+        if best == len(members):
+            members.append([])
+        members[best].append(x)
+        labels.append(best)
+    return members
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5])
+def test_the_sequential_pass_is_that_of_the_naive_rule(monkeypatch, discount):
+    # Creation by the responsibility of the new cluster, with its normaliser (errata E8, E10).
+    monkeypatch.setattr(restaurant, "BLOCK_ROWS", 1)
+    values = np.random.default_rng(4).normal(size=(60, 3)) * 2
+    house = make_house(dim=3, rho=0.1, discount=discount)
+    found = seat_in_order(make_rows(values), np.arange(60), house)
+    expected = naive_pass(values, house)
+    assert len(expected) > 2
+    assert found.counts.tolist() == [len(own) for own in expected]
+    np.testing.assert_allclose(found.sums, [np.sum(own, 0) for own in expected], atol=1e-12)
+
+
+def test_the_pass_takes_rows_in_the_order_it_is_given(monkeypatch):
+    monkeypatch.setattr(restaurant, "BLOCK_ROWS", 1)
+    values = np.random.default_rng(5).normal(size=(60, 3)) * 2
+    order, house = np.random.default_rng(6).permutation(60), make_house(dim=3, rho=0.1)
+    found = seat_in_order(make_rows(values), order, house)
+    assert found.counts.tolist() == [len(own) for own in naive_pass(values[order], house)]
+
+
+def test_the_pass_works_on_blocks_not_on_rows(monkeypatch):
+    calls = 0
+
+    def spy(rows, parameters):
+        nonlocal calls
+        calls += 1
+        return original(rows, parameters)
+
+    original = restaurant.log_joint
+    monkeypatch.setattr(restaurant, "log_joint", spy)
+    centres = 20 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(20_000) % 3]
+    rows = make_rows(centres + np.random.default_rng(7).normal(size=(20_000, 2)))
+    found = seat_in_order(rows, np.arange(20_000), make_house(rho=0.01))
+    assert float(found.counts.sum()) == 20_000
+    assert calls <= 20_000 / 1024 + 2 + len(found)
+
+
+def test_without_the_normaliser_the_new_cluster_is_inflated_as_erratum_8_says():
+    rows = make_rows(np.random.default_rng(8).normal(size=(4, 13)))
+    house = make_house(dim=13, beta=1.0, rho=0.1)
+    printed = make_house(dim=13, beta=1.0, rho=0.1, normalized=False)
+    inflation = printed.new_logits(rows, 0) - house.new_logits(rows, 0)
+    np.testing.assert_allclose(inflation / math.log(10), 13 / 2 * math.log10(11), rtol=1e-12)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_seating_keeps_every_row_and_weight(soft):
+    generator = np.random.default_rng(9)
+    values, weights = generator.normal(size=(300, 2)) * 3, generator.uniform(0.5, 2, 300)
+    values[::7, 0] = np.nan
+    rows, house = make_rows(values, weights), make_house(rho=0.05)
+    seated = seat(rows, seat_in_order(rows, np.arange(300), house), house, soft)
+    assert float(seated.counts.sum()) == pytest.approx(weights.sum())
+    np.testing.assert_allclose(
+        seated.sums.sum(0), (weights[:, None] * np.nan_to_num(values)).sum(0), atol=1e-9
+    )
+    known = (weights[:, None] * ~np.isnan(values)).sum(0)
+    np.testing.assert_allclose(seated.masses.sum(0), known, rtol=1e-9)
+
+
+def test_soft_seating_is_in_proportion_to_the_posterior():
+    rows, house = make_rows(np.random.default_rng(10).normal(size=(40, 2))), make_house(alpha=1e-9)
+    before = clusters_of(rows, np.arange(40) % 3)
+    means = house.means(before.masses, before.sums).numpy()
+    covariance = np.eye(2) / (2 * house.beta)
+    parts = [stats.multivariate_normal(mean, covariance).logpdf(rows.values) for mean in means]
+    joint = np.log(before.counts.numpy()) + np.stack(parts, 1)
+    shares = np.exp(joint - logsumexp(joint, 1, keepdims=True))
+    after = seat(rows, before, house, soft=True)
+    np.testing.assert_allclose(after.counts, shares.sum(0), rtol=1e-9)
+    np.testing.assert_allclose(after.sums, shares.T @ rows.values.numpy(), atol=1e-9)
+
+
+def test_the_evidence_of_soft_seats_counts_their_entropy():
+    rows, house = make_rows(np.random.default_rng(11).normal(size=(40, 2))), make_house(alpha=1e-9)
+    before = clusters_of(rows, np.arange(40) % 3)
+    after = seat(rows, before, house, soft=True)
+    means = house.means(before.masses, before.sums).numpy()
+    away = ((rows.values.numpy()[:, None] - means) ** 2).sum(2)
+    shares = softmax(np.log(before.counts.numpy()) - house.beta * away, 1)
+    expected = stats.entropy(shares, axis=1).sum()
+    bare = Clusters(after.counts, after.sums, after.masses)
+    assert after.log_evidence(house) - bare.log_evidence(house) == pytest.approx(expected)
+
+
+def test_soft_seating_raises_the_evidence():
+    # Erratum E2: with the entropy left out, or its sign as printed, it would fall.
+    generator = np.random.default_rng(12)
+    values = generator.normal(size=(300, 2)) + 2.5 * generator.integers(0, 2, (300, 1))
+    rows, house = make_rows(values - values.mean(0)), make_house(alpha=1e-9)
+    clusters = seat(rows, clusters_of(rows, np.arange(300) % 3), house, soft=True)
+    trace = [clusters.log_evidence(house)]
+    for _ in range(20):
+        clusters = seat(rows, clusters, house, soft=True)
+        trace.append(clusters.log_evidence(house))
+    assert np.diff(trace).min() > -0.05  # log n stands for digamma n, so not exactly
+    assert trace[-1] > trace[0] + 1
+
+
+def test_nearly_empty_clusters_are_not_rewarded():
+    # Erratum E11: soft counts may fall below the discount, where Gamma(n - d) has a pole.
+    one = partition_log_prior([10.0], alpha=0.5, discount=0.4)
+    two = partition_log_prior([10.0, 0.4 + 1e-9], alpha=0.5, discount=0.4)
+    assert two < one + math.log(0.5 + 0.4)
+
+
+def test_a_house_that_is_closed_opens_nothing_however_far_a_row():
+    rows = make_rows([[0.0, 0.0], [0.1, 0.0], [1e6, 1e6]])
+    house = make_house(alpha=0.0)
+    seated = seat(rows, clusters_of(rows.take(slice(0, 2)), [0, 0]), house, soft=False)
+    assert seated.counts.tolist() == [3.0]

@@ -1,0 +1,160 @@
+"""partial_fit: learning from a stream, batch by batch."""
+
+import numpy as np
+import pytest
+from scipy import special
+from sklearn.metrics import adjusted_rand_score
+
+from isthmus.cluster import ClAM, ClAMELBO
+
+CENTRES = np.array([[0.0, 0.0], [12.0, 0.0], [0.0, 12.0], [12.0, 12.0]])
+
+
+def batch(generator, n_clusters, size=200):
+    labels = generator.integers(0, n_clusters, size)
+    return CENTRES[labels] + generator.normal(size=(size, 2)), labels
+
+
+def nearest(points, centres):
+    return np.linalg.norm(points[:, None] - centres, axis=2).min(1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.5}], ids=["auto", "given-beta"])
+def test_memories_appear_with_the_clusters_of_a_stream(make_crp, settings):
+    generator = np.random.default_rng(0)
+    model, found, names = make_crp(**settings), [], {}
+    for n_clusters in (2, 2, 2, 3, 3, 3, 4, 4, 4):
+        rows, labels = batch(generator, n_clusters)
+        model.partial_fit(rows)
+        found.append(model.n_clusters_)
+        assert adjusted_rand_score(labels, model.labels_) == 1
+        for cluster, label in zip(labels, model.labels_, strict=True):
+            assert names.setdefault(cluster, label) == label  # it keeps its name
+    assert found == [2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert nearest(CENTRES, model.memories_).max() < 0.5
+    assert model.counts_.sum() == pytest.approx(1800)
+
+
+def test_what_is_novel_is_what_gets_a_memory(make_crp):
+    generator = np.random.default_rng(1)
+    model = make_crp().partial_fit(batch(generator, 2)[0])
+    stranger = CENTRES[3:] + generator.normal(size=(20, 2))
+    assert model.novelty(stranger).min() > 0.5
+    model.partial_fit(stranger)
+    assert model.n_clusters_ == 3
+    assert model.novelty(stranger).max() < 0.5
+
+
+def learned_size(model):
+    """Bytes of everything but the labels of the last batch."""
+    kept = {name: value for name, value in vars(model).items() if name != "labels_"}
+    return sum(v.nbytes for v in kept.values() if isinstance(v, np.ndarray)), set(kept)
+
+
+def test_what_is_learned_does_not_grow_with_the_stream(make):
+    generator = np.random.default_rng(2)
+    model = make()
+    for _ in range(3):
+        model.partial_fit(batch(generator, 3, 60)[0])
+    model.objective_trace_ = np.zeros(1000)  # as after a thousand batches
+    size = learned_size(model)
+    for _ in range(30):
+        model.partial_fit(batch(generator, 3, 60)[0])
+    assert model.n_clusters_ == 3
+    assert learned_size(model) == size
+    assert model.labels_.shape == (60,)
+    assert model.objective_trace_.shape == (1000,)
+    assert model.n_iter_ == 33
+
+
+@pytest.mark.parametrize("weights", ["uniform", "learned"])
+def test_online_em_comes_near_the_batch_solution(make_parametric, weights):
+    generator = np.random.default_rng(3)
+    batches = [batch(generator, 3, 100)[0] for _ in range(40)]
+    online = make_parametric(weights=weights)
+    for rows in batches:
+        online.partial_fit(rows)
+    assert online.n_iter_ == 40
+    whole = ClAMELBO(3, weights=weights, random_state=0).fit(np.concatenate(batches))
+    assert nearest(whole.memories_, online.memories_).max() < 0.2
+    np.testing.assert_allclose(online.beta_, whole.beta_, rtol=0.1)
+    np.testing.assert_allclose(np.sort(online.weights_), np.sort(whole.weights_), atol=0.05)
+    rows = np.concatenate(batches)
+    assert online.score(rows) > whole.score(rows) - 0.02
+
+
+def test_two_batches_are_those_of_brute_force_online_em(overlapping):
+    one, two = overlapping[:70], overlapping[70:]
+    start = np.array([[5.0, 5.0, 5.0], [6.0, 6.0, 6.0], [4.0, 7.0, 5.0]])
+    means, weights = start, np.full(3, 1 / 3)
+    away = ((one[:, None] - means) ** 2).sum(2)
+    variance = away.min(1).mean() / 3
+    running = None
+    for rows, rate in ((one, 1.0), (two, 0.5)):
+        away = ((rows[:, None] - means) ** 2).sum(2)
+        shares = special.softmax(np.log(weights) - away / (2 * variance), 1) / len(rows)
+        found = np.array([shares.sum(0), *(shares.T @ rows).T, np.full(3, (rows**2).sum())])
+        found[-1] /= len(rows)
+        running = found if running is None else (1 - rate) * running + rate * found
+        weights, means = running[0], (running[1:4] / running[0]).T
+        variance = (running[-1, 0] - (weights[:, None] * means**2).sum()) / 3
+    model = ClAMELBO(3, init=start, weights="learned").partial_fit(one).partial_fit(two)
+    np.testing.assert_allclose(model.memories_, means, rtol=1e-9)
+    np.testing.assert_allclose(model.weights_, weights, rtol=1e-9)
+    np.testing.assert_allclose(0.5 / model.beta_, variance, rtol=1e-9)
+
+
+def test_a_stream_forgets_slowly(make_parametric):
+    # Clusters that move are followed; a mean over all of the stream would stay 3.5 behind.
+    generator = np.random.default_rng(4)
+    model = make_parametric()
+    for shift in np.linspace(0, 5, 60):
+        model.partial_fit(batch(generator, 3, 60)[0] + shift)
+    assert nearest(CENTRES[:3] + 5, model.memories_).max() < 2.6
+
+
+def test_a_stream_goes_on_from_a_fit(make, blobs):
+    model = make().fit(blobs)
+    before = model.memories_.copy()
+    model.partial_fit(blobs[:30])
+    assert model.n_clusters_ == 3
+    np.testing.assert_allclose(model.memories_, before, atol=0.3)
+    assert not np.array_equal(model.memories_, before)
+
+
+def test_a_crp_stream_goes_on_from_a_fit_with_all_its_counts(make_crp, blobs):
+    model = make_crp().fit(blobs)
+    stranger = np.random.default_rng(5).normal(size=(15, 2)) + 20
+    model.partial_fit(stranger)
+    assert model.n_clusters_ == 4
+    np.testing.assert_allclose(model.counts_, [30, 30, 30, 15], rtol=1e-2)
+
+
+def test_fit_starts_anew_after_a_stream(make, blobs):
+    model = make().partial_fit(blobs + 100).partial_fit(blobs - 100)
+    fresh = make().fit(blobs)
+    np.testing.assert_array_equal(model.fit(blobs).memories_, fresh.memories_)
+
+
+def test_the_first_batch_may_hold_gaps_and_later_ones_too(make, with_gaps):
+    model = make().partial_fit(with_gaps[:75]).partial_fit(with_gaps[75:])
+    model.partial_fit(np.where([True, False, True], with_gaps, np.nan))  # a column is missing
+    assert np.isfinite(model.memories_).all()
+    assert model.labels_.shape == (150,)
+
+
+def test_a_stream_of_directions_stays_on_the_sphere():
+    model = ClAM(3, likelihood="vmf")
+    generator = np.random.default_rng(6)
+    for _ in range(3):
+        rows = np.eye(3)[generator.integers(0, 3, 50)] + 0.1 * generator.normal(size=(50, 3))
+        model.partial_fit(rows)
+    np.testing.assert_allclose(np.linalg.norm(model.memories_, axis=1), 1)
+    assert nearest(np.eye(3), model.memories_).max() < 0.2
+
+
+def test_later_batches_may_be_small_but_not_of_other_features(make, blobs):
+    model = make().partial_fit(blobs)
+    assert model.partial_fit(blobs[:1]).labels_.shape == (1,)
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(np.zeros((5, 3)))
