@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 
 export PYTHONHASHSEED := 0
 export MPLBACKEND := Agg
+# Tests run in one process per core, so each needs one thread; array-API checks are on.
+PYTEST := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 .PHONY: reproduce test test-all lint format bench clean
 
@@ -16,10 +18,10 @@ reproduce: $(STAMP)
 	$(BIN)/isthmus reproduce
 
 test: $(STAMP) lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-all: $(STAMP) lint
-	$(BIN)/pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

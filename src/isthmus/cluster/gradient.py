@@ -131,13 +131,13 @@ def _logits_suffice(task: Task, parameters: Parameters) -> bool:
 
 def _flow(
     task: Task, parameters: Parameters, steps: int, rate: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, list[Tensor], Tensor]:
     """The end of the dynamics, followed in the logits alone.
 
     Returns
     -------
     x : Tensor (n, D)
-    shares : Tensor (T, n, K)
+    shares : list of T Tensors (n, K)
         Posteriors at each step.
     blend : Tensor (n, K)
         x(T) = (1 - rate)^T x(0) + blend @ means.
@@ -145,14 +145,14 @@ def _flow(
     offset, scaled = _logit_terms(parameters)
     means = parameters.means
     logits = torch.addmm(offset, task.start, scaled.T)
-    shares = logits.new_empty(steps, *logits.shape)
-    blend = torch.zeros_like(logits)
     between = torch.addmm(offset, means, scaled.T)
+    blend = torch.zeros_like(logits)
+    shares: list[Tensor] = []
     for step in range(steps):
         if step:
-            logits.addmm_(shares[step - 1], between, beta=1 - rate, alpha=rate)
-        torch.softmax(logits, 1, out=shares[step])
-        blend.lerp_(shares[step], rate)
+            logits.addmm_(shares[-1], between, beta=1 - rate, alpha=rate)
+        shares.append(torch.softmax(logits, 1))
+        blend.lerp_(shares[-1], rate)
     return torch.addmm(task.start, blend, means, beta=(1 - rate) ** steps), shares, blend
 
 
@@ -164,18 +164,19 @@ def _gradient_by_logits(task: Task, parameters: Parameters, steps: int, rate: fl
     upstream = 2 * _residual(task, x) * task.weights[:, None]
     by_shares = rate * upstream @ means.T
     between = scaled @ means.T
-    # Derivatives by the logits of all later steps, discounted to each step.
-    later = shares.new_zeros(steps + 1, *blend.shape)
     by_offset = means.new_zeros(len(means))
+    crossed = torch.zeros_like(between)
+    # Derivatives by the logits of all later steps, discounted to the present one.
+    later = torch.zeros_like(blend)
     for step in reversed(range(steps)):
-        by_logits = torch._softmax_backward_data(by_shares, shares[step], 1, shares.dtype)
+        crossed.addmm_(later.T, shares[step], alpha=rate)
+        by_logits = torch._softmax_backward_data(by_shares, shares[step], 1, blend.dtype)
         by_offset += by_logits.sum(0)
-        torch.add(by_logits, later[step + 1], alpha=1 - rate, out=later[step])
+        later = torch.add(by_logits, later, alpha=1 - rate)
         if step:
             by_shares.addmm_(by_logits, between, beta=1 - rate, alpha=rate)
-    crossed = rate * later[1:].flatten(0, 1).T @ shares.flatten(0, 1)
     by_means = torch.addmm(blend.T @ upstream, crossed.T, scaled)
-    by_scaled = torch.addmm(later[0].T @ task.start, crossed, means)
+    by_scaled = torch.addmm(later.T @ task.start, crossed, means)
     return _collected(parameters, squared_loss(task, x), by_means, by_scaled, by_offset)
 
 

@@ -1,0 +1,270 @@
+"""Certificates: attempts to falsify them, the boundary cases, and what users do with them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+
+import isthmus as ist
+from isthmus.capacity import Certificate, certify
+from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
+
+Array = NDArray[np.float64]
+
+
+def on_sphere(n: int, dim: int, seed: int = 0) -> Array:
+    X = np.random.default_rng(seed).standard_normal((n, dim))
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def sphere(n: int, dim: int) -> Array:
+    return 2 * np.sqrt(dim) * on_sphere(n, dim, n)
+
+
+def cloud(n: int, dim: int) -> Array:
+    return 3 * np.random.default_rng(n).standard_normal((n, dim))
+
+
+def clusters(n: int, dim: int) -> Array:
+    """Every centre once on its own, then tight groups about some of them."""
+    rng = np.random.default_rng(dim)
+    centres = 6 * rng.standard_normal((max(n // 3, 2), dim))
+    return centres[rng.integers(0, len(centres), n)] + 0.4 * rng.standard_normal((n, dim))
+
+
+def duplicates(n: int, dim: int) -> Array:
+    return np.concatenate([cloud(n - n // 4, dim), cloud(n - n // 4, dim)[: n // 4]])
+
+
+DATA = {"sphere": sphere, "cloud": cloud, "clusters": clusters, "duplicates": duplicates}
+SIZES = [(2, 1), (12, 2), (40, 3), (120, 8), (60, 30), (300, 16)]
+
+
+def adversarial_starts(X: Array, row: int, radius: float, rng: np.random.Generator) -> Array:
+    """On the boundary and inside, in random directions and towards the nearest patterns."""
+    dim = X.shape[1]
+    apart = X - X[row]
+    distance = np.linalg.norm(apart, axis=1)
+    near = np.argsort(distance)
+    near = near[distance[near] > 0][:8]
+    towards = apart[near] / distance[near, None]
+    pull = towards.sum(0, keepdims=True)
+    directions = np.concatenate([towards, -towards, pull, rng.standard_normal((16, dim))])
+    norms = np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = directions / np.where(norms > 0, norms, 1)
+    shares = np.concatenate([np.ones(len(directions)), rng.uniform(0, 1, len(directions))])
+    return X[row] + radius * shares[:, None] * np.concatenate([directions, directions])
+
+
+def attack(memory: ist.GaussianKDE | ist.ModernHopfield, most: int = 40) -> int:
+    """Try to leave certified balls of a memory; return how many starts were tried."""
+    X, sigma = memory.memories.numpy(), float(memory.sigma)
+    certificate = certify(memory, iterate="none")
+    rng = np.random.default_rng(0)
+    held = np.flatnonzero((certificate.guaranteed_radius > 0) & (certificate.error_bound < np.inf))
+    rows = rng.permutation(held)[:most]
+    if not len(rows):
+        return 0
+    parts = [adversarial_starts(X, row, certificate.guaranteed_radius[row], rng) for row in rows]
+    home = np.repeat(rows, [len(part) for part in parts])
+    state = torch.from_numpy(np.concatenate([*parts, X[rows]]))
+    home = np.concatenate([home, rows])
+    centre, limit = X[home], certificate.guaranteed_radius[home]
+    # What rounding of one update in float64 may add, at the size of these patterns.
+    blur = 1e-12 * (sigma + np.abs(X).max())
+    for _ in range(400):
+        state = memory.step(state)
+        assert (np.linalg.norm(state.numpy() - centre, axis=1) <= limit + blur).all()
+    # At the boundary contraction may be slow, so ends are compared after it has had its time.
+    state = ist.retrieve(memory, state, tol=1e-10 * sigma, max_steps=20_000).state.numpy()
+    fixed = dict(zip(rows, state[-len(rows) :], strict=True))
+    gap = np.linalg.norm(state - np.stack([fixed[row] for row in home]), axis=1)
+    assert (gap <= 1e-5 * sigma + blur).all()
+    errors = np.linalg.norm(state - centre, axis=1)
+    assert (errors <= certificate.error_bound[home] + 1e-5 * sigma + blur).all()
+    exact = errors[-len(rows) :]  # patterns flow to their fixed points from close by
+    assert (exact <= certificate.error_bound[rows] * (1 + 1e-6) + 1e-8 * sigma + blur).all()
+    return len(home)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_no_start_leaves_a_certified_ball_of_a_kde(kind: str) -> None:
+    tried = 0
+    for n, dim in SIZES:
+        X = DATA[kind](n, dim)
+        for sigma in (0.2, 0.6, 1.0, 1.5):
+            tried += attack(ist.GaussianKDE(X, sigma), most=20)
+    assert tried > 3000
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_no_start_leaves_a_certified_ball_of_a_modern_hopfield_network(kind: str) -> None:
+    tried = 0
+    for n, dim in SIZES[1:]:
+        X = DATA[kind](n, dim)
+        for beta in (0.3, 1.0, 6.0):
+            tried += attack(ist.ModernHopfield(X, beta), most=20)
+    assert tried > 1500
+
+
+def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:
+    X = np.random.default_rng(0).standard_normal((2500, 40))
+    few = certify(X, 1.4, iterate="none", n_neighbors=20)
+    many = certify(X, 1.4, iterate="none", n_neighbors=2499)
+    assert (few.guaranteed_radius <= many.guaranteed_radius * (1 + 1e-9)).all()
+    assert (few.error_bound >= many.error_bound * (1 - 1e-9)).all()
+    assert attack(ist.GaussianKDE(X, 1.4), most=20) > 500
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+def test_huge_norms_change_nothing_for_a_kde(shift: float) -> None:
+    X = np.round(cloud(50, 4) * 2**20) / 2**20
+    near, far = certify(X, 0.8), certify(X + shift, 0.8)
+    assert_array_equal(near.stored, far.stored)
+    assert_allclose(near.guaranteed_radius, far.guaranteed_radius, rtol=1e-9)
+    assert attack(ist.GaussianKDE(X + shift, 0.8), most=10) > 100
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7])
+@pytest.mark.parametrize(("half", "apart"), [(1.01, True), (0.99, False)])
+def test_two_patterns_are_stored_if_half_their_distance_exceeds_sigma(
+    dim: int, half: float, apart: bool
+) -> None:
+    sigma = 0.7
+    X = np.zeros((2, dim))
+    X[:, 0] = half * sigma, -half * sigma
+    found = certify(X, sigma, tol=1e-9, max_steps=20_000)
+    assert (len(set(found.basin.tolist())) == 2) == apart
+    # Just past the split, fixed points are still nearer to the middle than to the patterns.
+    wide = certify(2 * X, sigma)
+    assert wide.stored.all()
+
+
+def test_one_pattern_attracts_everything() -> None:
+    found = certify([[1.0, 2.0]])
+    assert found.stored.tolist() == [True]
+    assert found.guaranteed_radius.tolist() == [np.inf]
+    assert "1 of 1" in str(found)
+
+
+def test_duplicates_are_not_stored_one_by_one_but_share_a_basin_and_a_ball() -> None:
+    X = np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
+    for memory in (ist.GaussianKDE(X, 1.0), ist.ModernHopfield(X + 10, 1.0)):
+        found = certify(memory)
+        assert not found.stored[:2].any()
+        assert found.basin[0] == found.basin[1] != found.basin[2]
+    kde = certify(X, 1.0)
+    assert kde.stored[2:].all()
+    assert (kde.guaranteed_radius[:2] > 1).all()
+    assert "2 patterns have an exact duplicate" in str(kde)
+    assert certify(np.ones((4, 2)), 1.0).basin.tolist() == [0, 0, 0, 0]
+
+
+def test_long_duplicates_of_a_hopfield_network_are_not_called_stored() -> None:
+    X = np.repeat(30 * on_sphere(20, 9), 2, axis=0)
+    found = certify(ist.ModernHopfield(X, 1.0), iterate="none")
+    assert not found.stored.any()
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, np.nan, np.inf])
+def test_bad_bandwidths_are_refused(sigma: float) -> None:
+    with pytest.raises(IsthmusError):
+        certify([[0.0], [1.0]], sigma)
+
+
+def test_bad_patterns_are_refused() -> None:
+    with pytest.raises(IsthmusError, match="NaN"):
+        certify([[0.0], [np.nan]])
+    with pytest.raises(ShapeError, match=r"reshape\(-1, 1\)"):
+        certify([0.0, 1.0, 2.0])
+    with pytest.raises(InvalidInputError, match="iterate"):
+        certify([[0.0], [1.0]], iterate="some")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="n_neighbors"):
+        certify([[0.0], [1.0]], n_neighbors=0)
+
+
+def test_a_table_of_one_column_is_patterns_on_a_line() -> None:
+    found = certify(np.array([[0.0], [5.0], [10.0]]), 1.0)
+    assert found.stored.all()
+    assert found.fixed_point.shape == (3, 1)
+
+
+def test_what_is_proved_is_also_found_by_iterating() -> None:
+    X = np.concatenate([sphere(150, 10), sphere(50, 10) * 0.4])
+    everything = certify(X, 1.6)
+    part, nothing = certify(X, 1.6, iterate="undecided"), certify(X, 1.6, iterate="none")
+    proved = everything.decided == "proved"
+    assert 0 < proved.sum() < len(X)
+    assert_array_equal(everything.stored, part.stored)
+    assert_array_equal(nothing.stored, proved)
+    assert set(nothing.decided) == {"proved", "open"}
+    assert np.isnan(part.retrieval_error[proved]).all()
+    assert (part.basin[proved] == -1).all()
+    assert (everything.retrieval_error[proved] <= everything.error_bound[proved] + 1e-5).all()
+    assert np.bincount(everything.basin)[everything.basin[proved]].max() == 1
+
+
+def test_ramsauers_ball_lies_inside_ours() -> None:
+    found = certify(12 * on_sphere(30, 12), 1.0, iterate="none")
+    met = found.ramsauer_radius > 0
+    assert met.any()
+    assert (found.guaranteed_radius[met] >= found.ramsauer_radius[met]).all()
+
+
+def test_kde_and_hopfield_certificates_agree_on_a_sphere_and_only_there() -> None:
+    X = sphere(60, 9)
+    kde, hopfield = certify(X, 1.0), certify(ist.ModernHopfield(X, 1.0))
+    assert_allclose(kde.separation, hopfield.separation, rtol=1e-9)
+    assert_allclose(kde.guaranteed_radius, hopfield.guaranteed_radius, rtol=1e-6)
+    assert_array_equal(kde.stored, hopfield.stored)
+    X[::2] *= 0.4
+    kde, hopfield = certify(X, 1.0), certify(ist.ModernHopfield(X, 1.0))
+    assert kde.stored[::2].sum() > hopfield.stored[::2].sum()
+
+
+def test_kde_is_a_modern_hopfield_network_on_a_sphere_and_not_off_it() -> None:
+    X, beta = torch.from_numpy(sphere(40, 6)), 0.8
+    x = torch.from_numpy(cloud(30, 6))
+    kde, hopfield = ist.GaussianKDE(X, beta**-0.5), ist.ModernHopfield(X, beta)
+    gap = kde.energy(x) - beta * hopfield.energy(x)
+    scaled = kde.energy(x) - hopfield.energy(x)
+    # Energies are equal up to a factor, which depends on the unit of energy, and a constant.
+    assert min(float(gap.std()), float(scaled.std())) < 1e-9
+    assert_allclose(kde.step(x), hopfield.step(x), rtol=1e-9, atol=1e-9)
+    X = X * torch.linspace(0.5, 1.5, 40)[:, None]
+    kde, hopfield = ist.GaussianKDE(X, beta**-0.5), ist.ModernHopfield(X, beta)
+    assert not np.allclose(kde.step(x), hopfield.step(x), atol=0.1)
+    assert float((kde.energy(x) - beta * hopfield.energy(x)).std()) > 0.1
+
+
+def test_a_saved_certificate_comes_back_whole(tmp_path: Path) -> None:
+    found = certify(cloud(20, 3), 1.0)
+    found.save(tmp_path / "found.npz")
+    again = Certificate.load(tmp_path / "found.npz")
+    assert str(again) == str(found)
+    assert_array_equal(again.fixed_point, found.fixed_point)
+    assert_array_equal(again.decided, found.decided)
+    assert [each.name for each in tmp_path.iterdir()] == ["found.npz"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_file_cut_short_is_refused(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "found.npz"
+    certify(cloud(20, 3), 1.0).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InvalidInputError, match="not a readable certificate"):
+        Certificate.load(path)
+    with pytest.raises(FileNotFoundError):
+        Certificate.load(tmp_path / "absent.npz")
+
+
+def test_a_frame_has_a_row_per_pattern() -> None:
+    found = certify(cloud(20, 3), 1.0)
+    frame = found.to_frame()
+    assert len(frame) == len(found) == 20
+    assert {"separation", "guaranteed_radius", "stored", "decided", "basin"} <= set(frame.columns)
+    assert repr(found) == str(found)

@@ -1,0 +1,53 @@
+"""Choosing a bandwidth."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from isthmus.capacity import capacity_curve, certify, choose_sigma
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.memories.modern import ModernHopfield
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.95, 1.0])
+@pytest.mark.parametrize("dim", [1, 4, 20])
+def test_the_chosen_bandwidth_is_the_largest_that_stores_enough(dim: int, fraction: float) -> None:
+    X = np.random.default_rng(dim).normal(size=(80, dim))
+    choice = choose_sigma(X, fraction)
+    assert choice.stored >= fraction
+    assert certify(X, choice.sigma).fraction_stored == choice.stored
+    assert certify(X, 1.03 * choice.sigma).fraction_stored < fraction
+    assert float(choice) == choice.sigma
+    assert choice.sigma in choice.curve.sigmas
+
+
+def test_what_is_only_proved_needs_a_smaller_bandwidth() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 6))
+    assert choose_sigma(X, iterate="none").sigma <= choose_sigma(X).sigma
+
+
+def test_a_curve_falls_from_all_to_none() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 6))
+    curve = capacity_curve(X, [3.0, 0.1, 0.5, 1.0, 0.1])
+    assert_array_equal(curve.sigmas, [0.1, 0.5, 1.0, 3.0])
+    assert curve.stored[0] == 1
+    assert curve.stored[-1] == 0
+    assert (curve.proved <= curve.stored).all()
+    assert (np.diff(curve.stored) <= 0).all()
+    assert len(str(curve).splitlines()) == 5
+
+
+def test_what_cannot_be_had_is_said() -> None:
+    with pytest.raises(InvalidInputError, match="duplicate"):
+        choose_sigma([[0.0], [0.0], [1.0]])
+    with pytest.raises(InvalidInputError, match="single pattern"):
+        choose_sigma([[0.0]])
+    with pytest.raises(InvalidInputError, match="stored"):
+        choose_sigma([[0.0], [1.0]], 1.5)
+    with pytest.raises(InvalidInputError, match="sigmas"):
+        capacity_curve([[0.0], [1.0]], [-1.0])
+    with pytest.raises(InvalidInputError, match="Gaussian KDE"):
+        capacity_curve(ModernHopfield([[0.0], [1.0]]), [1.0])
+    with pytest.raises(ShapeError):
+        choose_sigma([0.0, 1.0])
+    assert choose_sigma([[0.0], [0.0], [1.0], [2.0]], 0.5).stored == 0.5

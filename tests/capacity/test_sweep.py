@@ -1,0 +1,71 @@
+"""The paper's experiment: what it finds, and that it can be interrupted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.capacity import sweep
+from isthmus.errors import InvalidInputError
+
+SMALL: dict[str, Any] = {"seeds": 2, "n_particles": 10, "max_patterns": 5, "progress": False}
+
+
+def test_retrieval_improves_with_dimension_and_worsens_with_number() -> None:
+    found = sweep([2, 4, 10], [4, 64], seeds=3, n_particles=20, progress=False)
+    table, ratio = found.table(), found.table("ratio")
+    assert (table[1:] >= table[:-1]).all()
+    assert (ratio[1:] <= ratio[:-1]).all()
+    assert (table[:, 0] >= table[:, 1]).all()
+    assert (ratio[:, 0] <= ratio[:, 1]).all()
+    assert table[0, 1] < 0.5 < 0.99 < table[2, 1]
+    assert "D \\ N        4      64" in str(found)
+
+
+def test_bands_are_means_and_have_a_width() -> None:
+    found = sweep([3], [30], seeds=4, n_particles=10, progress=False)
+    values = [cell.retrieved for cell in found.cells]
+    mean, half = found.band("retrieved", 3, 30)
+    assert mean == pytest.approx(sum(values) / 4)
+    assert half > 0
+    with pytest.raises(InvalidInputError, match="no cell"):
+        found.band("retrieved", 3, 31)
+    assert found.cells[0].normalized_ratio < found.cells[0].ratio
+
+
+def test_equal_settings_give_equal_results() -> None:
+    assert sweep([3], [5, 9], **SMALL) == sweep([3], [5, 9], **SMALL)
+
+
+def test_a_second_run_does_nothing_again(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "cells.jsonl"
+    first = sweep([3], [5], path=path, **SMALL)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the cell was there already")
+
+    monkeypatch.setattr("isthmus.capacity.sweep._measure", refuse)
+    assert sweep([3], [5], path=path, **SMALL) == first
+    with pytest.raises(AssertionError, match="already"):
+        sweep([3], [5], path=path, sigma=2.0, **SMALL)
+
+
+def test_a_run_goes_on_after_a_line_that_was_cut_short(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "cells.jsonl"
+    first = sweep([3], [5, 7], path=path, **SMALL)
+    path.write_text(path.read_text()[:-20])
+    assert sweep([3], [5, 7], path=path, **SMALL) == first
+    monkeypatch.setattr("isthmus.capacity.sweep._measure", None)
+    assert sweep([3], [5, 7], path=path, **SMALL) == first
+
+
+@pytest.mark.parametrize("settings", [{"sigma": 0.0}, {"n_particles": 0}, {"seeds": 0}])
+def test_settings_of_zero_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        sweep([3], [5], **settings)
+
+
+@pytest.mark.parametrize(("dim", "count"), [(1, 5), (3, 1)])
+def test_a_sphere_and_more_than_one_pattern_are_needed(dim: int, count: int) -> None:
+    with pytest.raises(InvalidInputError):
+        sweep([dim], [count])

@@ -1,0 +1,48 @@
+"""Which starts meet, against letting each run to the end on its own."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+import isthmus as ist
+from isthmus.dynamics.modes import find_modes, shared_fixed_points
+
+
+@pytest.mark.parametrize(("n", "dim", "sigma"), [(60, 1, 0.4), (150, 2, 0.6), (200, 10, 1.2)])
+def test_starts_that_are_joined_end_where_each_would_end_alone(
+    n: int, dim: int, sigma: float
+) -> None:
+    X = torch.from_numpy(2 * np.random.default_rng(n).normal(size=(n, dim)))
+    memory = ist.GaussianKDE(X, sigma)
+    found = find_modes(memory, X, tol=1e-7)
+    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state.numpy()
+    assert found.converged.all()
+    assert_allclose(found.fixed_points[found.labels], alone, atol=2e-3 * sigma)
+    sizes = np.bincount(found.labels)
+    assert (np.diff(sizes) <= 0).all()
+    assert len(sizes) == len(found.fixed_points)
+
+
+def test_modes_rest() -> None:
+    X = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 3)))
+    memory = ist.GaussianKDE(X, 0.5)
+    modes = torch.from_numpy(find_modes(memory, X, tol=1e-7).fixed_points)
+    assert_allclose(memory.step(modes), modes, atol=1e-3)
+
+
+def test_one_start_and_too_few_steps() -> None:
+    X = torch.tensor([[0.0], [1.9], [8.0]], dtype=torch.float64)
+    memory = ist.GaussianKDE(X, 1.0)
+    assert find_modes(memory, X[:1]).labels.tolist() == [0]
+    hurried = find_modes(memory, X, tol=1e-9, max_steps=2)
+    assert hurried.steps == 2
+    assert not hurried.converged[:2].any()
+
+
+def test_points_are_one_where_a_chain_joins_them() -> None:
+    points = np.array([[0.0], [0.9], [1.8], [9.0], [9.0], [-20.0]])
+    labels = shared_fixed_points(points, 1.0)
+    assert_array_equal(labels[:3], labels[0])
+    assert labels[3] == labels[4]
+    assert len(set(labels.tolist())) == 3
