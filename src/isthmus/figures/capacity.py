@@ -1,0 +1,214 @@
+"""Capacity: basins that merge, retrieval against numbers, all bounds, and one's own certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from isthmus.capacity import Certificate, Sweep, capacity_bound
+from isthmus.errors import ShapeError
+from isthmus.figures.landscape_1d import landscapes_1d
+from isthmus.figures.style import (
+    CURVE,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    heading,
+    new_figure,
+    styled,
+    to_array,
+)
+from isthmus.memories.kde import GaussianKDE
+
+__all__ = ["basins_merging", "capacity_bounds", "certificate_plot", "retrieval_sweep"]
+
+GREEN, PURPLE, SKY = "#009e73", "#cc79a7", "#56b4e9"
+SHADES = (MEMORY, PURPLE, SKY, CURVE, GREEN, INK)
+# Colour, line and name of each bound.
+BOUNDS = {
+    "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
+    "ceiling": (INK, "-", "ceiling"),
+    "certified": (CURVE, "-", "certified, random coding"),
+    "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
+    "random": (PURPLE, ":", "random, Ramsauer's theorem"),
+}
+
+
+@styled
+def basins_merging(memories: Any, sigmas: Iterable[float]) -> Figure:
+    """Draw the energy of patterns on a line at each bandwidth, and where each pattern flows.
+
+    Parameters
+    ----------
+    memories : array (N, 1)
+    sigmas : iterable of float
+
+    Examples
+    --------
+    >>> from isthmus.figures import basins_merging
+    >>> len(basins_merging([[-1.0], [1.0]], [0.5, 1.5]).axes)
+    2
+    """
+    from isthmus.capacity import basins
+
+    marks = to_array(memories).reshape(-1, 1)
+    energies, notes = {}, {}
+    for sigma in sigmas:
+        count = basins(marks, sigma).n_basins
+        name = f"sigma = {sigma:g}"
+        energies[name] = GaussianKDE(marks, sigma)
+        notes[name] = f"{len(marks)} patterns, {count} {'basin' if count == 1 else 'basins'}"
+    return landscapes_1d(energies, marks, marks, notes=notes)
+
+
+@styled
+def retrieval_sweep(sweep: Sweep) -> Figure:
+    """Draw how retrieval depends on the number of patterns, a line per dimension.
+
+    Bands are 95 % over seeds. Marks on the upper edge are what theory says of each dimension:
+    a triangle where so many patterns can be stored (certified), a bar where no more can.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    """
+    figure = new_figure(4.2)
+    left, right = figure.subplots(1, 2, sharex=True)
+    counts = sweep.counts
+    shades = [SHADES[number % len(SHADES)] for number in range(len(sweep.dims))]
+    for axes, measure in ((left, "retrieved"), (right, "ratio")):
+        for shade, dim in zip(shades, sweep.dims, strict=True):
+            mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
+            axes.plot(counts, mean, "o-", color=shade, ms=4, lw=1.6, label=f"D = {dim}")
+            axes.fill_between(counts, mean - half, mean + half, color=shade, alpha=0.18, lw=0)
+            for kind, marker in (("certified", "v"), ("ceiling", "|")):
+                bound = capacity_bound(dim, kind=kind)  # type: ignore[arg-type]
+                if counts[0] <= bound <= counts[-1]:
+                    axes.axvline(bound, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
+                    axes.plot(
+                        [bound],
+                        [1.0],
+                        marker,
+                        transform=axes.get_xaxis_transform(),
+                        color=shade,
+                        ms=9,
+                        mew=2,
+                        clip_on=False,
+                    )
+        axes.set_xscale("log")
+        axes.set_xlabel("number of patterns N")
+    left.set_ylim(-0.03, 1.03)
+    left.legend(frameon=False, fontsize=9, loc="lower left")
+    left.set_ylabel("share of particles")
+    right.set_ylabel("final / initial distance")
+    note = "Triangle: so many can be stored, certified. Bar: no more can."
+    heading(left, "Retrieved", note, characters=70, lines=1)
+    heading(right, "Distance that is left", "Below 1, particles come closer.", lines=1)
+    return figure
+
+
+@styled
+def capacity_bounds(
+    dims: Iterable[int], measured: Mapping[str, Mapping[int, float]] | None = None
+) -> Figure:
+    """Draw every bound on the number of patterns against the dimension.
+
+    On the sphere of radius 2 sigma sqrt(D - 1).
+
+    Parameters
+    ----------
+    dims : iterable of int
+    measured : mapping of str to mapping of int to float, optional
+        Names of experiments, and how many patterns each found stored at each dimension.
+    """
+    grid = list(dims)
+    figure = new_figure(5.0)
+    axes = figure.subplots()
+    for kind, (colour, line, name) in BOUNDS.items():
+        logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]  # type: ignore[arg-type]
+        axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
+    for marker, (name, counts) in zip("osD^", (measured or {}).items(), strict=False):
+        at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
+        axes.plot(
+            at, np.log10(found), marker, color=INK, mfc=PAPER, mew=1.3, ms=6, label=name, zorder=4
+        )
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
+    axes.yaxis.set_major_locator(MaxNLocator(7, integer=True))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("dimension D")
+    axes.set_ylabel("number of patterns N")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    note = "Certified, packing and random: so many can be stored. Ceiling: no more can."
+    heading(axes, "How many patterns fit on a sphere", note, characters=120, lines=1)
+    return figure
+
+
+@styled
+def certificate_plot(certificate: Certificate, X: Any) -> Figure:
+    """Draw patterns of a plane by what is known of them, with their guaranteed balls.
+
+    Parameters
+    ----------
+    certificate : Certificate
+    X : array (N, 2)
+        The patterns that it was made for.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import certify
+    >>> from isthmus.figures import certificate_plot
+    >>> X = [[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]]
+    >>> figure = certificate_plot(certify(X), X)
+    """
+    points = to_array(X)
+    if points.shape != (len(certificate), 2):
+        raise ShapeError(
+            f"X must be the {len(certificate)} patterns of the certificate, in a plane, not "
+            f"{points.shape}."
+        )
+    figure = new_figure(6.2)
+    axes = figure.subplots()
+    proved = certificate.decided == "proved"
+    finite = proved & np.isfinite(certificate.guaranteed_radius)
+    widths = 2 * certificate.guaranteed_radius[finite]
+    balls = EllipseCollection(
+        widths,
+        widths,
+        np.zeros(len(widths)),
+        units="xy",
+        offsets=points[finite],
+        transOffset=axes.transData,
+        facecolor=CURVE,
+        edgecolor=CURVE,
+        alpha=0.16,
+    )
+    axes.add_collection(balls)
+    groups = {
+        "stored, proved (ball: every start in it returns)": (proved, CURVE, "o"),
+        "stored, found by iterating": (certificate.stored & ~proved, GREEN, "s"),
+        "not stored": (~certificate.stored & (certificate.decided == "iterated"), MEMORY, "X"),
+        "open": (~certificate.stored & (certificate.decided == "open"), MUTED, "d"),
+    }
+    for name, (rows, colour, marker) in groups.items():
+        if rows.any():
+            label = f"{name}: {int(rows.sum())}"
+            axes.plot(*points[rows].T, marker, color=colour, ms=6, mec=PAPER, mew=0.6, label=label)
+    reach = certificate.guaranteed_radius[finite, None] if finite.any() else np.zeros((1, 1))
+    held = points[finite] if finite.any() else points
+    lower = np.minimum((held - reach).min(0), points.min(0))
+    upper = np.maximum((held + reach).max(0), points.max(0))
+    margin = 0.04 * float((upper - lower).max()) or 1.0
+    axes.set_xlim(lower[0] - margin, upper[0] + margin)
+    axes.set_ylim(lower[1] - margin, upper[1] + margin)
+    axes.set_aspect("equal")
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
+    heading(axes, f"{name}, sigma = {certificate.sigma:.3g}")
+    return figure
