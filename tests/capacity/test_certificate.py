@@ -40,7 +40,7 @@ def duplicates(n: int, dim: int) -> Array:
 
 
 DATA = {"sphere": sphere, "cloud": cloud, "clusters": clusters, "duplicates": duplicates}
-SIZES = [(2, 1), (12, 2), (40, 3), (120, 8), (60, 30), (300, 16)]
+SIZES = [(2, 1), (12, 2), (40, 3), (120, 8), (60, 30)]
 
 
 def adversarial_starts(X: Array, row: int, radius: float, rng: np.random.Generator) -> Array:
@@ -75,11 +75,11 @@ def attack(memory: ist.GaussianKDE | ist.ModernHopfield, most: int = 40) -> int:
     centre, limit = X[home], certificate.guaranteed_radius[home]
     # What rounding of one update in float64 may add, at the size of these patterns.
     blur = 1e-12 * (sigma + np.abs(X).max())
-    for _ in range(400):
+    for _ in range(30):
         state = memory.step(state)
         assert (np.linalg.norm(state.numpy() - centre, axis=1) <= limit + blur).all()
     # At the boundary contraction may be slow, so ends are compared after it has had its time.
-    state = ist.retrieve(memory, state, tol=1e-10 * sigma, max_steps=20_000).state.numpy()
+    state = ist.retrieve(memory, state, tol=1e-9 * sigma, max_steps=3000).state.numpy()
     fixed = dict(zip(rows, state[-len(rows) :], strict=True))
     gap = np.linalg.norm(state - np.stack([fixed[row] for row in home]), axis=1)
     assert (gap <= 1e-5 * sigma + blur).all()
@@ -95,9 +95,9 @@ def test_no_start_leaves_a_certified_ball_of_a_kde(kind: str) -> None:
     tried = 0
     for n, dim in SIZES:
         X = DATA[kind](n, dim)
-        for sigma in (0.2, 0.6, 1.0, 1.5):
-            tried += attack(ist.GaussianKDE(X, sigma), most=20)
-    assert tried > 3000
+        for sigma in (0.3, 0.9, 1.5):
+            tried += attack(ist.GaussianKDE(X, sigma), most=10)
+    assert tried > 1500
 
 
 @pytest.mark.parametrize("kind", DATA)
@@ -106,8 +106,8 @@ def test_no_start_leaves_a_certified_ball_of_a_modern_hopfield_network(kind: str
     for n, dim in SIZES[1:]:
         X = DATA[kind](n, dim)
         for beta in (0.3, 1.0, 6.0):
-            tried += attack(ist.ModernHopfield(X, beta), most=20)
-    assert tried > 1500
+            tried += attack(ist.ModernHopfield(X, beta), most=10)
+    assert tried > 800
 
 
 def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:

@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus import __version__
+from isthmus.cli.parts.capacity import (
+    bounds_on_capacity,
+    merging_of_basins,
+    retrieval_against_numbers,
+)
 from isthmus.cli.parts.clustering import (
     creation_of_memories,
     dynamics_of_posteriors,
@@ -38,6 +43,9 @@ PARTS: list[tuple[str, Part]] = [
     ("memory-creation", creation_of_memories),
     ("elbo-dynamics", dynamics_of_posteriors),
     ("clustering-tour", tour_of_clustering),
+    ("basins-merging", merging_of_basins),
+    ("capacity-sweep", retrieval_against_numbers),
+    ("capacity-bounds", bounds_on_capacity),
 ]
 TITLE = "isthmus: memory and probability, joined"
 INTRODUCTION = (

@@ -71,7 +71,7 @@ def basins_merging(memories: Any, sigmas: Iterable[float]) -> Figure:
 def retrieval_sweep(sweep: Sweep) -> Figure:
     """Draw how retrieval depends on the number of patterns, a line per dimension.
 
-    Bands are 95 % over seeds. Marks on the upper edge are what theory says of each dimension:
+    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension:
     a triangle where so many patterns can be stored (certified), a bar where no more can.
 
     Parameters
@@ -86,26 +86,28 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
         for shade, dim in zip(shades, sweep.dims, strict=True):
             mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
             axes.plot(counts, mean, "o-", color=shade, ms=4, lw=1.6, label=f"D = {dim}")
-            axes.fill_between(counts, mean - half, mean + half, color=shade, alpha=0.18, lw=0)
+            low, high = np.maximum(mean - half, 0), mean + half
+            high = np.minimum(high, 1) if measure == "retrieved" else high
+            axes.fill_between(counts, low, high, color=shade, alpha=0.18, lw=0)
             for kind, marker in (("certified", "v"), ("ceiling", "|")):
                 bound = capacity_bound(dim, kind=kind)  # type: ignore[arg-type]
                 if counts[0] <= bound <= counts[-1]:
                     axes.axvline(bound, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
                     axes.plot(
                         [bound],
-                        [1.0],
+                        [0.97],
                         marker,
                         transform=axes.get_xaxis_transform(),
                         color=shade,
                         ms=9,
                         mew=2,
-                        clip_on=False,
                     )
         axes.set_xscale("log")
         axes.set_xlabel("number of patterns N")
-    left.set_ylim(-0.03, 1.03)
+    left.set_ylim(-0.03, 1.13)
     left.legend(frameon=False, fontsize=9, loc="lower left")
     left.set_ylabel("share of particles")
+    right.set_ylim(-0.03 * right.get_ylim()[1], 1.1 * right.get_ylim()[1])
     right.set_ylabel("final / initial distance")
     note = "Triangle: so many can be stored, certified. Bar: no more can."
     heading(left, "Retrieved", note, characters=70, lines=1)
@@ -191,7 +193,7 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     )
     axes.add_collection(balls)
     groups = {
-        "stored, proved (ball: every start in it returns)": (proved, CURVE, "o"),
+        "stored, proved": (proved, CURVE, "o"),
         "stored, found by iterating": (certificate.stored & ~proved, GREEN, "s"),
         "not stored": (~certificate.stored & (certificate.decided == "iterated"), MEMORY, "X"),
         "open": (~certificate.stored & (certificate.decided == "open"), MUTED, "d"),
@@ -210,5 +212,6 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     axes.set_aspect("equal")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
-    heading(axes, f"{name}, sigma = {certificate.sigma:.3g}")
+    note = "Disc: every start in it reaches the pattern's own fixed point."
+    heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
     return figure
