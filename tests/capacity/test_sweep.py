@@ -9,6 +9,8 @@ import pytest
 from isthmus.capacity import sweep
 from isthmus.errors import InvalidInputError
 
+pytestmark = pytest.mark.slow
+
 # The function has the name of its module, and hides it.
 MODULE = sys.modules["isthmus.capacity.sweep"]
 SMALL: dict[str, Any] = {"seeds": 2, "n_particles": 10, "max_patterns": 5, "progress": False}
@@ -18,7 +20,8 @@ def test_retrieval_improves_with_dimension_and_worsens_with_number() -> None:
     found = sweep([2, 4, 10], [4, 64], seeds=2, n_particles=10, progress=False)
     table, ratio = found.table(), found.table("ratio")
     assert (table[1:] >= table[:-1]).all()
-    assert (ratio[1:, 1] < ratio[:-1, 1]).all()
+    # Where most are lost, they are lost farther on the larger sphere of more dimensions.
+    assert (ratio[2] < ratio[:2]).all()
     assert (table[:, 0] >= table[:, 1]).all()
     assert (ratio[:, 0] <= ratio[:, 1]).all()
     assert table[0, 1] < 0.5 < 0.99 < table[2, 1]

@@ -179,6 +179,8 @@ def test_vmf_learns_a_mixture_on_the_sphere(directions):
     x, _ = directions
     model = ClAM(3, likelihood="vmf", beta=4.0, random_state=0).fit(x)
     assert isinstance(model.energy_, VonMisesFisherMixture)
+    loss = naive_loss(x, model.memories_, 4.0, model.weights_)
+    assert model.objective_ == pytest.approx(loss, rel=1e-9)
     assert float(model.energy_.beta) == pytest.approx(8.0)  # on the sphere 2 beta mu.x
     cosines = x @ model.memories_.T
     expected = special.softmax(8.0 * cosines + np.log(model.weights_), 1)

@@ -208,6 +208,25 @@ def test_the_pass_takes_rows_in_the_order_it_is_given(monkeypatch):
     assert found.counts.tolist() == [len(own) for own in naive_pass(values[order], house)]
 
 
+@pytest.mark.parametrize("discount", [0.0, 0.7])
+def test_in_a_block_rows_join_those_who_opened_before_them(discount):
+    values = np.random.default_rng(13).normal(size=(80, 2)) * 4
+    house = make_house(rho=0.05, alpha=0.1, discount=discount)
+    clusters, waiting = [], list(values)
+    while waiting:
+        founder, *others = waiting
+        mean = house.beta / (house.beta + house.rho) * founder
+        close = stats.multivariate_normal(mean, np.eye(2) / (2 * house.beta))
+        spread = 1 / (2 * house.beta) + 1 / (2 * house.rho)
+        alone = stats.multivariate_normal(np.zeros(2), spread * np.eye(2))
+        mass = math.log(house.alpha + discount * (len(clusters) + 1))
+        joins = [math.log(1 - discount) + close.logpdf(x) >= mass + alone.logpdf(x) for x in others]
+        clusters.append([founder, *(x for x, joined in zip(others, joins, strict=True) if joined)])
+        waiting = [x for x, joined in zip(others, joins, strict=True) if not joined]
+    found = seat_in_order(make_rows(values), np.arange(80), house)
+    assert found.counts.tolist() == [len(own) for own in clusters]
+
+
 def test_the_pass_works_on_blocks_not_on_rows(monkeypatch):
     calls = 0
 

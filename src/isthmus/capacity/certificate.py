@@ -151,7 +151,7 @@ class Certificate:
     def load(cls, path: str | Path) -> Certificate:
         """Read what :meth:`save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 values = {field.name: file[field.name] for field in fields(cls)}
         except FileNotFoundError:
             raise

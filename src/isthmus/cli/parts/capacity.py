@@ -53,7 +53,8 @@ def retrieval_against_numbers(seed: int) -> Section:
         "where they end: the share that is nearest to its own pattern again, and the distance "
         "left, over that at the start. Bands are 95 % over "
         f"{DRAWS} draws. In more dimensions many more "
-        "patterns find home; theory's marks agree. The draws are the same for every seed."
+        "patterns find home; triangles and bars are bounds on how many can all be stored. The "
+        "draws are the same for every seed."
     )
     return Section("Retrieval against numbers", caption, retrieval_sweep(found), table)
 
@@ -84,7 +85,8 @@ def bounds_on_capacity(seed: int) -> Section:
         "How many patterns fit on a sphere of radius 2 sigma sqrt(D - 1). The paper's 4^(D-1) "
         "lies above what any arrangement can hold from D = 8 on. Random coding with this "
         "package's certificate proves a lower bound that grows as fast as the ceiling. Dots: the "
-        "largest number of random patterns of which that share is stored, found by certify."
+        "largest number of random patterns of which that share is stored, by bisection over one "
+        "draw."
     )
     return Section("How much fits", caption, capacity_bounds(dims, measured), numbers)
 
