@@ -63,6 +63,8 @@ HALVES = {
     "Reported half: never looked at for choosing": REPORTED,
 }
 SEEDS = (0, 1, 2)
+# On 784 features HDBSCAN takes longer than everything else here together.
+LEFT_OUT = {("fashion_mnist", "HDBSCAN")}
 LARGEST = 10_000
 LABEL_COLUMNS = {"boston_housing": 13}
 
@@ -124,6 +126,8 @@ def jobs(names: tuple[str, ...]) -> Iterator[tuple[str, str, int]]:
     """(dataset, method, seed), methods of isthmus first."""
     for name in names:
         for method in [*known(2, 1, 0), *unknown(0)]:
+            if (name, method) in LEFT_OUT:
+                continue
             for seed in SEEDS[: 1 if method == "HDBSCAN" else None]:
                 yield name, method, seed
 
@@ -178,9 +182,8 @@ def print_tables(results: dict[tuple[str, str, int], dict[str, Any]]) -> None:
     """Two tables for each half: methods that know the number of classes, and that do not."""
 
     def mean(name: str, method: str, field: str) -> float:
-        return float(
-            np.mean([found[field] for job, found in results.items() if job[:2] == (name, method)])
-        )
+        found = [entry[field] for job, entry in results.items() if job[:2] == (name, method)]
+        return float(np.mean(found)) if found else np.nan
 
     told, untold = list(known(2, 1, 0)), list(unknown(0))
     for title, names in HALVES.items():
@@ -191,7 +194,7 @@ def print_tables(results: dict[tuple[str, str, int], dict[str, Any]]) -> None:
             print(f"| {name} | {' | '.join(cells)} |")
         cells = [
             " / ".join(
-                f"{np.mean([mean(name, method, field) for name in names]):.3f}"
+                f"{np.nanmean([mean(name, method, field) for name in names]):.3f}"
                 for field in ("ari", "nmi")
             )
             for method in told
@@ -210,7 +213,7 @@ def print_tables(results: dict[tuple[str, str, int], dict[str, Any]]) -> None:
             print(f"| {name} ({classes}) | {' | '.join(cells)} |")
         cells = [
             " / ".join(
-                f"{np.mean([mean(name, method, field) for name in names]):.3f}"
+                f"{np.nanmean([mean(name, method, field) for name in names]):.3f}"
                 for field in ("ari", "nmi")
             )
             for method in untold
