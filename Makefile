@@ -9,8 +9,8 @@ STAMP := $(VENV)/.installed
 
 export PYTHONHASHSEED := 0
 export MPLBACKEND := Agg
-# Tests run in one process per core, so each needs one thread; array-API checks are on.
-PYTEST := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+# Tests run in one process per core, so each needs one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 .PHONY: reproduce test test-all lint format bench clean
 

@@ -458,7 +458,7 @@ def test_samples_follow_their_seed(make_density, memories):
     first, second = energy.sample(10, seed=generator), energy.sample(10, seed=generator)
     assert torch.equal(first, energy.sample(10, seed=3))
     assert not torch.equal(first, second)
-    with pytest.raises(InvalidInputError, match="at least zero"):
+    with pytest.raises(InvalidInputError, match="at least 0"):
         energy.sample(-1)
 
 
