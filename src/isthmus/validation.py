@@ -45,7 +45,7 @@ def _wrong_dtype(name: str, dtype: object) -> DtypeError:
     kind = str(dtype).removeprefix("torch.")
     return DtypeError(
         f"{name} holds {kind} numbers; isthmus computes in float32 or float64. "
-        "Convert first, for example with .astype('float32') or .to(torch.float32)."
+        "Convert first, for example with numpy.asarray(values, dtype=float) or .to(torch.float64)."
     )
 
 
@@ -112,9 +112,10 @@ def as_points(
         device = points.device if isinstance(value, Tensor) else like.device
         points = points.to(device=device, dtype=like.dtype)
     if not allow_nan:
-        require_finite(
-            points, name, "Remove such rows, or fill unknown coordinates with isthmus.complete."
-        )
+        advice = "Remove such rows first."
+        if name == "x":
+            advice = "Remove such rows, or mark unknown values by NaN and use isthmus.complete."
+        require_finite(points, name, advice)
     elif not is_transforming() and bool(torch.isinf(points).any()):
         raise InvalidInputError(f"{name} has infinite values. Mark unknown coordinates with NaN.")
     return points

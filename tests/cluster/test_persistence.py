@@ -217,3 +217,9 @@ def test_nothing_is_pickled(make, blobs, path):
     metadata, arrays = saved_parts(path)
     assert all(array.dtype.kind in "fiub" for array in arrays.values())
     json.loads(metadata["content"])
+
+
+def test_saving_into_a_folder_that_is_not_there_names_it(tmp_path):
+    model = ClAMELBO(1, random_state=0).fit(np.arange(6.0).reshape(3, 2))
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+        model.save(tmp_path / "nowhere" / "model.safetensors")

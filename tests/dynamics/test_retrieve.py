@@ -397,3 +397,10 @@ def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
     assert error(answer) < 0.75 * error(known.mean(0))
     start = ist.complete(memory, question, max_steps=0).numpy()
     assert error(start) < 0.65 * error(known.mean(0))
+
+
+def test_swapped_arguments_are_named():
+    with pytest.raises(UnsupportedOperationError, match="points come second"):
+        ist.retrieve(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))
+    with pytest.raises(UnsupportedOperationError, match="points come second"):
+        ist.complete(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))

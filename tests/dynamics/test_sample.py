@@ -336,3 +336,9 @@ def test_sampling_does_not_import_rich_unless_a_bar_is_shown() -> None:
         "assert 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_chains_that_never_move_are_not_passed_off_as_draws():
+    memory = GaussianKDE(torch.zeros(1, 2))
+    with pytest.warns(RuntimeWarning, match="smaller step_size"):
+        sample(memory, 4, HMC(step_size=1e6), burn_in=5, thin=1)

@@ -24,6 +24,8 @@ Estimator = TypeVar("Estimator")
 
 def save_estimator(estimator: Any, path: Path) -> None:
     """Write parameters and learned state; the file appears only when it is complete."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is not a folder; make it first to save {path}.")
     arrays: dict[str, NDArray[Any]] = {}
     parameters = _plain(estimator.get_params(deep=False), arrays, "parameter")
     state = _plain(estimator.__getstate__(), arrays, "state")

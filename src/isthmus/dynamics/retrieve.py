@@ -105,6 +105,7 @@ def retrieve(
     tensor([[ 1.0000,  1.0000],
             [-1.0000, -1.0000]])
     """
+    _require_energy(energy)
     if max_steps < 0 or not tol >= 0:
         raise InvalidInputError(f"tol and max_steps must not be negative: {tol!r}, {max_steps!r}.")
     start = energy.as_input(x)
@@ -146,6 +147,14 @@ def retrieve(
         converged=(resting & torch.isfinite(final)).reshape(shape[:-1]),
         trace=torch.stack(history).reshape(len(history), *shape) if trace else None,
     )
+
+
+def _require_energy(energy: object) -> None:
+    if not isinstance(energy, Energy):
+        raise UnsupportedOperationError(
+            f"The first argument must be an Energy, not a {type(energy).__name__}; "
+            "points come second."
+        )
 
 
 class _FixedPointMove:
@@ -250,6 +259,7 @@ def complete(
     tensor([[4.5000, 6.0000, 7.0000],
             [0.0000, 0.3000, 0.0000]])
     """
+    _require_energy(energy)
     x = energy.as_input(x, allow_nan=True)
     observed = ~torch.isnan(x)
     if init is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def sample(
     starts = _read_init(energy, init)
     if chains is None:
         chains = n if starts is None or starts.ndim == 1 else starts.shape[0]
-    return sample_chains(
+    found = sample_chains(
         energy,
         math.ceil(n / as_count(chains, "chains")),
         sampler,
@@ -85,7 +86,15 @@ def sample(
         burn_in=burn_in,
         thin=thin,
         progress=progress,
-    ).flatten()[:n]
+    )
+    if float(found.acceptance.max()) == 0:
+        warnings.warn(
+            "No proposal was ever accepted, so the draws are where the chains began. "
+            "Use a smaller step_size.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return found.flatten()[:n]
 
 
 @torch.no_grad()
