@@ -1,0 +1,19 @@
+"""In-context energies: a transformer that turns a dataset given in context into an energy."""
+
+from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.context import ContextEnergy
+from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.pretrained import pretrained
+from isthmus.incontext.settings import TrainingSettings, preset
+from isthmus.incontext.training import Trained, train
+
+__all__ = [
+    "ICLEBM",
+    "ContextEnergy",
+    "ICLEBMConfig",
+    "Trained",
+    "TrainingSettings",
+    "preset",
+    "pretrained",
+    "train",
+]

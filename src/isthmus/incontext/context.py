@@ -1,0 +1,153 @@
+"""ContextEnergy: the energy that an in-context model gives a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from isthmus.energy import Energy
+from isthmus.errors import ShapeError
+from isthmus.incontext.gradient import candidate_energy_and_gradient
+from isthmus.validation import as_points, is_transforming
+
+if TYPE_CHECKING:
+    from isthmus.incontext.model import ICLEBM
+
+__all__ = ["ContextEnergy"]
+
+POINTS_PER_BLOCK = 1024
+
+
+class ContextEnergy(Energy):
+    r"""The energy :math:`E_\theta(x \mid \mathcal D)` of a dataset given in context.
+
+    Made by :meth:`isthmus.incontext.ICLEBM.condition`. It is an :class:`isthmus.Energy`:
+    :func:`isthmus.retrieve`, :func:`isthmus.sample` and the figures work on it. Its inverse
+    temperature is 1. The keys and values of the context are computed once; they are those of the
+    model's parameters at that moment, so condition again after training on.
+
+    For one context, points are (..., D) and energies (...). For a batch of B contexts, points are
+    (B, ..., D), a set for each context, and energies (B, ...).
+
+    Attributes
+    ----------
+    context : (n, D) or (B, n, D)
+        The dataset.
+    model : ICLEBM
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> model = ICLEBM(ICLEBMConfig(dim=2, layers=1, heads=2, width=8))
+    >>> energy = model.condition(torch.zeros(3, 2))
+    >>> energy.append([1.0, 1.0]).context.shape
+    torch.Size([4, 2])
+    """
+
+    def __init__(self, model: ICLEBM, context: Any) -> None:
+        super().__init__()
+        self.model = model
+        points = as_points(context, "context", dim=model.dim, like=model.readout.weight)
+        if points.ndim not in (2, 3):
+            raise ShapeError(
+                f"context must be (n, {model.dim}), a dataset, or (B, n, {model.dim}), a batch of "
+                f"datasets of one size, not {tuple(points.shape)}."
+            )
+        if points.ndim == 3 and points.shape[0] == 0:
+            raise ShapeError("context is an empty batch: it holds no dataset at all.")
+        self.context = points
+        self._encode()
+
+    def _encode(self) -> None:
+        points = self.context if self.context.ndim == 3 else self.context[None]
+        self._cache = self.model.encode(points)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ContextEnergy:
+        # Keys and values may be part of a graph, which cannot be copied but can be made anew.
+        return ContextEnergy(deepcopy(self.model, memo), self.context.detach().clone())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextEnergy:
+        """Move to another dtype or device, as ``.to`` asks, with the context."""
+        super()._apply(fn, recurse)
+        self.context = fn(self.context)
+        self._encode()
+        return self
+
+    @property
+    def dim(self) -> int:
+        """Coordinates D of a point."""
+        return self.model.dim
+
+    def append(self, points: Any) -> ContextEnergy:
+        """The energy with more points in the context; only they are computed.
+
+        Parameters
+        ----------
+        points : (D,) or (m, D); for a batch of contexts (B, D) or (B, m, D)
+
+        Returns
+        -------
+        ContextEnergy
+            A new one; this one stays as it is.
+        """
+        new = as_points(points, "points", dim=self.dim, like=self.context)
+        if new.ndim == self.context.ndim - 1:
+            new = new.unsqueeze(-2)
+        if new.ndim != self.context.ndim or new.shape[:-2] != self.context.shape[:-2]:
+            raise ShapeError(
+                f"points of shape {tuple(new.shape)} do not extend a context of shape "
+                f"{tuple(self.context.shape)}."
+            )
+        extended = ContextEnergy.__new__(ContextEnergy)
+        Energy.__init__(extended)
+        extended.model = self.model
+        extended.context = torch.cat([self.context, new], dim=-2)
+        extended._cache = self.model.encode(new if new.ndim == 3 else new[None], self._cache)
+        return extended
+
+    def energy(self, x: Any) -> Tensor:
+        """Energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
+        x = self.as_input(x)
+        points = self._rows(x)
+        index = self._index(points)
+        if torch.is_grad_enabled() or is_transforming():
+            energy = self.model.candidate_energy(points, self._cache, index, None)
+        else:  # in blocks, so that memory does not grow with points times context
+            energies = [
+                self.model.candidate_energy(block, self._cache, index[: block.shape[1]], None)
+                for block in points.split(POINTS_PER_BLOCK, dim=1)
+            ]
+            energy = torch.cat(energies, dim=1)
+        return energy.view(x.shape[:-1])
+
+    def score(self, x: Any) -> Tensor:
+        """The force -dE/dx. x: (..., D) -> (..., D)."""
+        if torch.is_grad_enabled() or is_transforming():
+            return super().score(x)
+        x = self.as_input(x)
+        points = self._rows(x)
+        _, gradient = candidate_energy_and_gradient(
+            self.model, points, self._cache, self._index(points), None
+        )
+        return -gradient.view(x.shape)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Points as (B, M, D), the shape that the model takes."""
+        if self.context.ndim == 2:
+            return x.reshape(1, -1, self.dim)
+        batch = self.context.shape[0]
+        if x.ndim < 2 or x.shape[0] != batch:
+            raise ShapeError(
+                f"x must begin with {batch}, a set of points for each context, "
+                f"but has shape {tuple(x.shape)}."
+            )
+        return x.reshape(batch, -1, self.dim)
+
+    def _index(self, points: Tensor) -> Tensor:
+        """Every candidate stands right after the context."""
+        return points.new_full((points.shape[1],), self.context.shape[-2], dtype=torch.long)

@@ -1,0 +1,267 @@
+r"""ICLEBM: a causal transformer whose output is an energy, :math:`E_\theta(x_n \mid x_{<n})`.
+
+One rule runs through the file. A token at index n, real or only a candidate for that place,
+attends to the *real* tokens before n and to itself. Real tokens obey it in a causal
+transformer anyway; so candidates can sit beside them, many at each index, without being seen by
+anyone, and one pass over all of them gives what re-encoding each prefix would give, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.context import ContextEnergy
+from isthmus.incontext.persistence import read_model, write_model
+from isthmus.validation import as_points
+
+__all__ = ["ICLEBM", "Block"]
+
+KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block: attention, then a feed-forward part."""
+
+    def __init__(self, config: ICLEBMConfig) -> None:
+        super().__init__()
+        width, hidden = config.width, config.feedforward_width
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def project(self, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of each token. stream: (B, M, width) -> three (B, H, M, d)."""
+        batch, tokens, width = stream.shape
+        joint = self.query_key_value(self.attention_norm(stream))  # (B, M, 3 width)
+        split = joint.view(batch, tokens, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, M, d)
+        return query, key, value
+
+    def forward(
+        self, stream: Tensor, mask: Tensor | None, context: int | KeysValues
+    ) -> tuple[Tensor, KeysValues]:
+        """Pass tokens through the block.
+
+        Parameters
+        ----------
+        stream : (B, M, width)
+        mask : (M, n) or None
+            0 where token m may see context token j, -inf where not; None: all is seen.
+        context : int or (keys, values)
+            Cached keys and values (B, H, n, d); or the number n of leading tokens of the
+            stream that are the context.
+
+        Returns
+        -------
+        stream : (B, M, width)
+        (keys, values) : of the M tokens themselves, each (B, H, M, d)
+        """
+        query, key, value = self.project(stream)
+        if isinstance(context, int):
+            seen_keys, seen_values = key[:, :, :context], value[:, :, :context]
+        else:
+            seen_keys, seen_values = context
+        query = query / math.sqrt(query.shape[-1])
+        seen = query @ seen_keys.transpose(-1, -2)  # (B, H, M, n)
+        if mask is not None:
+            seen = seen + mask
+        own = (query * key).sum(-1, keepdim=True)  # (B, H, M, 1): never masked, so never empty
+        weight = torch.cat([seen, own], dim=-1).softmax(dim=-1)  # (B, H, M, n + 1)
+        mixed = weight[..., :-1] @ seen_values + weight[..., -1:] * value  # (B, H, M, d)
+        stream = stream + self.attention_out(mixed.transpose(1, 2).flatten(2))
+        hidden = F.gelu(self.up(self.feedforward_norm(stream)))  # (B, M, hidden)
+        return stream + self.down(hidden), (key, value)
+
+
+class ICLEBM(nn.Module):
+    r"""An energy-based model that learns in context.
+
+    A causal transformer reads points :math:`x_1, x_2, \dots` and gives the energy of each under
+    the density of the dataset that the earlier ones come from, so that
+    :math:`p(x_n \mid x_{<n}) \propto \exp(-E_\theta(x_n \mid x_{<n}))`. The first index, with
+    nothing before it, has an energy too: that of the prior over datasets.
+
+    Parameters
+    ----------
+    config : ICLEBMConfig, optional
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> model = ICLEBM(ICLEBMConfig(dim=2, layers=1, heads=2, width=8))
+    >>> model(torch.zeros(4, 10, 2)).shape
+    torch.Size([4, 10])
+    >>> model.condition(torch.zeros(10, 2)).energy(torch.zeros(7, 2)).shape
+    torch.Size([7])
+    """
+
+    def __init__(self, config: ICLEBMConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or ICLEBMConfig()
+        self.embedding = nn.Linear(config.dim, config.width)
+        self.position = nn.Embedding(config.positions, config.width) if config.positions else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.readout = nn.Linear(config.width, 1)
+
+    @property
+    def dim(self) -> int:
+        """Coordinates D of a point."""
+        return self.config.dim
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, in order."""
+        return cast(list[Block], list(self.blocks))
+
+    def forward(self, x: Any) -> Tensor:
+        """E(x_n | x_<n) at every index. x: (B, S, D) -> (B, S)."""
+        x = self.as_sequence(x, "x")
+        return self._pass(x, torch.arange(x.shape[1], device=x.device), x.shape[1])
+
+    def branch_energy(self, x: Any, candidates: Any) -> Tensor:
+        """Energy of candidate c at index n given the real x_<n.
+
+        x: (B, S, D), candidates: (B, S, C, D) -> (B, S, C). The real x_n is not seen by the
+        candidates at n. Gradients reach the parameters, the candidates and x.
+        """
+        return self.real_and_branch_energy(x, candidates)[1]
+
+    def real_and_branch_energy(self, x: Any, candidates: Any) -> tuple[Tensor, Tensor]:
+        """Both of the above from one pass: (B, S) and (B, S, C)."""
+        x = self.as_sequence(x, "x")
+        candidates = self.as_candidates(candidates, x)
+        batch, length, count, _ = candidates.shape
+        index = torch.arange(length, device=x.device)
+        index = torch.cat([index, index.repeat_interleave(count)])  # (S + S C,)
+        tokens = torch.cat([x, candidates.flatten(1, 2)], dim=1)  # (B, S + S C, D)
+        energy = self._pass(tokens, index, length)
+        return energy[:, :length], energy[:, length:].view(batch, length, count)
+
+    def condition(self, context: Any) -> ContextEnergy:
+        """The energy of the dataset that `context` comes from; no parameter changes.
+
+        Parameters
+        ----------
+        context : (n, D) or (B, n, D)
+            The dataset, of any size, zero included; or a batch of datasets of one size.
+
+        Returns
+        -------
+        ContextEnergy
+            With the keys and values of the context computed once, and kept.
+        """
+        return ContextEnergy(self, context)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights (safetensors) and settings (JSON) into a folder."""
+        write_model(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> ICLEBM:
+        """Read a model back; files cut short, altered or from a newer version are refused."""
+        config, weights = read_model(folder)
+        model = cls(config)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InvalidInputError(f"The weights in {folder} do not fit: {error}") from None
+        return model
+
+    def encode(self, x: Tensor, before: list[KeysValues] | None = None) -> list[KeysValues]:
+        """Keys and values of x: (B, m, D) for each layer, after those `before` it, if any."""
+        known = before[0][0].shape[2] if before else 0
+        index = torch.arange(known, known + x.shape[1], device=x.device)
+        stream = self.embed(x, index)
+        mask = self.mask(index - known, x.shape[1])
+        if before:  # the new tokens see all the old ones, and each other causally
+            mask = torch.cat([mask.new_zeros(x.shape[1], known), mask], dim=1)
+        cache = []
+        for layer, block in enumerate(self.layers):
+            if before is None:
+                stream, (key, value) = block(stream, mask, x.shape[1])
+            else:
+                _, key, value = block.project(stream)
+                key = torch.cat([before[layer][0], key], dim=2)
+                value = torch.cat([before[layer][1], value], dim=2)
+                stream, _ = block(stream, mask, (key, value))
+            cache.append((key, value))
+        return cache
+
+    def candidate_energy(
+        self, candidates: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Energies (B, M) of candidates (B, M, D) at `index` (M,), given cached contexts."""
+        stream = self.embed(candidates, index)
+        for block, keys_values in zip(self.layers, cache, strict=True):
+            stream, _ = block(stream, mask, keys_values)
+        return self.readout(stream).squeeze(-1) + self.wall_energy(candidates)
+
+    def embed(self, x: Tensor, index: Tensor) -> Tensor:
+        """Tokens (B, M, D) at index (M,) -> stream (B, M, width)."""
+        box = self.config.box
+        stream = self.embedding(x if box is None else x.clamp(-box, box))
+        if self.position is None:
+            return stream
+        if index.numel() and int(index.max()) >= self.position.num_embeddings:
+            raise InvalidInputError(
+                f"The model has {self.position.num_embeddings} positions, too few for a sequence "
+                f"of {int(index.max()) + 1}. Shorten the context, or train with more positions."
+            )
+        return stream + self.position(index)
+
+    def mask(self, index: Tensor, length: int) -> Tensor:
+        """What to add to logits so that tokens at index (M,) see only what stands before them.
+
+        Zero for a context token before the index, -inf for one at or after it: (M, length).
+        """
+        before = torch.arange(length, device=index.device) < index[:, None]
+        nothing = torch.zeros_like(before, dtype=self.readout.weight.dtype)
+        return nothing.masked_fill(~before, -math.inf)
+
+    def wall_energy(self, x: Tensor) -> Tensor:
+        """The energy of being outside the box: zero inside. x: (..., D) -> (...)."""
+        if self.config.box is None:
+            return torch.zeros_like(x[..., 0])
+        outside = (x.abs() - self.config.box).clamp(min=0) / self.config.wall
+        return 0.5 * outside.square().sum(dim=-1)
+
+    def as_sequence(self, value: Any, name: str) -> Tensor:
+        """Return `value` as checked points (B, S, D) of the model's dtype."""
+        points = as_points(value, name, dim=self.dim, like=self.readout.weight)
+        if points.ndim != 3:
+            raise ShapeError(
+                f"{name} must be (B, S, {self.dim}): a batch of sequences of points, "
+                f"not {tuple(points.shape)}."
+            )
+        return points
+
+    def as_candidates(self, value: Any, x: Tensor) -> Tensor:
+        """Return `value` as checked candidates (B, S, C, D) for the sequences x."""
+        points = as_points(value, "candidates", dim=self.dim, like=self.readout.weight)
+        if points.ndim != 4 or points.shape[:2] != x.shape[:2]:
+            raise ShapeError(
+                f"candidates must be {(*x.shape[:2], 'C', self.dim)}: C of them at each index of "
+                f"x, not {tuple(points.shape)}."
+            )
+        return points
+
+    def _pass(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
+        """Energies of tokens (B, M, D) at index (M,); the first `length` are the sequence."""
+        stream = self.embed(tokens, index)
+        mask = self.mask(index, length)
+        for block in self.layers:
+            stream, _ = block(stream, mask, length)
+        return self.readout(stream).squeeze(-1) + self.wall_energy(tokens)

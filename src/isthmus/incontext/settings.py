@@ -1,0 +1,142 @@
+"""TrainingSettings: everything that decides the outcome of a training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from isthmus.errors import InvalidInputError
+from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.objectives import ContrastiveDivergence, Objective, RankingNCE
+from isthmus.incontext.priors import GaussianMixtures, Prior
+from isthmus.validation import as_count
+
+__all__ = ["PRESETS", "TrainingSettings", "preset"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What to train, on what, how long. Two equal settings give equal models, bit for bit.
+
+    Parameters
+    ----------
+    model : ICLEBMConfig
+    prior : Prior
+        Where fresh datasets come from, at every update.
+    objective : Objective
+    updates : int
+        Steps of the optimiser.
+    batch : int
+        Datasets for each update.
+    micro_batch : int, optional
+        Datasets for each forward and backward pass; gradients accumulate over the batch. It
+        also divides the work between processes. Default: the whole batch.
+    length : int
+        Points of each dataset, so contexts have 0 to ``length - 1`` points.
+    learning_rate, betas, epsilon, weight_decay : of AdamW
+    warmup : int
+        Updates over which the learning rate rises from zero.
+    schedule : {"cosine", "constant"}
+        What the learning rate does after that.
+    clip : float, optional
+        Largest norm of the gradient.
+    seed : int
+    """
+
+    model: ICLEBMConfig = field(default_factory=lambda: ICLEBMConfig(box=5.5))
+    prior: Prior = field(default_factory=GaussianMixtures.compact)
+    objective: Objective = field(default_factory=RankingNCE)
+    updates: int = 6500
+    batch: int = 16
+    micro_batch: int | None = None
+    length: int = 41
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    warmup: int = 100
+    schedule: Literal["cosine", "constant"] = "cosine"
+    clip: float | None = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "batch", "length"):
+            as_count(getattr(self, name), name)
+        as_count(self.warmup, "warmup", at_least=0)
+        as_count(self.seed, "seed", at_least=0)
+        if self.batch % self.pass_size:
+            raise InvalidInputError(
+                f"batch must be a multiple of micro_batch, but {self.batch} is not one of "
+                f"{self.micro_batch}."
+            )
+        if self.prior.dim != self.model.dim:
+            raise InvalidInputError(
+                f"The prior draws points in {self.prior.dim} dimensions, "
+                f"but the model reads {self.model.dim}."
+            )
+
+    @property
+    def pass_size(self) -> int:
+        """Datasets for each forward and backward pass."""
+        return as_count(self.micro_batch or self.batch, "micro_batch")
+
+    def learning_rate_at(self, update: int) -> float:
+        """The learning rate of one update, counted from 0."""
+        rise = min(1.0, (update + 1) / (self.warmup + 1))
+        if self.schedule == "constant":
+            return self.learning_rate * rise
+        return self.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * update / self.updates))
+
+
+def _paper() -> TrainingSettings:
+    """The authors' settings, as far as the paper and their code tell them."""
+    return TrainingSettings(
+        model=ICLEBMConfig(),
+        prior=GaussianMixtures.paper(),
+        objective=ContrastiveDivergence.paper(),
+        updates=1250,
+        batch=64,
+        micro_batch=32,
+        length=40,
+        learning_rate=1e-3,
+        betas=(0.9, 0.999),
+        epsilon=1e-4,
+        weight_decay=1e-5,
+        warmup=0,
+        schedule="constant",
+        clip=0.1,
+    )
+
+
+def _tiny() -> TrainingSettings:
+    """Less than a minute on one core: for a first look, and for tests."""
+    return TrainingSettings(
+        model=ICLEBMConfig(layers=2, heads=4, width=32, box=5.5),
+        updates=600,
+        batch=16,
+        length=25,
+        learning_rate=5e-3,
+        warmup=50,
+    )
+
+
+PRESETS: dict[str, Callable[[], TrainingSettings]] = {
+    "default": TrainingSettings,
+    "paper": _paper,
+    "tiny": _tiny,
+}
+
+
+def preset(name: str) -> TrainingSettings:
+    """The settings of that name: ``default``, ``paper`` or ``tiny``.
+
+    Examples
+    --------
+    >>> preset("paper").objective.sampler.step_size
+    3.16
+    """
+    if name not in PRESETS:
+        raise InvalidInputError(f"No preset is called {name!r}. Choose from: {', '.join(PRESETS)}.")
+    return PRESETS[name]()

@@ -1,0 +1,122 @@
+"""Conditioning: an Energy like any other."""
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.checks import check_energy
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext import ICLEBM, ICLEBMConfig
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@pytest.mark.parametrize("size", [0, 1, 6])
+def test_conditioning_equals_the_branch_at_that_index(model, points, size):
+    x, candidates = points
+    expected = model.branch_energy(x, candidates)[:, size]
+    batch = model.condition(x[:, :size])
+    torch.testing.assert_close(batch.energy(candidates[:, size]), expected, **EXACT)
+    for row in range(3):
+        single = model.condition(x[row, :size])
+        torch.testing.assert_close(single.energy(candidates[row, size]), expected[row], **EXACT)
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_appending_equals_conditioning_on_all(model, points, start):
+    x, candidates = points
+    expected = model.condition(x[:, :6]).energy(candidates[:, 6])
+    one_by_one = model.condition(x[:, :start])
+    for n in range(start, 6):
+        one_by_one = one_by_one.append(x[:, n])
+    torch.testing.assert_close(one_by_one.energy(candidates[:, 6]), expected, **EXACT)
+    at_once = model.condition(x[:, :start]).append(x[:, start:6])
+    torch.testing.assert_close(at_once.energy(candidates[:, 6]), expected, **EXACT)
+    torch.testing.assert_close(at_once.context, x[:, :6])
+
+
+def test_appending_leaves_the_first_energy_alone(model, points):
+    x, candidates = points
+    energy = model.condition(x[0, :3])
+    before = energy.energy(candidates[0, 3])
+    energy.append(x[0, 3])
+    torch.testing.assert_close(energy.energy(candidates[0, 3]), before, rtol=0, atol=0)
+
+
+def test_scores_without_a_graph_equal_autograd(model, points):
+    x, candidates = points
+    energy = model.condition(x)
+    with torch.no_grad():
+        fast = energy.score(candidates)
+    torch.testing.assert_close(fast, energy.score(candidates).detach(), **EXACT)
+
+
+def test_no_parameter_changes_and_gradients_reach_the_context(model, points):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    context = points[0][0].clone().requires_grad_()
+    model.condition(context).energy(points[1][0, 0]).sum().backward()
+    assert context.grad.abs().sum() > 0
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_blocks_do_not_change_energies(model, points, monkeypatch):
+    x, candidates = points
+    energy = model.condition(x)
+    expected = energy.energy(candidates).detach()
+    monkeypatch.setattr("isthmus.incontext.context.POINTS_PER_BLOCK", 5)
+    with torch.no_grad():
+        torch.testing.assert_close(energy.energy(candidates), expected, **EXACT)
+
+
+@pytest.mark.parametrize("context", [0, 9])
+def test_the_public_battery_passes(context):
+    model = ICLEBM(ICLEBMConfig(layers=2, heads=2, width=8, box=3.0)).double()
+    generator = torch.Generator().manual_seed(0)
+    energy = model.condition(torch.randn(context, 2, generator=generator, dtype=torch.float64))
+    check_energy(energy, torch.randn(6, 2, generator=generator, dtype=torch.float64))
+
+
+def test_retrieve_and_sample_work_on_it():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=2.0))
+    energy = model.condition(torch.zeros(4, 2))
+    found = ist.retrieve(energy, torch.full((3, 2), 2.5))
+    assert (found.energy <= energy.energy(torch.full((3, 2), 2.5))).all()
+    draws = ist.sample(energy, 20, ist.Langevin(step_size=0.02), init=torch.zeros(2), burn_in=50)
+    assert draws.shape == (20, 2)
+    assert draws.abs().max() < 6
+
+
+def test_arrays_and_lists_are_welcome():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
+    energy = model.condition(np.zeros((3, 2)))
+    assert energy.energy([[0.0, 1.0]]).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (np.full((3, 2), np.nan), "NaN"),
+        (np.zeros((3, 4)), "should end in 2"),
+        (np.zeros(2), "dataset"),
+        (np.zeros((0, 3, 2)), "empty batch"),
+        (np.zeros((1, 1, 3, 2)), "dataset"),
+    ],
+)
+def test_bad_contexts_are_refused(context, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(context)
+
+
+def test_points_must_fit_the_batch_of_contexts():
+    energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(3, 5, 2))
+    with pytest.raises(ShapeError, match="begin with 3"):
+        energy.energy(torch.zeros(2, 7, 2))
+    with pytest.raises(ShapeError, match="do not extend"):
+        energy.append(torch.zeros(2, 2))
+
+
+def test_longer_contexts_than_any_in_training_work():
+    energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(500, 2))
+    assert torch.isfinite(energy.energy(torch.zeros(2)))

@@ -1,0 +1,167 @@
+"""The transformer, against the naive loop over prefixes."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.errors import DivergenceError, InvalidInputError, ShapeError
+from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.incontext.gradient import candidate_energy_and_gradient
+from isthmus.incontext.langevin import BranchLangevin
+
+spec = importlib.util.spec_from_file_location("naive", Path(__file__).with_name("naive.py"))
+naive = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(naive)
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def test_the_paper_s_settings_are_the_defaults():
+    config = ICLEBMConfig()
+    assert (config.layers, config.heads, config.width) == (6, 8, 128)
+    assert config.positions is None
+
+
+def test_energies_of_a_sequence_equal_those_of_its_prefixes(model, points):
+    x, _ = points
+    expected = torch.stack(
+        [naive.transformer(model, x[:, : n + 1])[:, -1] for n in range(x.shape[1])], dim=1
+    )
+    torch.testing.assert_close(model(x), expected, **EXACT)
+
+
+def test_branch_energies_and_all_gradients_equal_the_naive_loop(model, points):
+    def everything(function):
+        x, candidates = (t.clone().requires_grad_() for t in points)
+        energy = function(model, x, candidates)
+        weights = torch.linspace(0.5, 1.5, energy.numel(), dtype=energy.dtype).view(energy.shape)
+        names, parameters = zip(*model.named_parameters(), strict=True)
+        wanted = (x, candidates, *parameters)
+        gradients = torch.autograd.grad((weights * energy.sin()).sum(), wanted)
+        return energy, dict(zip(("x", "candidates", *names), gradients, strict=True))
+
+    energy, gradients = everything(ICLEBM.branch_energy)
+    expected, expected_gradients = everything(naive.branch_energy)
+    torch.testing.assert_close(energy, expected, **EXACT)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], msg=name, **EXACT)
+
+
+def test_one_pass_gives_the_real_energies_too(model, points):
+    real, branch = model.real_and_branch_energy(*points)
+    torch.testing.assert_close(real, model(points[0]), **EXACT)
+    torch.testing.assert_close(branch, model.branch_energy(*points), **EXACT)
+
+
+def test_a_candidate_sees_neither_the_real_point_in_its_place_nor_anything_later(model, points):
+    x, candidates = points
+    changed = x.clone()
+    changed[:, 4:] += 0.3
+    before, after = model.branch_energy(x, candidates), model.branch_energy(changed, candidates)
+    torch.testing.assert_close(before[:, :5], after[:, :5], **EXACT)
+    assert (before[:, 5:] - after[:, 5:]).abs().amax(dim=(0, 2)).min() > 1e-6
+
+
+@pytest.mark.parametrize("step_size", [0.05, 3.16])
+def test_langevin_trajectories_equal_the_naive_loop_given_the_noise(model, points, step_size):
+    x, start = points
+    sampler = BranchLangevin(steps=15, step_size=step_size, noise=0.01)
+    found = sampler.run(model, x, start, torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(5)
+    noise = [
+        0.01 * torch.randn(start.shape, generator=generator, dtype=start.dtype) for _ in range(15)
+    ]
+    expected = naive.langevin(model, x, start, noise, step_size)
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+def test_the_written_out_gradient_equals_autograd_whatever_the_blocks(model, points, monkeypatch):
+    x, candidates = points
+    flat = candidates.flatten(1, 2).requires_grad_()
+    index = torch.arange(7).repeat_interleave(4)
+    cache, mask = model.encode(x), model.mask(index, 7)
+    energy = model.candidate_energy(flat, cache, index, mask)
+    (expected,) = torch.autograd.grad(energy.sum(), flat)
+    for size in (5, 28, 60, 10_000):
+        monkeypatch.setattr("isthmus.incontext.gradient.TOKENS_PER_BLOCK", size)
+        found, gradient = candidate_energy_and_gradient(model, flat, cache, index, mask)
+        torch.testing.assert_close(found, energy.detach(), **EXACT)
+        torch.testing.assert_close(gradient, expected, **EXACT)
+
+
+def test_energy_outside_the_box_is_finite_and_pushes_back():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=2.0))
+    energy = model.condition(torch.zeros(5, 2))
+    far = torch.tensor([[3.0, 0.0], [30.0, -40.0], [1e6, 1e6]])
+    values = energy.energy(far)
+    assert torch.isfinite(values).all()
+    assert (values.diff() > 0).all()
+    with torch.no_grad():
+        score = energy.score(far)
+    assert ((score * far).sum(-1) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((3, 2)), "must be"),
+        (np.zeros((2, 3, 5)), "should end in 2"),
+        (np.full((1, 2, 2), np.nan), "NaN"),
+        (np.full((1, 2, 2), np.inf), "infinite"),
+    ],
+)
+def test_bad_sequences_are_refused_with_a_reason(x, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))(x)
+
+
+def test_candidates_must_fit_the_sequence():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
+    with pytest.raises(ShapeError, match="at each index"):
+        model.branch_energy(torch.zeros(2, 3, 2), torch.zeros(2, 4, 1, 2))
+
+
+def test_empty_batches_and_sequences_give_empty_energies():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
+    assert model(torch.zeros(0, 3, 2)).shape == (0, 3)
+    assert model(torch.zeros(2, 0, 2)).shape == (2, 0)
+    assert model.branch_energy(torch.zeros(2, 3, 2), torch.zeros(2, 3, 0, 2)).shape == (2, 3, 0)
+
+
+def test_too_few_positions_are_said():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, positions=3))
+    with pytest.raises(InvalidInputError, match="3 positions"):
+        model(torch.zeros(1, 4, 2))
+    with pytest.raises(InvalidInputError, match="3 positions"):
+        model.condition(torch.zeros(3, 2)).energy(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 10, "heads": 3}, "multiple of heads"),
+        ({"dim": 0}, "dim"),
+        ({"layers": 1.5}, "layers"),
+        ({"box": -1.0}, "box"),
+        ({"wall": float("nan")}, "wall"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ICLEBMConfig(**settings)
+
+
+def test_a_diverging_step_names_itself_and_the_remedy():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=1.0))
+    sampler = BranchLangevin(steps=200, step_size=1e6, noise=0.0)
+    with pytest.raises(DivergenceError, match=r"step \d+ of 200.*step_size=1e\+06.*smaller"):
+        sampler.run(model, torch.zeros(1, 2, 2), torch.full((1, 2, 1, 2), 9.0), torch.Generator())
+
+
+def test_temperatures_of_the_two_samplers():
+    assert BranchLangevin.paper().temperature == pytest.approx(1.58e-5, rel=1e-2)
+    assert BranchLangevin.calibrated().temperature == pytest.approx(1.0)

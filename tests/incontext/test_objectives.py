@@ -1,0 +1,199 @@
+"""Each objective is at its minimum, or its gradient at zero, where theory says."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.incontext.langevin import BranchLangevin
+from isthmus.incontext.objectives import (
+    ContrastiveDivergence,
+    DenoisingScoreMatching,
+    ImportanceLikelihood,
+    PersistentContrastiveDivergence,
+    RankingNCE,
+)
+from isthmus.incontext.proposals import Proposal
+
+SMALL = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
+WIDE = Proposal(box=8.0, uniform=0.5, bandwidth=1.5)
+OBJECTIVES = [
+    RankingNCE(),
+    ImportanceLikelihood(),
+    ContrastiveDivergence.paper(),
+    ContrastiveDivergence.calibrated(),
+    PersistentContrastiveDivergence(pool=3),
+    DenoisingScoreMatching(),
+]
+
+
+class Gaussian:
+    """Every point is N(0, scale^2 I), whatever came before: a model with one parameter."""
+
+    def __init__(self, scale=1.0):
+        self.scale = torch.tensor(scale, dtype=torch.float64, requires_grad=True)
+
+    def energy(self, x):
+        return 0.5 * (x / self.scale).square().sum(-1)
+
+    def branch_energy(self, x, candidates):
+        return self.energy(candidates)
+
+    def real_and_branch_energy(self, x, candidates):
+        return self.energy(x), self.energy(candidates)
+
+
+def normal_sequences(seed=0, batch=4000, length=5):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, length, 2, generator=generator, dtype=torch.float64)
+    return x, generator
+
+
+def gradient_and_error(objective, scale, parts=20):
+    """Mean and standard error of dloss/dscale over independent batches of N(0, I) data."""
+    found = []
+    for part in range(parts):
+        x, generator = normal_sequences(part, batch=400)
+        model = Gaussian(scale)
+        found.append(torch.autograd.grad(objective(model, x, generator), model.scale)[0])
+    found = torch.stack(found)
+    return float(found.mean()), float(found.std() / math.sqrt(parts))
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_ranking_is_stationary_at_the_truth_with_any_number_of_candidates(candidates):
+    objective = RankingNCE(candidates=candidates, proposal=WIDE)
+    mean, error = gradient_and_error(objective, 1.0)
+    assert abs(mean) < 4 * error
+    for scale, sign in ((0.8, -1), (1.25, 1)):
+        mean, error = gradient_and_error(objective, scale)
+        assert sign * mean > 4 * error
+
+
+def test_importance_sampling_is_biased_with_few_candidates_and_not_with_many():
+    few, few_error = gradient_and_error(ImportanceLikelihood(candidates=2, proposal=WIDE), 1.0)
+    many, _ = gradient_and_error(ImportanceLikelihood(candidates=256, proposal=WIDE), 1.0)
+    assert abs(few) > 4 * few_error
+    assert abs(many) < abs(few) / 10
+
+
+def test_importance_likelihood_tends_to_the_exact_one():
+    x, generator = normal_sequences(batch=200)
+    loss = ImportanceLikelihood(candidates=2000, proposal=WIDE)(Gaussian(1.3), x, generator)
+    exact = (0.5 * (x / 1.3).square().sum(-1)).mean() + math.log(2 * math.pi * 1.3**2)
+    assert float(loss.detach()) == pytest.approx(float(exact), abs=0.01)
+
+
+def test_denoising_is_stationary_at_the_blurred_truth():
+    sigma = 0.5
+    objective = DenoisingScoreMatching(sigma=sigma)
+    mean, error = gradient_and_error(objective, math.sqrt(1 + sigma**2))
+    assert abs(mean) < 4 * error
+    mean, error = gradient_and_error(objective, 1.0)
+    assert mean < -4 * error
+
+
+def test_contrastive_divergence_is_the_difference_of_mean_energies_plus_the_penalty():
+    model = ICLEBM(SMALL)
+    x = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
+    objective = ContrastiveDivergence(
+        sampler=BranchLangevin(steps=2, step_size=0.01, noise=0.1), regularization=0.3
+    )
+    loss = objective(model, x, torch.Generator().manual_seed(7))
+    generator = torch.Generator().manual_seed(7)
+    start = objective.proposal.sample(x, 3, generator)
+    negative = objective.sampler.run(model, x, start, generator)
+    real, fake = model(x), model.branch_energy(x, negative)
+    expected = real.mean() - fake.mean() + 0.3 * ((real**2).mean() + (fake**2).mean())
+    torch.testing.assert_close(loss, expected)
+
+
+def test_chains_of_calibrated_divergence_reach_temperature_one():
+    """On a bowl, x' = (1 - a)(x + s w): variance (1 - a)^2 s^2 / (1 - (1 - a)^2)."""
+    from isthmus.incontext import langevin
+
+    def bowl(model, state, cache, index, mask):
+        return None, state.clone()
+
+    class Nothing:
+        def encode(self, x):
+            return None
+
+        def mask(self, index, length):
+            return None
+
+    sampler = BranchLangevin(steps=300, step_size=0.045, noise=0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(langevin, "candidate_energy_and_gradient", bowl)
+        x = torch.zeros(50, 20, 2, dtype=torch.float64)
+        end = sampler.run(
+            Nothing(), x, torch.zeros(50, 20, 10, 2, dtype=x.dtype), torch.Generator()
+        )
+    keep = (1 - 0.045) ** 2
+    assert float(end.var()) == pytest.approx(keep * 0.09 / (1 - keep), rel=0.03)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_every_objective_reaches_every_parameter_and_follows_its_generator(objective):
+    x = torch.randn(3, 6, 2, generator=torch.Generator().manual_seed(0))
+
+    def run(seed):
+        torch.manual_seed(0)
+        model = ICLEBM(replace(SMALL, box=None))  # in a wall, the paper's step would diverge
+        if isinstance(objective, PersistentContrastiveDivergence):
+            objective.load_state_dict({})
+        loss = objective(model, x, torch.Generator().manual_seed(seed))
+        loss.backward()
+        return loss.detach(), [p.grad for p in model.parameters()]
+
+    loss, gradients = run(1)
+    assert torch.isfinite(loss)
+    assert all(gradient is not None for gradient in gradients)
+    again, same = run(1)
+    assert torch.equal(loss, again)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, same, strict=True))
+    assert not torch.equal(loss, run(2)[0])
+
+
+def test_points_outside_the_box_do_not_spoil_the_ranking():
+    x = torch.tensor([[[9.0, 9.0], [0.0, 0.0]]])
+    loss = RankingNCE()(ICLEBM(SMALL), x, torch.Generator().manual_seed(0))
+    loss.backward()
+    assert torch.isfinite(loss)
+
+
+def test_the_pool_keeps_chains_going_and_can_be_saved():
+    model = ICLEBM(SMALL)
+    objective = PersistentContrastiveDivergence(pool=2, refresh=0.0)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.full((1, 2, 2), float(number)) for number in range(8)]
+    for x in batches:
+        objective(model, x, generator)
+    state = objective.state_dict()
+    assert sorted(state) == ["0.n", "0.x", "1.n", "1.x"]
+    # Without refreshing, the pool holds the batches that filled it first.
+    assert float(state["0.x"].max()) == 0.0
+    other = PersistentContrastiveDivergence(pool=2, refresh=0.0)
+    other.load_state_dict(state)
+    a = objective(model, batches[0], torch.Generator().manual_seed(3))
+    b = other(model, batches[0], torch.Generator().manual_seed(3))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("uniform", [0.3, 1.0])
+def test_a_proposal_integrates_to_one_and_draws_from_itself(uniform):
+    proposal = Proposal(box=2.0, uniform=uniform, bandwidth=0.4)
+    x = torch.tensor([[[0.5], [-1.0], [1.5], [0.0]]], dtype=torch.float64)
+    axis = torch.linspace(-5, 5, 20001, dtype=torch.float64)
+    density = proposal.log_prob(x, axis.view(1, 1, -1, 1).expand(1, 4, -1, 1)).exp()
+    area = density.sum(-1) * (axis[1] - axis[0])
+    torch.testing.assert_close(area, torch.ones_like(area), rtol=1e-3, atol=0)
+    draws = proposal.sample(x, 20_000, torch.Generator().manual_seed(0)).squeeze(-1)
+    for index in range(4):
+        cumulative = (density[0, index].cumsum(0) * (axis[1] - axis[0])).numpy()
+        placed = torch.searchsorted(axis, draws[0, index].contiguous()).clamp(max=20_000)
+        levels = torch.from_numpy(cumulative)[placed].sort().values
+        uniform_levels = (torch.arange(20_000) + 0.5) / 20_000
+        assert float((levels - uniform_levels).abs().max()) < 1.63 / math.sqrt(20_000)  # KS, 1%

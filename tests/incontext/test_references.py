@@ -1,0 +1,323 @@
+"""Reference predictors against integrals and sums that share no code with them."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext.priors import GaussianMixtures, prior
+from isthmus.incontext.references import (
+    REFERENCES,
+    BayesPredictive,
+    FittedMixture,
+    KernelDensity,
+    known_references,
+    reference,
+)
+from isthmus.incontext.references.particles import Particles
+
+ONE_DIMENSION = GaussianMixtures(components=2, dim=1, mean_scale=2.0, box=4.0)
+
+
+def problem(
+    law: GaussianMixtures, tasks: int, size: int, points: int, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = law.draw(tasks, generator, dtype=torch.float64)
+    return drawn.sample(size, generator), drawn.sample(points, generator)
+
+
+def legendre(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (low + high) / 2 + (high - low) / 2 * nodes, weights / 2
+
+
+def predictive_by_integration(law: GaussianMixtures, context: Tensor, x: Tensor) -> np.ndarray:
+    """Two components in one dimension: integrate the likelihood over means and widths.
+
+    No assignment of points to components appears in it.
+    """
+    if law.mean_law == "uniform":
+        means, mean_weights = legendre(-law.mean_scale, law.mean_scale, 60)
+    else:
+        means, mean_weights = legendre(-5 * law.mean_scale, 5 * law.mean_scale, 170)
+        mean_weights = mean_weights * stats.norm.pdf(means, scale=law.mean_scale)
+    widths, width_weights = legendre(law.std_low, law.std_high, 14)
+    nodes = np.array(list(itertools.product(means, widths)))
+    weights = np.outer(mean_weights, width_weights).ravel()
+
+    def density(point: float) -> np.ndarray:
+        one = stats.norm.pdf(point, nodes[:, 0], nodes[:, 1])
+        return (one[:, None] + one[None]) / 2
+
+    posterior = np.outer(weights, weights)
+    for point in context[:, 0].tolist():
+        posterior = posterior * density(point)
+    posterior /= posterior.sum()
+    return np.log([(posterior * density(point)).sum() for point in x[:, 0].tolist()])
+
+
+def predictive_by_enumeration(law: GaussianMixtures, context: Tensor, x: Tensor) -> np.ndarray:
+    """Known width, normal means: all K^n assignments, each cluster one joint normal density."""
+    tau, std, components = law.mean_scale, law.std_low, law.components
+
+    def joint(points: np.ndarray) -> float:
+        if len(points) == 0:
+            return 0.0
+        covariance = std**2 * np.eye(len(points)) + tau**2
+        normal = stats.multivariate_normal(np.zeros(len(points)), covariance)
+        return float(sum(normal.logpdf(column) for column in points.T))
+
+    data, total = context.numpy(), []
+    for labels in itertools.product(range(components), repeat=len(data)):
+        groups = [data[np.array(labels, dtype=int) == k] for k in range(components)]
+        own = [joint(group) for group in groups]
+        for point in x.numpy():
+            with_point = [joint(np.vstack([group, point])) for group in groups]
+            ahead = np.mean([np.exp(new - old) for new, old in zip(with_point, own, strict=True)])
+            total.append((sum(own), sum(own) + math.log(ahead)))
+    table = np.array(total).reshape(-1, len(x), 2)
+    return np.logaddexp.reduce(table[..., 1]) - np.logaddexp.reduce(table[..., 0])
+
+
+@pytest.mark.parametrize("mean_law", ["uniform", "normal"])
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_bayes_is_the_integral_over_means_and_widths(mean_law: str, size: int) -> None:
+    law = GaussianMixtures(2, 1, mean_law, 2.0, box=9.0)  # type: ignore[arg-type]
+    context, x = problem(law, 2, size, 5)
+    found = BayesPredictive(law).log_prob(context, x)
+    for b in range(2):
+        expected = predictive_by_integration(law, context[b], x[b])
+        np.testing.assert_allclose(found[b], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "components"), [(2, 3), (5, 3), (6, 2)])
+def test_bayes_is_the_sum_over_all_assignments(size: int, components: int) -> None:
+    law = GaussianMixtures(components, 2, "normal", 2.0, 0.5, 0.5, box=9.0)
+    context, x = problem(law, 1, size, 2)
+    found = BayesPredictive(law).log_prob(context, x)[0]
+    expected = predictive_by_enumeration(law, context[0], x[0])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+def test_partitions_are_counted_once_each() -> None:
+    law = GaussianMixtures.compact()
+    sequence, _ = problem(law, 1, 6, 1)
+    state = Particles.empty(BayesPredictive(law).law, sequence, limit=122)
+    counts = []
+    for index in range(6):
+        state.observe(index, 0, torch.Generator())
+        counts.append(state.labels.shape[1])
+    # Stirling numbers of the second kind for at most three blocks, summed.
+    assert counts == [1, 2, 5, 14, 41, 122]
+    assert state.complete
+
+
+@pytest.mark.parametrize("name", ["compact", "paper"])
+def test_the_sample_of_partitions_agrees_with_all_of_them(name: str) -> None:
+    law = prior(name)
+    assert isinstance(law, GaussianMixtures)
+    context, x = problem(law, 6, 7, 16, seed=1)
+    exact = BayesPredictive(law, particles=400).predictions(context, (7,), x)[0]
+    some = BayesPredictive(law, particles=100).predictions(context, (7,), x)[0]
+    assert float(exact.error.max()) == 0
+    assert float(some.error.max()) > 0
+    difference = (exact.log_prob - some.log_prob).mean(1)
+    assert float(difference.abs().max()) < 0.1
+    assert float(difference.mean().abs()) < 0.01
+    torch.testing.assert_close(some.log_evidence, exact.log_evidence, atol=0.1, rtol=0)
+
+
+def test_two_seeds_agree_and_the_reported_error_says_how_well() -> None:
+    law = GaussianMixtures.compact()
+    context, x = problem(law, 8, 24, 32)
+    one, other = (
+        BayesPredictive(law, particles=128, seed=seed).predictions(context, (12, 24), x)
+        for seed in (0, 1)
+    )
+    for a, b in zip(one, other, strict=True):
+        difference = (a.log_prob - b.log_prob).mean(1)
+        assert float(difference.mean().abs()) < 0.01
+        assert float(difference.square().mean().sqrt()) < 4 * float(a.error.square().mean().sqrt())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compact", "paper"])
+def test_two_seeds_agree_to_five_thousandths_of_a_nat(name: str) -> None:
+    law = prior(name)
+    assert isinstance(law, GaussianMixtures)
+    context, x = problem(law, 40, 64, 64)
+    one, other = (
+        BayesPredictive(law, seed=seed).nested(context, (8, 16, 32, 64), x) for seed in (0, 1)
+    )
+    for a, b in zip(one, other, strict=True):
+        assert float((a - b).mean().abs()) < 0.005
+
+
+def gibbs(law: GaussianMixtures, context: Tensor, x: Tensor, sweeps: int, seed: int) -> np.ndarray:
+    """Collapsed Gibbs over labels, one site at a time: known width, normal means."""
+    rng, data, variance = np.random.default_rng(seed), context.numpy(), law.std_low**2
+    labels = rng.integers(law.components, size=len(data))
+
+    def ahead(group: np.ndarray, points: np.ndarray) -> np.ndarray:
+        posterior = 1 / (1 / law.mean_scale**2 + len(group) / variance)
+        mean = posterior * group.sum(0) / variance
+        return stats.norm.pdf(points, mean, math.sqrt(posterior + variance)).prod(-1)
+
+    total = np.zeros(len(x))
+    for sweep in range(sweeps):
+        for i in range(len(data)):
+            rest = np.arange(len(data)) != i
+            groups = [data[rest & (labels == k)] for k in range(law.components)]
+            weight = np.array([ahead(group, data[i : i + 1])[0] for group in groups])
+            labels[i] = rng.choice(law.components, p=weight / weight.sum())
+        if sweep >= sweeps // 4:
+            groups = [data[labels == k] for k in range(law.components)]
+            total += np.mean([ahead(group, x.numpy()) for group in groups], axis=0)
+    return np.log(total / (sweeps - sweeps // 4))
+
+
+def test_particles_agree_with_a_long_run_of_collapsed_gibbs() -> None:
+    # Components that overlap, so that a single chain can go everywhere.
+    law = GaussianMixtures(3, 2, "normal", 1.0, 0.7, 0.7, box=6.0)
+    context, x = problem(law, 1, 14, 20)
+    found = BayesPredictive(law).log_prob(context, x)[0]
+    expected = gibbs(law, context[0], x[0], sweeps=300, seed=0)
+    assert np.abs(found.numpy() - expected).max() < 0.1
+    assert abs((found.numpy() - expected).mean()) < 0.02
+
+
+def test_bayes_finds_the_truth_from_many_points() -> None:
+    law = GaussianMixtures.paper()
+    generator = torch.Generator().manual_seed(0)
+    tasks = law.draw(8, generator, dtype=torch.float64)
+    context, x = tasks.sample(300, generator), tasks.sample(500, generator)
+    excess = tasks.log_prob(x) - BayesPredictive(law, particles=64).log_prob(context, x)
+    # Six unknown numbers cost about 6 / (2 n) nats.
+    assert float(excess.mean()) == pytest.approx(0.01, abs=0.01)
+
+
+def test_bayes_beats_everything_on_average() -> None:
+    law = GaussianMixtures.compact()
+    context, x = problem(law, 40, 10, 24)
+    scores = {
+        name: float(reference(name, law).log_prob(context, x).mean())
+        for name in known_references(law)
+    }
+    assert max(scores, key=lambda name: scores[name]) == "bayes"
+
+
+def test_one_pass_gives_what_each_context_gives_alone() -> None:
+    law = GaussianMixtures.compact()
+    context, x = problem(law, 9, 5, 4)  # more tasks than are worked on at once
+    bayes = BayesPredictive(law)
+    for size, found in zip((0, 2, 5), bayes.nested(context, (0, 2, 5), x), strict=True):
+        torch.testing.assert_close(found, bayes.log_prob(context[:, :size], x))
+
+
+def test_points_far_from_the_prior_have_a_finite_density() -> None:
+    law = GaussianMixtures.compact()
+    context = torch.full((1, 10, 2), 40.0) + torch.arange(10.0)[:, None]
+    found = BayesPredictive(law, particles=32).log_prob(context, torch.tensor([[[60.0, -60.0]]]))
+    assert bool(torch.isfinite(found).all())
+
+
+def test_kernel_density_is_that_of_the_memory() -> None:
+    context, x = problem(GaussianMixtures.compact(), 3, 6, 5)
+    found = KernelDensity(0.4).log_prob(context, x)
+    for b in range(3):
+        torch.testing.assert_close(found[b], ist.GaussianKDE(context[b], sigma=0.4).log_prob(x[b]))
+
+
+def test_silverman_in_one_dimension_is_that_of_scipy() -> None:
+    context, x = problem(ONE_DIMENSION, 2, 9, 5)
+    found = KernelDensity("silverman").log_prob(context, x)
+    for b in range(2):
+        peer = stats.gaussian_kde(context[b, :, 0].numpy(), bw_method="silverman")
+        np.testing.assert_allclose(found[b], peer.logpdf(x[b, :, 0].numpy()))
+
+
+def test_silverman_scales_each_coordinate_by_itself() -> None:
+    context, x = problem(GaussianMixtures.compact(), 2, 9, 5)
+    stretch = torch.tensor([1.0, 50.0], dtype=torch.float64)
+    silverman = KernelDensity("silverman")
+    torch.testing.assert_close(
+        silverman.log_prob(context * stretch, x * stretch),
+        silverman.log_prob(context, x) - math.log(50),
+    )
+
+
+def test_no_bandwidth_is_better_than_the_best() -> None:
+    context, x = problem(GaussianMixtures.compact(), 10, 8, 20)
+    best = float(KernelDensity("best").log_prob(context, x).mean())
+    others = [float(KernelDensity(h).log_prob(context, x).mean()) for h in np.geomspace(0.05, 5)]
+    assert max(others) <= best + 1e-4
+    assert best < max(others) + 0.01
+
+
+def test_fitted_mixture_is_that_of_scikit_learn() -> None:
+    context, x = problem(GaussianMixtures.compact(), 2, 20, 5)
+    found = FittedMixture(3, regularizer=0.1, starts=2, seed=4).log_prob(context, x)
+    for b in range(2):
+        peer = GaussianMixture(3, covariance_type="spherical", reg_covar=0.1, n_init=2)
+        peer = peer.set_params(random_state=4).fit(context[b].numpy())
+        np.testing.assert_allclose(found[b], peer.score_samples(x[b].numpy()))
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("kde-best", 1), ("kde-silverman", 2), ("em-0.1", 3), ("bayes", 0)]
+)
+def test_too_few_points_are_nan(name: str, first: int) -> None:
+    context, x = problem(GaussianMixtures.compact(), 2, 4, 3)
+    sizes = (0, 1, 2, 3, 4)
+    found = reference(name, GaussianMixtures.compact()).nested(context, sizes, x)
+    defined = [bool(torch.isfinite(each).all()) for each in found]
+    assert defined == [size >= first for size in sizes]
+    assert all(bool(torch.isnan(each).all()) for each in found[:first])
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_seeds_reproduce_and_the_global_stream_is_left_alone(name: str) -> None:
+    law = GaussianMixtures.compact()
+    context, x = problem(law, 2, 9, 3)
+    before = torch.get_rng_state()
+    one, other = (reference(name, law).log_prob(context, x) for _ in range(2))
+    assert torch.equal(one, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: reference("oracle", prior("compact")), "Choose from: bayes, kde-best"),
+        (lambda: reference("bayes", prior("rings")), "GaussianMixtures only"),
+        (lambda: reference("em-0.1", prior("rings")), "GaussianMixtures only"),
+        (lambda: KernelDensity(0.0), "above zero"),
+        (lambda: KernelDensity("scott"), "silverman"),  # type: ignore[arg-type]
+        (lambda: FittedMixture(0), "components"),
+        (lambda: BayesPredictive(GaussianMixtures.compact(), particles=1), "particles"),
+    ],
+)
+def test_wrong_settings_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        make()
+
+
+def test_wrong_shapes_are_refused() -> None:
+    bayes, kde = BayesPredictive(GaussianMixtures.compact()), KernelDensity(1.0)
+    with pytest.raises(ShapeError, match="same B and D"):
+        kde.log_prob(torch.zeros(2, 5, 2), torch.zeros(3, 5, 2))
+    with pytest.raises(ShapeError, match="2 coordinates"):
+        bayes.log_prob(torch.zeros(2, 5, 3), torch.zeros(2, 5, 3))
+    with pytest.raises(InvalidInputError, match="ascending"):
+        kde.nested(torch.zeros(2, 5, 2), (3, 1), torch.zeros(2, 5, 2))
+    with pytest.raises(InvalidInputError, match="6 points was asked for"):
+        kde.nested(torch.zeros(2, 5, 2), (6,), torch.zeros(2, 5, 2))
