@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.dynamics.progress import progress_bar
@@ -58,6 +61,7 @@ def train(
     checkpoint_every: int | None = None,
     tensorboard: bool = False,
     progress: bool | None = None,
+    report: Callable[[dict[str, float]], None] | None = None,
 ) -> Trained:
     """Train an in-context energy.
 
@@ -82,6 +86,8 @@ def train(
         Whether to write the metrics for TensorBoard, too.
     progress : bool, optional
         Whether to show a bar. Default: on a terminal.
+    report : callable, optional
+        Told each row of the metrics as it comes. With several processes it must be picklable.
 
     Returns
     -------
@@ -95,7 +101,7 @@ def train(
     >>> len(run.rows)
     1
     """
-    options = _Options(log_every, evaluate_every, checkpoint_every, tensorboard, progress)
+    options = _Options(log_every, evaluate_every, checkpoint_every, tensorboard, progress, report)
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,15 +110,19 @@ def train(
         raise InvalidInputError(
             f"init has the shape {init.config}, but the settings ask for {settings.model}."
         )
+    # Bound beforehand, since Fabric tries to look into what it is given and stumbles.
+    run = partial(_run, settings=settings, folder=folder, weights=weights, options=options)
     if fabric is not None:
-        return _run(fabric, settings, folder, weights, options)
-    fabric_class = _import_fabric()
-    strategy = "auto" if devices == 1 else "ddp_spawn"
-    fabric = fabric_class(
-        accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
-    )
-    trained: Trained = fabric.launch(cast(Any, _run), settings, folder, weights, options)
-    return trained
+        state, rows = run(fabric)
+    else:
+        strategy = "auto" if devices == 1 else "ddp_spawn"
+        fabric = _import_fabric()(
+            accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
+        )
+        state, rows = fabric.launch(run)
+    model = new_model(settings)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    return Trained(model, rows)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,7 @@ class _Options:
     checkpoint_every: int | None
     tensorboard: bool
     progress: bool | None
+    report: Callable[[dict[str, float]], None] | None
 
     def checkpoint_due(self, done: int, since: float) -> bool:
         """Whether to save after `done` updates, `since` seconds after the last time."""
@@ -148,7 +159,8 @@ def _run(
     folder: Path | None,
     weights: dict[str, Tensor] | None,
     options: _Options,
-) -> Trained:
+) -> tuple[dict[str, NDArray[Any]], list[dict[str, float]]]:
+    """Train in one process; the weights, as arrays that outlive it, and the metrics."""
     passes = settings.batch // settings.pass_size
     if passes % fabric.world_size:
         raise InvalidInputError(
@@ -212,13 +224,15 @@ def _run(
                     row["held_out_nll"] = held_out(model)
                 log.add(row)
                 report(done)
+                if chief and options.report is not None:
+                    options.report(row)
             if last or options.checkpoint_due(done, time.monotonic() - saved_at):
                 keep(done)
                 saved_at = time.monotonic()
     if chief and folder is not None:
         model.save_pretrained(folder / "model")
     fabric.barrier()
-    return Trained(model.cpu(), log.rows)
+    return {name: t.cpu().numpy() for name, t in model.state_dict().items()}, log.rows
 
 
 def _import_fabric() -> type[Fabric]:

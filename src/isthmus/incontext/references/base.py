@@ -63,4 +63,4 @@ def as_sequences(
             f"A context of {sizes[-1]} points was asked for, but the sequences have "
             f"{sequence.shape[1]}."
         )
-    return sequence.detach().double(), points.detach().double()
+    return sequence.double(), points.double()

@@ -53,7 +53,7 @@ class FittedMixture(Reference):
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
         """Log-densities of the same points given ever more of a sequence."""
         sequence, points = as_sequences(sequence, sizes, points)
-        contexts, places = sequence.numpy(), points.numpy()
+        contexts, places = sequence.detach().numpy(), points.detach().numpy()
         return [
             torch.from_numpy(
                 np.stack([self._fit(x[:size], y) for x, y in zip(contexts, places, strict=True)])

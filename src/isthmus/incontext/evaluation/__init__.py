@@ -1,0 +1,25 @@
+"""Judging in-context energies: exact likelihoods, divergences, and paired comparisons."""
+
+from isthmus.incontext.evaluation.compare import evaluate, grid_for
+from isthmus.incontext.evaluation.descent import descent_error
+from isthmus.incontext.evaluation.normalizer import (
+    Grid,
+    LogIntegral,
+    annealed_log_normalizer,
+    log_normalizer,
+)
+from isthmus.incontext.evaluation.report import Evaluation
+from isthmus.incontext.evaluation.scoring import InContextModel, held_out_nll
+
+__all__ = [
+    "Evaluation",
+    "Grid",
+    "InContextModel",
+    "LogIntegral",
+    "annealed_log_normalizer",
+    "descent_error",
+    "evaluate",
+    "grid_for",
+    "held_out_nll",
+    "log_normalizer",
+]

@@ -1,0 +1,127 @@
+"""draw: points of an in-context energy, by chains that begin in the right proportions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.dynamics.metropolis import Sampler
+from isthmus.dynamics.sample import sample
+from isthmus.dynamics.samplers import MALA
+from isthmus.errors import ShapeError
+from isthmus.incontext.context import ContextEnergy
+from isthmus.memories.base import draw_index, generator_for
+from isthmus.memories.kde import GaussianKDE
+from isthmus.validation import as_count
+
+__all__ = ["draw", "starting_points"]
+
+# Half of the trial points are near the context, so wide, and half anywhere in the box.
+NEAR_SHARE, NEAR_WIDTH = 0.5, 0.6
+TRIALS_PER_POINT, FEWEST_TRIALS = 20, 4000
+# For models that have no box: beyond the context by this factor.
+MARGIN = 1.5
+
+
+def draw(
+    energy: ContextEnergy,
+    n: int,
+    sampler: Sampler[Any] | None = None,
+    *,
+    seed: int | torch.Generator = 0,
+    steps: int = 100,
+    progress: bool | None = None,
+) -> Tensor:
+    """Draw n points from the density of a dataset in context.
+
+    :func:`isthmus.sample`, with a chain for each point and :func:`starting_points` to begin at.
+    The chains need not cross from one cluster to the next, so a hundred steps will do.
+
+    Parameters
+    ----------
+    energy : ContextEnergy
+        Of one context.
+    n : int
+    sampler : Langevin, MALA, HMC, or one of your own
+        Default: ``MALA(step_size=0.05)``.
+    seed : int or torch.Generator
+    steps : int
+        Steps of each chain.
+    progress : bool, optional
+        Whether to show a bar on stderr. Default: on a terminal, once the run takes long.
+
+    Returns
+    -------
+    Tensor (n, D)
+
+    Examples
+    --------
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.sampling import draw
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=3.0))
+    >>> draw(model.condition([[0.0, 1.0], [0.5, 1.0]]), 5, steps=10).shape
+    torch.Size([5, 2])
+    """
+    steps = as_count(steps, "steps")
+    generator = generator_for(seed, energy.context.device)
+    starts = starting_points(energy, n, seed=generator)
+    return sample(
+        energy,
+        n,
+        MALA(step_size=0.05) if sampler is None else sampler,
+        init=starts,
+        seed=generator,
+        burn_in=steps - 1,
+        thin=1,
+        progress=progress,
+    )
+
+
+@torch.no_grad()
+def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generator = 0) -> Tensor:
+    """Points that already follow the density roughly, by importance resampling.
+
+    Many trial points, near the context and anywhere in the box, of which n are taken in
+    proportion to the density, with replacement. What chains from elsewhere would get wrong, the
+    shares of clusters far apart, is right here but for Monte Carlo error.
+
+    Parameters
+    ----------
+    energy : ContextEnergy
+        Of one context.
+    n : int
+    seed : int or torch.Generator
+
+    Returns
+    -------
+    Tensor (n, D)
+    """
+    context, n = energy.context, as_count(n, "n")
+    if context.ndim != 2:
+        raise ShapeError(
+            f"energy is one of {context.shape[0]} contexts; condition on one of them to draw."
+        )
+    generator = generator_for(seed, context.device)
+    trials = max(FEWEST_TRIALS, TRIALS_PER_POINT * n)
+    reach = float(context.abs().max()) if len(context) else 0.0
+    box = energy.model.config.box or MARGIN * max(1.0, reach)
+    unit = torch.rand(
+        (trials, energy.dim), generator=generator, dtype=context.dtype, device=context.device
+    )
+    points = (2 * unit - 1) * box
+    log_spread = context.new_full((trials,), -energy.dim * math.log(2 * box))
+    if len(context) == 0:
+        log_proposal = log_spread
+    else:
+        near = GaussianKDE(context, sigma=NEAR_WIDTH)
+        count = round(NEAR_SHARE * trials)
+        points[:count] = near.sample(count, seed=generator)
+        log_spread[(points.abs() > box).any(-1)] = -math.inf
+        log_proposal = torch.logaddexp(
+            log_spread + math.log1p(-NEAR_SHARE), near.log_prob(points) + math.log(NEAR_SHARE)
+        )
+    weights = (-energy.energy(points) - log_proposal).softmax(0)
+    return points[draw_index(weights, n, generator)]

@@ -1,0 +1,347 @@
+"""The evaluation itself, on models whose scores are known in closed form."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext.evaluation import (
+    Evaluation,
+    Grid,
+    annealed_log_normalizer,
+    descent_error,
+    evaluate,
+    grid_for,
+    held_out_nll,
+    log_normalizer,
+)
+from isthmus.incontext.evaluation.scoring import OnGrid
+from isthmus.incontext.priors import GaussianMixtures, MixtureTasks, UniformShapes
+from isthmus.incontext.references import BayesPredictive, FittedMixture, KernelDensity, Reference
+
+COMPACT = GaussianMixtures.compact()
+
+
+class Shifted(ist.Energy):
+    """Minus a log-density, plus a constant for each context that hides its normaliser."""
+
+    def __init__(self, log_density: Any, dim: int, beta: float = 2.0) -> None:
+        super().__init__()
+        self.log_density, self._dim, self.beta = log_density, dim, beta
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        return torch.tensor(self.beta)
+
+    def energy(self, x: Any) -> Tensor:
+        constants = 3.0 + torch.arange(len(x), dtype=torch.float64)
+        return (constants[:, None] - self.log_density(x)) / self.beta
+
+
+class Conditioned:
+    """A reference dressed as a model."""
+
+    def __init__(self, reference: Reference, dim: int = 2, box: float | None = None) -> None:
+        self.reference = reference
+        self.config = SimpleNamespace(dim=dim, box=box)
+
+    def condition(self, context: Tensor) -> ist.Energy:
+        return Shifted(lambda x: self.reference.log_prob(context, x), self.config.dim)
+
+
+class Gaussian:
+    """N(m, s^2 I), with m the last point of the context or the origin."""
+
+    def __init__(self, std: float, follows: bool = False, dim: int = 2) -> None:
+        self.std, self.follows = std, follows
+        self.config = SimpleNamespace(dim=dim, box=None)
+
+    def condition(self, context: Tensor) -> ist.Energy:
+        centre = context[:, -1:] if self.follows and context.shape[1] else 0.0
+        return Shifted(
+            lambda x: -(x - centre).square().sum(-1) / (2 * self.std**2), self.config.dim, beta=1.0
+        )
+
+
+class WithEmpty(Reference):
+    """A kernel density that knows something when there is no context: a wide Gaussian."""
+
+    name = "kde"
+
+    def nested(self, sequence: Tensor, sizes: Any, points: Tensor) -> list[Tensor]:
+        wide = -points.square().sum(-1) / 4 - points.shape[-1] / 2 * math.log(4 * math.pi)
+        found = KernelDensity(0.5).nested(sequence, sizes, points)
+        return [wide if size == 0 else each for size, each in zip(sizes, found, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def kernel_evaluation() -> Evaluation:
+    return evaluate(
+        Conditioned(WithEmpty()),
+        COMPACT,
+        contexts=(0, 1, 4),
+        tasks=6,
+        points=16,
+        references=[WithEmpty(), "kde-best", FittedMixture(3, starts=1)],
+        probes=3,
+    )
+
+
+def test_a_reference_dressed_as_a_model_scores_like_itself(kernel_evaluation: Evaluation) -> None:
+    mean, error = kernel_evaluation.difference("kde")
+    np.testing.assert_allclose(mean, 0.0, atol=1e-6)
+    np.testing.assert_allclose(error, 0.0, atol=1e-6)
+    assert kernel_evaluation.normalizer_error.max() < 1e-3
+
+
+def test_a_density_that_ignores_order_has_no_order_sensitivity(
+    kernel_evaluation: Evaluation,
+) -> None:
+    assert kernel_evaluation.order.shape == (3, 3)
+    np.testing.assert_allclose(kernel_evaluation.order, 0.0, atol=1e-9)
+
+
+def test_standard_errors_are_those_of_paired_differences(kernel_evaluation: Evaluation) -> None:
+    mean, error = kernel_evaluation.difference("kde-best")
+    pairs = kernel_evaluation.nll["model"][2] - kernel_evaluation.nll["kde-best"][2]
+    assert mean[2] == pytest.approx(np.mean(pairs))
+    assert error[2] == pytest.approx(np.std(pairs, ddof=1) / math.sqrt(6))
+    assert mean[2] >= 0  # the best bandwidth was chosen on these very points
+
+
+def test_divergence_estimates_agree_with_the_excess_of_likelihood() -> None:
+    found = evaluate(
+        Conditioned(WithEmpty()), COMPACT, contexts=(4,), tasks=4, points=20_000, references=()
+    )
+    excess = found.nll["model"] - found.nll["truth"]
+    np.testing.assert_allclose(found.kl, excess, atol=0.1)
+    assert found.kl.min() > 0
+
+
+def test_the_bayes_predictive_as_a_model() -> None:
+    bayes = BayesPredictive(COMPACT, nodes=8)
+    found = evaluate(
+        Conditioned(bayes),
+        COMPACT,
+        contexts=(0, 2),
+        tasks=2,
+        points=8,
+        references=[bayes],
+        grid=Grid(2, 6.0, 41),
+        probes=0,
+    )
+    np.testing.assert_allclose(found.difference("bayes")[0], 0.0, atol=2e-3)
+    assert found.order.shape == (2, 0)
+    assert "KL of two orders" in str(found)
+    assert found.reference_error["bayes"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_divergence_and_temperature_of_gaussians(dim: int) -> None:
+    # One component at the origin: the truth is N(0, 0.5^2), whatever the task.
+    law = GaussianMixtures(1, dim, "uniform", 1e-9, 0.5, 0.5, box=6.0)
+    found = evaluate(
+        Gaussian(1.0, dim=dim), law, contexts=(0,), tasks=5, points=2000, references=()
+    )
+    kl = dim * (math.log(1 / 0.5) + 0.5**2 / 2 - 0.5)
+    np.testing.assert_allclose(found.kl, kl, rtol=1e-6)
+    assert found.temperature == pytest.approx(0.25, rel=0.1)
+    # At that temperature the model is the truth.
+    np.testing.assert_allclose(found.tempered, found.nll["truth"], atol=0.02)
+    assert found.nll["model"].mean() == pytest.approx(
+        dim * (math.log(2 * math.pi) / 2 + 0.5**2 / 2), abs=0.02
+    )
+
+
+def test_order_sensitivity_of_a_density_that_follows_the_last_point() -> None:
+    found = evaluate(
+        Gaussian(1.0, follows=True),
+        COMPACT,
+        contexts=(0, 1, 2),
+        tasks=12,
+        points=4,
+        references=(),
+        grid=Grid(2, 11.0, 61),
+    )
+    generator = torch.Generator().manual_seed(0)
+    sequence = COMPACT.draw(12, generator, dtype=torch.float64).sample(2, generator)
+    swapped = (sequence[:, 0] - sequence[:, 1]).square().sum(-1).numpy() / 2
+    np.testing.assert_allclose(found.order[:2], 0.0, atol=1e-9)
+    match = np.isclose(found.order[2], swapped, rtol=1e-3)
+    assert (match | np.isclose(found.order[2], 0.0, atol=1e-9)).all()
+    assert 0 < match.sum() < 12
+
+
+def test_held_out_likelihood_is_that_of_the_density() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tasks = COMPACT.draw(3, generator, dtype=torch.float64)
+    context, points = tasks.sample(5, generator), tasks.sample(7, generator)
+    found = held_out_nll(Conditioned(WithEmpty()), context, points, Grid(2, 8.0, 65))
+    assert found == pytest.approx(-float(KernelDensity(0.5).log_prob(context, points).mean()))
+
+
+def test_divergence_from_a_density_with_hard_edges_is_finite() -> None:
+    found = evaluate(
+        Gaussian(2.0), UniformShapes(), contexts=(0,), tasks=3, points=4, references=["kde-best"]
+    )
+    assert np.isfinite(found.kl).all()
+    assert np.isnan(found.mean("kde-best")).all()
+    assert np.isnan(found.descent).any()  # outside, the true energy is infinite
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_quadrature_finds_the_normaliser_of_memories(dim: int) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    memories = torch.randn(4, dim, generator=generator, dtype=torch.float64)
+    for energy in (
+        ist.GaussianKDE(memories, sigma=0.3),
+        ist.Mixture(memories, beta=3.0),
+        ist.ModernHopfield(memories, beta=2.0),
+    ):
+        found = log_normalizer(energy, half_width=8.0)
+        torch.testing.assert_close(found.value, energy.log_normalizer())
+        assert float(found.error) < 1e-6
+
+
+def test_the_error_of_quadrature_covers_what_a_coarse_grid_gets_wrong() -> None:
+    kde = ist.GaussianKDE(torch.tensor([[0.37, 0.11]], dtype=torch.float64), sigma=0.2)
+    for resolution in (21, 31, 41, 61):
+        found = log_normalizer(kde, half_width=4.0, resolution=resolution)
+        assert float((found.value - kde.log_normalizer()).abs()) <= float(found.error) + 1e-12
+
+
+def test_annealing_finds_the_normaliser_of_memories() -> None:
+    generator = torch.Generator().manual_seed(0)
+    memories = torch.randn(5, 4, generator=generator)
+    for energy in (ist.GaussianKDE(memories, sigma=0.4), ist.Mixture(memories, beta=2.0)):
+        found = annealed_log_normalizer(energy, scale=1.5)
+        assert float(found.error) < 0.1
+        assert float((found.value - energy.log_normalizer()).abs()) < 4 * float(found.error)
+
+
+def test_the_error_of_annealing_is_its_spread_over_seeds() -> None:
+    kde = ist.GaussianKDE(torch.zeros(1, 3), sigma=0.5)
+    runs = [
+        annealed_log_normalizer(kde, scale=1.0, particles=32, temperatures=20, seed=seed)
+        for seed in range(16)
+    ]
+    values = torch.stack([run.value for run in runs])
+    claimed = float(torch.stack([run.error for run in runs]).mean())
+    assert claimed / 2 < float(values.std()) < 2 * claimed
+    mean_error = claimed / 4
+    assert abs(float(values.mean() - kde.log_normalizer())) < 4 * mean_error
+
+
+def test_above_two_dimensions_annealing_takes_over() -> None:
+    law = GaussianMixtures(2, 3, std_low=0.5, std_high=0.5)
+    found = evaluate(
+        Conditioned(WithEmpty(), dim=3),
+        law,
+        contexts=(0, 3),
+        tasks=3,
+        points=16,
+        references=[WithEmpty()],
+        probes=2,
+    )
+    difference = np.abs(found.nll["model"] - found.nll["kde"])
+    assert (difference < 5 * found.normalizer_error + 1e-3).all()
+    assert found.normalizer_error.max() < 0.3
+    assert np.isnan(found.temperature)
+    assert np.isnan(found.order).all()
+    np.testing.assert_allclose(found.kl, found.nll["model"] - found.nll["truth"])
+
+
+def test_descent_on_bowls_contracts_as_it_should() -> None:
+    tasks = MixtureTasks(
+        torch.zeros(1, 1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    )
+    starts = torch.tensor([[[1.0, 2.0], [-2.0, 1.0]]], dtype=torch.float64)
+    found = descent_error(
+        Gaussian(2.0).condition(torch.zeros(1, 0, 2)),
+        tasks,
+        starts,
+        box=9.0,
+        step_size=0.3,
+        steps=7,
+    )
+    highest = 5 / 2 + math.log(2 * math.pi)
+    mine, true = (1 - 0.3 / 4) ** 7, (1 - 0.3 / 10 * 10 / highest) ** 7
+    assert float(found) == pytest.approx(5 * (mine - true) ** 2)
+
+
+def test_descent_that_is_not_stable_stays_in_the_box() -> None:
+    found = evaluate(Gaussian(0.1), COMPACT, contexts=(0,), tasks=2, points=4, references=())
+    assert np.isfinite(found.descent).all()
+
+
+def test_an_evaluation_survives_json(kernel_evaluation: Evaluation, tmp_path: Path) -> None:
+    kernel_evaluation.to_json(tmp_path / "scores.json")
+    json.loads((tmp_path / "scores.json").read_text(), parse_constant=pytest.fail)
+    again = Evaluation.from_json(tmp_path / "scores.json")
+    assert str(again) == str(kernel_evaluation)
+    np.testing.assert_array_equal(again.nll["em-0.001"], kernel_evaluation.nll["em-0.001"])
+    assert again.contexts == kernel_evaluation.contexts
+
+
+def test_an_evaluation_is_a_frame(kernel_evaluation: Evaluation) -> None:
+    frame = kernel_evaluation.to_frame()
+    assert len(frame) == 3 * 6
+    means = frame.groupby("context")["nll_model"].mean()
+    np.testing.assert_allclose(means, kernel_evaluation.mean())
+    assert frame["order"].notna().sum() == 3 * 3
+
+
+def test_an_evaluation_prints_tables(kernel_evaluation: Evaluation) -> None:
+    text = str(kernel_evaluation)
+    row = next(line for line in text.splitlines() if line.startswith("em-0.001"))
+    assert row.split()[1:3] == ["-", "-"]  # too few points for the fit
+    assert "6 tasks, 16 held-out points each" in text
+    assert repr(kernel_evaluation).startswith("Evaluation(prior=GaussianMixtures(")
+
+
+def test_the_same_seed_gives_the_same_evaluation() -> None:
+    one, other = (
+        evaluate(Gaussian(1.0), COMPACT, contexts=(1,), tasks=3, points=4, references=())
+        for _ in range(2)
+    )
+    assert str(one) == str(other)
+
+
+def test_grids_hold_the_wall_and_resolve_the_components() -> None:
+    model = SimpleNamespace(config=SimpleNamespace(dim=2, box=5.5, wall=0.5))
+    grid = grid_for(model, COMPACT)  # type: ignore[arg-type]
+    assert grid.half_width == 8.0
+    assert 2 * 8.0 / (grid.resolution - 1) <= 0.24
+
+
+def test_divergence_of_a_density_from_itself_is_zero() -> None:
+    context = torch.zeros(1, 3, 2, dtype=torch.float64)
+    density = OnGrid(Conditioned(WithEmpty()), context, Grid(2, 6.0, 41))
+    assert float(density.kl_from(density.log_prob)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_questions_without_an_answer_are_refused(kernel_evaluation: Evaluation) -> None:
+    with pytest.raises(InvalidInputError, match="annealed_log_normalizer"):
+        Grid(3, 5.0, 41)
+    with pytest.raises(InvalidInputError, match="odd"):
+        Grid(2, 5.0, 40)
+    with pytest.raises(ShapeError, match="1681 nodes"):
+        Grid(2, 5.0, 41).integrate(torch.zeros(7))
+    with pytest.raises(InvalidInputError, match="3 coordinates, the prior 2"):
+        evaluate(Gaussian(1.0, dim=3), COMPACT, references=())
+    with pytest.raises(InvalidInputError, match="contexts is empty"):
+        evaluate(Gaussian(1.0), COMPACT, contexts=(), references=())
+    with pytest.raises(InvalidInputError, match="there are: model, truth, kde"):
+        kernel_evaluation.difference("forest")

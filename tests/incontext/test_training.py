@@ -1,0 +1,280 @@
+"""Training: the same numbers whatever interrupts it and however many processes share it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset, train
+from isthmus.incontext.held_out import HeldOut
+from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
+from isthmus.incontext.training import draw_pass, new_model
+
+SMALL = TrainingSettings(
+    model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5),
+    updates=12,
+    batch=4,
+    micro_batch=2,
+    length=5,
+    warmup=2,
+)
+
+
+def weights_equal(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def without_time(rows):
+    return [{key: value for key, value in row.items() if key != "cpu_seconds"} for row in rows]
+
+
+def test_training_lowers_the_held_out_likelihood():
+    settings = replace(SMALL, updates=150, batch=8, micro_batch=None, length=9, learning_rate=5e-3)
+    before = HeldOut(settings.prior, length=9)(new_model(settings))
+    assert train(settings).rows[-1]["held_out_nll"] < before - 0.05
+
+
+def test_the_loop_does_what_plain_torch_would_do():
+    """An independent loop: one batch at a time, AdamW, clipping and schedule written out."""
+    settings = replace(SMALL, epsilon=1e-3)  # so that rounding in a zero gradient stays small
+    trained = train(settings).model
+    model = new_model(settings)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.0
+    )
+    for update in range(12):
+        optimizer.zero_grad()
+        for part in range(2):
+            x, generator = draw_pass(SMALL, update, part, torch.device("cpu"))
+            (SMALL.objective(model, x, generator) / 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rise = min(1.0, (update + 1) / 3)
+        for group in optimizer.param_groups:
+            group["lr"] = (
+                1e-3 * rise * 0.5 * (1 + torch.tensor(torch.pi * update / 12).cos().item())
+            )
+        optimizer.step()
+    for a, b in zip(trained.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_fresh_tasks_every_pass_from_the_seed_alone():
+    def drawn(update, part, settings=SMALL):
+        return draw_pass(settings, update, part, torch.device("cpu"))[0]
+
+    assert torch.equal(drawn(3, 1), drawn(3, 1))
+    others = [drawn(3, 0), drawn(4, 1), drawn(3, 1, replace(SMALL, seed=1))]
+    assert not any(torch.equal(drawn(3, 1), other) for other in others)
+
+
+def test_two_runs_are_bit_equal_and_leave_the_global_stream_alone(tmp_path):
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    one, two = train(SMALL), train(SMALL, tmp_path)
+    assert weights_equal(one.model, two.model)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        SMALL.objective,
+        ContrastiveDivergence.calibrated(),
+        PersistentContrastiveDivergence(pool=2, refresh=0.5),
+    ],
+    ids=lambda objective: type(objective).__name__,
+)
+def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, objective):
+    @dataclass(frozen=True)
+    class Interrupted:
+        """The objective, with a power cut at the sixteenth pass."""
+
+        calls: list
+        at: int
+
+        def __call__(self, model, x, generator):
+            self.calls.append(None)
+            if len(self.calls) == self.at:
+                raise KeyboardInterrupt
+            return objective(model, x, generator)
+
+        def __repr__(self):
+            return repr(objective)
+
+        def state_dict(self):
+            return getattr(objective, "state_dict", dict)()
+
+        def load_state_dict(self, state):
+            getattr(objective, "load_state_dict", dict)(state)
+
+    def forget():
+        getattr(objective, "load_state_dict", dict)({})
+
+    forget()
+    whole = train(replace(SMALL, objective=Interrupted([], 0)), log_every=2)
+    forget()
+    with pytest.raises(KeyboardInterrupt):
+        cut = replace(SMALL, objective=Interrupted([], 16))
+        train(cut, tmp_path, checkpoint_every=3, log_every=2)
+    forget()
+    rest = Interrupted([], 0)
+    resumed = train(replace(SMALL, objective=rest), tmp_path, checkpoint_every=3, log_every=2)
+    assert len(rest.calls) == 2 * (12 - 6)
+    assert weights_equal(whole.model, resumed.model)
+    assert without_time(whole.rows) == without_time(resumed.rows)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert without_time(map(json.loads, lines)) == without_time(whole.rows)
+    assert weights_equal(ICLEBM.from_pretrained(tmp_path / "model"), whole.model)
+
+
+SCRIPT = """
+import sys, torch
+from isthmus.incontext import ICLEBMConfig, TrainingSettings, train
+torch.set_num_threads(1)
+settings = TrainingSettings(
+    model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5), updates=80, batch=4, length=5
+)
+print("ready", flush=True)
+train(settings, sys.argv[1], checkpoint_every=1, log_every=20, evaluate_every=80, progress=False)
+"""
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_end(tmp_path):
+    """kill -9 while it writes a checkpoint after every update, twice over."""
+    victim = tmp_path / "victim"
+    delays = [0.1, 0.3]
+    for delay in delays:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(victim)], stdout=subprocess.PIPE
+        )
+        process.stdout.readline()
+        while not (victim / "checkpoint.pt").exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(delay)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    for folder in (victim, tmp_path / "whole"):
+        subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], check=True, capture_output=True)
+    found, expected = (torch.load(f / "checkpoint.pt") for f in (victim, tmp_path / "whole"))
+    assert found["updates"] == expected["updates"] == 80
+    assert without_time(found["rows"]) == without_time(expected["rows"])
+    for name, value in expected["model"].items():
+        assert torch.equal(found["model"][name], value), name
+    for number, state in expected["optimizer"]["state"].items():
+        for name, value in state.items():
+            assert torch.equal(found["optimizer"]["state"][number][name], value), (number, name)
+
+
+def test_two_processes_get_the_gradients_of_one(tmp_path):
+    """With plain gradient descent in AdamW's clothes, equal weights mean equal gradients."""
+    settings = replace(SMALL, updates=3, clip=None, epsilon=1e6, learning_rate=1e6, warmup=0)
+    settings = replace(settings, schedule="constant", betas=(0.0, 0.0))
+    one = train(settings, tmp_path / "one", accelerator="cpu").model
+    two = train(settings, tmp_path / "two", accelerator="cpu", devices=2).model
+    start = new_model(settings)
+    for a, b, origin in zip(one.parameters(), two.parameters(), start.parameters(), strict=True):
+        torch.testing.assert_close(b - origin, a - origin, rtol=1e-3, atol=1e-6)
+    moved = max(
+        float((a - b).detach().abs().max())
+        for a, b in zip(one.parameters(), start.parameters(), strict=True)
+    )
+    assert moved > 1e-2
+
+
+def test_processes_must_share_the_batch_equally():
+    with pytest.raises(InvalidInputError, match="shared equally by 3"):
+        train(SMALL, fabric=SimpleNamespace(world_size=3))
+
+
+def test_fine_tuning_starts_from_the_given_weights(tmp_path):
+    first = train(SMALL).model
+    tuned = train(replace(SMALL, learning_rate=1e-12), init=first).model
+    for a, b in zip(first.parameters(), tuned.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+    with pytest.raises(InvalidInputError, match="settings ask for"):
+        train(SMALL, init=ICLEBM(ICLEBMConfig(layers=2, heads=2, width=8)))
+
+
+def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path):
+    train(SMALL, tmp_path)
+    kept = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(InvalidInputError, match="other settings"):
+        train(replace(SMALL, learning_rate=1e-2), tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == kept
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
+def test_an_unreadable_checkpoint_is_named(tmp_path, content):
+    train(SMALL, tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:2000] if content is None else content)
+    with pytest.raises(InvalidInputError, match="checkpoint.pt is not a readable checkpoint"):
+        train(SMALL, tmp_path)
+
+
+def test_a_finished_run_is_not_done_again(tmp_path):
+    first = train(SMALL, tmp_path)
+    stamp = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
+    again = train(SMALL, tmp_path)
+    assert weights_equal(first.model, again.model)
+    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == stamp
+
+
+def test_metrics_are_there_as_lines_and_as_a_table(tmp_path):
+    run = train(SMALL, tmp_path, log_every=5)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == run.rows
+    assert [row["update"] for row in lines] == [5, 10, 12]
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert table[0] == "update,loss,held_out_nll,learning_rate,cpu_seconds"
+    assert len(table) == 4
+
+
+def test_a_loss_that_is_lost_says_so():
+    def broken(model, x, generator):
+        return model(x).mean() * float("nan")
+
+    with pytest.raises(DivergenceError, match="update 1.*smaller learning_rate"):
+        train(replace(SMALL, objective=broken), log_every=1)
+
+
+def test_an_own_objective_is_any_function():
+    def squared(model, x, generator):
+        return model(x).square().mean()
+
+    run = train(replace(SMALL, objective=squared, updates=30, learning_rate=1e-2), log_every=1)
+    assert run.rows[-1]["loss"] < run.rows[0]["loss"]
+
+
+def test_presets():
+    paper = preset("paper")
+    assert paper.objective.sampler.step_size == 3.16
+    assert paper.objective.sampler.noise == 0.01
+    assert paper.objective.sampler.steps == 15
+    assert (paper.length, paper.micro_batch, paper.batch) == (40, 32, 64)
+    with pytest.raises(InvalidInputError, match="default, paper, tiny"):
+        preset("huge")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": 3}, "multiple of micro_batch"),
+        ({"updates": 0}, "updates"),
+        ({"model": ICLEBMConfig(dim=3)}, "2 dimensions"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_impossible_settings_are_refused(change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        replace(SMALL, **change)
