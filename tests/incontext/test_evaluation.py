@@ -13,6 +13,7 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext import ICLEBM, ICLEBMConfig
 from isthmus.incontext.evaluation import (
     Evaluation,
     Grid,
@@ -226,7 +227,7 @@ def test_annealing_finds_the_normaliser_of_memories() -> None:
     generator = torch.Generator().manual_seed(0)
     memories = torch.randn(5, 4, generator=generator)
     for energy in (ist.GaussianKDE(memories, sigma=0.4), ist.Mixture(memories, beta=2.0)):
-        found = annealed_log_normalizer(energy, scale=1.5)
+        found = annealed_log_normalizer(energy, scale=1.5, temperatures=100)
         assert float(found.error) < 0.1
         assert float((found.value - energy.log_normalizer()).abs()) < 4 * float(found.error)
 
@@ -309,6 +310,19 @@ def test_an_evaluation_prints_tables(kernel_evaluation: Evaluation) -> None:
     assert row.split()[1:3] == ["-", "-"]  # too few points for the fit
     assert "6 tasks, 16 held-out points each" in text
     assert repr(kernel_evaluation).startswith("Evaluation(prior=GaussianMixtures(")
+
+
+def test_a_transformer_is_evaluated_with_its_wall() -> None:
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)).double().requires_grad_(False)
+    found = evaluate(model, COMPACT, contexts=(0, 3), tasks=3, points=8, references=())
+    context = torch.zeros(1, 0, 2, dtype=torch.float64)
+    energy = model.condition(context)
+    one = log_normalizer(model.condition(context[0]), half_width=9.0)
+    points = torch.zeros(1, 1, 2, dtype=torch.float64)
+    alone = held_out_nll(model, context, points, grid_for(model, COMPACT))
+    assert alone == pytest.approx(float(energy.energy(points).mean() + one.value), abs=1e-3)
+    assert np.isfinite(found.nll["model"]).all()
+    assert found.normalizer_error.max() < 1e-2
 
 
 def test_the_same_seed_gives_the_same_evaluation() -> None:

@@ -122,8 +122,8 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
     forget()
     whole = train(replace(SMALL, objective=Interrupted([], 0)), log_every=2)
     forget()
+    cut = replace(SMALL, objective=Interrupted([], 16))
     with pytest.raises(KeyboardInterrupt):
-        cut = replace(SMALL, objective=Interrupted([], 16))
         train(cut, tmp_path, checkpoint_every=3, log_every=2)
     forget()
     rest = Interrupted([], 0)

@@ -2,6 +2,7 @@
 
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.context import ContextEnergy
+from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.pretrained import pretrained
 from isthmus.incontext.settings import TrainingSettings, preset
@@ -10,9 +11,11 @@ from isthmus.incontext.training import Trained, train
 __all__ = [
     "ICLEBM",
     "ContextEnergy",
+    "Evaluation",
     "ICLEBMConfig",
     "Trained",
     "TrainingSettings",
+    "evaluate",
     "preset",
     "pretrained",
     "train",

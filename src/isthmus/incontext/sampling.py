@@ -19,11 +19,12 @@ from isthmus.validation import as_count
 
 __all__ = ["draw", "starting_points"]
 
-# Half of the trial points are near the context, so wide, and half anywhere in the box.
+# Half of the trial points are near the context, so wide, and half anywhere.
 NEAR_SHARE, NEAR_WIDTH = 0.5, 0.6
 TRIALS_PER_POINT, FEWEST_TRIALS = 20, 4000
-# For models that have no box: beyond the context by this factor.
-MARGIN = 1.5
+# A trial point may lie so many widths of the wall outside the box, where the density is e^-8;
+# without a box, beyond the context by this factor.
+WALLS, MARGIN = 4.0, 1.5
 
 
 def draw(
@@ -106,22 +107,29 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
         )
     generator = generator_for(seed, context.device)
     trials = max(FEWEST_TRIALS, TRIALS_PER_POINT * n)
-    reach = float(context.abs().max()) if len(context) else 0.0
-    box = energy.model.config.box or MARGIN * max(1.0, reach)
+    reach = _reach(energy)
     unit = torch.rand(
         (trials, energy.dim), generator=generator, dtype=context.dtype, device=context.device
     )
-    points = (2 * unit - 1) * box
-    log_spread = context.new_full((trials,), -energy.dim * math.log(2 * box))
+    points = (2 * unit - 1) * reach
+    log_spread = context.new_full((trials,), -energy.dim * math.log(2 * reach))
     if len(context) == 0:
         log_proposal = log_spread
     else:
         near = GaussianKDE(context, sigma=NEAR_WIDTH)
         count = round(NEAR_SHARE * trials)
         points[:count] = near.sample(count, seed=generator)
-        log_spread[(points.abs() > box).any(-1)] = -math.inf
+        log_spread[(points.abs() > reach).any(-1)] = -math.inf
         log_proposal = torch.logaddexp(
             log_spread + math.log1p(-NEAR_SHARE), near.log_prob(points) + math.log(NEAR_SHARE)
         )
     weights = (-energy.energy(points) - log_proposal).softmax(0)
     return points[draw_index(weights, n, generator)]
+
+
+def _reach(energy: ContextEnergy) -> float:
+    """Half-width of a cube outside of which there is next to nothing."""
+    config = energy.model.config
+    if config.box is not None:
+        return config.box + WALLS * config.wall
+    return MARGIN * max(1.0, float(energy.context.abs().max()) if len(energy.context) else 0.0)

@@ -81,6 +81,18 @@ def evaluate(
     Returns
     -------
     Evaluation
+
+    Examples
+    --------
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.evaluation import evaluate
+    >>> from isthmus.incontext.priors import prior
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=5.5))
+    >>> found = evaluate(
+    ...     model, prior("compact"), contexts=(0, 4), tasks=2, points=8, references=["kde-best"]
+    ... )
+    >>> found.references, found.mean("model").shape
+    (('truth', 'kde-best'), (2,))
     """
     rivals = _rivals(prior, references)
     sizes = tuple(sorted({as_count(size, "contexts", at_least=0) for size in contexts}))

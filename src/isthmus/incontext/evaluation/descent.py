@@ -48,6 +48,19 @@ def descent_error(
     -------
     Tensor (B,)
         Mean over the starts; NaN where the true energy is infinite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.evaluation import descent_error
+    >>> from isthmus.incontext.priors import prior
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> tasks = prior("paper").draw(3, generator)
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=20.0))
+    >>> energy = model.condition(tasks.sample(5, generator))
+    >>> descent_error(energy, tasks, torch.zeros(3, 2, 2), box=20.0).shape
+    torch.Size([3])
     """
     mine, true = starts.clone(), starts.clone()
     highest = (-tasks.log_prob(starts)).amax(1)[:, None, None]

@@ -119,5 +119,15 @@ def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: G
     points : (B, M, D)
     grid : Grid
         Its width must cover the model's density; its nodes are the cost.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.evaluation import Grid, held_out_nll
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=5.5))
+    >>> nll = held_out_nll(model, torch.zeros(2, 5, 2), torch.zeros(2, 3, 2), Grid(2, 8.0, 65))
+    >>> 0 < nll < 10
+    True
     """
     return float(OnGrid(model, context, grid).nll(points).mean())

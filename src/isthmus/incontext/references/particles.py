@@ -63,7 +63,9 @@ class Particles:
         log_nodes = self.law.over_nodes(self.clusters.plus(x))
         log_ratio = torch.logsumexp(log_nodes, -1) - torch.logsumexp(self.log_nodes, -1)
         ways = self._ways()
-        log_choice = log_ratio + ways.log() - math.log(self.law.prior.components)  # (R, P, K)
+        log_choice = (
+            log_ratio + ways.double().log() - math.log(self.law.prior.components)
+        )  # (R, P, K)
         if self.complete:
             # Which choices exist is the same in all rows, as all have all partitions.
             parent, choice = ways[0].nonzero(as_tuple=True)
