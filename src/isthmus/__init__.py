@@ -40,6 +40,7 @@ _HOMES = {
 
 _MODULES = (
     "attend",
+    "attention",
     "capacity",
     "checks",
     "cluster",
@@ -47,6 +48,7 @@ _MODULES = (
     "energy",
     "errors",
     "figures",
+    "incontext",
     "memories",
 )
 

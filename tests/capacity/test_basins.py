@@ -7,8 +7,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from isthmus.capacity import basins, certify, merge_tree
 from isthmus.errors import InvalidInputError, IsthmusError
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("seed", range(2))
 def test_modes_on_a_line_only_ever_merge(seed: int) -> None:

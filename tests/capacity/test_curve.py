@@ -8,13 +8,13 @@ from isthmus.capacity import capacity_curve, certify, choose_sigma
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.modern import ModernHopfield
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("fraction", [0.5, 0.9])
-@pytest.mark.parametrize("dim", [2, 8])
-def test_the_chosen_bandwidth_is_the_largest_that_stores_enough(dim: int, fraction: float) -> None:
-    X = np.random.default_rng(dim).normal(size=(20, dim))
+@pytest.mark.parametrize(("n", "dim"), [(20, 1), (20, 2), (20, 8), (200, 3), (200, 10)])
+def test_the_chosen_bandwidth_is_the_largest_that_stores_enough(
+    n: int, dim: int, fraction: float
+) -> None:
+    X = np.random.default_rng(dim).normal(size=(n, dim))
     choice = choose_sigma(X, fraction)
     assert choice.stored >= fraction
     assert certify(X, choice.sigma).fraction_stored == choice.stored

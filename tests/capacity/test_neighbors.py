@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from isthmus.capacity.contraction import hopfield_terms, kde_terms
 from isthmus.capacity.neighbors import nearest_neighbors
 
-pytestmark = pytest.mark.slow
-
 Array = NDArray[np.float64]
 
 

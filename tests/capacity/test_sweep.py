@@ -4,12 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from isthmus.capacity import sweep
+from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
-
-pytestmark = pytest.mark.slow
 
 # The function has the name of its module, and hides it.
 MODULE = sys.modules["isthmus.capacity.sweep"]
@@ -28,6 +29,46 @@ def test_retrieval_improves_with_dimension_and_worsens_with_number() -> None:
     assert "D \\ N        4      64" in str(found)
 
 
+def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
+    seen = []
+
+    def watched(memory: Any, starts: Any, **settings: Any) -> Any:
+        seen.append((memory.memories.numpy(), starts.numpy()))
+        return retrieve(memory, starts, **settings)
+
+    monkeypatch.setattr(MODULE, "retrieve", watched)
+    cell = sweep([4], [20], seeds=1, n_particles=6, max_patterns=5, progress=False).cells[0]
+    [(X, starts)] = seen
+    homes = np.repeat(X[:5], 6, axis=0)
+    initial = np.linalg.norm(starts - homes, axis=1)
+    assert_allclose(np.linalg.norm(X, axis=1), 2 * np.sqrt(3))
+    assert_allclose(initial, 0.5)
+    ends = starts
+    for _ in range(300):
+        weights = np.exp(-((ends[:, None] - X) ** 2).sum(2) / 2)
+        ends = weights @ X / weights.sum(1, keepdims=True)
+    ratio = (np.linalg.norm(ends - homes, axis=1) / initial).mean()
+    own = ((ends[:, None] - X) ** 2).sum(2).argmin(1) == np.repeat(np.arange(5), 6)
+    between = np.linalg.norm(X[:, None] - X, axis=2)[np.triu_indices(20, 1)].mean()
+    assert 0 < cell.retrieved < 1
+    assert cell.retrieved == pytest.approx(own.mean())
+    assert cell.ratio == pytest.approx(ratio, rel=1e-3)
+    assert cell.normalized_ratio == pytest.approx(ratio / between, rel=1e-3)
+
+
+def test_all_three_measures_are_printed_the_papers_own_last() -> None:
+    found = sweep([3, 4], [5, 9], **SMALL)
+    lines = str(found).splitlines()
+    assert lines[::4] == [
+        "fraction retrieved",
+        "final / initial distance",
+        "the paper's normalised ratio",
+    ]
+    for first, measure in zip((2, 6, 10), ("retrieved", "ratio", "normalized_ratio"), strict=True):
+        for line, row in zip(lines[first : first + 2], found.table(measure), strict=True):
+            assert_allclose(np.array(line.split()[1:], dtype=float), row, atol=0.006)
+
+
 def test_bands_are_means_and_have_a_width() -> None:
     found = sweep([3], [30], seeds=4, n_particles=10, progress=False)
     values = [cell.retrieved for cell in found.cells]
@@ -36,7 +77,6 @@ def test_bands_are_means_and_have_a_width() -> None:
     assert half > 0
     with pytest.raises(InvalidInputError, match="no cell"):
         found.band("retrieved", 3, 31)
-    assert found.cells[0].normalized_ratio < found.cells[0].ratio
 
 
 def test_equal_settings_give_equal_results() -> None:

@@ -83,6 +83,18 @@ def test_samplers_are_about_as_close_to_the_density_as_exact_draws(report: Repor
         assert distance < 1.5 * numbers["largest_energy_distance_of_exact_draws"], name
 
 
+def test_energies_sharpen_in_context_and_stay_near_bayes(report: Report) -> None:
+    divergence = list(report.parts["incontext-landscapes"]["kl_from_truth"].values())
+    assert divergence == sorted(divergence, reverse=True)
+    assert divergence[-1] < 0.5 * divergence[0]
+    numbers = report.parts["incontext-likelihood"]
+    nll = numbers["nll"]
+    for size, excess in numbers["above_bayes"].items():
+        assert abs(excess) < 0.05 + 3 * numbers["standard_error_of_above_bayes"][size], size
+        if nll["kde-best"][size] is not None:
+            assert nll["model"][size] < nll["kde-best"][size], size
+
+
 @pytest.mark.usefixtures("one_quick_part")
 def test_quiet_says_nothing_on_stderr_and_the_seed_reaches_the_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

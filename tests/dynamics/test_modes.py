@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import make_blobs
 
 import isthmus as ist
-from isthmus.dynamics.modes import find_modes, shared_fixed_points
+from isthmus.dynamics.modes import MANY, find_modes, shared_fixed_points
 
 
 @pytest.mark.parametrize(("n", "dim", "sigma"), [(60, 1, 0.4), (150, 2, 0.6), (200, 10, 1.2)])
@@ -40,9 +41,31 @@ def test_one_start_and_too_few_steps() -> None:
     assert not hurried.converged[:2].any()
 
 
+def test_many_starts_and_too_few_steps() -> None:
+    X = torch.from_numpy(np.random.default_rng(0).normal(size=(MANY, 2)))
+    hurried = find_modes(ist.GaussianKDE(X, 0.3), X, tol=1e-9, max_steps=1)
+    assert hurried.steps == 1
+    assert not hurried.converged.any()
+
+
 def test_points_are_one_where_a_chain_joins_them() -> None:
     points = np.array([[0.0], [0.9], [1.8], [9.0], [9.0], [-20.0]])
     labels = shared_fixed_points(points, 1.0)
     assert_array_equal(labels[:3], labels[0])
     assert labels[3] == labels[4]
     assert len(set(labels.tolist())) == 3
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_starts_get_the_labels_of_plain_iteration(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, dim = int(rng.integers(MANY, 2 * MANY)), int(rng.choice([1, 2, 3, 5, 8, 16]))
+    X, _ = make_blobs(n, dim, centers=6, cluster_std=rng.uniform(0.5, 2), random_state=seed)
+    sigma = float(rng.choice([0.5, 0.8, 1.2, 2.0])) * (1 + 0.15 * dim)
+    memory = ist.GaussianKDE(X, sigma)
+    found = find_modes(memory, torch.from_numpy(X), tol=1e-7)
+    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state.numpy()
+    assert_allclose(found.fixed_points[found.labels], alone, atol=2e-3 * sigma)
+    expected = shared_fixed_points(alone, 0.02 * sigma)
+    pairs = set(zip(found.labels.tolist(), expected.tolist(), strict=True))
+    assert len(pairs) == len(set(expected.tolist())) == len(found.fixed_points)

@@ -1,9 +1,12 @@
 """Figures of capacity show what the numbers say."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from isthmus.capacity import certify, sweep
+from isthmus.capacity import capacity_bound, certify, sweep
+from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
 from isthmus.figures import basins_merging, capacity_bounds, certificate_plot, retrieval_sweep
 from isthmus.figures.files import png_bytes
@@ -23,14 +26,33 @@ def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
     lines = [line for line in left.lines if line.get_label().startswith("D = ")]
     assert [line.get_label() for line in lines] == ["D = 2", "D = 3"]
     np.testing.assert_allclose(lines[0].get_ydata(), found.table()[0])
-    assert len(left.lines) > 2
+    # The ceilings of both dimensions lie in the range of counts, and each says whose it is.
+    names = [text.get_text() for text in left.texts if text.get_text().startswith("D = ")]
+    assert names == ["D = 2", "D = 3"]
+    marks = [line for line in left.lines if line.get_marker() == "|"]
+    assert [mark.get_color() for mark in marks] == [line.get_color() for line in lines]
+    assert [float(mark.get_xdata()[0]) for mark in marks] == [
+        capacity_bound(dim, kind="ceiling") for dim in (2, 3)
+    ]
+    assert len({line.get_marker() for line in lines}) == 2
 
 
 def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
-    axes = capacity_bounds([2, 5, 9], {"measured": {3: 6.0}}).axes[0]
-    labels = axes.get_legend_handles_labels()[1]
-    assert len(labels) == 6
-    assert labels[-1] == "measured"
+    everything, close_up = capacity_bounds(
+        [2, 5, 9], {"random": {3: 6.0}, "spread": {3: 24.0}}
+    ).axes
+    for axes in (everything, close_up):
+        handles, labels = axes.get_legend_handles_labels()
+        assert len(labels) == 7
+        assert labels[-2:] == ["random", "spread"]
+        np.testing.assert_allclose(handles[-1].get_ydata(), np.log10(24))
+    names = dict(zip(labels, handles, strict=True))
+    for kind in get_args(CapacityKind):
+        drawn = next(handle for name, handle in names.items() if name.startswith(kind))
+        expected = [capacity_bound(dim, kind=kind, log=True) for dim in (2, 5, 9)]
+        np.testing.assert_allclose(drawn.get_ydata(), np.array(expected) / np.log(10))
+    assert close_up.get_xlim()[1] < 4
+    assert len(capacity_bounds([2, 5]).axes) == 1
 
 
 def test_a_certificate_is_drawn_by_what_is_known() -> None:

@@ -15,6 +15,7 @@ from isthmus.capacity.counts import (
     random_coding,
 )
 from isthmus.capacity.curve import CapacityCurve, SigmaChoice, capacity_curve, choose_sigma
+from isthmus.capacity.packing import measured_capacity, spread_on_sphere
 from isthmus.capacity.random_patterns import (
     RandomPatternCapacity,
     minimal_angle_probability,
@@ -39,6 +40,7 @@ __all__ = [
     "certify",
     "choose_sigma",
     "guaranteed_radius",
+    "measured_capacity",
     "merge_tree",
     "minimal_angle_probability",
     "one_step_error_bound",
@@ -47,5 +49,6 @@ __all__ = [
     "random_pattern_dimension",
     "required_separation",
     "retrieval_error_bound",
+    "spread_on_sphere",
     "sweep",
 ]

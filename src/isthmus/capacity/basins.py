@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from isthmus.dynamics.modes import find_modes
+from isthmus.dynamics.modes import find_modes, require_squares
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_points
@@ -115,6 +115,7 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
         Bandwidths; by default spread from half the nearest distance to half the diameter.
     """
     patterns = as_points(np.asarray(X, dtype=float), "X")
+    require_squares(patterns)
     values = patterns.numpy()
     grid = _sigma_grid(values, n_sigmas) if sigmas is None else np.sort(np.asarray(sigmas, float))
     if len(grid) == 0 or not (grid > 0).all():

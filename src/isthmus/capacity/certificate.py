@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 import zipfile
 import zlib
 from dataclasses import dataclass, fields
@@ -23,9 +22,10 @@ from isthmus.capacity.contraction import (
     kde_terms,
 )
 from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
-from isthmus.dynamics.modes import SAME_POINT, shared_fixed_points
-from isthmus.dynamics.retrieve import retrieve
+from isthmus.dynamics.flow import flow
+from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.validation import as_points
@@ -45,6 +45,10 @@ ALL_PAIRS = 2048
 @dataclass(frozen=True, repr=False)
 class Certificate:
     """What is known of each pattern, proved or found. N patterns, D dimensions.
+
+    ``print`` shows a summary, :meth:`to_frame` a row per pattern, :meth:`save` keeps it, and
+    ``isthmus.figures.certificate_plot(certificate, X)`` draws patterns of a plane with their
+    guaranteed balls.
 
     Attributes
     ----------
@@ -136,16 +140,10 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write everything to an ``.npz`` file, all or nothing."""
-        path = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-                np.savez_compressed(file, **arrays)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        arrays: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -261,6 +259,7 @@ def certify_memory(
 def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
     """A memory as it is; rows of patterns as a Gaussian KDE in float64."""
     if isinstance(X, GaussianKDE | ModernHopfield):
+        require_squares(X.memories.detach().double())
         return X
     patterns = as_points(np.asarray(X, dtype=float) if not hasattr(X, "detach") else X, "X")
     if patterns.ndim != 2:
@@ -268,7 +267,9 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
             f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. Numbers on a "
             "line are patterns of one dimension: pass X.reshape(-1, 1)."
         )
-    return GaussianKDE(patterns.detach().double(), sigma)
+    patterns = patterns.detach().double()
+    require_squares(patterns)
+    return GaussianKDE(patterns, sigma)
 
 
 def _separations(terms: Contraction, nearest: FloatArray, hopfield: bool) -> FloatArray:
@@ -299,7 +300,7 @@ def _iterated(
     if chosen.any():
         sigma = float(memory.sigma)
         starts = torch.from_numpy(patterns[chosen])
-        found = retrieve(memory, starts, tol=tol * sigma, max_steps=max_steps)
+        found = flow(memory, starts, tol=tol * sigma, max_steps=max_steps)
         fixed[chosen] = found.state.double().numpy()
         error[chosen] = np.linalg.norm(fixed[chosen] - patterns[chosen], axis=1)
         basin[chosen] = shared_fixed_points(fixed[chosen], SAME_POINT * sigma)

@@ -32,8 +32,8 @@ FloatArray = NDArray[np.float64]
 ROUNDING_SLACK = 1e-9
 UNIT_ROUNDOFF = 2.0**-53
 # Radii are bisected on a logarithmic scale.
-BISECTIONS = 40
-ROW_BLOCK = 4096
+BISECTIONS = 30
+ROW_BLOCK = 512
 # Float64 numbers of one block of differences between patterns: 32 MiB.
 BLOCK_ENTRIES = 2**22
 
@@ -98,11 +98,18 @@ class Contraction:
 
     def phi(self, power: int, radius: FloatArray) -> FloatArray:
         """An upper bound on phi_p(R) for each pattern at its own radius. (n,)"""
+        return self._phis(radius, (power,))[0]
+
+    def _phis(self, radius: FloatArray, powers: tuple[int, ...]) -> list[FloatArray]:
+        """The same for several powers, whose terms share their exponentials."""
         exponents = self._raised(self.exponents, self.sharpness * radius[:, None] * self.distances)
         with np.errstate(over="ignore"):
-            listed = (self.distances**power * np.exp(np.minimum(exponents, 700.0))).sum(1)
-            total = listed + self._rest(power, radius)
-        return total * (1 + ROUNDING_SLACK)
+            weights = np.exp(np.minimum(exponents, 700.0, out=exponents), out=exponents)
+            totals = [
+                (self.distances**power * weights).sum(1) + self._rest(power, radius)
+                for power in powers
+            ]
+        return [total * (1 + ROUNDING_SLACK) for total in totals]
 
     def _raised(self, falling: FloatArray, rising: FloatArray) -> FloatArray:
         """The sum of both parts of an exponent, raised by all that rounding may have taken."""
@@ -134,7 +141,8 @@ class Contraction:
 
     def holds(self, radius: FloatArray) -> NDArray[np.bool_]:
         """Whether the ball of each pattern is certified at this radius. (n,)"""
-        return (self.phi(1, radius) <= radius) & (self.sharpness * self.phi(2, radius) < 1)
+        first, second = self._phis(radius, (1, 2))
+        return (first <= radius) & (self.sharpness * second < 1)
 
 
 def guaranteed_balls(terms: Contraction) -> Balls:

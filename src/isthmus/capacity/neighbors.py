@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 __all__ = ["Neighbors", "nearest_neighbors"]
 
-# Float32 numbers of one block of squared distances: 16 MiB.
-BLOCK_ENTRIES = 2**22
-ROW_BLOCK = 1024
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IndexArray = NDArray[np.int64]
+
+# Rows and columns of one block of squared distances: 8 MiB in float32, which caches hold.
+ROW_BLOCK, COLUMN_BLOCK = 512, 4096
 # Columns that a row's threshold is guessed from.
 PROBE = 4096
 
@@ -32,12 +34,12 @@ class Neighbors:
         where every other pattern is listed.
     """
 
-    distances: NDArray[np.float64]
-    index: NDArray[np.int64]
-    beyond: NDArray[np.float64]
+    distances: FloatArray
+    index: IndexArray
+    beyond: FloatArray
 
 
-def nearest_neighbors(patterns: NDArray[np.float64], k: int) -> Neighbors:
+def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
     """The k nearest other patterns of each, found in float32 and measured in float64.
 
     Blocks of squared distances come out of one matrix product each. A threshold per row,
@@ -45,98 +47,118 @@ def nearest_neighbors(patterns: NDArray[np.float64], k: int) -> Neighbors:
     distances are then computed anew from differences. What float32 may have hidden is bounded
     in ``beyond``.
     """
-    n, dim = patterns.shape
+    n = len(patterns)
     k = min(k, n - 1)
     if k == 0:
         empty = np.zeros((n, 0))
         return Neighbors(empty, empty.astype(np.int64), np.full(n, np.inf))
-    given = torch.from_numpy(patterns)
-    centred = torch.from_numpy(patterns - patterns.mean(0))
-    scale = float(centred.abs().max()) or 1.0
-    small = (centred / scale).float()
-    squares = small.square().sum(1)
-    keys = torch.cat([small, squares[:, None]], 1)
-    # A bound on what rounding does to a float32 squared distance, from the sizes involved.
-    slack = (dim + 8) * float(np.finfo(np.float32).eps) * 4 * float(squares.max())
-    probe = torch.from_numpy(np.random.RandomState(0).permutation(n)[: min(PROBE, n)])
-    distances = np.empty((n, k))
-    index = np.empty((n, k), dtype=np.int64)
-    beyond = np.empty(n)
+    blocks = _SquaredDistances(patterns)
+    slack = blocks.slack
+    probe = np.random.RandomState(0).permutation(n)[: min(PROBE, n)]
+    distances, index, beyond = np.empty((n, k)), np.empty((n, k), dtype=np.int64), np.empty(n)
     for start in range(0, n, ROW_BLOCK):
-        rows = torch.arange(start, min(start + ROW_BLOCK, n))
-        threshold = _thresholds(keys, squares, rows, probe, k)
-        row, column, squared = _candidates(keys, squares, rows, threshold, k)
+        rows = np.arange(start, min(start + ROW_BLOCK, n))
+        threshold = _thresholds(blocks, rows, probe, k)
+        row, column, squared = _candidates(blocks, rows, threshold, k)
         chosen = _smallest(row, squared, len(rows), k)
-        near, where = _measured(given, rows, column[chosen])
-        block = slice(start, start + len(rows))
-        distances[block], index[block] = near.numpy(), where.numpy()
+        distances[rows], index[rows] = _measured(patterns, rows, column[chosen])
         # Patterns that are not listed have float32 distances no smaller than the last listed.
-        edge = (squared[chosen[:, -1]].double() - slack).clamp(min=0).sqrt() * scale
-        beyond[block] = torch.minimum(edge, near[:, -1]).numpy()
+        edge = np.maximum(squared[chosen[:, -1]].astype(np.float64) - slack, 0.0)
+        beyond[rows] = np.minimum(np.sqrt(edge) * blocks.scale, distances[rows, -1])
     if k == n - 1:
         beyond[:] = np.inf
     return Neighbors(distances, index, beyond)
 
 
-def _measured(given: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Float64 distances from differences, ascending, and the columns in that order. (r, k)"""
-    parts = [
-        torch.linalg.vector_norm(given[few, None] - given[columns[few - rows[0]]], dim=2)
-        for few in rows.split(64)
-    ]
-    near, order = torch.cat(parts).sort(1)
-    return near, columns.gather(1, order)
+class _SquaredDistances:
+    """Squared distances between patterns in units of ``scale``, up to float32 rounding.
+
+    |x - y|^2 is the product of [-2 x, 1, |x|^2] and [y, |y|^2, 1].
+    """
+
+    def __init__(self, patterns: FloatArray) -> None:
+        centred = patterns - patterns.mean(0)
+        self.scale = float(np.abs(centred).max()) or 1.0
+        small = torch.from_numpy((centred / self.scale).astype(np.float32))
+        squares, ones = small.square().sum(1, keepdim=True), torch.ones(len(small), 1)
+        self._keys = torch.cat([small, squares, ones], 1)
+        self._queries = torch.cat([-2 * small, ones, squares], 1)
+        # A bound on what rounding does to one, from the sizes involved.
+        eps = float(np.finfo(np.float32).eps)
+        self.slack = (patterns.shape[1] + 8) * eps * 4 * float(squares.max())
+        self._space = torch.empty(ROW_BLOCK * COLUMN_BLOCK)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __call__(self, rows: IndexArray, columns: IndexArray | slice) -> SingleArray:
+        """Those of some rows to some columns, in space that the next call uses again. (r, c)"""
+        keys = self._keys[columns]
+        found = self._space[: len(rows) * len(keys)].view(len(rows), len(keys))
+        torch.mm(self._queries[torch.from_numpy(rows)], keys.T, out=found)
+        return found.numpy()
 
 
-def _squared(keys: Tensor, squares: Tensor, rows: Tensor, columns: Tensor | slice) -> Tensor:
-    """Squared distances of some rows to some columns, up to float32 rounding. (r, c)"""
-    queries = torch.cat([-2 * keys[rows, :-1], torch.ones(len(rows), 1)], 1)
-    return torch.addmm(squares[rows, None], queries, keys[columns].T)
-
-
-def _thresholds(keys: Tensor, squares: Tensor, rows: Tensor, probe: Tensor, k: int) -> Tensor:
+def _thresholds(
+    blocks: _SquaredDistances, rows: IndexArray, probe: IndexArray, k: int
+) -> SingleArray:
     """A squared distance per row below which more than k others are likely to lie. (r,)"""
-    n = len(keys)
+    n = len(blocks)
     if k + 1 >= len(probe) or k >= n - 1:
-        return torch.full((len(rows),), torch.inf)
-    sample = _squared(keys, squares, rows, probe).numpy()
+        return np.full(len(rows), np.inf, dtype=np.float32)
     expected = 1.2 * k * len(probe) / n
     rank = min(int(expected + 2.5 * expected**0.5) + 2, len(probe) - 1)
-    return torch.from_numpy(np.partition(sample, rank, axis=1)[:, rank].copy())
+    return np.partition(blocks(rows, probe), rank, axis=1)[:, rank].copy()
 
 
 def _candidates(
-    keys: Tensor, squares: Tensor, rows: Tensor, threshold: Tensor, k: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    blocks: _SquaredDistances, rows: IndexArray, threshold: SingleArray, k: int
+) -> tuple[IndexArray, IndexArray, SingleArray]:
     """Row in block, column and squared distance of all pairs below the row's threshold.
 
     Where fewer than k are, the row is looked at again with a larger one.
     """
-    n = len(keys)
-    width = max(BLOCK_ENTRIES // len(rows), 1)
-    pending, found = torch.arange(len(rows)), []
+    n = len(blocks)
+    pending, found = np.arange(len(rows)), []
     while len(pending):
         parts = []
-        for start in range(0, n, width):
-            columns = slice(start, min(start + width, n))
-            squared = _squared(keys, squares, rows[pending], columns)
-            row, column = torch.nonzero(squared <= threshold[pending, None], as_tuple=True)
-            parts.append((pending[row], column + start, squared[row, column]))
-        row, column, squared = (torch.cat(part) for part in zip(*parts, strict=True))
+        for start in range(0, n, COLUMN_BLOCK):
+            squared = blocks(rows[pending], slice(start, min(start + COLUMN_BLOCK, n)))
+            below = np.flatnonzero(squared <= threshold[pending, None])
+            row, column = np.divmod(below, squared.shape[1])
+            parts.append((pending[row], column + start, squared.reshape(-1)[below]))
+        row, column, squared = (np.concatenate(part) for part in zip(*parts, strict=True))
         other = rows[row] != column
-        short = torch.bincount(row[other], minlength=len(rows)) < k
+        short = np.bincount(row[other], minlength=len(rows)) < k
         kept = other & ~short[row]
         found.append((row[kept], column[kept], squared[kept]))
         pending = pending[short[pending]]
-        threshold[pending] = torch.where(threshold[pending] > 0, threshold[pending] * 2, torch.inf)
-    row, column, squared = (torch.cat(part) for part in zip(*found, strict=True))
+        larger = np.where(threshold[pending] > 0, threshold[pending] * 2, np.inf)
+        threshold[pending] = larger
+    row, column, squared = (np.concatenate(part) for part in zip(*found, strict=True))
     return row, column, squared
 
 
-def _smallest(row: Tensor, squared: Tensor, n_rows: int, k: int) -> Tensor:
+def _smallest(row: IndexArray, squared: SingleArray, n_rows: int, k: int) -> IndexArray:
     """Where the k smallest entries of each row are, ascending. (r, k)"""
-    order = torch.argsort(squared, stable=True)
-    order = order[torch.argsort(row[order], stable=True)]
-    counts = torch.bincount(row, minlength=n_rows)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)[:-1]])
-    return order[starts[:, None] + torch.arange(k)]
+    order = np.argsort(squared, kind="stable")
+    # Of such small numbers, numpy sorts by counting.
+    order = order[np.argsort(row[order].astype(np.uint16), kind="stable")]
+    counts = np.bincount(row, minlength=n_rows)
+    starts = np.cumsum(counts) - counts
+    return order[starts[:, None] + np.arange(k)]
+
+
+def _measured(
+    patterns: FloatArray, rows: IndexArray, columns: IndexArray
+) -> tuple[FloatArray, IndexArray]:
+    """Float64 distances from differences, ascending, and the columns in that order. (r, k)"""
+    given, chosen = torch.from_numpy(patterns), torch.from_numpy(columns)
+    near = torch.cat(
+        [
+            torch.linalg.vector_norm(given[few, None] - given[others], dim=2)
+            for few, others in zip(torch.from_numpy(rows).split(64), chosen.split(64), strict=True)
+        ]
+    )
+    near, order = near.sort(1)
+    return near.numpy(), chosen.gather(1, order).numpy()

@@ -18,6 +18,12 @@ from isthmus.memories.kde import GaussianKDE
 
 __all__ = ["Cell", "Sweep", "sweep"]
 
+MEASURES = {
+    "retrieved": "fraction retrieved",
+    "ratio": "final / initial distance",
+    "normalized_ratio": "the paper's normalised ratio",
+}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -75,9 +81,11 @@ class Sweep:
         return sorted({cell.count for cell in self.cells})
 
     def __str__(self) -> str:
-        lines = ["fraction retrieved", "D \\ N " + "".join(f"{count:>8}" for count in self.counts)]
-        for dim, row in zip(self.dims, self.table(), strict=True):
-            lines.append(f"{dim:>5} " + "".join(f"{value:8.2f}" for value in row))
+        lines = []
+        for measure, name in MEASURES.items():
+            lines += [name, "D \\ N " + "".join(f"{count:>8}" for count in self.counts)]
+            for dim, row in zip(self.dims, self.table(measure), strict=True):
+                lines.append(f"{dim:>5} " + "".join(f"{value:8.2f}" for value in row))
         return "\n".join(lines)
 
 

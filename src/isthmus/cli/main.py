@@ -10,7 +10,10 @@ from importlib import import_module
 from isthmus import __version__
 
 # A module per command, imported only when it is called: --help needs no torch.
-COMMANDS = {"reproduce": "redo the paper, figure by figure, into a report"}
+COMMANDS = {
+    "icl": "in-context energies: train, evaluate, sample, plot",
+    "reproduce": "redo the paper, figure by figure, into a report",
+}
 
 __all__ = ["main"]
 
@@ -29,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("isthmus: interrupted", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
-        print(f"isthmus: {error}", file=sys.stderr)
+        print(f"isthmus: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return code
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus import __version__
+from isthmus.cli.files import writable_directory
+from isthmus.cli.parts.attention import heads_as_mixtures
 from isthmus.cli.parts.capacity import (
     bounds_on_capacity,
     merging_of_basins,
@@ -24,9 +25,9 @@ from isthmus.cli.parts.clustering import (
 )
 from isthmus.cli.parts.completion import completion_of_digits
 from isthmus.cli.parts.hero import three_uses_of_one_energy
+from isthmus.cli.parts.incontext import landscapes_in_context, likelihood_in_context
 from isthmus.cli.parts.landscapes import landscapes_on_a_line, landscapes_on_a_plane
 from isthmus.cli.parts.sampling import samples_of_two_moons
-from isthmus.errors import InvalidInputError
 from isthmus.figures import Section, page, save, write_atomically
 
 __all__ = ["PARTS", "run"]
@@ -40,12 +41,15 @@ PARTS: list[tuple[str, Part]] = [
     ("landscapes-2d", landscapes_on_a_plane),
     ("completion", completion_of_digits),
     ("samples", samples_of_two_moons),
+    ("incontext-landscapes", landscapes_in_context),
+    ("incontext-likelihood", likelihood_in_context),
     ("memory-creation", creation_of_memories),
     ("elbo-dynamics", dynamics_of_posteriors),
     ("clustering-tour", tour_of_clustering),
     ("basins-merging", merging_of_basins),
     ("capacity-sweep", retrieval_against_numbers),
     ("capacity-bounds", bounds_on_capacity),
+    ("attention-heads", heads_as_mixtures),
 ]
 TITLE = "isthmus: memory and probability, joined"
 INTRODUCTION = (
@@ -57,7 +61,7 @@ INTRODUCTION = (
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    out = _writable_directory(arguments.out)
+    out = writable_directory(arguments.out)
     sections: dict[str, Section] = {}
     with _progress(len(PARTS), arguments.quiet) as report:
         for name, part in PARTS:
@@ -96,19 +100,6 @@ def _seed(text: str) -> int:
     if not text.isdecimal() or (seed := int(text)) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 to {2**32 - 1}")
     return seed
-
-
-def _writable_directory(out: Path) -> Path:
-    """Make the directory if need be, before any work is done that could not be kept."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise InvalidInputError(f"--out {out} is a file; name a directory.") from None
-    except OSError as error:
-        raise InvalidInputError(f"--out {out} cannot be made: {error.strerror}.") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise InvalidInputError(f"--out {out} cannot be written to; name another directory.")
-    return out
 
 
 @contextmanager

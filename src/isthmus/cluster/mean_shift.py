@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from isthmus.dynamics.flow import flow
 from isthmus.dynamics.modes import find_modes
-from isthmus.dynamics.retrieve import retrieve
 from isthmus.memories.kde import GaussianKDE
 
 __all__ = ["GaussianMeanShift"]
@@ -23,7 +23,8 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
 
     Every row flows uphill to a mode of the density; rows that meet are a cluster. The number
     of clusters follows from the bandwidth. Unlike scikit-learn's ``MeanShift``, whose kernel
-    is flat, this climbs a smooth density, and moves all rows at once.
+    is flat, this climbs a smooth density, and moves all rows at once. Rows are not followed
+    further than into a ball that a mode is proved to attract.
 
     Parameters
     ----------
@@ -87,8 +88,9 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         """The cluster whose mode each row flows to. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
         table = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        starts = torch.from_numpy(np.array(table))
         limit = self.tol * self.bandwidth_
-        ends = retrieve(self.energy_, table, tol=limit, max_steps=self.max_iter).state
+        ends = flow(self.energy_, starts, tol=limit, max_steps=self.max_iter).state
         modes = torch.from_numpy(self.cluster_centers_).to(ends.dtype)
         return torch.cdist(ends, modes).argmin(1).numpy()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
 
 __all__ = ["load_estimator", "save_estimator"]
 
@@ -24,8 +23,6 @@ Estimator = TypeVar("Estimator")
 
 def save_estimator(estimator: Any, path: Path) -> None:
     """Write parameters and learned state; the file appears only when it is complete."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is not a folder; make it first to save {path}.")
     arrays: dict[str, NDArray[Any]] = {}
     parameters = _plain(estimator.get_params(deep=False), arrays, "parameter")
     state = _plain(estimator.__getstate__(), arrays, "state")
@@ -40,17 +37,7 @@ def save_estimator(estimator: Any, path: Path) -> None:
         "digest": _digest(content, arrays),
     }
     blob = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, metadata)
-    # Not tempfile, whose files nobody else may read, whatever the umask says.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(path, blob)
 
 
 def load_estimator(kind: type[Estimator], path: Path) -> Estimator:

@@ -12,16 +12,20 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from isthmus.dynamics.retrieve import retrieve
+from isthmus.dynamics.attraction import Attractors, attractors, homes_after_one_update
+from isthmus.dynamics.flow import flow
+from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
 
-__all__ = ["SAME_POINT", "Modes", "find_modes", "shared_fixed_points"]
+__all__ = ["SAME_POINT", "Modes", "find_modes", "require_squares", "shared_fixed_points"]
 
 FloatArray = NDArray[np.float64]
 # Fixed points closer than this share of sigma are one.
 SAME_POINT = 0.02
-# Starts closer than this share of sigma are moved as one; looked for after so many updates.
-JOINED, LEG = 1e-3, 6
+# Starts closer than this share of sigma are moved as one.
+JOINED = 1e-3
+# From so many starts on, so many go first.
+MANY, PILOTS = 512, 64
 
 
 @dataclass(frozen=True)
@@ -49,21 +53,26 @@ def find_modes(
 ) -> Modes:
     """Let starts flow on a memory and see which meet. starts: (N, D).
 
-    A start rests when an update moves it by no more than the share `tol` of sigma. Those that
-    have come within a thousandth of sigma of each other go on as one.
+    A start rests when an update moves it by no more than the share `tol` of sigma. Where there
+    are many, a few go first; the others need not go farther than into a ball that the modes of
+    those are known to attract. Starts that have come within a thousandth of sigma of each other
+    go on as one.
     """
-    sigma = float(memory.sigma)
-    state, follows = starts, np.arange(len(starts))
-    rests = np.zeros(len(starts), dtype=bool)
-    steps = 0
+    require_squares(memory.memories)
+    sigma, starts = float(memory.sigma), memory.as_input(starts)
+    balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
+    home = homes_after_one_update(memory, starts, balls)
+    state = balls.placed(starts, home)
+    rests, follows = (home >= 0).numpy(), np.arange(len(starts))
+    steps, leg = 0, 1
     while not rests.all() and steps < max_steps:
-        leg = min(LEG, max_steps - steps)
-        found = retrieve(memory, state[~torch.from_numpy(rests)], tol=tol * sigma, max_steps=leg)
-        state = state.clone()
-        state[~torch.from_numpy(rests)] = found.state.to(state.dtype)
-        rests[~rests] = found.converged.numpy()
-        steps += leg
+        moving = torch.from_numpy(~rests)
+        found = flow(memory, state[moving], tol=tol * sigma, max_steps=min(leg, max_steps - steps))
+        home = balls.holding(found.state)
+        state[moving] = balls.placed(found.state, home)
+        rests[~rests] = (found.converged | (home >= 0)).numpy()
         state, rests, follows = _joined(state, rests, follows, JOINED * sigma)
+        steps, leg = steps + found.steps, 2 * leg
     ends = state.double().numpy()[follows]
     labels = shared_fixed_points(ends, SAME_POINT * sigma)
     order = np.argsort(-np.bincount(labels), kind="stable")
@@ -74,6 +83,36 @@ def find_modes(
     np.add.at(points, labels, ends)
     points /= np.bincount(labels)[:, None]
     return Modes(points, labels, rests[follows], steps)
+
+
+def require_squares(points: Tensor) -> None:
+    """Refuse points (N, D) whose squared distances are too large or too small for their dtype."""
+    limits = torch.finfo(points.dtype)
+    largest = float(points.abs().max())
+    spread = float((points - points[0]).abs().max())
+    too_large = not largest < 0.25 * (limits.max / points.shape[1]) ** 0.5
+    if too_large or 0 < spread < limits.tiny**0.5:
+        size = f"Coordinates of {largest:.3g}" if too_large else f"Differences of {spread:.3g}"
+        raise InvalidInputError(
+            f"{size} cannot be squared in {points.dtype}. Rescale the patterns and sigma alike."
+        )
+
+
+def _balls_of_pilots(
+    memory: GaussianMemory, starts: Tensor, tol: float, max_steps: int
+) -> Attractors:
+    """Balls about the modes that several of a few starts, drawn at random, flow to."""
+    none = Attractors(starts[:0], starts.new_zeros(0))
+    if len(starts) < MANY:
+        return none
+    chosen = np.random.RandomState(0).permutation(len(starts))[:PILOTS]
+    ends, rests, _ = flow(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
+    ends = ends[rests]
+    if not len(ends):
+        return none
+    labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
+    _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
+    return attractors(memory, ends[torch.from_numpy(first[sizes > 1])])
 
 
 def _joined(

@@ -1,5 +1,6 @@
 """One function per figure: data in, matplotlib figure out."""
 
+from isthmus.figures.attention import attention_experiment, attention_sphere
 from isthmus.figures.capacity import (
     basins_merging,
     capacity_bounds,
@@ -7,22 +8,29 @@ from isthmus.figures.capacity import (
     retrieval_sweep,
 )
 from isthmus.figures.completion import completion
-from isthmus.figures.files import save, write_atomically
+from isthmus.figures.files import save
 from isthmus.figures.hero import hero
+from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
 from isthmus.figures.landscape_1d import landscapes_1d
 from isthmus.figures.landscape_2d import landscapes_2d
 from isthmus.figures.page import Section, page
 from isthmus.figures.sampling import samples_against_density
+from isthmus.files import write_atomically
 
 __all__ = [
     "Section",
+    "attention_experiment",
+    "attention_sphere",
     "basins_merging",
     "capacity_bounds",
     "certificate_plot",
     "completion",
+    "context_landscapes",
+    "context_samples",
     "hero",
     "landscapes_1d",
     "landscapes_2d",
+    "nll_against_context",
     "page",
     "retrieval_sweep",
     "samples_against_density",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -29,7 +30,8 @@ from isthmus.memories.kde import GaussianKDE
 __all__ = ["basins_merging", "capacity_bounds", "certificate_plot", "retrieval_sweep"]
 
 GREEN, PURPLE, SKY = "#009e73", "#cc79a7", "#56b4e9"
-SHADES = (MEMORY, PURPLE, SKY, CURVE, GREEN, INK)
+SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
+MARKS = "osDPX*"
 # Colour, line and name of each bound.
 BOUNDS = {
     "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
@@ -71,8 +73,9 @@ def basins_merging(memories: Any, sigmas: Iterable[float]) -> Figure:
 def retrieval_sweep(sweep: Sweep) -> Figure:
     """Draw how retrieval depends on the number of patterns, a line per dimension.
 
-    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension:
-    a triangle where so many patterns can be stored (certified), a bar where no more can.
+    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, which
+    is written beside them: a triangle where so many patterns can be stored (certified), a bar
+    where no more can.
 
     Parameters
     ----------
@@ -83,36 +86,46 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     counts = sweep.counts
     shades = [SHADES[number % len(SHADES)] for number in range(len(sweep.dims))]
     for axes, measure in ((left, "retrieved"), (right, "ratio")):
-        for shade, dim in zip(shades, sweep.dims, strict=True):
+        for number, (shade, dim) in enumerate(zip(shades, sweep.dims, strict=True)):
             mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
-            axes.plot(counts, mean, "o-", color=shade, ms=4, lw=1.6, label=f"D = {dim}")
+            mark = f"{MARKS[number % len(MARKS)]}-"
+            axes.plot(counts, mean, mark, color=shade, ms=5, lw=1.6, label=f"D = {dim}")
             low, high = np.maximum(mean - half, 0), mean + half
             high = np.minimum(high, 1) if measure == "retrieved" else high
             axes.fill_between(counts, low, high, color=shade, alpha=0.18, lw=0)
             for kind, marker in (("certified", "v"), ("ceiling", "|")):
                 bound = capacity_bound(dim, kind=kind)  # type: ignore[arg-type]
                 if counts[0] <= bound <= counts[-1]:
-                    axes.axvline(bound, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
-                    axes.plot(
-                        [bound],
-                        [0.97],
-                        marker,
-                        transform=axes.get_xaxis_transform(),
-                        color=shade,
-                        ms=9,
-                        mew=2,
-                    )
+                    _theory_mark(axes, bound, marker, f"D = {dim}", shade)
         axes.set_xscale("log")
         axes.set_xlabel("number of patterns N")
     left.set_ylim(-0.03, 1.13)
-    left.legend(frameon=False, fontsize=9, loc="lower left")
+    right.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     left.set_ylabel("share of particles")
-    right.set_ylim(-0.03 * right.get_ylim()[1], 1.1 * right.get_ylim()[1])
+    right.set_ylim(-0.03 * right.get_ylim()[1], 1.15 * right.get_ylim()[1])
     right.set_ylabel("final / initial distance")
     note = "Triangle: so many can be stored, certified. Bar: no more can."
     heading(left, "Retrieved", note, characters=70, lines=1)
     heading(right, "Distance that is left", "Below 1, particles come closer.", lines=1)
     return figure
+
+
+def _theory_mark(axes: Axes, count: float, marker: str, name: str, shade: str) -> None:
+    """A mark at the top of the axes with a name beside it, and a line down from it."""
+    axes.axvline(count, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
+    top = axes.get_xaxis_transform()
+    axes.plot([count], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
+    axes.annotate(
+        name,
+        (count, 0.97),
+        xytext=(6, 0),
+        xycoords=top,
+        textcoords="offset points",
+        color=shade,
+        fontsize=9,
+        fontweight="bold",
+        va="center",
+    )
 
 
 @styled
@@ -121,21 +134,39 @@ def capacity_bounds(
 ) -> Figure:
     """Draw every bound on the number of patterns against the dimension.
 
-    On the sphere of radius 2 sigma sqrt(D - 1).
+    On the sphere of radius 2 sigma sqrt(D - 1). With measured counts, a second panel shows the
+    dimensions that they are from.
 
     Parameters
     ----------
     dims : iterable of int
     measured : mapping of str to mapping of int to float, optional
-        Names of experiments, and how many patterns each found stored at each dimension.
+        Names of experiments, and how many patterns each found stored at each dimension, such as
+        :func:`isthmus.capacity.measured_capacity` finds.
     """
-    grid = list(dims)
+    grid, measured = list(dims), measured or {}
     figure = new_figure(5.0)
-    axes = figure.subplots()
+    panels = figure.subplots(1, 2, width_ratios=(1.15, 1)) if measured else [figure.subplots()]
+    for axes in panels:
+        _draw_bounds(axes, grid, measured)
+    note = "Certified, packing and random: so many can be stored. Ceiling: no more can."
+    heading(panels[0], "How many patterns fit on a sphere", note, characters=90, lines=1)
+    panels[0].legend(frameon=False, fontsize=9, loc="upper left")
+    if measured:
+        last = max(dim for counts in measured.values() for dim in counts)
+        top = capacity_bound(last, kind="ceiling", log=True) / np.log(10)
+        panels[1].set_xlim(grid[0] - 0.3, last + 0.5)
+        panels[1].set_ylim(-0.08, top + 0.3)
+        panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        heading(panels[1], "Few dimensions, close up", "Marks: measured.", lines=1)
+    return figure
+
+
+def _draw_bounds(axes: Axes, grid: list[int], measured: Mapping[str, Mapping[int, float]]) -> None:
     for kind, (colour, line, name) in BOUNDS.items():
         logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]  # type: ignore[arg-type]
         axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
-    for marker, (name, counts) in zip("osD^", (measured or {}).items(), strict=False):
+    for marker, (name, counts) in zip(MARKS, measured.items(), strict=False):
         at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
         axes.plot(
             at, np.log10(found), marker, color=INK, mfc=PAPER, mew=1.3, ms=6, label=name, zorder=4
@@ -146,10 +177,6 @@ def capacity_bounds(
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("dimension D")
     axes.set_ylabel("number of patterns N")
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
-    note = "Certified, packing and random: so many can be stored. Ceiling: no more can."
-    heading(axes, "How many patterns fit on a sphere", note, characters=120, lines=1)
-    return figure
 
 
 @styled

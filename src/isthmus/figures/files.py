@@ -1,16 +1,16 @@
-"""Writing files so that a reader never meets half of one."""
+"""Figures as PNG files."""
 
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from isthmus.figures.style import styled
+from isthmus.files import write_atomically
 
-__all__ = ["png_bytes", "save", "write_atomically"]
+__all__ = ["png_bytes", "save"]
 
 DOTS_PER_INCH = 160
 
@@ -27,27 +27,3 @@ def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
 def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
     """Write the figure as a PNG, all of it or nothing, and return its path."""
     return write_atomically(path, png_bytes(figure, dpi))
-
-
-def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write a file beside its final place and move it there in one go.
-
-    Parameters
-    ----------
-    path : str or Path
-    content : str or bytes
-        Text is written as UTF-8.
-
-    Returns
-    -------
-    Path
-    """
-    target = Path(path)
-    data = content.encode() if isinstance(content, str) else content
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target

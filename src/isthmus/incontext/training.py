@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.dynamics.progress import progress_bar
@@ -119,9 +119,13 @@ def train(
         fabric = _import_fabric()(
             accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
         )
-        state, rows = fabric.launch(run)
+        # Through a file, since processes that end would wait for a pipe that is full.
+        with tempfile.TemporaryDirectory() as scratch:
+            result = Path(scratch) / "result.pt"
+            fabric.launch(partial(_run_into, run=run, path=result))
+            state, rows = torch.load(result, weights_only=True)
     model = new_model(settings)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    model.load_state_dict(state)
     return Trained(model, rows)
 
 
@@ -153,14 +157,21 @@ class _Loss(nn.Module):
         return self.objective(self.model, x, generator)
 
 
+def _run_into(fabric: Fabric, run: Callable[[Fabric], Any], path: Path) -> None:
+    """Train in one process, and leave what the first one returns in a file."""
+    result = run(fabric)
+    if fabric.is_global_zero:
+        torch.save(result, path)
+
+
 def _run(
     fabric: Fabric,
     settings: TrainingSettings,
     folder: Path | None,
     weights: dict[str, Tensor] | None,
     options: _Options,
-) -> tuple[dict[str, NDArray[Any]], list[dict[str, float]]]:
-    """Train in one process; the weights, as arrays that outlive it, and the metrics."""
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """Train in one process; the weights and the metrics."""
     passes = settings.batch // settings.pass_size
     if passes % fabric.world_size:
         raise InvalidInputError(
@@ -232,7 +243,7 @@ def _run(
     if chief and folder is not None:
         model.save_pretrained(folder / "model")
     fabric.barrier()
-    return {name: t.cpu().numpy() for name, t in model.state_dict().items()}, log.rows
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, log.rows
 
 
 def _import_fabric() -> type[Fabric]:

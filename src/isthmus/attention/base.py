@@ -1,0 +1,133 @@
+"""NormedAttention: what layers that norm their own input share, called like torch's own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import dropout, pad, scaled_dot_product_attention
+
+from isthmus.attention.masks import merge_masks, safe_softmax
+from isthmus.attention.projections import Heads, split_heads
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.validation import as_count
+
+__all__ = ["NormKind", "NormedAttention", "make_norm"]
+
+NormKind = Literal["layer", "rms"]
+
+
+class NormedAttention(nn.Module, ABC):
+    """A norm and the attention after it, as one layer with ``nn.MultiheadAttention``'s forward.
+
+    A subclass makes queries and keys whose products are the logits.
+    """
+
+    norm: nn.Module
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, bias: bool, batch_first: bool
+    ) -> None:
+        super().__init__()
+        self.embed_dim = as_count(embed_dim, "embed_dim")
+        self.num_heads = as_count(num_heads, "num_heads")
+        if embed_dim % num_heads:
+            raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
+        if not 0 <= dropout < 1:
+            raise InvalidInputError(f"dropout must be at least 0 and below 1, not {dropout!r}.")
+        self.head_dim = self.embed_dim // self.num_heads
+        self.dropout = float(dropout)
+        self.batch_first = bool(batch_first)
+        self.value_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
+
+    @property
+    def scale(self) -> float:
+        """The factor 1 / sqrt(d) of the logits."""
+        return self.head_dim**-0.5
+
+    @abstractmethod
+    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Normed (B, S, D), (B, T, D) -> (B, H, S, c), (B, H, T, c): their products are logits."""
+
+    @abstractmethod
+    def heads(self, key: Tensor) -> Heads:
+        """How logits depend on the norm's output, for :func:`isthmus.attention.vmf_view`."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Norm all three, then attend: the signature of ``nn.MultiheadAttention``.
+
+        For self-attention, pass x three times. Masks are as there (True hides a key), but
+        ``is_causal`` needs no mask beside it, and a query that sees no key gets zeros rather
+        than NaN. With ``need_weights=False`` it runs on
+        ``torch.nn.functional.scaled_dot_product_attention``.
+
+        Returns
+        -------
+        output : Tensor like query
+        weights : Tensor (B, S, T), or (B, H, S, T) if not averaged, or None
+        """
+        unbatched = query.ndim == 2
+        inputs = [x[None] if unbatched else self._batch_first(x) for x in (query, key, value)]
+        if any(x.ndim != 3 or x.shape[-1] != self.embed_dim for x in inputs):
+            raise ShapeError(
+                f"query, key and value must be (B, S, {self.embed_dim}) or (S, {self.embed_dim})."
+            )
+        normed = [self.norm(inputs[0])]
+        for given, x in ((key, inputs[1]), (value, inputs[2])):
+            normed.append(normed[0] if given is query else self.norm(x))
+        queries, keys = self.factors(normed[0], normed[1])
+        values = split_heads(self.value_proj(normed[2]), self.num_heads)
+        shape = (len(queries), self.num_heads, queries.shape[-2], keys.shape[-2])
+        rate = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            mask = merge_masks(attn_mask, key_padding_mask, is_causal, shape, queries)
+            logits = queries @ keys.mT
+            weights = safe_softmax(logits if mask is None else logits + mask)
+            mixed = dropout(weights, rate) @ values
+        else:
+            causal_only = is_causal and attn_mask is None and key_padding_mask is None
+            mask = merge_masks(
+                attn_mask, key_padding_mask, is_causal and not causal_only, shape, queries
+            )
+            # The fast kernels want values as wide as keys.
+            values = pad(values, (0, keys.shape[-1] - self.head_dim))
+            mixed = scaled_dot_product_attention(
+                queries, keys, values, mask, rate, is_causal=causal_only, scale=1.0
+            )[..., : self.head_dim]
+        output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if unbatched:
+            output = output[0]
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        if weights is not None:
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights[0] if unbatched else weights
+        return output, weights
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        return x if self.batch_first or x.ndim != 3 else x.transpose(0, 1)
+
+    def extra_repr(self) -> str:
+        """What stands in the parentheses of repr."""
+        return f"{self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+def make_norm(kind: NormKind, dim: int, eps: float, affine: bool) -> nn.Module:
+    """Return a LayerNorm or an RMSNorm over `dim` coordinates."""
+    if kind not in ("layer", "rms"):
+        raise InvalidInputError(f"norm must be 'layer' or 'rms', not {kind!r}.")
+    make = nn.LayerNorm if kind == "layer" else nn.RMSNorm
+    return make(dim, eps=eps, elementwise_affine=affine)

@@ -1,0 +1,289 @@
+"""One small transformer, three kinds of attention, learning rates from safe to too high."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from isthmus.attention.entanglement import entanglement
+from isthmus.attention.transformer import CLASSES, VARIANTS, PatchTransformer, digit_patches
+from isthmus.dynamics.progress import progress_bar
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+from isthmus.validation import as_count
+
+__all__ = ["Experiment", "Run", "compare_variants", "train_on_digits"]
+
+LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+# A loss within this share of a guesser's is that of a model that has learned nothing.
+GUESSING = 0.95 * math.log(CLASSES)
+PROBED = 64  # pictures on which logits are looked at
+PROBES = 16  # times that they are looked at
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes
+    ----------
+    loss : float or None
+        Cross-entropy in training, over the last tenth of the steps; None if not finite.
+    test_loss, test_accuracy : float or None
+    diverged : bool
+        Whether the loss was ever not finite, or is no better than guessing at the end.
+    largest_logit : float
+        Largest absolute logit of attention in any block, of those seen during the run.
+    entanglement : float or None
+        Mean over blocks and heads of the absolute correlation of concentration with
+        log-weight, at the end.
+    """
+
+    variant: str
+    learning_rate: float
+    seed: int
+    loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    diverged: bool
+    largest_logit: float
+    entanglement: float | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All runs of a comparison."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def variants(self) -> list[str]:
+        """The kinds of attention, in the order of the paper."""
+        return [name for name in VARIANTS if any(run.variant == name for run in self.runs)]
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """Ascending."""
+        return sorted({run.learning_rate for run in self.runs})
+
+    def of(self, variant: str, learning_rate: float) -> list[Run]:
+        """Runs of one cell, one for each seed."""
+        found = [
+            run for run in self.runs if (run.variant, run.learning_rate) == (variant, learning_rate)
+        ]
+        if not found:
+            raise InvalidInputError(f"There is no run of {variant} at {learning_rate:g}.")
+        return found
+
+    def fraction_diverged(self, variant: str, learning_rate: float) -> float:
+        """Share of the seeds."""
+        return statistics.fmean(run.diverged for run in self.of(variant, learning_rate))
+
+    def median(self, measure: str, variant: str, learning_rate: float) -> float:
+        """Over seeds; a value that is not finite counts as infinite."""
+        values = [getattr(run, measure) for run in self.of(variant, learning_rate)]
+        return statistics.median(math.inf if value is None else value for value in values)
+
+    def __str__(self) -> str:
+        lines = [
+            "| learning rate | attention | training loss | test loss | test accuracy | diverged "
+            "| largest logit | entanglement |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for rate in self.learning_rates:
+            for variant in self.variants:
+                cell = (variant, rate)
+                medians = [
+                    f"{self.median(measure, *cell):{form}}"
+                    for measure, form in (
+                        ("loss", ".3g"),
+                        ("test_loss", ".3g"),
+                        ("test_accuracy", ".3f"),
+                        ("largest_logit", ".3g"),
+                        ("entanglement", ".2f"),
+                    )
+                ]
+                medians.insert(3, f"{self.fraction_diverged(*cell):.0%}")
+                lines.append(f"| {rate:g} | {variant} | {' | '.join(medians)} |")
+        return "\n".join(lines)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Experiment:
+        """Read what :func:`compare_variants` has written."""
+        return cls(tuple(Run(**run) for run in json.loads(Path(path).read_text())["runs"]))
+
+
+def compare_variants(
+    variants: Iterable[str] = VARIANTS,
+    learning_rates: Iterable[float] = LEARNING_RATES,
+    *,
+    seeds: int = 3,
+    steps: int = 200,
+    batch: int = 64,
+    width: int = 32,
+    depth: int = 2,
+    path: str | Path | None = None,
+    progress: bool | None = None,
+) -> Experiment:
+    """Train the same transformer on digits with each kind of attention and learning rate.
+
+    Adam, a warm-up over the first tenth of the steps and a cosine to zero after it, no
+    clipping of gradients, no weight decay. All runs of a seed see the same batches.
+
+    Parameters
+    ----------
+    variants : iterable of {"pre-norm", "QK-norm", "SALN"}
+    learning_rates : iterable of float
+    seeds, steps, batch, width, depth : int
+    path : path, optional
+        A JSON file that each finished run is added to; runs found there are not done again.
+    progress : bool, optional
+        Whether to show a bar; by default on a terminal, if it takes long.
+
+    Examples
+    --------
+    >>> from isthmus.attention.experiment import compare_variants
+    >>> found = compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False)
+    >>> found.runs[0].diverged
+    False
+    """
+    settings = {
+        "steps": as_count(steps, "steps", at_least=10),
+        "batch": as_count(batch, "batch"),
+        "width": as_count(width, "width"),
+        "depth": as_count(depth, "depth"),
+    }
+    wanted = [
+        (variant, float(rate), seed)
+        for seed in range(as_count(seeds, "seeds"))
+        for rate in learning_rates
+        for variant in variants
+    ]
+    done = _read(path, settings)
+    with progress_bar(len(wanted), "attention experiment", progress) as report:
+        for position, (variant, rate, seed) in enumerate(wanted):
+            if (variant, rate, seed) not in done:
+                done[variant, rate, seed] = _train(variant, rate, seed, settings)
+                _write(path, settings, done.values())
+            report(position + 1)
+    return Experiment(tuple(done[key] for key in wanted))
+
+
+def train_on_digits(
+    model: PatchTransformer,
+    learning_rate: float,
+    *,
+    steps: int = 200,
+    batch: int = 64,
+    seed: int = 0,
+    watch: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Train a model in place, and return the loss before each step.
+
+    Ends early once the loss is not finite. `watch` is called after each step with its number.
+    """
+    train, labels, _, _ = digit_patches()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, steps))
+    generator = torch.Generator().manual_seed(seed)
+    losses: list[float] = []
+    for step in range(steps):
+        rows = torch.randint(len(train), (batch,), generator=generator)
+        loss = cross_entropy(model(train[rows]), labels[rows])
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if watch is not None:
+            watch(step)
+    return losses
+
+
+def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Run:
+    train, _, test, test_labels = digit_patches()
+    steps = settings["steps"]
+    model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
+    logits_seen = [_largest_logit(model, train)]
+
+    def look(step: int) -> None:
+        if (step + 1) % max(1, steps // PROBES) == 0:
+            logits_seen.append(_largest_logit(model, train))
+
+    losses = train_on_digits(
+        model, rate, steps=steps, batch=settings["batch"], seed=seed, watch=look
+    )
+    with torch.no_grad():
+        logits = model(test)
+        test_loss = float(cross_entropy(logits, test_labels))
+        accuracy = float((logits.argmax(1) == test_labels).double().mean())
+    final = statistics.fmean(losses[-max(1, steps // 10) :])
+    finite = math.isfinite(final) and math.isfinite(test_loss)
+    return Run(
+        variant=variant,
+        learning_rate=rate,
+        seed=seed,
+        loss=_rounded(final),
+        test_loss=_rounded(test_loss),
+        test_accuracy=_rounded(accuracy) if finite else None,
+        diverged=not finite or final > GUESSING,
+        largest_logit=float(f"{max(logits_seen):.5g}"),
+        entanglement=_rounded(_entanglement(model, train)) if finite else None,
+    )
+
+
+def _share(step: int, steps: int) -> float:
+    """Of the learning rate, at a step: a warm-up, then a cosine to zero."""
+    warmup = steps // 10
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
+    """On a few pictures; zero, which changes no maximum, if the model is beyond all numbers."""
+    try:
+        views = model.views(patches[:PROBED])
+    except InvalidInputError:
+        return 0.0
+    found = [float(view.logits().abs().max()) for view in views]
+    return max((value for value in found if math.isfinite(value)), default=0.0)
+
+
+def _entanglement(model: PatchTransformer, patches: Tensor) -> float:
+    found = [entanglement(view).correlation.abs() for view in model.views(patches[:PROBED])]
+    return float(torch.cat(found).nanmean())
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _read(path: str | Path | None, settings: dict[str, int]) -> dict[tuple[str, float, int], Run]:
+    if path is None or not Path(path).exists():
+        return {}
+    kept = json.loads(Path(path).read_text())
+    if kept["settings"] != settings:
+        raise InvalidInputError(
+            f"{path} holds runs with {kept['settings']}, not {settings}. Name another file."
+        )
+    runs = [Run(**run) for run in kept["runs"]]
+    return {(run.variant, run.learning_rate, run.seed): run for run in runs}
+
+
+def _write(path: str | Path | None, settings: dict[str, int], runs: Iterable[Any]) -> None:
+    if path is not None:
+        lines = ",\n".join(f"  {json.dumps(asdict(run), allow_nan=False)}" for run in runs)
+        head = json.dumps(settings)
+        write_atomically(path, f'{{"settings": {head},\n "runs": [\n{lines}\n]}}\n')

@@ -1,0 +1,259 @@
+"""VMFMixture: what a head of attention clusters its queries with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.attention.masks import safe_softmax
+from isthmus.attention.sphere import draw_about, pole
+from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.memories.base import generator_for
+from isthmus.special import log_vmf_normalizer
+from isthmus.validation import as_count, as_points
+
+__all__ = ["VMFMixture"]
+
+# How far a point may lie off the sphere before it is not rounding any more.
+SLACK = 1e-4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VMFMixture:
+    r"""Mixtures of von Mises-Fisher distributions, one for each sequence and head.
+
+    Every key i is a component about a direction :math:`m_i`; the query, on the unit sphere, is
+    the point to be clustered:
+
+    .. math:: p(u) = \sum_i \pi_i\, C_p(\kappa_i)\, e^{\kappa_i m_i \cdot u}, \qquad
+        \pi_i \propto w_i / C_p(\kappa_i),
+
+    so that :math:`\log w_i + \kappa_i m_i \cdot u` is attention's logit and the posterior over
+    components its weights. B is the number of sequences, H of heads, S of queries, T of keys,
+    D of coordinates. **An axis of length S comes before T where each query has a mixture of its
+    own**: in all fields with rotary positions, and in :attr:`log_mixing` with a mask that is not
+    the same for all queries.
+
+    Attributes
+    ----------
+    concentration : Tensor (B, H, T)
+        :math:`\kappa_i`, for a query at distance 1 from the centre.
+    coordinates : Tensor (B, H, T, c)
+        The directions :math:`m_i` in the head's own `basis`, or zeros where kappa is zero.
+    log_weight : Tensor (B, H, T)
+        :math:`\log w_i`, not normalised and without any mask.
+    query_direction : Tensor (B, S, D), or (B, H, S, D) where heads norm their queries
+        Unit vectors u.
+    query_radius : Tensor (B, S), or (B, H, S)
+        Where queries really lie: :math:`\sqrt{v / (v + \epsilon)}` from the centre, for a
+        variance v and the norm's epsilon. Very nearly one.
+    centred : bool
+        Whether the sphere lies across the vector of ones, as LayerNorm's does.
+    basis : Tensor (H, D, c), optional
+        Orthonormal columns. Without it, coordinates are the directions themselves.
+    mask : Tensor, optional
+        Added to the logits; broadcasts to (B, H, S, T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from isthmus.attention import vmf_view
+    >>> _ = torch.manual_seed(0)
+    >>> norm, attention = nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> view = vmf_view(norm, attention, torch.randn(1, 5, 8))
+    >>> view
+    VMFMixture(2 heads, 5 components, 5 queries, on a sphere in 7 dimensions)
+    >>> view.log_prob().shape, view.sample(3).shape
+    (torch.Size([1, 2, 5]), torch.Size([3, 1, 2, 8]))
+    """
+
+    concentration: Tensor
+    coordinates: Tensor
+    log_weight: Tensor
+    query_direction: Tensor
+    query_radius: Tensor
+    centred: bool
+    basis: Tensor | None = None
+    mask: Tensor | None = None
+
+    @property
+    def dim(self) -> int:
+        """D, the number of coordinates."""
+        return self.query_direction.shape[-1]
+
+    @property
+    def sphere_dim(self) -> int:
+        """The dimension p of the space that the sphere lies in: D, or D - 1 across the ones."""
+        return self.dim - self.centred
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all queries of a head meet the same mixture."""
+        same_mask = self.mask is None or self.mask.shape[-2] == 1
+        return self.concentration.ndim == 3 and same_mask
+
+    @property
+    def mean_direction(self) -> Tensor:
+        """Unit vectors m on the sphere. (B, H, T, D).
+
+        Where kappa is zero, all directions are as good; this is then one of them.
+        """
+        return self._directions(self.coordinates, self.concentration)
+
+    @property
+    def log_mixing(self) -> Tensor:
+        """Log of the mixing proportions pi, which sum to one over visible keys. (B, H, T)."""
+        unnormalized = self._log_masses()
+        total = torch.logsumexp(unnormalized, -1, keepdim=True)
+        log_mixing = unnormalized - total.masked_fill(total == -torch.inf, 0)
+        return log_mixing[..., 0, :] if self.is_shared else log_mixing
+
+    def log_normalizer(self) -> Tensor:
+        """Log of the integral of sum_i w_i exp(kappa_i m_i . u) over the sphere. (B, H[, S])."""
+        total = torch.logsumexp(self._log_masses(), -1)
+        return total[..., 0] if self.is_shared else total
+
+    def logits(self, points: Tensor | None = None) -> Tensor:
+        """What attention's softmax is taken of, masks included. (B, H, S, T).
+
+        Parameters
+        ----------
+        points : Tensor (Q, D), (B, Q, D) or (B, H, Q, D), optional
+            Used in place of the layer's own queries, and taken as they come. Where each query
+            has a mixture of its own, point q meets that of query q.
+        """
+        if points is None:
+            points = self.query_direction * self.query_radius[..., None]
+        points = self._as_points(points)
+        if self.basis is not None:
+            points = points @ self.basis
+        if self.coordinates.ndim == 4:
+            cosine = points @ self.coordinates.mT
+        else:
+            cosine = (points[..., None, :] @ self.coordinates.mT)[..., 0, :]
+        found = self._concentration * cosine + self._log_weight
+        return found if self.mask is None else found + self.mask
+
+    def responsibilities(self, points: Tensor | None = None) -> Tensor:
+        """Posterior probability of each component: the attention weights. (B, H, S, T).
+
+        A query that sees no key has zeros. See :meth:`logits` for `points`.
+        """
+        return safe_softmax(self.logits(points))
+
+    def log_prob(self, points: Tensor | None = None) -> Tensor:
+        """Log-density on the unit sphere, by area. (B, H, S).
+
+        Parameters
+        ----------
+        points : Tensor (Q, D), (B, Q, D) or (B, H, Q, D), optional
+            Points of the sphere; by default the directions of the queries. See :meth:`logits`.
+        """
+        points = self.query_direction if points is None else points
+        self._require_on_sphere(points)
+        log_normalizer = self.log_normalizer()
+        log_normalizer = log_normalizer[..., None] if self.is_shared else log_normalizer
+        found = torch.logsumexp(self.logits(points), -1)
+        return torch.where(log_normalizer == -torch.inf, -torch.inf, found - log_normalizer)
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Exact draws from each mixture, unit vectors: (n, B, H, D).
+
+        Where each query has a mixture of its own, (n, B, H, S, D).
+        """
+        n = as_count(n, "n", at_least=0)
+        log_mixing = self.log_mixing
+        if bool((log_mixing == -torch.inf).all(-1).any()):
+            raise InvalidInputError(
+                "Some queries see no key, so they have no mixture to sample from. "
+                "Leave them out of the view, or let them see themselves."
+            )
+        generator = generator_for(seed, log_mixing.device)
+        shape = (*log_mixing.shape[:-1], n)
+        probabilities = log_mixing.double().exp().reshape(-1, log_mixing.shape[-1])
+        if n == 0:
+            return self.query_direction.new_zeros(0, *shape[:-1], self.dim)
+        chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
+        chosen = chosen.reshape(shape)  # (B, H[, S], n)
+        concentration, coordinates = self.concentration, self.coordinates
+        if chosen.ndim > concentration.ndim:  # positions differ by the mask only
+            concentration, coordinates = concentration[:, :, None], coordinates[:, :, None]
+        kappa = torch.take_along_dim(concentration, chosen, -1)
+        places = torch.take_along_dim(coordinates, chosen[..., None], -2)
+        directions = self._directions(places, kappa)
+        drawn = draw_about(
+            directions.reshape(-1, self.dim), kappa.reshape(-1), self.centred, generator
+        )
+        return drawn.reshape(directions.shape).movedim(-2, 0)
+
+    @property
+    def _concentration(self) -> Tensor:
+        """(B, H, 1 or S, T)."""
+        kappa = self.concentration
+        return kappa[..., None, :] if kappa.ndim == 3 else kappa
+
+    @property
+    def _log_weight(self) -> Tensor:
+        """(B, H, 1 or S, T)."""
+        return self.log_weight[..., None, :] if self.log_weight.ndim == 3 else self.log_weight
+
+    def _log_masses(self) -> Tensor:
+        """log(w_i / C_p(kappa_i)), with the mask. (B, H, 1 or S, T)."""
+        masses = self._log_weight - log_vmf_normalizer(self.sphere_dim, self._concentration)
+        return masses if self.mask is None else masses + self.mask
+
+    def _directions(self, coordinates: Tensor, concentration: Tensor) -> Tensor:
+        """(B, H, [S,] T, c) -> (B, H, [S,] T, D)."""
+        directions = coordinates
+        if self.basis is not None:
+            basis = self.basis if coordinates.ndim == 4 else self.basis[:, None]
+            directions = coordinates @ basis.mT
+            # The product of a basis and a unit vector is one up to rounding: put that right.
+            directions = torch.nn.functional.normalize(directions, dim=-1)
+        somewhere = pole(self.dim, self.centred, directions)
+        return torch.where(concentration[..., None] > 0, directions, somewhere)
+
+    def _as_points(self, points: Tensor) -> Tensor:
+        """(..., Q, D) -> (B or 1, H or 1, Q, D)."""
+        points = as_points(points, "points", like=self.query_direction)
+        if points.shape[-1] != self.dim or not 2 <= points.ndim <= 4:
+            raise ShapeError(
+                f"points must end in (Q, {self.dim}), after (B) or (B, H) or nothing, "
+                f"not {tuple(points.shape)}."
+            )
+        n_queries = self.query_direction.shape[-2]
+        if not self.is_shared and points.shape[-2] not in (1, n_queries):
+            raise ShapeError(
+                f"Each of the {n_queries} queries has a mixture of its own, so there must be "
+                f"{n_queries} points, one for each, or one for all, not {points.shape[-2]}."
+            )
+        if points.ndim == 3:
+            return points[:, None]
+        return points if points.ndim == 4 else points[None, None]
+
+    def _require_on_sphere(self, points: Tensor) -> None:
+        points = self._as_points(points)
+        length = torch.linalg.vector_norm(points, dim=-1)
+        off = (length - 1).abs()
+        if self.centred:
+            off = off + points.sum(-1).abs() / math.sqrt(self.dim)
+        if bool((off > SLACK).any()):
+            across = ", with coordinates that sum to zero" * self.centred
+            raise OutsideSupportError(
+                f"{int((off > SLACK).sum())} of the points are not on the sphere, so they have no "
+                f"density. Pass unit vectors{across}."
+            )
+
+    def __repr__(self) -> str:
+        batch = self.query_direction.shape[0]
+        return (
+            f"VMFMixture({f'{batch} sequences, ' if batch > 1 else ''}"
+            f"{self.concentration.shape[1]} heads, {self.concentration.shape[-1]} components, "
+            f"{self.query_direction.shape[-2]} queries, "
+            f"on a sphere in {self.sphere_dim} dimensions)"
+        )

@@ -1,0 +1,264 @@
+"""vmf_view: a layer of pre-norm attention, read as mixtures on the sphere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.attention.hugging_face import hugging_face_heads, is_hugging_face, split_block
+from isthmus.attention.masks import merge_masks
+from isthmus.attention.mixture import VMFMixture
+from isthmus.attention.norms import SUPPORTED, Norm, read_norm
+from isthmus.attention.prenorm import PreNormAttention
+from isthmus.attention.projections import Heads, torch_heads
+from isthmus.attention.saln import SALNAttention
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.validation import as_tensor, require_finite
+
+__all__ = ["vmf_view"]
+
+
+@overload
+def vmf_view(
+    norm: nn.Module,
+    attention: nn.Module,
+    x: Any,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    key: Any = None,
+    position_ids: Tensor | None = None,
+) -> VMFMixture: ...
+
+
+@overload
+def vmf_view(
+    norm: nn.Module,
+    attention: Any = None,
+    x: Any = None,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    key: Any = None,
+    position_ids: Tensor | None = None,
+) -> VMFMixture: ...
+
+
+@torch.no_grad()
+def vmf_view(
+    norm: Any,
+    attention: Any = None,
+    x: Any = None,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    key: Any = None,
+    position_ids: Tensor | None = None,
+) -> VMFMixture:
+    r"""Read attention after a norm as mixtures of von Mises-Fisher distributions.
+
+    Call it as ``vmf_view(norm, attention, x)``, or as ``vmf_view(block, x)`` for a whole
+    block. With :math:`z = \sqrt D\, r\, u` for the standardised query (a unit vector u, and
+    r = 1 up to the norm's epsilon), :math:`P` the projection across the ones for LayerNorm
+    and the identity for RMSNorm, the logit of key i is
+
+    .. math:: \kappa_i\, m_i \cdot r u + \log w_i, \qquad
+        \kappa_i m_i = \sqrt{D / d}\, P(\gamma \odot W_Q^\top k_i), \qquad
+        \log w_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d .
+
+    The paper prints a query of length 1, no :math:`W_Q` and no :math:`1/\sqrt d` (errata E18
+    and E19); components here also have their normalisers (E20).
+
+    Parameters
+    ----------
+    norm : nn.LayerNorm, nn.RMSNorm, or that of Hugging Face's Llama, Mistral or Qwen2
+        Any setting of its gain and bias. Or a block, with x as the second argument:
+        ``nn.TransformerEncoderLayer(norm_first=True)``, :class:`PreNormAttention`,
+        :class:`SALNAttention`, or a block of Hugging Face's GPT-2, Llama, Mistral or Qwen2.
+    attention : nn.MultiheadAttention, or that of Hugging Face's models
+        Any setting; dropout is left out.
+    x : array or Tensor (B, S, D) or (S, D)
+        What goes into the norm, in the layout that the layer takes: (S, B, D) if it is not
+        ``batch_first``.
+    mask : Tensor, optional
+        As ``nn.MultiheadAttention`` takes it: boolean, **True where a query may not see a
+        key**, or numbers that are added to the logits. (S, T), (B * H, S, T), or anything
+        that broadcasts to (B, H, S, T).
+    is_causal : bool
+        Whether a query sees only keys up to its own place. Hugging Face's models give their
+        layers a causal mask; pass True to see what they see.
+    key_padding_mask : Tensor (B, T), optional
+        Boolean, True for keys that nobody may see, or numbers to add.
+    key : array or Tensor (B, T, kdim), optional
+        What the attention is given as its `key` in cross-attention; by default the normed x.
+    position_ids : Tensor (B, S), optional
+        Of rotary positions; 0, 1, 2, ... by default.
+
+    Returns
+    -------
+    VMFMixture
+        Detached from the graph. With rotary positions each query has a mixture of its own,
+        and the view takes memory of the order B H S S d.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from isthmus.attention import vmf_view
+    >>> layer = nn.TransformerEncoderLayer(16, 4, norm_first=True, batch_first=True)
+    >>> layer = layer.double().eval()
+    >>> x = torch.randn(2, 6, 16, dtype=torch.float64)
+    >>> view = vmf_view(layer, x)
+    >>> y = layer.norm1(x)
+    >>> _, weights = layer.self_attn(y, y, y, average_attn_weights=False)
+    >>> torch.allclose(view.responsibilities(), weights, rtol=0, atol=1e-12)
+    True
+    """
+    if not isinstance(attention, nn.Module):
+        norm, attention, x = _from_block(norm, attention, x)
+    if x is None:
+        raise InvalidInputError("Call vmf_view(norm, attention, x), or vmf_view(block, x).")
+    weight = _weight_of(attention)
+    parts = read_norm(norm, weight)
+    x = _as_batch(x, attention, weight)
+    if x.shape[-1] != parts.dim:
+        raise ShapeError(f"x has {x.shape[-1]} coordinates, but the norm is over {parts.dim}.")
+    if parts.dim != _query_width(attention):
+        raise ShapeError(
+            f"The norm is over {parts.dim} coordinates, but the attention takes "
+            f"{_query_width(attention)}. Pass the norm that stands in front of it."
+        )
+    normed = norm(x)
+    source = normed if key is None else _key_source(key, attention, weight)
+    if source.shape[0] != x.shape[0]:
+        raise ShapeError(f"x has {x.shape[0]} sequences, but key has {source.shape[0]}.")
+    if isinstance(attention, PreNormAttention) and attention.qk_norm:
+        # Heads norm their queries once more, so that each has a sphere of its own.
+        x = attention.project_queries(normed)
+        parts = read_norm(attention.query_norm, weight)
+    heads = _read_heads(attention, source, position_ids)
+    shape = (x.shape[0], heads.keys.shape[1], x.shape[-2], heads.keys.shape[-2])
+    merged = merge_masks(mask, key_padding_mask, is_causal, shape, weight, heads.always_seen)
+    if merged is not None and not bool((merged < torch.inf).all()):
+        raise InvalidInputError("The mask has NaN or +inf; it may have finite numbers and -inf.")
+    return _mixture(parts, parts.standardize(x), heads, merged)
+
+
+def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None) -> VMFMixture:
+    """The algebra of the theorem. standardized: (B, S, D), or (B, H, S, d) on heads' spheres."""
+    root = math.sqrt(norm.dim)
+    length = torch.linalg.vector_norm(standardized, dim=-1)
+    unit = standardized / length.masked_fill(length == 0, 1)[..., None]
+    # Columns of P(gamma * W_Q'), split into an orthonormal basis and a triangle, so that
+    # directions and lengths are found in the few coordinates of a head.
+    factor = (heads.query_weight * norm.gain).mT  # (H, D, d)
+    if norm.centred:
+        factor = factor - factor.mean(-2, keepdim=True)
+    basis, triangle = torch.linalg.qr(factor)  # (H, D, c), (H, c, d)
+    triangle = triangle if heads.keys.ndim == 4 else triangle[:, None]
+    along = heads.keys @ triangle.mT
+    size = torch.linalg.vector_norm(along, dim=-1)
+    constant = (heads.query_weight @ norm.shift + heads.query_bias)[..., None]  # (H, d, 1)
+    constant = constant if heads.keys.ndim == 4 else constant[:, None]
+    log_weight = heads.scale * (heads.keys @ constant)[..., 0]
+    if heads.log_offset is not None:
+        log_weight = log_weight + heads.log_offset
+    return VMFMixture(
+        concentration=root * heads.scale * size,
+        coordinates=along / size.masked_fill(size == 0, 1)[..., None],
+        log_weight=log_weight,
+        query_direction=unit,
+        query_radius=length / root,
+        centred=norm.centred,
+        basis=basis,
+        mask=mask,
+    )
+
+
+def _read_heads(attention: nn.Module, source: Tensor, position_ids: Tensor | None) -> Heads:
+    if is_hugging_face(attention):
+        return hugging_face_heads(attention, source, position_ids)
+    if position_ids is not None:
+        raise UnsupportedOperationError("position_ids are for layers with rotary positions only.")
+    if isinstance(attention, nn.MultiheadAttention):
+        return torch_heads(attention, source)
+    if isinstance(attention, PreNormAttention | SALNAttention):
+        return attention.heads(source)
+    raise _unsupported(attention)
+
+
+def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, Any]:
+    """The norm, the attention and the input of ``vmf_view(block, x)``."""
+    if second is not None and third is not None:
+        raise _unsupported(second)
+    x = third if second is None else second
+    if isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        if not block.norm_first:
+            raise UnsupportedOperationError(
+                f"This {type(block).__name__} norms after attention (norm_first=False), so its "
+                f"queries are on no sphere that it knows of. {SUPPORTED}"
+            )
+        return block.norm1, block.self_attn, x
+    if isinstance(block, PreNormAttention | SALNAttention):
+        return block.norm, block, x
+    found = split_block(block)
+    if found is not None:
+        return *found, x
+    if isinstance(block, nn.MultiheadAttention) or is_hugging_face(block):
+        raise UnsupportedOperationError(
+            f"{type(block).__name__} alone has no norm in front of it, and without one it is not "
+            f"a mixture on a sphere. {SUPPORTED}"
+        )
+    raise _unsupported(block)
+
+
+def _unsupported(module: object) -> UnsupportedOperationError:
+    return UnsupportedOperationError(f"{type(module).__name__} cannot be read. {SUPPORTED}")
+
+
+def _weight_of(attention: nn.Module) -> Tensor:
+    weight = next(attention.parameters(), None)
+    if weight is None:
+        raise _unsupported(attention)
+    return as_tensor(weight.detach(), "The attention's weights")
+
+
+def _query_width(attention: Any) -> int:
+    if is_hugging_face(attention):
+        return int(attention.config.hidden_size)
+    if isinstance(attention, nn.MultiheadAttention | PreNormAttention | SALNAttention):
+        return attention.embed_dim
+    raise _unsupported(attention)
+
+
+def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:
+    """What the keys of cross-attention are made from. (B, T, kdim)."""
+    if is_hugging_face(attention):
+        raise UnsupportedOperationError(
+            "Cross-attention is read from nn.MultiheadAttention, PreNormAttention and "
+            "SALNAttention only: leave out key."
+        )
+    source = _as_batch(key, attention, like, "key")
+    if not isinstance(attention, PreNormAttention | SALNAttention):
+        return source
+    if source.shape[-1] != attention.embed_dim:
+        raise ShapeError(f"key has {source.shape[-1]} coordinates, not {attention.embed_dim}.")
+    normed: Tensor = attention.norm(source)
+    return normed
+
+
+def _as_batch(value: Any, attention: nn.Module, like: Tensor, name: str = "x") -> Tensor:
+    """Return hidden states as (B, S, D), whatever layout the layer takes."""
+    states = as_tensor(value, name).to(like)
+    if states.ndim not in (2, 3) or 0 in states.shape:
+        raise ShapeError(f"{name} must be (B, S, D) or (S, D), not {tuple(states.shape)}.")
+    require_finite(states, name, "A layer that has diverged cannot be read.")
+    if states.ndim == 2:
+        return states[None]
+    return states if getattr(attention, "batch_first", True) else states.transpose(0, 1)

@@ -1,0 +1,370 @@
+"""`isthmus icl train|eval|sample|plot`: in-context energies from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from isthmus.cli.files import read_points, writable_directory, writable_file
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from isthmus.incontext import ICLEBM, TrainingSettings
+    from isthmus.incontext.priors import Prior
+
+__all__ = ["run"]
+
+SHIPPED = "mixtures-2d"
+CONTEXTS = (0, 1, 2, 4, 8, 16, 32)
+DRAWN_CONTEXTS = (0, 2, 8, 32)
+# A run stopped halfway loses at most so many updates, or a hundredth of a short run.
+UPDATES_BETWEEN_CHECKPOINTS = 100
+UPDATES_BETWEEN_EVALUATIONS = 500
+EXAMPLES = {
+    "train": "isthmus icl train --preset tiny --out runs/tiny",
+    "eval": "isthmus icl eval --prior compact --tasks 20 --contexts 0,2,8,32",
+    "sample": "isthmus icl sample --context points.csv -n 1000 -o drawn.csv",
+    "plot": "isthmus icl plot --context points.csv -o landscape.png",
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    code: int = arguments.action(arguments)
+    return code
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from isthmus.incontext import train
+
+    settings, init = _settings(arguments)
+    out = writable_directory(arguments.out)
+    if not arguments.quiet:
+        _announce(out, settings)
+    try:
+        train(
+            settings,
+            out,
+            init=init,
+            devices=arguments.devices,
+            evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
+            checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
+            progress=False,
+            report=None if arguments.quiet else _Lines(settings.updates, sys.stderr.isatty()),
+        )
+    except KeyboardInterrupt:
+        before = "\n" if sys.stderr.isatty() else ""
+        print(f"{before}isthmus: interrupted; the same command goes on in {out}", file=sys.stderr)
+        return 130
+    print(out / "model")
+    return 0
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from isthmus.incontext.evaluation import evaluate
+
+    target = arguments.output and writable_file(arguments.output)
+    evaluation = evaluate(
+        _model(arguments.model),
+        _prior(arguments.prior),
+        contexts=arguments.contexts,
+        tasks=arguments.tasks,
+        points=arguments.points,
+        references=arguments.references,
+        seed=arguments.seed,
+    )
+    if arguments.json or (target and target.suffix == ".json"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "evaluation.json"
+            evaluation.to_json(path)
+            text = path.read_text()
+    else:
+        text = f"{evaluation}\n"
+    _put(text, target)
+    return 0
+
+
+def _sample(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from isthmus.dynamics.samplers import MALA, Langevin
+    from isthmus.incontext.sampling import draw
+
+    target = arguments.output and writable_file(arguments.output)
+    model = _model(arguments.model)
+    context = _context(arguments.context, model)
+    kind = MALA if arguments.sampler == "mala" else Langevin
+    drawn = draw(
+        model.condition(context),
+        arguments.number,
+        kind(step_size=arguments.step_size),
+        seed=arguments.seed,
+        steps=arguments.steps,
+    )
+    text = io.StringIO()
+    names = ",".join(f"x{axis + 1}" for axis in range(model.dim))
+    np.savetxt(text, drawn.numpy(), fmt="%.7g", delimiter=",", header=names, comments="")
+    _put(text.getvalue(), target)
+    return 0
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from isthmus.figures import context_landscapes, save
+
+    target = writable_file(arguments.output)
+    if target.suffix != ".png":
+        raise InvalidInputError(f"-o {target} must end in .png, which is what plot writes.")
+    model = _model(arguments.model)
+    sizes = arguments.contexts
+    if arguments.context is None:
+        generator = torch.Generator().manual_seed(arguments.seed)
+        tasks = _prior(arguments.prior).draw(arguments.tasks, generator)
+        figure = context_landscapes(model, tasks, sizes, seed=arguments.seed + 1)
+    else:
+        points = _context(arguments.context, model)
+        some = [size for size in sizes if size < len(points)]
+        figure = context_landscapes(model, points[None], [*some, len(points)])
+    print(save(figure, target))
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
+    """The preset with what the command line says otherwise, and the model to begin with."""
+    from isthmus.incontext import ICLEBM, preset
+
+    settings = replace(preset(arguments.preset), seed=arguments.seed)
+    if arguments.updates is not None:
+        settings = replace(settings, updates=arguments.updates)
+    init = None if arguments.init is None else _model(arguments.init)
+    if init is not None:
+        settings = replace(settings, model=init.config)
+    if arguments.prior is not None:
+        settings = _on_prior(settings, _prior(arguments.prior))
+    if init is not None and init.config != settings.model:  # the same weights in another box
+        weights = init.state_dict()
+        init = ICLEBM(settings.model)
+        init.load_state_dict(weights)
+    if (settings.batch // settings.pass_size) % arguments.devices:
+        settings = replace(settings, micro_batch=settings.batch // arguments.devices or 1)
+    return settings, init
+
+
+def _on_prior(settings: TrainingSettings, prior: Prior) -> TrainingSettings:
+    """The settings for another prior: the model's box and the candidates' are then the prior's."""
+    from isthmus.incontext.objectives import ContrastiveDivergence, RankingNCE
+
+    model, objective = settings.model, settings.objective
+    if model.box is not None:
+        model = replace(model, box=prior.box)
+    if prior != settings.prior and isinstance(objective, ContrastiveDivergence | RankingNCE):
+        objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
+    return replace(settings, prior=prior, model=model, objective=objective)
+
+
+def _announce(out: Path, settings: TrainingSettings) -> None:
+    from isthmus.incontext.checkpoint import Checkpoint
+
+    done = 0
+    if (out / "checkpoint.pt").exists():
+        done = Checkpoint.load(out / "checkpoint.pt").updates
+    start = f"going on after update {done}" if done else "starting"
+    print(f"{start}; {settings.updates} updates into {out}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Shows metrics: a line for each held-out likelihood, and a terminal the loss in between."""
+
+    updates: int
+    terminal: bool
+
+    def __call__(self, row: dict[str, float]) -> None:
+        """Show one row."""
+        nll = row.get("held_out_nll")
+        line = f"update {row['update']} of {self.updates}  loss {row['loss']:.3f}"
+        before = "\r\x1b[K" if self.terminal else ""
+        if nll is not None:
+            seconds = f"{row['cpu_seconds']:.0f} s"
+            line = f"{line}  held-out NLL {nll:.3f} nats  {seconds}"
+            print(f"{before}{line}", file=sys.stderr, flush=True)
+        elif self.terminal:
+            print(f"{before}{line}", end="", file=sys.stderr, flush=True)
+
+
+def _model(name: str) -> ICLEBM:
+    """A model that ships with isthmus, or one in a folder, or that of a training run's folder."""
+    from isthmus.incontext import ICLEBM, pretrained
+
+    folder = Path(name)
+    if folder.is_dir() or len(folder.parts) > 1:
+        inner = folder / "model"
+        return ICLEBM.from_pretrained(inner if inner.is_dir() else folder).eval()
+    return pretrained(name)
+
+
+def _prior(name: str) -> Prior:
+    from isthmus.incontext.priors import prior
+
+    return prior(name)
+
+
+def _context(path: Path, model: ICLEBM) -> NDArray[np.float64]:
+    """Points that the model can read; those outside its box are worth a word."""
+    points = read_points(path)
+    if points.shape[1] != model.dim:
+        columns = f"{points.shape[1]} column{'s' if points.shape[1] > 1 else ''}"
+        raise InvalidInputError(f"{path} has {columns}, but the model reads {model.dim}.")
+    box = model.config.box
+    if box is not None:
+        outside = int((abs(points) > box).any(1).sum())
+        if outside:
+            print(
+                f"isthmus: {outside} of {len(points)} points lie outside the model's box, "
+                f"{box:g} to either side of 0. Shift and scale the data first.",
+                file=sys.stderr,
+            )
+    return points
+
+
+def _put(text: str, target: Path | None) -> None:
+    """The result on stdout; or in a file, all of it or nothing, with its path on stdout."""
+    if target is None:
+        sys.stdout.write(text)
+    else:
+        print(write_atomically(target, text))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidInputError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="isthmus icl",
+        description="In-context energies: a transformer that makes an energy of a dataset.",
+    )
+    commands = parser.add_subparsers(metavar="train|eval|sample|plot", required=True)
+
+    def command(
+        name: str, action: Callable[[argparse.Namespace], int], description: str
+    ) -> argparse.ArgumentParser:
+        one = commands.add_parser(
+            name,
+            help=description,
+            description=description,
+            epilog=f"example:\n  {EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        one.set_defaults(action=action)
+        one.add_argument(
+            "--seed", type=_count(0), default=0, metavar="N", help="of everything random; default 0"
+        )
+        return one
+
+    train = command("train", _train, "train a model; a run that was stopped goes on")
+    train.add_argument("--preset", default="default", metavar="NAME", help="default|paper|tiny")
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="of the run")
+    train.add_argument("--prior", metavar="NAME", help="of the datasets; default: the preset's")
+    train.add_argument("--updates", type=_count(1), metavar="N", help="default: the preset's")
+    train.add_argument("--devices", type=_count(1), default=1, metavar="N", help="processes")
+    train.add_argument("--init", metavar="MODEL", help="fine-tune this one: a name or a folder")
+    train.add_argument("--quiet", action="store_true", help="no progress on stderr")
+
+    judge = command("eval", _eval, "negative log-likelihood on fresh tasks, beside references")
+    _add_model(judge)
+    judge.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
+    judge.add_argument("--tasks", type=_count(1), default=40, metavar="N", help="default: 40")
+    judge.add_argument(
+        "--points", type=_count(1), default=64, metavar="N", help="held out, per task; default: 64"
+    )
+    judge.add_argument(
+        "--contexts",
+        type=_counts,
+        default=CONTEXTS,
+        metavar="N,N,...",
+        help="default: 0,1,2,...,32",
+    )
+    judge.add_argument(
+        "--references", type=_names, metavar="NAME,...", help="such as bayes,kde-best; default: all"
+    )
+    judge.add_argument("--json", action="store_true", help="everything, task by task, as JSON")
+    _add_output(judge, "FILE")
+
+    sample = command("sample", _sample, "draw new points, like those of a dataset, as CSV")
+    _add_model(sample)
+    sample.add_argument("--context", type=Path, required=True, metavar="DATA", help=_DATA)
+    sample.add_argument(
+        "-n", dest="number", type=_count(1), default=1000, metavar="N", help="default: 1000"
+    )
+    sample.add_argument("--sampler", choices=("mala", "langevin"), default="mala")
+    sample.add_argument("--step-size", type=float, default=0.05, metavar="X", help="default: 0.05")
+    sample.add_argument(
+        "--steps", type=_count(1), default=100, metavar="N", help="of each chain; default: 100"
+    )
+    _add_output(sample, "FILE.csv")
+
+    plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
+    _add_model(plot)
+    source = plot.add_mutually_exclusive_group()
+    source.add_argument("--context", type=Path, metavar="DATA", help=_DATA)
+    source.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
+    plot.add_argument(
+        "--tasks", type=_count(1), default=3, metavar="N", help="rows, of a prior; default: 3"
+    )
+    plot.add_argument(
+        "--contexts",
+        type=_counts,
+        default=DRAWN_CONTEXTS,
+        metavar="N,N,...",
+        help="default: 0,2,8,32",
+    )
+    _add_output(plot, "FILE.png", required=True)
+    return parser
+
+
+_DATA = "the dataset: .csv, .tsv or .npy, a point a row"
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default=SHIPPED, metavar="MODEL", help="a name or a folder; default: %(default)s"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, name: str, required: bool = False) -> None:
+    where = "where to write" if required else "default: stdout"
+    parser.add_argument("-o", "--output", type=Path, metavar=name, required=required, help=where)
+
+
+def _count(at_least: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        # What numpy's and torch's generators can both take as a seed.
+        if not text.isdecimal() or not at_least <= int(text) < 2**32:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {at_least} up")
+        return int(text)
+
+    return count
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(0)(part.strip()) for part in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))

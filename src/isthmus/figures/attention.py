@@ -1,0 +1,215 @@
+"""Attention: a head's components on the sphere, and three kinds of it in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+from numpy.typing import NDArray
+
+from isthmus.attention import VMFMixture
+from isthmus.attention.experiment import Experiment
+from isthmus.errors import InvalidInputError
+from isthmus.figures.style import (
+    CURVE,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    RULE,
+    heading,
+    new_figure,
+    panels,
+    styled,
+    to_array,
+)
+
+__all__ = ["attention_experiment", "attention_sphere"]
+
+CONCENTRATION = LinearSegmentedColormap.from_list(
+    "concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"]
+)
+LARGEST_DOT = 900.0
+KEY = (
+    "Disc: a component, its area the mixing weight. Dot: a query, with a line to the component "
+    "it attends to most."
+)
+SHADES = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^")}
+
+
+@styled
+def attention_sphere(
+    view: VMFMixture,
+    *,
+    sequence: int = 0,
+    heads: Iterable[int] | None = None,
+    position: int = -1,
+) -> Figure:
+    """Draw the components of heads, and the queries they cluster, on the sphere.
+
+    Each panel is the sphere seen along all but two directions: the two in which a head's
+    components are longest. A component is a disc, its area the mixing weight, its shade the
+    concentration. A dot is a query, with a line to the component that it attends to most.
+
+    Parameters
+    ----------
+    view : VMFMixture
+    sequence : int
+        Which of the B sequences to draw.
+    heads : iterable of int, optional
+        Which heads; by default the first four.
+    position : int
+        Whose mixture to draw where each query has one of its own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.attention import PreNormAttention, vmf_view
+    >>> from isthmus.figures import attention_sphere
+    >>> layer = PreNormAttention(16, 2, batch_first=True)
+    >>> figure = attention_sphere(vmf_view(layer, torch.randn(1, 6, 16)))
+    >>> figure.axes[1].get_title(loc="left")
+    'Head 1'
+    """
+    batch, n_heads = view.concentration.shape[:2]
+    chosen = list(range(min(4, n_heads))) if heads is None else list(heads)
+    if not chosen or not all(0 <= head < n_heads for head in chosen):
+        raise InvalidInputError(f"heads must be some of 0 to {n_heads - 1}, not {chosen}.")
+    if not -batch <= sequence < batch:
+        raise InvalidInputError(f"sequence must be below {batch}, not {sequence}.")
+    parts = [_components(view, sequence, head, position) for head in chosen]
+    low = min(kappa[seen].min() for _, kappa, _, seen in parts)
+    high = max(kappa[seen].max() for _, kappa, _, seen in parts)
+    scale = Normalize(low, high if high > low else low + 1)
+    figure, grid = panels(
+        len(chosen), columns=4, panel_height=min(4.2, 9 / min(4, len(chosen)) + 0.75)
+    )
+    for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
+        queries = to_array(view.query_direction[sequence])
+        queries = queries[head] if queries.ndim == 3 else queries
+        strongest = to_array(view.responsibilities()[sequence, head]).argmax(1)
+        plane, share = _plane(directions[seen])
+        _draw_sphere(axes)
+        _draw_queries(axes, queries @ plane, directions @ plane, strongest)
+        across, up = (directions[seen] @ plane).T
+        axes.scatter(
+            across,
+            up,
+            s=LARGEST_DOT * mixing[seen],
+            c=kappa[seen],
+            cmap=CONCENTRATION,
+            norm=scale,
+            edgecolor=INK,
+            linewidth=0.6,
+            alpha=0.85,
+            zorder=3,
+        )
+        note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
+        heading(axes, f"Head {head}", note, characters=31)
+    bar = figure.colorbar(
+        ScalarMappable(scale, CONCENTRATION), ax=grid, shrink=0.6, pad=0.02, aspect=22
+    )
+    bar.set_label("concentration κ")
+    bar.outline.set_visible(False)
+    figure.supxlabel(KEY, x=0.005, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+@styled
+def attention_experiment(experiment: Experiment) -> Figure:
+    """Draw loss, share diverged and largest logit against the learning rate.
+
+    Lines are medians over seeds, small marks the seeds themselves.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        From :func:`isthmus.attention.experiment.compare_variants`.
+    """
+    figure = new_figure(3.9, gap=0.05)
+    loss, share, logit = figure.subplots(1, 3, sharex=True)
+    rates = experiment.learning_rates
+    for number, variant in enumerate(experiment.variants):
+        colour, marker = SHADES[variant]
+        look = {"color": colour, "marker": marker, "ms": 5, "lw": 1.6, "mec": PAPER, "mew": 0.5}
+        for axes, measure in ((loss, "loss"), (logit, "largest_logit")):
+            middle = [experiment.median(measure, variant, rate) for rate in rates]
+            middle = [value if math.isfinite(value) else math.nan for value in middle]
+            axes.plot(rates, middle, label=variant, zorder=3, **look)
+            each = [
+                (run.learning_rate, getattr(run, measure))
+                for rate in rates
+                for run in experiment.of(variant, rate)
+                if getattr(run, measure) is not None
+            ]
+            axes.plot(*zip(*each, strict=True), marker, color=colour, ms=3, alpha=0.45, mew=0)
+        # Side by side, so that equal shares do not hide each other.
+        shifted = np.array(rates) * 1.12 ** (number - 1)
+        share.plot(shifted, [experiment.fraction_diverged(variant, r) for r in rates], **look)
+    guess = math.log(10)
+    loss.axhline(guess, color=RULE, lw=1, zorder=0)
+    loss.annotate("guessing", (rates[0], guess), xytext=(0, 3), textcoords="offset points",
+                  fontsize=8.5, color=MUTED)  # fmt: skip
+    for axes in (loss, logit):
+        axes.set_yscale("log")
+    for axes in (loss, share, logit):
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+    share.set_ylim(-0.05, 1.05)
+    share.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    loss.legend(frameon=False, fontsize=9, loc="lower right")
+    heading(loss, "Training loss", "At the end.", characters=40, lines=1)
+    heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
+    heading(logit, "Largest attention logit", "In any block, during training.", lines=1)
+    return figure
+
+
+def _components(
+    view: VMFMixture, sequence: int, head: int, position: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Directions (T, D), concentrations, mixing weights and which have any weight, (T,) each."""
+    fields = [
+        to_array(field[sequence, head])
+        for field in (view.mean_direction, view.concentration, view.log_mixing.exp())
+    ]
+    directions = fields[0][position] if fields[0].ndim == 3 else fields[0]
+    kappa, mixing = (field[position] if field.ndim == 2 else field for field in fields[1:])
+    seen = mixing > 0
+    if not seen.any():
+        raise InvalidInputError(f"The query at position {position} sees no key; name another one.")
+    return directions, kappa, mixing, seen
+
+
+def _plane(directions: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """The two axes (D, 2) that hold most of the directions' squared length, and how much."""
+    _, sizes, axes = np.linalg.svd(directions, full_matrices=False)
+    if len(axes) == 1:  # one component only: any other axis will do
+        other = np.zeros_like(axes)
+        other[0, np.abs(axes[0]).argmin()] = 1
+        other -= (other @ axes.T) * axes
+        axes = np.concatenate([axes, other / np.linalg.norm(other)])
+    # Signs of singular vectors are arbitrary: make the larger side positive.
+    plane = axes[:2].T * np.where((directions @ axes[:2].T).sum(0) < 0, -1.0, 1.0)
+    return plane, float((sizes[:2] ** 2).sum() / (sizes**2).sum())
+
+
+def _draw_sphere(axes: Axes) -> None:
+    axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=RULE, lw=1.2, zorder=0))
+    axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
+    axes.set_axis_off()
+
+
+def _draw_queries(
+    axes: Axes, queries: NDArray[Any], components: NDArray[Any], strongest: NDArray[Any]
+) -> None:
+    for place, query in enumerate(queries):
+        ends = np.stack([query, components[strongest[place]]])
+        axes.plot(*ends.T, color=MEMORY, lw=0.7, alpha=0.5, zorder=1)
+    axes.plot(*queries.T, "o", color=MEMORY, ms=3.5, mec=PAPER, mew=0.4, zorder=4)

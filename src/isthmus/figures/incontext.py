@@ -1,0 +1,397 @@
+"""In-context energies: landscapes that sharpen, likelihoods against context size, and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.dynamics.samplers import Langevin
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures.sampling import draw_draws
+from isthmus.figures.style import (
+    CURVE,
+    DEPTH,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    grid_points,
+    heading,
+    new_figure,
+    styled,
+    to_array,
+)
+from isthmus.incontext.evaluation import Evaluation
+from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.priors import Tasks
+from isthmus.incontext.sampling import draw
+from isthmus.validation import as_count, as_points
+
+__all__ = ["context_landscapes", "context_samples", "nll_against_context"]
+
+# Energies are shown from the lowest to so many nats above it; beyond, there is nothing to see.
+DEPTH_IN_NATS = 6.5
+LEVELS = 14
+GREEN, PURPLE, SKY, YELLOW = "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
+# Colour, line, marker and name of each predictor, best first.
+PREDICTORS = {
+    "truth": (INK, "--", "", "true density"),
+    "bayes": (GREEN, "-", "s", "Bayes predictive"),
+    "model": (CURVE, "-", "o", "in-context model"),
+    "em-0.1": (SKY, ":", "D", "EM, regularised 0.1"),
+    "em-0.001": (YELLOW, "-.", "d", "EM, regularised 0.001"),
+    "kde-best": (MEMORY, "-", "^", "KDE, best bandwidth"),
+    "kde-silverman": (PURPLE, "-", "v", "KDE, Silverman"),
+}
+# Beyond the worst of model, Bayes and truth by this share of their range, a value is off the scale.
+HEADROOM = 0.35
+
+
+@styled
+def context_landscapes(
+    model: ICLEBM,
+    tasks: Tasks | Any,
+    contexts: Sequence[int] = (0, 2, 8, 32),
+    *,
+    seed: int = 0,
+    reach: float | None = None,
+    resolution: int = 81,
+) -> Figure:
+    """Draw how energies sharpen as the context grows: the paper's figure.
+
+    A row for each task, a column for each context size, and the true density at the end. What is
+    coloured is -log p, normalised on the drawn square and on one scale per row, dark where it is
+    low. Orange dots are the context.
+
+    Parameters
+    ----------
+    model : ICLEBM
+        With two coordinates.
+    tasks : Tasks, or array (B, n, 2)
+        Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose true
+        density nobody knows and which are revealed from their first point on.
+    contexts : sequence of int
+        Context sizes. Each context is the beginning of the next.
+    seed : int
+        Of the contexts that are drawn from tasks.
+    reach : float, optional
+        Half-width of the drawn square. Default: the model's box, else what holds the points.
+    resolution : int
+        Grid points along each axis.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.priors import prior
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5))
+    >>> tasks = prior("compact").draw(2, torch.Generator().manual_seed(0))
+    >>> figure = context_landscapes(model, tasks, (0, 4), resolution=21)
+    >>> [axes.get_title(loc="left") for axes in figure.axes[:3]]
+    ['n = 0', 'n = 4', 'truth']
+    """
+    sizes = _sizes(contexts)
+    sequences = _sequences(model, tasks, sizes[-1], seed)
+    reach = _reach(model, sequences) if reach is None else reach
+    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
+    rows, columns = len(sequences), len(titles)
+    figure = new_figure(0.35 + rows * 9.4 / columns, gap=0.01)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for row, (sequence, line) in enumerate(zip(sequences, grid, strict=True)):
+        surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
+        if isinstance(tasks, Tasks):
+            surfaces.append(_true_surprise(tasks[row], points))
+        lowest = min(surface.min() for surface in surfaces)
+        levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
+        for axes, surface in zip(line, surfaces, strict=True):
+            clipped = surface.clip(max=levels[-1])
+            filled = axes.contourf(x, y, clipped, levels, cmap=DEPTH.reversed())
+        for axes, size in zip(line, sizes, strict=False):
+            _draw_context(axes, to_array(sequence[:size]))
+        bar = figure.colorbar(filled, ax=line.tolist(), pad=0.01, aspect=14, shrink=0.85)
+        bar.set_label("−log p (nats)" if row == rows // 2 else "")
+        bar.outline.set_visible(False)
+        bar.set_ticks(list(np.arange(np.ceil(lowest), levels[-1], 2)))
+    for axes, title in zip(grid[0], titles, strict=True):
+        axes.set_title(title)
+    _outer_labels(grid, reach)
+    return figure
+
+
+@styled
+def context_samples(
+    model: ICLEBM,
+    tasks: Tasks,
+    context: int = 32,
+    *,
+    draws: int = 300,
+    sampler: Any = None,
+    steps: int = 100,
+    seed: int = 0,
+    reach: float | None = None,
+    resolution: int = 81,
+) -> Figure:
+    """Draw samples of the model, given a context, under samples of the truth.
+
+    A column for each task. Above, the true density and points drawn from it; below, the density
+    that the model makes of the context (orange) and points drawn from that by Langevin dynamics
+    at temperature 1, :func:`isthmus.incontext.sampling.draw`.
+
+    Parameters
+    ----------
+    model : ICLEBM
+        With two coordinates.
+    tasks : Tasks
+    context : int
+        Points in context.
+    draws : int
+        Points drawn from each.
+    sampler : Langevin, MALA or HMC, optional
+        Default: ``Langevin(step_size=0.02)``.
+    steps : int
+        Steps of each chain.
+    seed : int
+    reach : float, optional
+        Half-width of the drawn square. Default: the model's box, else what holds the points.
+    resolution : int
+        Grid points along each axis.
+
+    Returns
+    -------
+    Figure
+    """
+    context = as_count(context, "context", at_least=0)
+    draws = as_count(draws, "draws")
+    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    both = tasks.sample(context + draws, generator)
+    contexts, true = both[:, :context], both[:, context:]
+    _require_plane(model, both)
+    reach = _reach(model, both) if reach is None else reach
+    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    columns = len(contexts)
+    figure = new_figure(1.5 + 2 * 9.2 / max(columns, 3), gap=0.01)
+    grid = figure.subplots(2, columns, squeeze=False, sharex=True, sharey=True)
+    chain = Langevin(step_size=0.02) if sampler is None else sampler
+    for column, (above, below) in enumerate(grid.T):
+        energy = model.condition(contexts[column])
+        drawn = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
+        surfaces = (_true_surprise(tasks[column], points), _surprise(energy, points, reach))
+        lowest = min(surface.min() for surface in surfaces)
+        levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
+        for axes, surface, dots in zip(
+            (above, below), surfaces, (true[column], drawn), strict=True
+        ):
+            axes.contourf(x, y, surface.clip(max=levels[-1]), levels, cmap=DEPTH.reversed())
+            draw_draws(axes, to_array(dots), size=2.6)
+        _draw_context(below, to_array(contexts[column]))
+    heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
+    heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
+    _outer_labels(grid, reach)
+    return figure
+
+
+@styled
+def nll_against_context(evaluation: Evaluation) -> Figure:
+    """Draw the negative log-likelihood against the size of the context, with all references.
+
+    Left, means over tasks with standard errors. Values far above the model's are not drawn to
+    scale: a mark at the upper edge stands for them, with the number. Right, what the model loses
+    to the Bayes predictive, paired over tasks, where the evaluation has it; else its divergence
+    from the true density.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+
+    Returns
+    -------
+    Figure
+    """
+    figure = new_figure(4.6)
+    left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+    sizes = np.array(evaluation.contexts)
+    low, high = _scale(evaluation)
+    beyond: list[tuple[int, float, str]] = []
+    for name in [*PREDICTORS, *(set(evaluation.nll) - set(PREDICTORS))]:
+        if name not in evaluation.nll:
+            continue
+        colour, line, marker, label = PREDICTORS.get(name, (MUTED, "-", ".", name))
+        mean, error = evaluation.mean(name), np.nan_to_num(evaluation.standard_error(name))
+        off = mean > high
+        left.errorbar(
+            sizes,
+            np.where(off, np.nan, mean),
+            None if name == "truth" else np.where(off, 0, error),
+            ls=line,
+            marker=marker,
+            color=colour,
+            label=label,
+            **_weight(name),
+        )
+        beyond += [(size, value, colour) for size, value in zip(sizes[off], mean[off], strict=True)]
+    _draw_beyond(left, beyond)
+    left.set_ylim(low, high)
+    left.set_ylabel("nats")
+    # Beneath the curves, where they are high, and above the truth.
+    left.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 0.11))
+    note = f"Means over {evaluation.tasks} tasks, ± standard error."
+    if beyond:
+        note += " ▲: off the scale, with its value."
+    heading(left, "Negative log-likelihood of fresh points", note, characters=75, lines=1)
+    _draw_loss(right, evaluation)
+    for axes in (left, right):
+        _context_axis(axes, evaluation.contexts)
+    return figure
+
+
+def _draw_loss(axes: Axes, evaluation: Evaluation) -> None:
+    sizes = np.array(evaluation.contexts)
+    if "bayes" in evaluation.nll:
+        mean, error = evaluation.difference("bayes")
+        title, note = "Model above Bayes", "Paired over tasks, ± standard error."
+    else:
+        mean, error = evaluation.kl.mean(1), evaluation.difference("truth")[1]
+        title, note = "Divergence from the truth", "KL(truth, model), ± standard error."
+    axes.axhline(0, color=MUTED, lw=1)
+    axes.errorbar(sizes, mean, np.nan_to_num(error), marker="o", color=CURVE, **_weight("model"))
+    axes.set_ylabel("nats")
+    axes.margins(y=0.15)
+    heading(axes, title, note, characters=45, lines=1)
+
+
+def _weight(name: str) -> dict[str, Any]:
+    own = name == "model"
+    return {
+        "lw": 2.4 if own else 1.4,
+        "ms": 7 if own else 5.5,
+        "mec": PAPER,
+        "mew": 0.6,
+        "elinewidth": 1.2,
+        "zorder": 5 if own else 3,
+    }
+
+
+def _scale(evaluation: Evaluation) -> tuple[float, float]:
+    """Limits that hold model, Bayes predictive and truth, and leave room above."""
+    main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
+    low, high = float(np.nanmin(main)), float(np.nanmax(main))
+    span = max(high - low, 0.1)
+    return low - 0.08 * span, high + HEADROOM * span
+
+
+def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:
+    """Marks at the upper edge, and numbers beneath them, one below the other at each size."""
+    taken: dict[int, int] = {}
+    for size, value, colour in sorted(beyond, key=lambda each: -each[1]):
+        level = taken.get(size, 0)
+        taken[size] = level + 1
+        edge = axes.get_xaxis_transform()
+        if level == 0:
+            axes.plot([size], [0.985], "^", transform=edge, color=MUTED, ms=6, mec=PAPER, mew=0.5)
+        axes.annotate(
+            f"{value:.3g}",
+            (size, 0.985),
+            xycoords=edge,
+            xytext=(0, -15 - 10.5 * level),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            fontweight="bold",
+            color=colour,
+        )
+
+
+def _context_axis(axes: Axes, contexts: Sequence[int]) -> None:
+    """Logarithmic from 1 on, with room for 0."""
+    axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
+    axes.set_xticks(list(contexts), [str(size) for size in contexts])
+    axes.minorticks_off()
+    axes.set_xlim(-0.35, 1.25 * max(contexts) + 0.35)
+    axes.set_xlabel("points in context n")
+
+
+def _sizes(contexts: Sequence[int]) -> list[int]:
+    sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
+    if not sizes:
+        raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
+    return sizes
+
+
+def _sequences(model: ICLEBM, tasks: Any, length: int, seed: int) -> Tensor:
+    """A dataset for each task: (B, length, 2)."""
+    if isinstance(tasks, Tasks):
+        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+        sequences = tasks.sample(length, generator)
+    else:
+        sequences = as_points(tasks, "tasks", dim=model.dim)
+        if sequences.ndim != 3 or sequences.shape[0] == 0:
+            raise ShapeError(
+                f"tasks must be (B, n, 2), a dataset for each row of the figure, not "
+                f"{tuple(sequences.shape)}."
+            )
+        if sequences.shape[1] < length:
+            raise InvalidInputError(
+                f"A context of {length} points was asked for, but the datasets have "
+                f"{sequences.shape[1]}."
+            )
+    _require_plane(model, sequences)
+    return sequences
+
+
+def _require_plane(model: ICLEBM, sequences: Tensor) -> None:
+    if model.dim != 2 or sequences.shape[-1] != 2:
+        raise ShapeError(
+            f"Only planes can be drawn: the model has {model.dim} coordinates and the tasks "
+            f"{sequences.shape[-1]}, not 2."
+        )
+
+
+def _reach(model: ICLEBM, sequences: Tensor) -> float:
+    if model.config.box is not None:
+        return model.config.box
+    return 1.2 * float(sequences.abs().max()) if sequences.numel() else 5.0
+
+
+@torch.no_grad()
+def _surprise(energy: Energy, points: NDArray[Any], reach: float) -> NDArray[Any]:
+    """The -log p of points (R, R, 2), normalised on the square that they fill."""
+    height = to_array(energy.inverse_temperature * energy.energy(points))
+    cell = (2 * reach / (len(points) - 1)) ** 2
+    log_values = -height
+    peak = log_values.max()
+    surprise: NDArray[Any] = height + peak + np.log(np.exp(log_values - peak).sum() * cell)
+    return surprise
+
+
+def _true_surprise(task: Tasks, points: NDArray[Any]) -> NDArray[Any]:
+    flat = torch.from_numpy(points.reshape(1, -1, 2))
+    return -to_array(task.to(torch.float64).log_prob(flat)).reshape(points.shape[:-1])
+
+
+def _draw_context(axes: Axes, context: NDArray[Any]) -> None:
+    """Mark the points in context, smaller the more there are."""
+    size = 5.0 if len(context) <= 8 else 3.6
+    axes.plot(
+        context[:, 0], context[:, 1], "o", color=MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5
+    )
+
+
+def _outer_labels(grid: NDArray[Any], reach: float) -> None:
+    for axes in grid.flat:
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
+        axes.set(xlabel="x₁", ylabel="x₂")
+        axes.label_outer()

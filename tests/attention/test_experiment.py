@@ -1,0 +1,112 @@
+"""The experiment: what it trains, what it calls diverged, and that it can be interrupted."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isthmus.attention import experiment
+from isthmus.attention.experiment import Experiment, compare_variants
+from isthmus.attention.transformer import VARIANTS, PatchTransformer, digit_patches
+from isthmus.errors import InvalidInputError
+
+SMALL = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}
+
+
+def test_patches_are_squares_of_the_pictures():
+    from sklearn.datasets import load_digits
+
+    train, labels, test, _ = digit_patches()
+    assert (len(train), len(test)) == (1438, 359)
+    assert_close(train.mean().item(), 0.0, atol=1e-5, rtol=0)
+    pictures, targets = load_digits(return_X_y=True)
+    first = torch.randperm(1797, generator=torch.Generator().manual_seed(0))[359]
+    picture = torch.from_numpy(pictures[first]).reshape(8, 8).float()
+    assert labels[0] == targets[first]
+    # Patch 6 is in row 1, column 2 of the four by four patches.
+    corner = picture[2:4, 4:6].flatten()
+    scale = (train[0, 6] - train[0, 6, :1]) * (corner[1] - corner[0])
+    assert_close(scale, (corner - corner[:1]) * (train[0, 6, 1] - train[0, 6, 0]))
+
+
+def test_all_variants_start_alike_and_two_of_them_as_one_function():
+    patches = digit_patches()[0][:5]
+    models = {name: PatchTransformer(name, seed=3).double() for name in VARIANTS}
+    outputs = {name: model(patches.double()) for name, model in models.items()}
+    assert_close(outputs["SALN"], outputs["pre-norm"], rtol=0, atol=1e-6)
+    assert not torch.allclose(outputs["QK-norm"], outputs["pre-norm"], atol=1e-3)
+    for model in models.values():
+        assert torch.equal(model.places, models["pre-norm"].places)
+        for view in model.views(patches.double()):
+            assert view.responsibilities().shape == (5, 4, 16, 16)
+    with pytest.raises(InvalidInputError, match="variant"):
+        PatchTransformer("post-norm")
+
+
+def test_the_global_stream_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    PatchTransformer("pre-norm", seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_good_rate_learns_and_an_absurd_one_diverges():
+    found = compare_variants(["SALN"], [0.01, 1e25], seeds=1, steps=60, progress=False)
+    good, bad = found.runs
+    assert not good.diverged
+    assert good.loss < 1.8
+    assert good.test_accuracy > 0.4
+    assert bad.diverged
+    assert found.fraction_diverged("SALN", 1e25) == 1.0
+    assert math.isfinite(bad.largest_logit)
+
+
+def test_a_run_can_be_interrupted_and_goes_on(tmp_path: Path, monkeypatch):
+    path = tmp_path / "runs.json"
+    whole = compare_variants(learning_rates=[0.01], path=tmp_path / "whole.json", **SMALL)
+    real, count = experiment._train, 0
+
+    def stops(*arguments):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(experiment, "_train", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compare_variants(learning_rates=[0.01], path=path, **SMALL)
+    assert len(json.loads(path.read_text())["runs"]) == 2
+    resumed = compare_variants(learning_rates=[0.01], path=path, **SMALL)
+    assert count == 4  # the third again, and none of the others
+    assert resumed == whole == Experiment.load(path)
+    with pytest.raises(InvalidInputError, match="another file"):
+        compare_variants(learning_rates=[0.01], path=path, **{**SMALL, "steps": 11})
+
+
+def test_logits_that_overflow_change_no_maximum():
+    model = PatchTransformer("pre-norm")
+    patches = digit_patches()[0]
+    before = experiment._largest_logit(model, patches)
+    expected = max(
+        float(view.logits().abs().max()) for view in model.views(patches[: experiment.PROBED])
+    )
+    assert before == expected > 0
+    with torch.no_grad():
+        model.places.fill_(torch.inf)
+    assert experiment._largest_logit(model, patches) == 0
+
+
+def test_a_table_has_a_row_for_each_cell_and_says_what_is_missing():
+    run = experiment.Run("SALN", 0.1, 0, 0.5, 0.6, 0.9, False, 12.0, 0.25)
+    lost = experiment.Run("SALN", 0.1, 1, None, None, None, True, 300.0, None)
+    found = Experiment((run, lost, experiment.Run("SALN", 0.1, 2, 0.7, 0.8, 0.8, False, 9.0, 0.5)))
+    lines = str(found).splitlines()
+    assert len(lines) == 3
+    assert lines[2] == "| 0.1 | SALN | 0.7 | 0.8 | 0.900 | 33% | 12 | 0.50 |"
+    with pytest.raises(InvalidInputError, match="no run"):
+        found.of("SALN", 0.2)

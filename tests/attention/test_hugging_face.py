@@ -1,0 +1,194 @@
+"""Blocks of the GPT-2 and Llama kinds, built from configurations, nothing downloaded."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing import assert_close
+
+from isthmus.attention import vmf_view
+from isthmus.errors import DtypeError, ShapeError, UnsupportedOperationError
+
+transformers = pytest.importorskip("transformers")
+
+WIDTH, HEADS, LENGTH, BATCH, VOCABULARY = 16, 4, 6, 2, 11
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.4,
+    "pad_token_id": 0,
+}
+SCALED = {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}
+
+
+def exact_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """The layer's own attention in float64: its eager code rounds weights to float32."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
+    one = torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:2], -1, -1)
+    weights = scaled_dot_product_attention(query, key, one, attention_mask, scale=scaling)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered():
+    transformers.AttentionInterface.register("exact", exact_attention)
+    transformers.AttentionMaskInterface.register("exact", transformers.masking_utils.eager_mask)
+
+
+def build(kind: str, randomize, **changes):
+    config, model = {
+        "gpt2": (transformers.GPT2Config, transformers.GPT2Model),
+        "llama": (transformers.LlamaConfig, transformers.LlamaModel),
+        "mistral": (transformers.MistralConfig, transformers.MistralModel),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2Model),
+    }[kind]
+    if kind == "gpt2":
+        names = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": 2, "n_positions": 32}
+        settings = config(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, **names, **changes)
+    else:
+        settings = config(**SMALL, **changes)
+    settings._attn_implementation = "exact"
+    return randomize(model(settings), scale=0.4)
+
+
+KINDS = {
+    "gpt2": ("gpt2", {}),
+    "gpt2-unscaled": ("gpt2", {"scale_attn_weights": False}),
+    "gpt2-by-layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    "llama": ("llama", {"num_key_value_heads": HEADS}),
+    "llama-grouped": ("llama", {"num_key_value_heads": 2}),
+    "llama-one-key-head": ("llama", {"num_key_value_heads": 1, "attention_bias": True}),
+    "llama-wide-heads": ("llama", {"num_key_value_heads": 2, "head_dim": 8}),
+    "llama-scaled-rope": ("llama", {"num_key_value_heads": 2, "rope_parameters": SCALED}),
+    "mistral": ("mistral", {"num_key_value_heads": 2, "sliding_window": None}),
+    "qwen2": ("qwen2", {"num_key_value_heads": 2}),
+}
+
+
+def blocks_of(model):
+    return model.h if hasattr(model, "h") else model.layers
+
+
+@pytest.fixture(params=KINDS)
+def model(request, randomize):
+    kind, changes = KINDS[request.param]
+    return build(kind, randomize, **changes)
+
+
+def run(model, **arguments):
+    """Hidden states before each block, and each block's own weights."""
+    tokens = torch.randint(
+        1, VOCABULARY, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0)
+    )
+    with torch.no_grad():
+        found = model(tokens, output_hidden_states=True, output_attentions=True, **arguments)
+    return found.hidden_states, found.attentions
+
+
+def test_responsibilities_are_the_attention_weights_of_every_block(model):
+    states, weights = run(model)
+    for block, x, expected in zip(blocks_of(model), states[:-1], weights, strict=True):
+        assert expected.dtype == torch.float64
+        view = vmf_view(block, x, is_causal=True)
+        assert_close(view.responsibilities(), expected, rtol=0, atol=1e-12)
+        assert_close(view.responsibilities().sum(-1).min().item(), 1.0)
+
+
+def test_parts_of_a_block_do_as_well_as_the_block(model):
+    (x, *_), _ = run(model)
+    block = blocks_of(model)[0]
+    parts = (block.ln_1, block.attn) if hasattr(block, "ln_1") else None
+    parts = parts or (block.input_layernorm, block.self_attn)
+    assert_close(
+        vmf_view(*parts, x, is_causal=True).logits(), vmf_view(block, x, is_causal=True).logits()
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama-grouped"])
+def test_padding_and_places_are_those_of_the_model(randomize, kind):
+    name, changes = KINDS[kind]
+    model = build(name, randomize, **changes)
+    seen = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    seen[0, :2] = 0  # padded on the left
+    places = (seen.cumsum(1) - 1).clamp(min=0)
+    states, weights = run(model, attention_mask=seen, position_ids=places)
+    position_ids = None if name == "gpt2" else places
+    view = vmf_view(
+        blocks_of(model)[1],
+        states[1],
+        is_causal=True,
+        key_padding_mask=seen == 0,
+        position_ids=position_ids,
+    )
+    # Queries in the padding see nothing: the model spreads them evenly, here they have zeros.
+    real = seen.bool()[:, None, :, None].expand(-1, HEADS, -1, LENGTH)
+    assert_close(view.responsibilities()[real], weights[1][real], rtol=0, atol=1e-12)
+    assert not view.responsibilities()[~real].any()
+
+
+def test_the_models_own_additive_mask_is_taken(randomize):
+    model = build("llama", randomize, num_key_value_heads=2)
+    states, weights = run(model)
+    lowest = torch.finfo(torch.float64).min
+    mask = torch.full((1, 1, LENGTH, LENGTH), lowest, dtype=torch.float64).triu(1)
+    view = vmf_view(model.layers[0], states[0], mask=mask)
+    assert_close(view.responsibilities(), weights[0], rtol=0, atol=1e-12)
+
+
+def test_eager_weights_agree_to_their_single_precision(randomize):
+    model = build("llama", randomize, num_key_value_heads=2)
+    model.config._attn_implementation = "eager"
+    states, weights = run(model)
+    view = vmf_view(model.layers[0], states[0], is_causal=True)
+    assert_close(view.responsibilities(), weights[0], rtol=0, atol=1e-6)
+
+
+def test_rotary_positions_give_each_query_a_mixture_of_its_own(randomize):
+    model = build("llama", randomize, num_key_value_heads=2)
+    x = run(model)[0][0]
+    view = vmf_view(model.layers[0], x, is_causal=True)
+    per_query = (BATCH, HEADS, LENGTH, LENGTH)
+    assert view.concentration.shape == view.log_mixing.shape == view.log_weight.shape == per_query
+    assert view.mean_direction.shape == (*per_query, WIDTH)
+    assert view.sphere_dim == WIDTH
+    length = torch.linalg.vector_norm(view.mean_direction, dim=-1)
+    assert_close(length, torch.ones_like(length))
+    direct = torch.einsum("bsd,bhstd->bhst", view.query_direction, view.mean_direction)
+    direct = view.concentration * direct * view.query_radius[:, None, :, None] + view.log_weight
+    assert_close(torch.softmax(direct + view.mask, -1), view.responsibilities())
+    assert view.sample(5).shape == (5, BATCH, HEADS, LENGTH, WIDTH)
+    assert view.log_prob().shape == (BATCH, HEADS, LENGTH)
+
+
+def test_what_cannot_be_read_is_told(randomize):
+    gpt2 = build("gpt2", randomize, add_cross_attention=True)
+    x = run(gpt2)[0][0]
+    block = gpt2.h[0]
+    with pytest.raises(UnsupportedOperationError, match="cross-attention"):
+        vmf_view(block.ln_cross_attn, block.crossattention, x)
+    with pytest.raises(UnsupportedOperationError, match="Cross-attention"):
+        vmf_view(block, x, key=x)
+    with pytest.raises(UnsupportedOperationError, match="position_ids"):
+        vmf_view(block, x, position_ids=torch.arange(LENGTH)[None])
+    with pytest.raises(UnsupportedOperationError, match="no norm"):
+        vmf_view(block.attn, x)
+    with pytest.raises(ShapeError, match="over 8 coordinates"):
+        vmf_view(torch.nn.LayerNorm(8).double(), block.attn, x[..., :8])
+    llama = build("llama", randomize, num_key_value_heads=2)
+    with pytest.raises(ShapeError, match="position_ids"):
+        vmf_view(llama.layers[0], x, position_ids=torch.arange(LENGTH + 1)[None])
+    with pytest.raises(DtypeError, match="boolean"):
+        vmf_view(llama.layers[0], x, mask=torch.ones(LENGTH, LENGTH, dtype=torch.long))
+    bert = transformers.BertLayer(transformers.BertConfig(hidden_size=WIDTH, num_attention_heads=4))
+    with pytest.raises(UnsupportedOperationError, match="BertLayer.*Supported blocks"):
+        vmf_view(bert, x)
+    config = transformers.Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=4)
+    qwen3 = transformers.Qwen3Model(config).double().layers[0]
+    with pytest.raises(UnsupportedOperationError, match="Qwen3DecoderLayer.*Supported"):
+        vmf_view(qwen3, x)
+    with pytest.raises(UnsupportedOperationError, match="Qwen3Attention.*Supported"):
+        vmf_view(torch.nn.RMSNorm(WIDTH).double(), qwen3.self_attn, x)

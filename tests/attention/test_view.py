@@ -1,0 +1,254 @@
+"""The mixture's posterior is the layer's own attention, for every kind of torch layer."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from isthmus.attention import VMFMixture, vmf_view
+
+DOUBLE = torch.float64
+WIDTH, HEADS, LENGTH, BATCH = 12, 3, 7, 2
+
+
+def own_weights(norm, attention, x, **masks):
+    """What nn.MultiheadAttention itself says. (B, H, S, T)."""
+    y = norm(x)
+    return attention(y, y, y, need_weights=True, average_attn_weights=False, **masks)[1]
+
+
+def assert_equal(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def masks(kind: str):
+    """Arguments for the layer, and for the view."""
+    generator = torch.Generator().manual_seed(5)
+    hidden = torch.rand(LENGTH, LENGTH, generator=generator) < 0.4
+    hidden.fill_diagonal_(False)
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[0, -2:] = True
+    added = torch.randn(LENGTH, LENGTH, generator=generator, dtype=DOUBLE)
+    each = torch.randn(BATCH * HEADS, LENGTH, LENGTH, generator=generator, dtype=DOUBLE)
+    minus = torch.zeros(BATCH, LENGTH, dtype=DOUBLE).masked_fill(padding, -torch.inf)
+    return {
+        "none": ({}, {}),
+        "boolean": ({"attn_mask": hidden}, {"mask": hidden}),
+        "additive": ({"attn_mask": added}, {"mask": added}),
+        "per-head": ({"attn_mask": each}, {"mask": each}),
+        "four-axes": ({"attn_mask": each}, {"mask": each.unflatten(0, (BATCH, HEADS))}),
+        "causal": ({"attn_mask": causal}, {"is_causal": True}),
+        "padding": ({"key_padding_mask": padding}, {"key_padding_mask": padding}),
+        "additive-padding": (
+            {"key_padding_mask": minus, "attn_mask": added},
+            {"key_padding_mask": minus, "mask": added},
+        ),
+        "all": (
+            {"attn_mask": hidden | causal, "key_padding_mask": padding},
+            {"mask": hidden, "is_causal": True, "key_padding_mask": padding},
+        ),
+    }[kind]
+
+
+MASKS = [
+    "none",
+    "boolean",
+    "additive",
+    "per-head",
+    "four-axes",
+    "causal",
+    "padding",
+    "additive-padding",
+    "all",
+]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", MASKS)
+def test_responsibilities_are_attention_weights(make_norm, randomize, draw, bias, kind):
+    norm = make_norm(WIDTH)
+    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
+    x = draw(BATCH, LENGTH, WIDTH)
+    theirs, ours = masks(kind)
+    view = vmf_view(norm, attention, x, **ours)
+    assert isinstance(view, VMFMixture)
+    assert_equal(view.responsibilities(), own_weights(norm, attention, x, **theirs))
+
+
+OPTIONS = {
+    "value-width": {"vdim": 5},
+    "extra-key": {"add_bias_kv": True},
+    "zero-key": {"add_zero_attn": True},
+    "both-extra-keys": {"add_bias_kv": True, "add_zero_attn": True},
+    "one-head": {"num_heads": 1},
+    "heads-of-one": {"num_heads": WIDTH},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("kind", ["none", "boolean", "causal", "padding"])
+def test_every_setting_of_multihead_attention(randomize, draw, option, kind):
+    settings = {"num_heads": HEADS, **OPTIONS[option]}
+    attention = randomize(nn.MultiheadAttention(WIDTH, batch_first=True, **settings), 3)
+    norm = randomize(nn.LayerNorm(WIDTH))
+    x = draw(BATCH, LENGTH, WIDTH)
+    theirs, ours = masks(kind)
+    y = norm(x)
+    value = draw(BATCH, LENGTH, attention.vdim)
+    _, weights = attention(y, y, value, average_attn_weights=False, **theirs)
+    assert_equal(vmf_view(norm, attention, x, **ours).responsibilities(), weights)
+
+
+@pytest.mark.parametrize("kdim", [5, WIDTH])
+def test_cross_attention_takes_its_keys_from_elsewhere(randomize, draw, kdim):
+    attention = nn.MultiheadAttention(WIDTH, HEADS, kdim=kdim, batch_first=True)
+    attention, norm = randomize(attention, 3), randomize(nn.LayerNorm(WIDTH))
+    x, memory = draw(BATCH, LENGTH, WIDTH), draw(BATCH, 4, kdim, seed=2)
+    value = draw(BATCH, 4, WIDTH)
+    _, weights = attention(norm(x), memory, value, average_attn_weights=False)
+    assert_equal(vmf_view(norm, attention, x, key=memory).responsibilities(), weights)
+
+
+def test_layouts_of_the_layer_are_followed(randomize, draw):
+    norm, x = randomize(nn.LayerNorm(WIDTH)), draw(BATCH, LENGTH, WIDTH)
+    first = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    last = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=False), 3)
+    expected = own_weights(norm, first, x)
+    assert_equal(vmf_view(norm, last, x.transpose(0, 1)).responsibilities(), expected)
+    assert_equal(vmf_view(norm, first, x[0]).responsibilities(), expected[:1])
+    assert_equal(vmf_view(norm, last, x[0].numpy()).responsibilities(), expected[:1])
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+def test_a_whole_block_can_be_passed(randomize, draw, kind):
+    block = randomize(kind(WIDTH, HEADS, 16, norm_first=True, batch_first=True))
+    x = draw(BATCH, LENGTH, WIDTH)
+    expected = own_weights(block.norm1, block.self_attn, x)
+    for view in (
+        vmf_view(block, x),
+        vmf_view(block, x=x),
+        vmf_view(block.norm1, block.self_attn, x),
+    ):
+        assert_equal(view.responsibilities(), expected)
+
+
+def test_fields_have_the_shapes_and_meanings_of_the_docstring(randomize, draw):
+    norm = randomize(nn.LayerNorm(WIDTH))
+    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    x = draw(BATCH, LENGTH, WIDTH)
+    view = vmf_view(norm, attention, x)
+    per_key = (BATCH, HEADS, LENGTH)
+    assert view.concentration.shape == view.log_weight.shape == view.log_mixing.shape == per_key
+    assert view.mean_direction.shape == (*per_key, WIDTH)
+    assert view.query_direction.shape == (BATCH, LENGTH, WIDTH)
+    for unit in (view.mean_direction, view.query_direction):
+        assert_close(torch.linalg.vector_norm(unit, dim=-1), torch.ones(unit.shape[:-1]).double())
+        assert unit.sum(-1).abs().max() < 1e-12
+    assert view.sphere_dim == WIDTH - 1
+    assert_close(view.log_mixing.exp().sum(-1), torch.ones(BATCH, HEADS, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+def test_components_follow_the_corrected_theorem(randomize, draw, kind):
+    """E18 and E19, written out by hand for one head and one key at a time."""
+    norm = randomize(kind(WIDTH))
+    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    x = draw(1, LENGTH, WIDTH)
+    view = vmf_view(norm, attention, x)
+    shift = norm.bias if kind is nn.LayerNorm else torch.zeros(WIDTH, dtype=DOUBLE)
+    width = WIDTH // HEADS
+    query_weight, key_weight, _ = attention.in_proj_weight.chunk(3)
+    query_bias, key_bias, _ = attention.in_proj_bias.chunk(3)
+    for head in range(HEADS):
+        rows = slice(head * width, (head + 1) * width)
+        for i in range(LENGTH):
+            key = key_weight[rows] @ norm(x)[0, i] + key_bias[rows]
+            effective = norm.weight * (query_weight[rows].T @ key) / math.sqrt(width)
+            if kind is nn.LayerNorm:
+                effective = effective - effective.mean()
+            kappa = math.sqrt(WIDTH) * torch.linalg.vector_norm(effective)
+            log_weight = key @ (query_weight[rows] @ shift + query_bias[rows]) / math.sqrt(width)
+            assert_close(view.concentration[0, head, i], kappa)
+            assert_close(
+                view.mean_direction[0, head, i], effective / torch.linalg.vector_norm(effective)
+            )
+            assert_close(view.log_weight[0, head, i], log_weight)
+
+
+@pytest.mark.parametrize(("kind", "dim"), [(nn.LayerNorm, 8), (nn.RMSNorm, 64)])
+def test_queries_have_length_root_d_but_for_epsilon(draw, kind, dim):
+    x = draw(1, 4, dim)
+    attention = nn.MultiheadAttention(dim, 2, batch_first=True).double()
+    view = vmf_view(kind(dim, eps=0.1).double(), attention, x)
+    variance = x.var(-1, correction=0) if kind is nn.LayerNorm else x.square().mean(-1)
+    assert_close(view.query_radius, (variance / (variance + 0.1)).sqrt())
+    exact = vmf_view(kind(dim, eps=0.0).double(), attention, x)
+    assert_close(exact.query_radius, torch.ones(1, 4, dtype=DOUBLE))
+    standardized = kind(dim, eps=0.0, elementwise_affine=False)(x)
+    assert_close(standardized, math.sqrt(dim) * exact.query_direction)
+
+
+def test_both_weights_give_the_posterior(randomize, draw):
+    """Unnormalised weights with bare exponentials, or mixing ones with whole densities (E20)."""
+    norm = randomize(nn.LayerNorm(WIDTH, eps=0.0))
+    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    x = draw(BATCH, LENGTH, WIDTH)
+    view = vmf_view(norm, attention, x)
+    from isthmus.special import log_vmf_normalizer
+
+    cosine = torch.einsum("bsd,bhtd->bhst", view.query_direction, view.mean_direction)
+    bare = view.concentration[:, :, None] * cosine
+    constant = log_vmf_normalizer(WIDTH - 1, view.concentration)
+    by_weight = torch.softmax(view.log_weight[:, :, None] + bare, -1)
+    by_mixing = torch.softmax((view.log_mixing + constant)[:, :, None] + bare, -1)
+    expected = own_weights(norm, attention, x)
+    assert_equal(by_weight, expected)
+    assert_equal(by_mixing, expected)
+    assert constant.std() > 0.1  # so the two kinds of weight do differ
+
+
+def test_a_row_that_sees_nothing_has_zeros_and_no_nan(randomize, draw):
+    norm = randomize(nn.LayerNorm(WIDTH))
+    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    x = draw(BATCH, LENGTH, WIDTH)
+    hidden = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    hidden[2] = True
+    view = vmf_view(norm, attention, x, mask=hidden)
+    weights = view.responsibilities()
+    assert not weights[:, :, 2].any()
+    assert_equal(weights[:, :, 3:], own_weights(norm, attention, x, attn_mask=hidden)[:, :, 3:])
+    assert (view.log_mixing[:, :, 2] == -torch.inf).all()
+    assert (view.log_prob()[:, :, 2] == -torch.inf).all()
+    assert (view.log_normalizer()[:, :, 2] == -torch.inf).all()
+    nobody = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    unseen = vmf_view(norm, attention, x, key_padding_mask=nobody)
+    assert not unseen.responsibilities().any()
+    assert (unseen.log_prob() == -torch.inf).all()
+
+
+def test_keys_and_queries_without_a_direction_are_harmless(randomize, draw):
+    norm = nn.LayerNorm(WIDTH).double()
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
+    nn.init.zeros_(attention.in_proj_bias)
+    x = draw(1, LENGTH, WIDTH)
+    x[0, 3] = 2.5  # has no variance: the norm makes it zero, as a key and as a query
+    view = vmf_view(norm, attention, x)
+    assert not view.concentration[:, :, 3].any()
+    assert not view.query_radius[:, 3].any()
+    assert_close(torch.linalg.vector_norm(view.mean_direction, dim=-1)[0, 0, 3].item(), 1.0)
+    assert view.mean_direction.sum(-1).abs().max() < 1e-12
+    assert_equal(view.responsibilities(), own_weights(norm, attention, x))
+    assert view.sample(3).isfinite().all()
+
+
+def test_single_precision_is_kept(randomize, draw):
+    norm, attention = nn.RMSNorm(WIDTH), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    x = draw(BATCH, LENGTH, WIDTH).float()
+    view = vmf_view(norm, attention, x)
+    assert view.responsibilities().dtype == view.log_mixing.dtype == torch.float32
+    assert_close(view.responsibilities(), own_weights(norm, attention, x), rtol=0, atol=1e-6)
+    assert not view.concentration.requires_grad

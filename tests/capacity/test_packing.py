@@ -1,0 +1,68 @@
+"""Patterns that were spread apart, and how many are stored."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from isthmus.capacity import capacity_bound, certify, measured_capacity, spread_on_sphere
+from isthmus.errors import InvalidInputError
+
+
+def smallest_angle(count: int, dim: int) -> float:
+    points = spread_on_sphere(count, dim)
+    assert points.shape == (count, dim)
+    assert_allclose(np.linalg.norm(points, axis=1), 1)
+    products = points @ points.T - 3 * np.eye(count)
+    return float(np.degrees(np.arccos(products.max())))
+
+
+# Regular polygon, tetrahedron, octahedron, icosahedron; Sloane's table for the others.
+@pytest.mark.parametrize(
+    ("count", "dim", "best"),
+    [(5, 2, 72.0), (4, 3, 109.47), (6, 3, 90.0), (12, 3, 63.43), (24, 3, 43.69), (8, 4, 90.0)],
+)
+def test_spread_points_are_nearly_as_far_apart_as_is_known_to_be_possible(
+    count: int, dim: int, best: float
+) -> None:
+    assert best - 1.5 < smallest_angle(count, dim) < best + 0.01
+
+
+def test_four_dimensions_hold_sixty_four_patterns_that_are_spread_and_not_at_random() -> None:
+    points = 2 * np.sqrt(3) * spread_on_sphere(64, 4)
+    assert certify(points).stored.all()
+    rng = np.random.default_rng(0).standard_normal((64, 4))
+    drawn = 2 * np.sqrt(3) * rng / np.linalg.norm(rng, axis=1, keepdims=True)
+    assert certify(drawn).fraction_stored < 0.3
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4])
+def test_spread_patterns_are_stored_beyond_the_packing_bound_and_up_to_the_ceiling(
+    dim: int,
+) -> None:
+    spread = measured_capacity(dim, placement="spread", most=128)
+    assert capacity_bound(dim, kind="packing") <= spread <= capacity_bound(dim, kind="ceiling")
+
+
+def test_what_is_returned_is_stored_and_a_tenth_more_is_not() -> None:
+    count = measured_capacity(3, placement="spread")
+    stored = [
+        certify(2 * np.sqrt(2) * spread_on_sphere(some, 3)).fraction_stored
+        for some in (count, int(1.1 * count) + 1)
+    ]
+    assert stored[0] >= 0.95 > stored[1]
+    assert measured_capacity(3, placement="spread", most=10) == 10
+
+
+def test_equal_seeds_give_equal_points() -> None:
+    assert_array_equal(spread_on_sphere(7, 3, seed=4), spread_on_sphere(7, 3, seed=4))
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="placement"):
+        measured_capacity(3, placement="grid")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="share"):
+        measured_capacity(3, 0.0)
+    with pytest.raises(InvalidInputError, match="dim"):
+        measured_capacity(1)
+    with pytest.raises(InvalidInputError, match="count"):
+        spread_on_sphere(1, 3)

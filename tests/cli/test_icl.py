@@ -1,0 +1,376 @@
+"""`isthmus icl`: train, eval, sample and plot, and one clear line for what cannot be done."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from isthmus.cli.main import main
+from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
+from isthmus.incontext.checkpoint import Checkpoint
+from isthmus.incontext.evaluation import Evaluation
+
+POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small model, untrained."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "points.csv"
+    np.savetxt(path, POINTS, delimiter=",", header="first,second", comments="")
+    return path
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a command that failed; stdout is empty."""
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("isthmus: ")
+    assert streams.err.count("\n") == 1
+    return streams.err
+
+
+@pytest.mark.parametrize("command", ["", "train", "eval", "sample", "plot"])
+def test_help_has_an_example_and_does_not_wait_for_torch(command: str) -> None:
+    arguments = ["icl", *command.split(), "--help"]
+    script = (
+        f"import sys\nfrom isthmus.cli.main import main\n"
+        f"try:\n    main({arguments})\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "sys.exit('imported torch' if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"isthmus icl {command}".strip() in done.stdout
+    if command:
+        assert f"example:\n  isthmus icl {command} " in done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "deep" / "run"
+    assert main(["icl", "train", "--preset", "tiny", "--updates", "4", "--out", str(out)]) == 0
+    return out
+
+
+def test_training_leaves_a_model_and_its_metrics(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert names == {"checkpoint.pt", "metrics.csv", "metrics.jsonl", "model"}
+    assert ICLEBM.from_pretrained(trained / "model").config == preset("tiny").model
+    last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["update"] == 4
+    assert np.isfinite(last["held_out_nll"])
+
+
+def test_training_tells_loss_and_likelihood_and_goes_on_where_it_was(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "model" / "model.safetensors").read_bytes()
+    command = ["icl", "train", "--preset", "tiny", "--updates", "4", "--out", str(trained)]
+    assert main(command) == 0
+    streams = capsys.readouterr()
+    assert streams.out == f"{trained / 'model'}\n"
+    assert streams.err == f"going on after update 4; 4 updates into {trained}\n"
+    assert (trained / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_with_other_settings_is_not_mixed_up(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["icl", "train", "--preset", "tiny", "--updates", "5", "--out", str(trained)]
+    assert main([*command, "--quiet"]) == 2
+    assert "other settings" in one_line(capsys)
+
+
+def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["icl", "train", "--preset", "tiny", "--updates", "2", "--out", str(out)]
+    assert main([*command, "--init", str(model), "--prior", "paper", "--seed", "3"]) == 0
+    err = capsys.readouterr().err
+    assert "update 2 of 2  loss " in err
+    assert "held-out NLL " in err
+    tuned = ICLEBM.from_pretrained(out / "model")
+    assert tuned.config == ICLEBMConfig(layers=1, heads=2, width=8, box=20.0)
+    start = ICLEBM.from_pretrained(model).state_dict()
+    for name, weight in tuned.state_dict().items():
+        torch.testing.assert_close(weight, start[name], atol=0.02, rtol=0)
+    settings = Checkpoint.load(out / "checkpoint.pt").settings
+    assert "Proposal(box=20.0" in settings
+    assert "seed=3" in settings
+
+
+def test_quiet_training_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    command = ["icl", "train", "--preset", "tiny", "--updates", "1", "--out", str(out)]
+    assert main([*command, "--quiet"]) == 0
+    assert capsys.readouterr() == (f"{out / 'model'}\n", "")
+
+
+def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isthmus.incontext.train", interrupted)
+    assert main(["icl", "train", "--out", str(tmp_path), "--quiet"]) == 130
+    assert "the same command goes on" in one_line(capsys)
+
+
+def test_a_table_of_likelihoods(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
+    command += ["--contexts", "0,3", "--references", "kde-best,em-0.1", "--seed", "1"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "2 tasks, 4 held-out points each, seed 1" in out
+    for name in ("model", "truth", "kde-best", "em-0.1"):
+        assert f"\n{name} " in out
+    assert "bayes" not in out
+
+
+def test_an_evaluation_as_json_can_be_read_back(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
+    command += ["--contexts", "0,2", "--prior", "rings"]
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "found.json"
+    assert main([*command, "-o", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert json.loads(path.read_text()) == json.loads(printed)
+    assert Evaluation.from_json(path).contexts == (0, 2)
+
+
+def test_samples_are_a_table_and_the_same_for_the_same_seed(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["icl", "sample", "--model", str(model), "--context", str(data), "-n", "6"]
+    command += ["--steps", "5"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    drawn = np.genfromtxt(io.StringIO(printed.out), delimiter=",", names=True)
+    assert drawn.dtype.names == ("x1", "x2")
+    assert len(drawn) == 6
+    path = tmp_path / "drawn.csv"
+    assert main([*command, "-o", str(path)]) == 0
+    assert path.read_text() == printed.out
+    capsys.readouterr()
+    assert main([*command, "--seed", "1", "--sampler", "langevin"]) == 0
+    assert capsys.readouterr().out != printed.out
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".tsv"])
+def test_the_same_points_from_another_kind_of_file(
+    suffix: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / f"points{suffix}"
+    if suffix == ".npy":
+        np.save(other, POINTS)
+    else:
+        np.savetxt(other, POINTS, delimiter="\t")
+    printed = []
+    for path in (data, other):
+        command = ["icl", "sample", "--model", str(model), "-n", "3", "--steps", "2"]
+        assert main([*command, "--context", str(path)]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_points_outside_the_box_are_worth_a_word(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "far.csv"
+    path.write_text("100,0\n0,0\n")
+    command = ["icl", "sample", "--model", str(model), "--context", str(path), "-n", "2"]
+    assert main([*command, "--steps", "2"]) == 0
+    assert "1 of 2 points lie outside" in capsys.readouterr().err
+
+
+def test_pictures_of_a_prior_and_of_ones_own_data(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "landscapes.png"
+    command = ["icl", "plot", "--model", str(model), "-o", str(path)]
+    assert main([*command, "--prior", "moons", "--tasks", "1", "--contexts", "0,2"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    first = imread(path)
+    assert main([*command, "--context", str(data)]) == 0
+    assert imread(path).shape[1] == first.shape[1] == 1600
+
+
+BAD_DATA = {
+    "text.csv": ("1,2\nfar,away\n", "line 2: 'far' is not a number"),
+    "nan.csv": ("x,y\n1,2\n3,nan\n", "line 3: nan is not finite"),
+    "wide.csv": ("1,2,3\n", "3 columns, but the model reads 2"),
+    "narrow.csv": ("x\n1\n", "1 column, but the model reads 2"),
+    "ragged.csv": ("1,2\n3\n", "line 2: 1 values"),
+    "empty.csv": ("", "no rows"),
+    "names.csv": ("x,y\n", "no rows"),
+    "half.npy": ("not an array", "not a readable .npy"),
+    "points.xlsx": ("1,2\n", ".csv, .tsv or .npy"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+@pytest.mark.parametrize("command", ["sample", "plot"])
+def test_data_that_cannot_be_read_are_one_clear_line(
+    command: str, name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, message = BAD_DATA[name]
+    path, out = tmp_path / name, tmp_path / "out.png"
+    path.write_text(content)
+    arguments = ["--context", str(path), "--model", str(model), "-o", str(out)]
+    assert main(["icl", command, *arguments]) == 2
+    assert message in one_line(capsys)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(4), "(n, D)"),
+        (np.array([["a", "b"]]), "(n, D)"),
+        (np.array([[0.0, np.inf]]), "row 0"),
+        (np.array([[0, "x"]], dtype=object), "not a readable .npy"),
+    ],
+)
+def test_arrays_that_are_no_points_are_one_clear_line(
+    array: np.ndarray,
+    message: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "points.npy"
+    np.save(path, array, allow_pickle=True)
+    assert main(["icl", "sample", "--context", str(path), "--model", str(model)]) == 2
+    assert message in one_line(capsys)
+
+
+IMPOSSIBLE = {
+    "no subcommand": ([], "required"),
+    "unknown subcommand": (["swim"], "swim"),
+    "no out": (["train"], "--out"),
+    "unknown preset": (["train", "--preset", "huge", "--out", "{tmp}/run"], "default, paper, tiny"),
+    "unknown prior": (["train", "--prior", "fog", "--out", "{tmp}/run"], "compact"),
+    "no updates": (["train", "--updates", "0", "--out", "{tmp}/run"], "from 1 up"),
+    "a file for a folder": (["train", "--out", "{tmp}/taken"], "is a file"),
+    "unknown init": (["train", "--init", "{tmp}/run/no", "--out", "{tmp}/run"], "cannot be read"),
+    "missing data": (["sample", "--model", "{model}", "--context", "{tmp}/no.csv"], "cannot be"),
+    "no data": (["sample", "--model", "{model}"], "--context"),
+    "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
+    "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
+    "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "'-1'"),
+    "references": (["eval", "--model", "{model}", "--references", "guess"], "bayes"),
+    "not a picture": (["plot", "--model", "{model}", "-o", "{tmp}/a.txt"], ".png"),
+    "two sources": (
+        ["plot", "--context", "a.csv", "--prior", "rings", "-o", "{tmp}/a.png"],
+        "not allowed with",
+    ),
+    "negative seed": (["plot", "--seed", "-1", "-o", "{tmp}/a.png"], "--seed"),
+    "step size": (
+        ["sample", "--model", "{model}", "--context", "{data}", "--step-size", "-1"],
+        "step_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_the_impossible_is_one_clear_line_and_leaves_nothing(
+    case: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("mine")
+    arguments, message = IMPOSSIBLE[case]
+    places = {"tmp": tmp_path, "model": model, "data": data}
+    assert main(["icl", *(argument.format(**places) for argument in arguments)]) == 2
+    assert message in one_line(capsys)
+    assert {path.name for path in tmp_path.iterdir()} == {"points.csv", "taken"}
+
+
+def test_an_unknown_model_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["icl", "eval", "--model", "no-such-model"]) == 2
+    assert "mixtures-2d" in one_line(capsys)
+
+
+def test_the_shipped_model_is_the_default(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["icl", "sample", "--context", str(data), "-n", "200", "--steps", "20"]) == 0
+    drawn = np.loadtxt(io.StringIO(capsys.readouterr().out), delimiter=",", skiprows=1)
+    near = np.linalg.norm(drawn[:, None] - POINTS, axis=-1).min(1) < 1.5
+    assert near.mean() > 0.5
+
+
+@pytest.mark.slow
+def test_tiny_trains_in_under_a_minute_and_learns(tmp_path: Path) -> None:
+    out, began = tmp_path / "run", time.process_time()
+    assert main(["icl", "train", "--preset", "tiny", "--out", str(out), "--quiet"]) == 0
+    assert time.process_time() - began < 60
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    nll = [row["held_out_nll"] for row in rows if "held_out_nll" in row]
+    # 3.84 is the entropy of a point of the prior: what a model blind to its context could reach.
+    assert nll[-1] < 3.6
+
+
+def listen_to_control_c() -> None:
+    # A shell starts background jobs, and so what they start, deaf to it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.slow
+def test_control_c_leaves_a_run_that_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny"]
+    command += ["--updates", "60"]
+    models = []
+    for name, stop in (("whole", False), ("stopped", True)):
+        run = [*command, "--out", str(tmp_path / name)]
+        if stop:
+            with subprocess.Popen(
+                run,
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=listen_to_control_c,
+            ) as process:
+                assert process.stderr is not None
+                while "held-out" not in process.stderr.readline():
+                    assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+                assert process.stderr.read().startswith("isthmus: interrupted; the same command")
+            assert process.returncode == 130
+        done = subprocess.run(run, env=environment, check=True, capture_output=True, text=True)
+        assert done.stderr.startswith("going on after update " if stop else "starting")
+        models.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny", "--quiet"]
+    command += ["--updates", "2", "--devices", "2", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "micro_batch=8" in Checkpoint.load(tmp_path / "checkpoint.pt").settings
+    ICLEBM.from_pretrained(tmp_path / "model")

@@ -1,0 +1,46 @@
+"""The in-context parts of `isthmus reproduce`: numbers that JSON can hold, and what they mean."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.cli.parts import incontext
+from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.incontext.priors import prior
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> ICLEBM:
+    """A model without weight: its density is that of the box, whatever the context."""
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=5.5, wall=0.5))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    monkeypatch.setattr(incontext, "pretrained", lambda name: model)
+    monkeypatch.setattr(incontext, "TASKS", 2)
+    monkeypatch.setattr(incontext, "CONTEXTS", (0, 2))
+    return model
+
+
+def test_divergence_is_that_of_a_flat_density(small: ICLEBM) -> None:
+    tasks = prior("compact").draw(50, torch.Generator().manual_seed(0))
+    found = incontext.divergences(small, tasks, seed=1)
+    # Negative entropy by Monte Carlo, minus the flat log-density of a box with soft walls.
+    points = tasks.sample(400, torch.Generator().manual_seed(2))
+    entropy = -float(tasks.log_prob(points).mean())
+    volume = (11 + 0.5 * np.sqrt(2 * np.pi)) ** 2
+    for size in ("0", "2", "8", "32"):
+        assert found[size] == pytest.approx(np.log(volume) - entropy, abs=0.05)
+
+
+def test_sections_hold_numbers_for_every_context_size() -> None:
+    landscapes = incontext.landscapes_in_context(0)
+    assert list(landscapes.numbers["kl_from_truth"]) == ["0", "2", "8", "32"]
+    likelihood = incontext.likelihood_in_context(0)
+    assert list(likelihood.numbers["above_bayes"]) == ["0", "2"]
+    assert likelihood.numbers["nll"]["kde-best"]["0"] is None
+    for section in (landscapes, likelihood):
+        json.dumps(section.numbers, allow_nan=False)
+        assert "nan" not in section.caption

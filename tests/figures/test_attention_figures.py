@@ -1,0 +1,88 @@
+"""Figures of attention show what the mixture and the experiment say."""
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.attention import PreNormAttention, vmf_view
+from isthmus.attention.experiment import Experiment, Run
+from isthmus.errors import InvalidInputError
+from isthmus.figures import attention_experiment, attention_sphere
+from isthmus.figures.files import png_bytes
+
+
+def view(length: int = 6, **options):
+    generator = torch.Generator().manual_seed(0)
+    layer = PreNormAttention(16, 2, batch_first=True)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    return vmf_view(layer, torch.randn(2, length, 16, generator=generator), **options)
+
+
+def test_discs_show_mixing_weight_and_concentration():
+    found = view()
+    figure = attention_sphere(found, sequence=1)
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["Head 0", "Head 1"]
+    discs = figure.axes[1].collections[0]
+    mixing = found.log_mixing[1, 1].exp().numpy()
+    np.testing.assert_allclose(discs.get_sizes() / discs.get_sizes().sum(), mixing, rtol=1e-5)
+    np.testing.assert_allclose(discs.get_array(), found.concentration[1, 1], rtol=1e-6)
+
+
+def test_places_are_the_best_projection_onto_a_plane():
+    found = view()
+    discs = attention_sphere(found, heads=[0]).axes[0].collections[0]
+    directions = found.mean_direction[0, 0].double().numpy()
+    sizes = np.linalg.svd(directions, compute_uv=False)
+    seen = (discs.get_offsets() ** 2).sum()
+    assert seen == pytest.approx((sizes[:2] ** 2).sum(), rel=1e-5)
+    assert ((discs.get_offsets() ** 2).sum(1) <= 1 + 1e-6).all()
+
+
+def test_lines_go_to_the_component_that_a_query_attends_to_most():
+    found = view()
+    axes = attention_sphere(found, heads=[1]).axes[0]
+    places = axes.collections[0].get_offsets()
+    strongest = found.responsibilities()[0, 1].argmax(-1)
+    for line, component in zip(axes.lines[:6], strongest.tolist(), strict=True):
+        np.testing.assert_allclose(line.get_xydata()[1], places[component], atol=1e-6)
+
+
+def test_a_masked_mixture_is_drawn_for_one_position():
+    found = view(is_causal=True)
+    discs = attention_sphere(found, heads=[0], position=2).axes[0].collections[0]
+    assert len(discs.get_offsets()) == 3
+    assert len(attention_sphere(found, heads=[0], position=0).axes[0].collections[0].get_sizes())
+    hidden = torch.ones(6, 6, dtype=torch.bool)
+    hidden[1:] = False
+    with pytest.raises(InvalidInputError, match="sees no key"):
+        attention_sphere(view(mask=hidden), position=0)
+
+
+@pytest.mark.parametrize("options", [{"heads": [2]}, {"heads": []}, {"sequence": 2}])
+def test_what_is_not_there_cannot_be_drawn(options):
+    with pytest.raises(InvalidInputError):
+        attention_sphere(view(), **options)
+
+
+def runs() -> Experiment:
+    return Experiment(
+        tuple(
+            Run(variant, rate, seed, loss, loss, 0.5, rate > 0.5, 10 * rate, 0.1)
+            for variant in ("pre-norm", "SALN")
+            for rate, losses in ((0.1, (0.4, 0.6, 0.5)), (1.0, (2.3, None, None)))
+            for seed, loss in enumerate(losses)
+        )
+    )
+
+
+def test_the_experiment_has_a_line_for_each_variant_in_each_panel():
+    figure = attention_experiment(runs())
+    loss, share, logit = figure.axes
+    assert loss.get_legend_handles_labels()[1] == ["pre-norm", "SALN"]
+    middle = loss.get_legend_handles_labels()[0][0].get_ydata()
+    np.testing.assert_array_equal(middle, [0.5, np.nan])  # an infinite median is not drawn
+    np.testing.assert_array_equal(share.lines[0].get_ydata(), [0, 1])
+    np.testing.assert_allclose(logit.lines[0].get_ydata(), [1, 10])
+    assert png_bytes(figure, dpi=40) == png_bytes(attention_experiment(runs()), dpi=40)

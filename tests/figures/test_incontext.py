@@ -1,0 +1,198 @@
+"""Figures of in-context energies show the contexts, the densities and the numbers given."""
+
+from collections.abc import Callable, Iterator
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures import context_landscapes, context_samples, nll_against_context
+from isthmus.figures.files import png_bytes
+from isthmus.figures.incontext import _surprise
+from isthmus.figures.style import MEMORY, grid_points
+from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.incontext.evaluation import Evaluation
+from isthmus.incontext.priors import MixtureTasks, prior
+from isthmus.incontext.sampling import draw
+
+SIZES = (0, 1, 4, 32)
+
+
+def small(**settings: object) -> ICLEBM:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, **{"box": 5.5, **settings}))
+
+
+def some_tasks(count: int = 2) -> MixtureTasks:
+    return prior("compact").draw(count, torch.Generator().manual_seed(3))
+
+
+def some_evaluation(*without: str) -> Evaluation:
+    rng = np.random.default_rng(0)
+    middle = {
+        "model": [3.8, 3.6, 3.1, 2.4],
+        "truth": [2.2, 2.2, 2.2, 2.2],
+        "bayes": [3.8, 3.5, 3.0, 2.3],
+        "kde-best": [np.nan, 3.9, 3.6, 2.5],
+        "em-0.1": [np.nan, np.nan, 11.0, 2.4],
+        "my-own": [3.9, 3.9, 373.0, 3.9],
+    }
+    nll = {
+        name: np.array(row)[:, None] + 0.05 * rng.normal(size=(4, 6))
+        for name, row in middle.items()
+        if name not in without
+    }
+    kl = nll["model"] - nll["truth"]
+    return Evaluation(
+        prior="a prior",
+        seed=0,
+        points=8,
+        contexts=SIZES,
+        nll=nll,
+        temperature=1.0,
+        tempered=nll["model"],
+        kl=kl,
+        order=np.zeros((4, 0)),
+        descent=np.zeros((4, 0)),
+        normalizer_error=np.zeros((4, 6)),
+        reference_error={},
+    )
+
+
+def draw_landscapes() -> Figure:
+    return context_landscapes(small(), some_tasks(), (0, 2, 6), seed=1, resolution=21)
+
+
+def draw_samples() -> Figure:
+    return context_samples(small(), some_tasks(), 5, draws=12, steps=3, resolution=21)
+
+
+def draw_nll() -> Figure:
+    return nll_against_context(some_evaluation())
+
+
+FIGURES = [draw_landscapes, draw_samples, draw_nll]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_global() -> Iterator[None]:
+    settings = dict(matplotlib.rcParams)
+    yield
+    assert plt.get_fignums() == []
+    assert dict(matplotlib.rcParams) == settings
+
+
+@pytest.mark.parametrize("make", FIGURES)
+def test_every_figure_is_finite_and_the_same_each_time(make: Callable[[], Figure]) -> None:
+    figure = make()
+    for axes in figure.axes:
+        assert np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all()
+    assert png_bytes(figure, dpi=40) == png_bytes(make(), dpi=40)
+
+
+@pytest.mark.parametrize("make", FIGURES)
+def test_nothing_is_drawn_beyond_the_edge_of_the_paper(make: Callable[[], Figure]) -> None:
+    figure = make()
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches() * figure.dpi
+    for axes in figure.axes:
+        for text in [axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]:
+            if text.get_text() and text.get_visible():
+                box = text.get_window_extent()
+                assert min(box.x0, box.y0) >= 0, text
+                assert box.x1 <= width, text
+                assert box.y1 <= height, text
+
+
+def context_dots(figure: Figure) -> list[np.ndarray]:
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_color() == MEMORY]
+    return [line.get_xydata() for line in lines]
+
+
+def test_each_context_is_the_beginning_of_the_next() -> None:
+    figure = draw_landscapes()
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [title for title in titles if title] == ["n = 0", "n = 2", "n = 6", "truth"]
+    dots = context_dots(figure)
+    assert [len(each) for each in dots] == [0, 2, 6] * 2
+    expected = some_tasks().sample(6, torch.Generator().manual_seed(1))
+    for row in range(2):
+        for shown in dots[3 * row : 3 * row + 3]:
+            np.testing.assert_array_equal(shown, expected[row, : len(shown)])
+
+
+def test_what_is_coloured_is_minus_the_log_of_a_density() -> None:
+    energy = small().condition([[1.0, 1.0], [-2.0, 0.5]])
+    points = grid_points(np.full(2, -5.5), np.full(2, 5.5), 45)[2]
+    surprise = _surprise(energy, points, 5.5)
+    assert np.exp(-surprise).sum() * (11 / 44) ** 2 == pytest.approx(1)
+    difference = surprise - energy.energy(points).detach().numpy()
+    np.testing.assert_allclose(difference, difference[0, 0], atol=1e-5)
+
+
+def test_datasets_of_ones_own_have_no_truth_and_models_without_a_box_a_view_of_the_data() -> None:
+    data = 3 * torch.randn(1, 7, 2, generator=torch.Generator().manual_seed(0))
+    figure = context_landscapes(small(box=None), data.numpy(), [0, 7], resolution=11)
+    first, last = figure.axes[:2]
+    assert last.get_title(loc="left") == "n = 7"
+    np.testing.assert_allclose(context_dots(figure)[1], data[0])
+    assert first.get_xlim()[1] == pytest.approx(1.2 * float(data.abs().max()))
+
+
+def test_dots_of_the_model_are_langevin_draws_given_the_context() -> None:
+    figure = draw_samples()
+    both = some_tasks().sample(17, torch.Generator().manual_seed(0))
+    for column in range(2):
+        above, below = figure.axes[column], figure.axes[column + 2]
+        np.testing.assert_allclose(above.lines[0].get_xydata(), both[column, 5:], atol=1e-6)
+        energy = small().condition(both[column, :5])
+        drawn = draw(energy, 12, ist.Langevin(step_size=0.02), seed=1 + column, steps=3)
+        np.testing.assert_allclose(below.lines[0].get_xydata(), drawn, atol=1e-6)
+        np.testing.assert_allclose(below.lines[1].get_xydata(), both[column, :5], atol=1e-6)
+
+
+def curve(axes: matplotlib.axes.Axes, label: str) -> np.ndarray:
+    (line,) = [c.lines[0] for c in axes.containers if c.get_label() == label]
+    return np.asarray(line.get_ydata(), dtype=float)
+
+
+def test_curves_are_the_means_and_what_is_off_the_scale_is_told() -> None:
+    found = some_evaluation()
+    left, right = nll_against_context(found).axes
+    np.testing.assert_allclose(curve(left, "in-context model"), found.mean())
+    np.testing.assert_allclose(curve(left, "KDE, best bandwidth"), found.mean("kde-best"))
+    np.testing.assert_array_equal(np.isnan(curve(left, "my-own")), [0, 0, 1, 0])
+    texts = [text.get_text() for text in left.texts]
+    assert "373" in texts
+    assert "11" in texts
+    assert "off the scale" in texts[-1]
+    assert left.get_ylim()[1] < 5
+    assert [label.get_text() for label in left.get_xticklabels()] == ["0", "1", "4", "32"]
+    np.testing.assert_allclose(
+        right.containers[0].lines[0].get_ydata(), found.difference("bayes")[0]
+    )
+
+
+def test_without_a_bayes_predictive_the_divergence_is_drawn() -> None:
+    found = some_evaluation("bayes", "em-0.1", "my-own")
+    left, right = nll_against_context(found).axes
+    assert "off the scale" not in left.texts[-1].get_text()
+    assert right.get_title(loc="left") == "Divergence from the truth"
+    np.testing.assert_allclose(right.containers[0].lines[0].get_ydata(), found.kl.mean(1))
+
+
+def test_figures_refuse_what_they_cannot_draw() -> None:
+    with pytest.raises(InvalidInputError, match="at least one"):
+        context_landscapes(small(), some_tasks(), ())
+    with pytest.raises(ShapeError, match="Only planes"):
+        context_landscapes(small(dim=3), some_tasks(), (0, 2))
+    with pytest.raises(ShapeError, match="dataset for each row"):
+        context_landscapes(small(), np.zeros((5, 2)), (0, 2))
+    with pytest.raises(InvalidInputError, match="have 5"):
+        context_landscapes(small(), np.zeros((1, 5, 2)), (0, 6))
