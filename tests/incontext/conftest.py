@@ -8,7 +8,7 @@ SHAPES = {
     "positions": {"positions": 12},
     "box": {"box": 1.0, "wall": 3.0},
     "box and positions, 3-D": {"box": 1.0, "wall": 2.0, "positions": 12, "dim": 3},
-    "1-D": {"dim": 1, "feedforward": 10},
+    "1-D, scaled": {"dim": 1, "feedforward": 10, "scale": 3.0},
 }
 
 

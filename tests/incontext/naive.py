@@ -16,7 +16,7 @@ def transformer(model: ICLEBM, tokens: Tensor) -> Tensor:
     batch, length, _ = tokens.shape
     box, wall = model.config.box, model.config.wall
     inside = tokens if box is None else tokens.clamp(-box, box)
-    stream = F.linear(inside, model.embedding.weight, model.embedding.bias)
+    stream = F.linear(inside / model.config.scale, model.embedding.weight, model.embedding.bias)
     if model.position is not None:
         stream = stream + model.position.weight[:length]
     for block in model.blocks:

@@ -147,6 +147,7 @@ def test_too_few_positions_are_said():
         ({"dim": 0}, "dim"),
         ({"layers": 1.5}, "layers"),
         ({"box": -1.0}, "box"),
+        ({"scale": 0.0}, "scale"),
         ({"wall": float("nan")}, "wall"),
     ],
 )

@@ -126,7 +126,7 @@ def compare_variants(
     variants: Iterable[str] = VARIANTS,
     learning_rates: Iterable[float] = LEARNING_RATES,
     *,
-    seeds: int = 3,
+    seeds: int = 5,
     steps: int = 200,
     batch: int = 64,
     width: int = 32,
@@ -153,8 +153,8 @@ def compare_variants(
     --------
     >>> from isthmus.attention.experiment import compare_variants
     >>> found = compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False)
-    >>> found.runs[0].diverged
-    False
+    >>> found.variants, found.learning_rates
+    (['SALN'], [0.01])
     """
     settings = {
         "steps": as_count(steps, "steps", at_least=10),

@@ -89,7 +89,7 @@ def attention_sphere(
     high = max(kappa[seen].max() for _, kappa, _, seen in parts)
     scale = Normalize(low, high if high > low else low + 1)
     figure, grid = panels(
-        len(chosen), columns=4, panel_height=min(4.2, 9 / min(4, len(chosen)) + 0.75)
+        len(chosen), columns=4, panel_height=min(4.2, 9 / min(4, len(chosen)) + 0.95)
     )
     for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
         queries = to_array(view.query_direction[sequence])
@@ -114,7 +114,12 @@ def attention_sphere(
         note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
         heading(axes, f"Head {head}", note, characters=31)
     bar = figure.colorbar(
-        ScalarMappable(scale, CONCENTRATION), ax=grid, shrink=0.6, pad=0.02, aspect=22
+        ScalarMappable(scale, CONCENTRATION),
+        ax=grid,
+        shrink=0.6,
+        pad=0.02,
+        aspect=22,
+        panchor=False,
     )
     bar.set_label("concentration κ")
     bar.outline.set_visible(False)
@@ -203,6 +208,7 @@ def _plane(directions: NDArray[Any]) -> tuple[NDArray[Any], float]:
 def _draw_sphere(axes: Axes) -> None:
     axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=RULE, lw=1.2, zorder=0))
     axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
+    axes.set_anchor("S")  # what height is left over goes to the title
     axes.set_axis_off()
 
 

@@ -26,6 +26,8 @@ class ICLEBMConfig:
     positions : int, optional
         Learn an embedding for each of so many positions, which also bounds the length of a
         context. Default: none, so that a context is (nearly) a set and may have any length.
+    scale : float
+        What points are divided by before they are embedded: about the size of the data.
     box : float, optional
         Half-width of the cube where the data lie. Inside, the transformer alone is the energy;
         outside, it is read at the nearest point of the cube and a quadratic wall is added, so
@@ -45,6 +47,7 @@ class ICLEBMConfig:
     width: int = 128
     feedforward: int | None = None
     positions: int | None = None
+    scale: float = 1.0
     box: float | None = None
     wall: float = 0.5
 
@@ -58,7 +61,7 @@ class ICLEBMConfig:
             raise InvalidInputError(
                 f"width must be a multiple of heads, but {self.width} is not one of {self.heads}."
             )
-        for name in ("box", "wall"):
+        for name in ("scale", "box", "wall"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InvalidInputError(f"{name} must be finite and above zero, not {value!r}.")

@@ -76,7 +76,7 @@ def _one_block(
     slope = model.readout.weight.expand(stream.shape)
     for block, kept in zip(reversed(model.layers), reversed(saved), strict=True):
         slope = _backward(block, slope, kept)
-    gradient = (slope @ model.embedding.weight).view(x.shape)
+    gradient = (slope @ model.embedding.weight).view(x.shape) / model.config.scale
     box, wall = model.config.box, model.config.wall
     if box is not None:
         outside = x.abs() - box

@@ -212,7 +212,8 @@ class ICLEBM(nn.Module):
     def embed(self, x: Tensor, index: Tensor) -> Tensor:
         """Tokens (B, M, D) at index (M,) -> stream (B, M, width)."""
         box = self.config.box
-        stream = self.embedding(x if box is None else x.clamp(-box, box))
+        inside = x if box is None else x.clamp(-box, box)
+        stream = self.embedding(inside / self.config.scale)
         if self.position is None:
             return stream
         if index.numel() and int(index.max()) >= self.position.num_embeddings:
