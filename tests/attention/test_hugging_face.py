@@ -6,7 +6,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
 from isthmus.attention import vmf_view
-from isthmus.errors import DtypeError, ShapeError, UnsupportedOperationError
+from isthmus.errors import (
+    DtypeError,
+    InvalidInputError,
+    ShapeError,
+    UnsupportedOperationError,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -137,6 +142,24 @@ def test_the_models_own_additive_mask_is_taken(randomize):
     mask = torch.full((1, 1, LENGTH, LENGTH), lowest, dtype=torch.float64).triu(1)
     view = vmf_view(model.layers[0], states[0], mask=mask)
     assert_close(view.responsibilities(), weights[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("mistral", {"sliding_window": 3}),
+        ("qwen2", {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}),
+    ],
+)
+def test_a_sliding_window_must_be_in_the_mask(randomize, kind, changes):
+    model = build(kind, randomize, num_key_value_heads=2, **changes)
+    states, weights = run(model)
+    block = model.layers[1]
+    with pytest.raises(InvalidInputError, match="3 keys back"):
+        vmf_view(block, states[1], is_causal=True)
+    ago = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+    view = vmf_view(block, states[1], mask=(ago < 0) | (ago >= 3))
+    assert_close(view.responsibilities(), weights[1], rtol=0, atol=1e-12)
 
 
 def test_eager_weights_agree_to_their_single_precision(randomize):

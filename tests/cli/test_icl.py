@@ -110,13 +110,14 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
     assert "update 2 of 2  loss " in err
     assert "held-out NLL " in err
     tuned = ICLEBM.from_pretrained(out / "model")
-    assert tuned.config == ICLEBMConfig(layers=1, heads=2, width=8, box=20.0)
+    scale = 20.0 / 5.5
+    assert tuned.config == ICLEBMConfig(layers=1, heads=2, width=8, box=20.0, scale=scale)
     start = ICLEBM.from_pretrained(model).state_dict()
     for name, weight in tuned.state_dict().items():
         torch.testing.assert_close(weight, start[name], atol=0.02, rtol=0)
     settings = Checkpoint.load(out / "checkpoint.pt").settings
-    assert "Proposal(box=20.0" in settings
-    assert "seed=3" in settings
+    assert "Proposal(box=20.0" in settings["objective"]
+    assert settings["seed"] == "3"
 
 
 def test_quiet_training_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

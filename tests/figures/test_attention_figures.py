@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.attention import PreNormAttention, vmf_view
+from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
 from isthmus.attention.experiment import Experiment, Run
 from isthmus.errors import InvalidInputError
 from isthmus.figures import attention_experiment, attention_sphere
@@ -58,6 +58,29 @@ def test_a_masked_mixture_is_drawn_for_one_position():
     hidden[1:] = False
     with pytest.raises(InvalidInputError, match="sees no key"):
         attention_sphere(view(mask=hidden), position=0)
+
+
+def test_with_rotary_positions_one_query_is_drawn_with_its_own_components():
+    generator = torch.Generator().manual_seed(0)
+    found = view()
+    shape = (*found.concentration.shape[:2], 6, 6)
+    unit = torch.randn(*shape, 16, generator=generator)
+    unit = torch.nn.functional.normalize(unit, dim=-1)
+    rotary = VMFMixture(
+        torch.rand(shape, generator=generator),
+        unit,
+        torch.randn(shape, generator=generator),
+        found.query_direction,
+        found.query_radius,
+        centred=False,
+    )
+    axes = attention_sphere(rotary, heads=[1], position=4).axes[0]
+    np.testing.assert_allclose(axes.collections[0].get_array(), rotary.concentration[0, 1, 4])
+    (line, dot) = axes.lines
+    strongest = rotary.responsibilities()[0, 1, 4].argmax()
+    place = axes.collections[0].get_offsets()[strongest]
+    np.testing.assert_allclose(line.get_xydata()[1], place, atol=1e-6)
+    assert len(dot.get_xydata()) == 1
 
 
 @pytest.mark.parametrize("options", [{"heads": [2]}, {"heads": []}, {"sequence": 2}])

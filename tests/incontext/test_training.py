@@ -16,6 +16,7 @@ from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset, train
 from isthmus.incontext.held_out import HeldOut
 from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
+from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.training import draw_pass, new_model
 
 SMALL = TrainingSettings(
@@ -278,3 +279,10 @@ def test_presets():
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(InvalidInputError, match=message):
         replace(SMALL, **change)
+
+
+def test_another_prior_moves_the_box_with_it():
+    moved = SMALL.on_prior(GaussianMixtures.paper())
+    assert (moved.model.box, moved.objective.proposal.box) == (20.0, 20.0)
+    assert moved.model.scale == pytest.approx(20 / 5.5)
+    assert SMALL.on_prior(SMALL.prior) == SMALL

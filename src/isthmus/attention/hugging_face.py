@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from isthmus.attention.projections import Heads, split_heads
 from isthmus.errors import ShapeError, UnsupportedOperationError
 
-__all__ = ["hugging_face_heads", "is_hugging_face", "is_rms_norm", "split_block"]
+__all__ = [
+    "hugging_face_heads",
+    "is_hugging_face",
+    "is_rms_norm",
+    "sliding_window",
+    "split_block",
+]
 
 LLAMA_KINDS = ("Llama", "Mistral", "Qwen2")
 ATTENTION = {"GPT2Attention", *(f"{kind}Attention" for kind in LLAMA_KINDS)}
@@ -40,6 +46,16 @@ def split_block(block: object) -> tuple[nn.Module, nn.Module] | None:
     """Return a block's norm and attention, or None if it is not one of these."""
     names = BLOCKS.get(_class_of(block))
     return None if names is None else (getattr(block, names[0]), getattr(block, names[1]))
+
+
+def sliding_window(attention: Any) -> int | None:
+    """How many keys back a query sees in its model, if that is limited."""
+    if not is_hugging_face(attention):
+        return None
+    # Mistral has one for all layers; Qwen2 says for each.
+    owner = attention.config if _class_of(attention) == "MistralAttention" else attention
+    window: int | None = getattr(owner, "sliding_window", None)
+    return window
 
 
 def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:

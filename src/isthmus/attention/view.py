@@ -8,7 +8,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from isthmus.attention.hugging_face import hugging_face_heads, is_hugging_face, split_block
+from isthmus.attention.hugging_face import (
+    hugging_face_heads,
+    is_hugging_face,
+    sliding_window,
+    split_block,
+)
 from isthmus.attention.masks import merge_masks
 from isthmus.attention.mixture import VMFMixture
 from isthmus.attention.norms import SUPPORTED, Norm, read_norm
@@ -133,6 +138,12 @@ def vmf_view(
         raise ShapeError(
             f"The norm is over {parts.dim} coordinates, but the attention takes "
             f"{_query_width(attention)}. Pass the norm that stands in front of it."
+        )
+    window = sliding_window(attention)
+    if window is not None and mask is None and x.shape[1] > window:
+        raise InvalidInputError(
+            f"In its model this layer sees {window} keys back, which is_causal alone does not say. "
+            "Pass the whole mask."
         )
     normed = norm(x)
     source = normed if key is None else _key_source(key, attention, weight)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,10 +84,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     if arguments.json or (target and target.suffix == ".json"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "evaluation.json"
-            evaluation.to_json(path)
-            text = path.read_text()
+        text = evaluation.to_json()
     else:
         text = f"{evaluation}\n"
     _put(text, target)
@@ -152,7 +148,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     if init is not None:
         settings = replace(settings, model=init.config)
     if arguments.prior is not None:
-        settings = _on_prior(settings, _prior(arguments.prior))
+        settings = settings.on_prior(_prior(arguments.prior))
     if init is not None and init.config != settings.model:  # the same weights in another box
         weights = init.state_dict()
         init = ICLEBM(settings.model)
@@ -160,18 +156,6 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     if (settings.batch // settings.pass_size) % arguments.devices:
         settings = replace(settings, micro_batch=settings.batch // arguments.devices or 1)
     return settings, init
-
-
-def _on_prior(settings: TrainingSettings, prior: Prior) -> TrainingSettings:
-    """The settings for another prior: the model's box and the candidates' are then the prior's."""
-    from isthmus.incontext.objectives import ContrastiveDivergence, RankingNCE
-
-    model, objective = settings.model, settings.objective
-    if model.box is not None:
-        model = replace(model, box=prior.box)
-    if prior != settings.prior and isinstance(objective, ContrastiveDivergence | RankingNCE):
-        objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
-    return replace(settings, prior=prior, model=model, objective=objective)
 
 
 def _announce(out: Path, settings: TrainingSettings) -> None:

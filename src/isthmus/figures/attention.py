@@ -94,10 +94,12 @@ def attention_sphere(
     for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
         queries = to_array(view.query_direction[sequence])
         queries = queries[head] if queries.ndim == 3 else queries
-        strongest = to_array(view.responsibilities()[sequence, head]).argmax(1)
+        weights = to_array(view.responsibilities()[sequence, head])
+        if view.concentration.ndim == 4:  # these components are those of one query only
+            queries, weights = queries[[position]], weights[[position]]
         plane, share = _plane(directions[seen])
         _draw_sphere(axes)
-        _draw_queries(axes, queries @ plane, directions @ plane, strongest)
+        _draw_queries(axes, queries @ plane, directions @ plane, weights * seen)
         across, up = (directions[seen] @ plane).T
         axes.scatter(
             across,
@@ -213,9 +215,12 @@ def _draw_sphere(axes: Axes) -> None:
 
 
 def _draw_queries(
-    axes: Axes, queries: NDArray[Any], components: NDArray[Any], strongest: NDArray[Any]
+    axes: Axes, queries: NDArray[Any], components: NDArray[Any], weights: NDArray[Any]
 ) -> None:
-    for place, query in enumerate(queries):
-        ends = np.stack([query, components[strongest[place]]])
+    """Dots, and lines to the strongest of the components. (Q, 2), (T, 2), (Q, T)."""
+    for query, own in zip(queries, weights, strict=True):
+        if not own.any():
+            continue
+        ends = np.stack([query, components[own.argmax()]])
         axes.plot(*ends.T, color=MEMORY, lw=0.7, alpha=0.5, zorder=1)
     axes.plot(*queries.T, "o", color=MEMORY, ms=3.5, mec=PAPER, mew=0.4, zorder=4)

@@ -17,7 +17,7 @@ from isthmus.files import write_atomically
 
 __all__ = ["Checkpoint"]
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Checkpoint:
 
     Attributes
     ----------
-    settings : str
-        The printed form of the settings, to refuse going on with others.
+    settings : dict of str
+        The settings, printed, to refuse going on with others.
     updates : int
         Updates done.
     cpu_seconds : float
@@ -41,7 +41,7 @@ class Checkpoint:
         The metrics so far.
     """
 
-    settings: str
+    settings: dict[str, str]
     updates: int
     cpu_seconds: float
     model: dict[str, Tensor]

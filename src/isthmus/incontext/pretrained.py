@@ -28,7 +28,8 @@ def pretrained(name: str = "mixtures-2d") -> ICLEBM:
     True
     """
     folder = files("isthmus.incontext") / "weights"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    entries = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(entry.name for entry in entries if entry.is_dir())
     if name not in names:
         raise InvalidInputError(f"No model is called {name!r}. Choose from: {', '.join(names)}.")
     with as_file(folder / name) as path:

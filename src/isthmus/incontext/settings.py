@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from isthmus.errors import InvalidInputError
@@ -81,6 +81,20 @@ class TrainingSettings:
     def pass_size(self) -> int:
         """Datasets for each forward and backward pass."""
         return as_count(self.micro_batch or self.batch, "micro_batch")
+
+    def on_prior(self, prior: Prior) -> TrainingSettings:
+        """The same training on another prior.
+
+        The model's box becomes that of the prior and its scale grows with it; so does the box of
+        the candidates, where the objective has a proposal.
+        """
+        model, objective = self.model, self.objective
+        if model.box is not None:
+            scale = model.scale * prior.box / self.prior.box
+            model = replace(model, box=prior.box, scale=scale)
+        if prior != self.prior and isinstance(objective, ContrastiveDivergence | RankingNCE):
+            objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
+        return replace(self, prior=prior, model=model, objective=objective)
 
     def learning_rate_at(self, update: int) -> float:
         """The learning rate of one update, counted from 0."""

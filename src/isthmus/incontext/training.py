@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -216,11 +217,12 @@ def _run(
                 log.rows,
             ).save(folder / "checkpoint.pt")
 
-    with log, progress_bar(settings.updates, "training", options.progress and chief) as report:
+    with log, _bar(settings, options, chief) as report:
         for update in range(start, settings.updates):
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate_at(update)
             loss = _accumulate(fabric, loss_of, settings, update)
+            _require_finite(loss, update + 1)
             if settings.clip is not None:
                 fabric.clip_gradients(
                     loss_of, optimizer, max_norm=settings.clip, error_if_nonfinite=False
@@ -291,15 +293,25 @@ def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, update
     return total
 
 
+def _require_finite(loss: Tensor, done: int) -> None:
+    """Stop before an update that would spoil the weights, and the next checkpoint with them."""
+    if not bool(torch.isfinite(loss)):
+        raise DivergenceError(
+            f"The loss became {float(loss)} at update {done}. Take a smaller learning_rate, clip "
+            "the gradient (clip=1.0), or, with contrastive divergence, a smaller step_size."
+        )
+
+
+def _bar(
+    settings: TrainingSettings, options: _Options, chief: bool
+) -> AbstractContextManager[Callable[[int], None]]:
+    return progress_bar(settings.updates, "training", options.progress if chief else False)
+
+
 def _row(
     done: int, loss: Tensor, fabric: Fabric, settings: TrainingSettings, seconds: float
 ) -> dict[str, float]:
     mean = float(cast(Tensor, fabric.all_reduce(loss, reduce_op="mean")))
-    if not np.isfinite(mean):
-        raise DivergenceError(
-            f"The loss became {mean} at update {done}. Take a smaller learning_rate, clip the "
-            "gradient (clip=1.0), or, with contrastive divergence, a smaller step_size."
-        )
     rate = settings.learning_rate_at(done - 1)
     return {"update": done, "loss": mean, "learning_rate": rate, "cpu_seconds": round(seconds, 2)}
 
@@ -310,19 +322,26 @@ def _find_checkpoint(
     if folder is None or not (folder / "checkpoint.pt").exists():
         return None
     checkpoint = Checkpoint.load(folder / "checkpoint.pt")
-    if checkpoint.settings != _fingerprint(settings, weights):
+    mine = _fingerprint(settings, weights)
+    others = {
+        name: checkpoint.settings.get(name)
+        for name in mine
+        if checkpoint.settings.get(name) != mine[name]
+    }
+    if others:
         raise InvalidInputError(
-            f"{folder} holds a run with other settings:\n  {checkpoint.settings}\nnot\n  "
-            f"{_fingerprint(settings, weights)}\nUse its settings, or another folder."
+            f"{folder} holds a run with other settings: "
+            + ", ".join(f"{name}={value} instead of {mine[name]}" for name, value in others.items())
+            + ". Use its settings, or another folder."
         )
     return checkpoint
 
 
-def _fingerprint(settings: TrainingSettings, weights: dict[str, Tensor] | None) -> str:
-    if weights is None:
-        return repr(settings)
-    total = sum(float(tensor.double().abs().sum()) for tensor in weights.values())
-    return f"{settings!r} from weights {total:.17g}"
+def _fingerprint(settings: TrainingSettings, weights: dict[str, Tensor] | None) -> dict[str, str]:
+    """Everything that decides the outcome of a run, printed."""
+    found = {each.name: repr(getattr(settings, each.name)) for each in fields(settings)}
+    total = sum(float(tensor.double().abs().sum()) for tensor in (weights or {}).values())
+    return {**found, "init": f"weights that add up to {total:.17g}" if weights else "none"}
 
 
 def _states(fabric: Fabric, objective: Objective) -> list[dict[str, Tensor]]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas
@@ -143,9 +144,12 @@ class Evaluation:
         columns |= {f"error_{name}": error.ravel() for name, error in self.reference_error.items()}
         return pandas.DataFrame(columns, index=index).reset_index()
 
-    def to_json(self, path: str | Path) -> None:
-        """Write everything; :meth:`from_json` reads it back."""
-        Path(path).write_text(json.dumps(_plain(asdict(self)), allow_nan=False) + "\n")
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as text, and in a file if one is named; :meth:`from_json` reads it back."""
+        text = json.dumps(_plain(asdict(self)), allow_nan=False) + "\n"
+        if path is not None:
+            write_atomically(path, text)
+        return text
 
     @classmethod
     def from_json(cls, path: str | Path) -> Evaluation:
