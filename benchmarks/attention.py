@@ -35,6 +35,10 @@ def main() -> None:
     else:
         found = compare_variants(seeds=options.seeds, path=options.out)
     print(found)
+    for variant in found.variants[1:]:
+        for measure in ("loss", "test_loss"):
+            lower, pairs = found.pairs_lower(measure, variant, found.variants[0])
+            print(f"{measure} of {variant} below {found.variants[0]}'s: {lower} of {pairs} pairs")
     if options.figure:
         save(attention_experiment(found), options.figure)
 

@@ -65,6 +65,13 @@ def test_a_good_rate_learns_and_an_absurd_one_diverges():
     assert math.isfinite(bad.largest_logit)
 
 
+def test_a_model_that_learns_nothing_counts_as_diverged():
+    run = compare_variants(["pre-norm"], [1e-12], **SMALL).runs[0]
+    assert run.diverged
+    assert run.loss > 0.95 * math.log(10)
+    assert run.test_accuracy is not None
+
+
 def test_a_run_can_be_interrupted_and_goes_on(tmp_path: Path, monkeypatch):
     path = tmp_path / "runs.json"
     whole = compare_variants(learning_rates=[0.01], path=tmp_path / "whole.json", **SMALL)
@@ -110,3 +117,14 @@ def test_a_table_has_a_row_for_each_cell_and_says_what_is_missing():
     assert lines[2] == "| 0.1 | SALN | 0.7 | 0.8 | 0.900 | 33% | 12 | 0.50 |"
     with pytest.raises(InvalidInputError, match="no run"):
         found.of("SALN", 0.2)
+
+
+def test_pairs_are_of_equal_rate_and_seed_and_the_lost_are_the_largest():
+    def run(variant, seed, loss, rate=0.1):
+        return experiment.Run(variant, rate, seed, loss, loss, 0.5, False, 1.0, 0.1)
+
+    first = [run("pre-norm", 0, 0.5), run("pre-norm", 1, 0.5), run("pre-norm", 2, None)]
+    second = [run("SALN", 0, 0.4), run("SALN", 1, None), run("SALN", 2, 0.9), run("SALN", 3, 0.1)]
+    found = Experiment((*first, *second))
+    assert found.pairs_lower("loss", "SALN", "pre-norm") == (2, 3)
+    assert found.pairs_lower("loss", "pre-norm", "SALN") == (1, 3)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from isthmus.attention import PreNormAttention, SALNAttention, vmf_view
@@ -115,6 +116,17 @@ def test_the_fast_path_runs_on_scaled_dot_product_attention(monkeypatch, draw, k
     assert not calls
     layer(x, x, x, need_weights=False, is_causal=True)
     assert [call["is_causal"] for call in calls] == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_fast_path_can_use_the_fused_kernel(draw, kind, is_causal):
+    layer = kind(WIDTH, HEADS, batch_first=True).double()
+    x = draw(BATCH, LENGTH, WIDTH)
+    expected, _ = layer(x, x, x, is_causal=is_causal)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # no other one may be used
+        fused, _ = layer(x, x, x, need_weights=False, is_causal=is_causal)
+    assert_close(fused, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -91,7 +91,20 @@ class Experiment:
     def median(self, measure: str, variant: str, learning_rate: float) -> float:
         """Over seeds; a value that is not finite counts as infinite."""
         values = [getattr(run, measure) for run in self.of(variant, learning_rate)]
-        return statistics.median(math.inf if value is None else value for value in values)
+        return statistics.median(map(_or_infinite, values))
+
+    def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
+        """Pairs of equal rate and seed in which a variant's measure is lower, and all pairs."""
+        values = {
+            (run.variant, run.learning_rate, run.seed): _or_infinite(getattr(run, measure))
+            for run in self.runs
+        }
+        pairs = [
+            (value, values[against, rate, seed])
+            for (name, rate, seed), value in values.items()
+            if name == variant and (against, rate, seed) in values
+        ]
+        return sum(ours < theirs for ours, theirs in pairs), len(pairs)
 
     def __str__(self) -> str:
         lines = [
@@ -264,6 +277,10 @@ def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
 def _entanglement(model: PatchTransformer, patches: Tensor) -> float:
     found = [entanglement(view).correlation.abs() for view in model.views(patches[:PROBED])]
     return float(torch.cat(found).nanmean())
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _rounded(value: float) -> float | None:

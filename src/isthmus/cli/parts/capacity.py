@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from isthmus.capacity import basins, capacity_bound, certify, sweep
+from isthmus.capacity import basins, capacity_bound, measured_capacity, sweep
+from isthmus.capacity.packing import Placement
 from isthmus.figures import Section, basins_merging, capacity_bounds, retrieval_sweep
 
 __all__ = ["bounds_on_capacity", "merging_of_basins", "retrieval_against_numbers"]
@@ -15,8 +14,12 @@ LINE = [[-4.0], [-2.6], [-2.0], [0.6], [1.7], [4.0]]
 SIGMAS = (0.25, 0.8)
 DIMS, COUNTS, DRAWS = (2, 3, 5, 9), (4, 12, 36, 100, 300), 4
 KINDS = ("claimed", "ceiling", "certified", "packing")
-MEASURED_DIMS = (2, 3, 4, 5)
-MOST = 512
+MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
+    ("random", 0.5, (2, 3, 4)),
+    ("random", 0.95, (2, 3, 4)),
+    ("spread", 0.95, (2, 3)),
+)
+MOST = 256
 
 
 def merging_of_basins(seed: int) -> Section:
@@ -60,12 +63,12 @@ def retrieval_against_numbers(seed: int) -> Section:
 
 
 def bounds_on_capacity(seed: int) -> Section:
-    """Draw all bounds, and how many random patterns a certificate finds stored."""
+    """Draw all bounds, and how many patterns are found stored, random or spread."""
     measured = {
-        f"random patterns, {share:.0%} stored": {
-            dim: stored_count(dim, share, seed) for dim in MEASURED_DIMS
+        f"{placement} patterns, {share:.0%} stored": {
+            dim: measured_capacity(dim, share, placement, seed=seed, most=MOST) for dim in dims
         }
-        for share in (0.5, 0.95)
+        for placement, share, dims in MEASURED
     }
     dims = [*range(2, 41)]
     numbers = {
@@ -84,21 +87,8 @@ def bounds_on_capacity(seed: int) -> Section:
     caption = (
         "How many patterns fit on a sphere of radius 2 sigma sqrt(D - 1). The paper's 4^(D-1) "
         "lies above what any arrangement can hold from D = 8 on. Random coding with this "
-        "package's certificate proves a lower bound that grows as fast as the ceiling. Dots: the "
-        "largest number of random patterns of which that share is stored, by bisection over one "
-        "draw."
+        "package's certificate proves a lower bound that grows as fast as the ceiling. Marks: "
+        "the largest numbers of which that share is stored, by bisection: patterns drawn at "
+        "random, and patterns that repel each other until they are spread."
     )
     return Section("How much fits", caption, capacity_bounds(dims, measured), numbers)
-
-
-def stored_count(dim: int, share: float, seed: int) -> int:
-    """Return the largest number of random patterns of which `share` is stored, to some 10 %."""
-    rng = np.random.default_rng(seed)
-    points = rng.standard_normal((MOST, dim))
-    points *= 2 * math.sqrt(dim - 1) / np.linalg.norm(points, axis=1, keepdims=True)
-    low, high = 1, MOST
-    while high > 1.1 * low + 1:
-        count = (low + high) // 2 if high < 2 * low else math.isqrt(low * high)
-        stored = certify(points[:count], iterate="undecided", tol=1e-4, max_steps=300)
-        low, high = (count, high) if stored.fraction_stored >= share else (low, count)
-    return low
