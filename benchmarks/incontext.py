@@ -72,16 +72,21 @@ def one_step(kind: str) -> None:
             return langevin(model, x, start, OBJECTIVE.sampler, generator)
         return OBJECTIVE.sampler.run(model, x, start, generator)
 
+    def descend(negative: Tensor) -> None:
+        model.zero_grad()
+        if kind == "naive":
+            total = loss(model, x, negative, OBJECTIVE.regularization)
+        else:
+            real, fake = model.real_and_branch_energy(x, negative)
+            penalty = real.square().mean() + fake.square().mean()
+            total = real.mean() - fake.mean() + OBJECTIVE.regularization * penalty
+        total.backward()
+
+    descend(start)  # so that memory is at hand, as it is in the middle of training
     clock = time.process_time()
     negative = sample()
     sampled = time.process_time() - clock
-    if kind == "naive":
-        total = loss(model, x, negative, OBJECTIVE.regularization)
-    else:
-        real, fake = model.real_and_branch_energy(x, negative)
-        penalty = real.square().mean() + fake.square().mean()
-        total = real.mean() - fake.mean() + OBJECTIVE.regularization * penalty
-    total.backward()
+    descend(negative)
     seconds = time.process_time() - clock
     megabytes = (memory_kilobytes("VmHWM") - before) / 1024
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

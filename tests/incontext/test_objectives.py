@@ -115,7 +115,7 @@ def test_chains_of_calibrated_divergence_reach_temperature_one():
     from isthmus.incontext import langevin
 
     def bowl(model, state, cache, index, mask):
-        return None, state.clone()
+        return state.clone()
 
     class Nothing:
         def encode(self, x):
@@ -126,7 +126,7 @@ def test_chains_of_calibrated_divergence_reach_temperature_one():
 
     sampler = BranchLangevin(steps=300, step_size=0.045, noise=0.3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(langevin, "candidate_energy_and_gradient", bowl)
+        patch.setattr(langevin, "candidate_gradient", bowl)
         x = torch.zeros(50, 20, 2, dtype=torch.float64)
         end = sampler.run(
             Nothing(), x, torch.zeros(50, 20, 10, 2, dtype=x.dtype), torch.Generator()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.energy import Energy
 from isthmus.errors import ShapeError
-from isthmus.incontext.gradient import candidate_energy_and_gradient
+from isthmus.incontext.gradient import candidate_gradient
 from isthmus.validation import as_points, is_transforming
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ class ContextEnergy(Energy):
             return super().score(x)
         x = self.as_input(x)
         points = self._rows(x)
-        _, gradient = candidate_energy_and_gradient(
-            self.model, points, self._cache, self._index(points), None
-        )
+        gradient = candidate_gradient(self.model, points, self._cache, self._index(points), None)
         return -gradient.view(x.shape)
 
     def _rows(self, x: Tensor) -> Tensor:

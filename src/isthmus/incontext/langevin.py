@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.incontext.gradient import candidate_energy_and_gradient
+from isthmus.incontext.gradient import candidate_gradient
 from isthmus.incontext.model import ICLEBM
 from isthmus.validation import as_count
 
@@ -81,7 +81,7 @@ class BranchLangevin:
                 state += self.noise * torch.randn(
                     candidates.shape, generator=generator, dtype=x.dtype, device=x.device
                 ).view(state.shape)
-            _, gradient = candidate_energy_and_gradient(model, state, cache, index, mask)
+            gradient = candidate_gradient(model, state, cache, index, mask)
             if self.clip is not None:
                 gradient.clamp_(-self.clip, self.clip)
             state -= self.step_size * gradient
