@@ -44,6 +44,7 @@ _MODULES = (
     "capacity",
     "checks",
     "cluster",
+    "datasets",
     "dynamics",
     "energy",
     "errors",

@@ -2,11 +2,14 @@
 
 __all__ = [
     "CheckFailedError",
+    "DatasetChangedError",
+    "DatasetNotFoundError",
     "DivergenceError",
     "DtypeError",
     "InvalidInputError",
     "IsthmusError",
     "OutsideSupportError",
+    "RunInProgressError",
     "ShapeError",
     "UnknownNormalizerError",
     "UnsupportedOperationError",
@@ -47,3 +50,15 @@ class DivergenceError(IsthmusError, ArithmeticError):
 
 class CheckFailedError(IsthmusError, AssertionError):
     """An energy that broke one of the promises in :func:`isthmus.checks.check_energy`."""
+
+
+class DatasetNotFoundError(IsthmusError, FileNotFoundError):
+    """A dataset that is not on this machine and could not be downloaded."""
+
+
+class DatasetChangedError(IsthmusError, ValueError):
+    """A dataset's file, or a download of it, that is not what it should be."""
+
+
+class RunInProgressError(IsthmusError, RuntimeError):
+    """A study's directory that another run is writing to."""

@@ -1,0 +1,107 @@
+"""Datasets as .npz files: where they lie, and whether they are what they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.datasets.manifest import Entry
+from isthmus.errors import DatasetChangedError
+from isthmus.files import write_atomically
+
+__all__ = ["Arrays", "check_arrays", "directories", "find", "read", "write"]
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def directories(data_home: str | Path | None) -> list[Path]:
+    """Where to look, in this order: the argument alone, or ISTHMUS_DATA and the user's cache."""
+    if data_home is not None:
+        return [Path(data_home).expanduser()]
+    named = os.environ.get("ISTHMUS_DATA")
+    return [*([Path(named).expanduser()] if named else []), _user_cache() / "isthmus" / "data"]
+
+
+def _user_cache() -> Path:
+    if "XDG_CACHE_HOME" in os.environ:
+        return Path(os.environ["XDG_CACHE_HOME"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    return Path.home() / ".cache"
+
+
+def find(name: str, places: list[Path]) -> Path | None:
+    """The first file of that dataset, if there is one."""
+    candidates = (place / f"{name}.npz" for place in places)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read(entry: Entry, path: Path) -> Arrays:
+    """The arrays of a file whose checksum is that of the manifest, or of its own download."""
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found not in (entry.sha256, _noted_checksum(path)):
+        raise DatasetChangedError(
+            f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
+            f"{entry.sha256[:12]}…. It was cut short or altered. Remove it, and load again to "
+            f"have it downloaded from {entry.home}."
+        )
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
+    """Store arrays, all or nothing, with the checksum of the file beside it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    # Typed so that no array can be taken for numpy's own argument, allow_pickle.
+    contents: dict[str, Any] = dict(arrays)
+    np.savez_compressed(buffer, **contents)
+    path = directory / f"{entry.name}.npz"
+    # The checksum first: a run killed in between leaves no file that would not be believed.
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    write_atomically(_note(path), f"{digest}  {path.name}\n")
+    return write_atomically(path, buffer.getvalue())
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _noted_checksum(path: Path) -> str | None:
+    try:
+        return _note(path).read_text().split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def check_arrays(entry: Entry, arrays: Arrays, origin: str) -> None:
+    """Raise unless shape, labels and class sizes are those of the manifest.
+
+    Classes may come in another order, as another source may name them otherwise.
+    """
+    features = {entry.n_features, entry.home.n_features or entry.n_features}
+    X, y = arrays["X"], arrays["y"]
+    wrong = ""
+    if X.ndim != 2 or len(X) != entry.n_samples or X.shape[1] not in features:
+        wanted = " or ".join(f"({entry.n_samples}, {width})" for width in sorted(features))
+        wrong = f"X has shape {X.shape}, not {wanted}"
+    elif y.shape != (entry.n_samples,):
+        wrong = f"y has shape {y.shape}, not ({entry.n_samples},)"
+    elif sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(entry.class_counts):
+        wrong = f"its classes are not the {entry.n_classes} of the known sizes"
+    elif not np.isfinite(X).all():
+        wrong = "X has values that are missing or infinite"
+    if wrong:
+        raise DatasetChangedError(
+            f"{origin} is not the {entry.name} that isthmus knows: {wrong}. Nothing was stored."
+        )

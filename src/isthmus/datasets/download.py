@@ -1,0 +1,156 @@
+"""Datasets from their public homes, brought into the form of the stored files."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.datasets.archives import Arrays
+from isthmus.datasets.manifest import Entry
+
+__all__ = ["download", "labelled"]
+
+REFRESH = 0.2
+
+
+def download(entry: Entry, show: bool | None = None) -> Arrays:
+    """Fetch a dataset from its home.
+
+    Parameters
+    ----------
+    entry : Entry
+        One that has a fetcher or an OpenML number.
+    show : bool, optional
+        Whether to show a progress bar; by default on a terminal only.
+    """
+    with TemporaryDirectory(prefix="isthmus-") as scratch, _progress(entry, scratch, show):
+        bunch = _fetch(entry, scratch)
+    return _arrays(entry, bunch)
+
+
+def _fetch(entry: Entry, scratch: str) -> Any:
+    from sklearn import datasets
+
+    home = entry.home
+    if home.fetcher is None:
+        options = {"as_frame": False, "parser": "liac-arff", "cache": True}
+        return datasets.fetch_openml(data_id=home.openml, data_home=scratch, **options)
+    fetcher = getattr(datasets, home.fetcher)
+    return fetcher() if home.fetcher.startswith("load_") else fetcher(data_home=scratch)
+
+
+def _arrays(entry: Entry, bunch: Any) -> Arrays:
+    home = entry.home
+    table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
+    columns = [str(name) for name in getattr(bunch, "feature_names", None) or []]
+    if target is None:  # the source does not say which column is the label: the last
+        table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
+    if len(columns) != table.shape[1]:
+        columns = []
+    table, columns = _without(table, columns, home.drop)
+    X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
+    X = X[: home.rows] * home.scale
+    labels = np.asarray(target)[: home.rows]
+    if home.scale != 1:
+        X = np.rint(X)
+    if home.target_as_feature:
+        X = np.column_stack([X, labels.astype(float)])
+        columns = [*columns, str((getattr(bunch, "target_names", None) or ["target"])[0])]
+        labels = np.rint(labels.astype(float)).astype(int)
+    known = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
+    return labelled(entry, X, labels, known, columns)
+
+
+def labelled(
+    entry: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
+) -> Arrays:
+    """Arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
+    found, codes = np.unique(np.asarray(y), return_inverse=True)
+    given = class_names is not None and len(class_names) == len(found)
+    words = class_names if given else [_word(value) for value in found]
+    arrays: Arrays = {
+        "X": np.ascontiguousarray(X, dtype=entry.dtype),
+        "y": codes.reshape(-1).astype(np.int64),
+        "class_names": np.array([str(word) for word in words]),
+    }
+    if feature_names is not None and len(feature_names) == np.shape(X)[1]:
+        arrays["feature_names"] = np.array([str(name) for name in feature_names])
+    return arrays
+
+
+def _word(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _without(
+    table: NDArray[Any], columns: list[str], drop: tuple[str, ...]
+) -> tuple[NDArray[Any], list[str]]:
+    kept = [place for place, name in enumerate(columns) if name not in drop]
+    return (table[:, kept], [columns[place] for place in kept]) if columns else (table, columns)
+
+
+def _numbers(
+    table: NDArray[Any], columns: list[str], categories: dict[str, list[str]]
+) -> NDArray[np.float64]:
+    """Numbers, where OpenML's sometimes are the places of written numbers in a list of words."""
+    X = np.asarray(table, dtype=np.float64)
+    for place, name in enumerate(columns):
+        values = [_value(word) for word in categories.get(name) or []]
+        if values and None not in values:
+            X[:, place] = np.array(values, dtype=np.float64)[X[:, place].astype(int)]
+    return X
+
+
+def _value(word: str) -> float | None:
+    truths = {"true": 1.0, "false": 0.0}
+    if word.lower() in truths:
+        return truths[word.lower()]
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
+    """A bar that tells how much has arrived, read off the directory that fetchers write to."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    ended = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{entry.name} from {entry.home}", total=None)
+
+        def watch() -> None:
+            while not ended.wait(REFRESH):
+                bar.update(task, completed=_size(Path(scratch)))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # moved to its place just now
+            continue
+    return total

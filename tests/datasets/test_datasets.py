@@ -1,0 +1,268 @@
+"""Datasets: found, verified, downloaded when missing, and never used when they are wrong."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets as scikit_learn
+
+from isthmus.datasets import describe, load, names, store
+from isthmus.datasets import download as downloading
+from isthmus.datasets.manifest import entry
+from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
+
+DATA = os.environ.get("ISTHMUS_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="ISTHMUS_DATA is not set")
+SMALL = [name for name in names() if entry(name).n_samples < 50_000]
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty user cache, and no other directory."""
+    monkeypatch.delenv("ISTHMUS_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "isthmus" / "data"
+
+
+def fake_openml(bunch: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Scikit-learn's OpenML fetcher, without OpenML; returns which numbers were asked for."""
+    asked = []
+
+    def fetch(data_id: int, data_home: str, **_: object) -> Any:
+        asked.append(data_id)
+        (Path(data_home) / "arrived").write_bytes(b"x" * 1000)
+        if isinstance(bunch, Exception):
+            raise bunch
+        return bunch
+
+    monkeypatch.setattr(scikit_learn, "fetch_openml", fetch)
+    return asked
+
+
+def ecoli_bunch(**changes: Any) -> SimpleNamespace:
+    """Rows of ecoli's shape and class sizes, as OpenML would give them."""
+    labels = np.repeat(
+        ["cp", "im", "imL", "imS", "imU", "om", "omL", "pp"], entry("ecoli").class_counts
+    )
+    rows = np.random.default_rng(0).random((336, 7))
+    fields = {
+        "data": rows,
+        "target": labels.astype(object),
+        "feature_names": list("abcdefg"),
+        "categories": {},
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+@needs_data
+@pytest.mark.parametrize("name", SMALL)
+def test_a_local_file_has_the_shape_and_classes_of_the_manifest(name: str) -> None:
+    found = load(name, leak=True)
+    known = entry(name)
+    assert found.X.shape == (known.n_samples, known.n_features)
+    assert np.bincount(found.y).tolist() == list(known.class_counts)
+    assert len(found.class_names) == known.n_classes
+    assert len(found.feature_names) in (0, known.n_features)
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(names()) - set(SMALL)))
+def test_the_large_files_too(name: str) -> None:
+    test_a_local_file_has_the_shape_and_classes_of_the_manifest(name)
+
+
+@needs_data
+def test_the_column_that_leaks_the_labels_is_left_out_unless_asked_for() -> None:
+    honest, leaked = load("boston_housing"), load("boston_housing", leak=True)
+    assert honest.X.shape == (506, 13)
+    assert len(honest.feature_names) == 13
+    np.testing.assert_array_equal(honest.X, leaked.X[:, :13])
+    assert len(np.unique(np.rint(leaked.X[:, 13]))) == leaked.n_classes == 46
+    assert "leak" in str(honest)
+
+
+@needs_data
+@pytest.mark.parametrize("harm", ["cut", "flip"])
+def test_a_file_that_was_cut_short_or_altered_is_not_used(tmp_path: Path, harm: str) -> None:
+    path = Path(shutil.copy(f"{DATA}/zoo.npz", tmp_path / "zoo.npz"))
+    assert load("zoo", tmp_path).X.shape == (101, 16)
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    if harm == "cut":
+        content = content[:-200]
+    else:
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetChangedError, match=r"zoo\.npz is not .* cut short or altered"):
+        load("zoo", tmp_path)
+
+
+@needs_data
+def test_the_argument_comes_before_the_environment(nowhere: Path, tmp_path: Path) -> None:
+    home = tmp_path / "mine"
+    home.mkdir()
+    shutil.copy(f"{DATA}/zoo.npz", home)
+    assert load("zoo", home).X.shape == (101, 16)
+    os.environ["ISTHMUS_DATA"] = str(home)  # the fixture's monkeypatch takes it away again
+    try:
+        assert load("zoo").X.shape == (101, 16)
+    finally:
+        del os.environ["ISTHMUS_DATA"]
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["iris", "wine", "wisconsin_breast_cancer"])
+def test_what_scikit_learn_bundles_needs_neither_files_nor_a_network(
+    name: str, nowhere: Path
+) -> None:
+    bundled, stored = load(name, download_if_missing=False), load(name, DATA)
+    np.testing.assert_array_equal(bundled.X, stored.X)
+    np.testing.assert_array_equal(bundled.y, stored.y)
+    assert bundled.class_names == stored.class_names
+    assert not nowhere.exists()
+
+
+def test_a_download_is_checked_stored_and_used_the_next_time(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bunch = ecoli_bunch()
+    asked = fake_openml(bunch, monkeypatch)
+    first, second = load("ecoli"), load("ecoli")
+    assert asked == [39]
+    assert sorted(path.name for path in nowhere.iterdir()) == ["ecoli.npz", "ecoli.npz.sha256"]
+    for found in (first, second):
+        np.testing.assert_array_equal(found.X, bunch.data)
+        assert found.class_names[found.y[0]] == "cp"
+        assert found.feature_names == tuple("abcdefg")
+    noted = (nowhere / "ecoli.npz.sha256").read_text().split()[0]
+    assert noted == hashlib.sha256((nowhere / "ecoli.npz").read_bytes()).hexdigest()
+    (nowhere / "ecoli.npz").write_bytes(b"altered")
+    with pytest.raises(DatasetChangedError, match="altered"):
+        load("ecoli")
+
+
+def test_a_bar_tells_how_much_has_arrived(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    fake_openml(ecoli_bunch(), monkeypatch)
+    load("ecoli", progress=True)
+    assert "ecoli from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": np.zeros((335, 7))}, r"X has shape \(335, 7\), not \(336, 7\)"),
+        ({"target": np.repeat(["a", "b"], 168)}, "classes are not the 8"),
+        ({"data": np.full((336, 7), np.nan)}, "missing or infinite"),
+    ],
+)
+def test_a_download_of_something_else_is_refused_and_not_stored(
+    changes: dict[str, Any], message: str, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_openml(ecoli_bunch(**changes), monkeypatch)
+    with pytest.raises(DatasetChangedError, match=message):
+        load("ecoli")
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("name", ["ecoli", "yale_faces"])
+def test_offline_with_nothing_cached_it_says_what_to_put_where(
+    name: str, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_openml(OSError("Temporary failure in name resolution"), monkeypatch)
+    with pytest.raises(DatasetNotFoundError) as caught:
+        load(name)
+    message = str(caught.value)
+    assert f"{name}.npz" in message
+    assert str(nowhere) in message
+    assert str(entry(name).home) in message
+    assert "ISTHMUS_DATA" in message
+    with pytest.raises(DatasetNotFoundError):
+        load(name, download_if_missing=False)
+
+
+def test_what_was_fetched_by_hand_can_be_kept(tmp_path: Path) -> None:
+    rows, labels = np.random.default_rng(0).random((165, 1024)), np.repeat(np.arange(1, 16), 11)
+    assert store("yale_faces", rows, labels, data_home=tmp_path) == tmp_path / "yale_faces.npz"
+    found = load("yale_faces", tmp_path)
+    np.testing.assert_array_equal(found.y, labels - 1)
+    assert found.class_names[0] == "1"
+    with pytest.raises(DatasetChangedError, match=r"X has shape \(164, 1024\)"):
+        store("yale_faces", rows[1:], labels[1:], data_home=tmp_path)
+
+
+def test_boston_gets_its_label_column_back_and_written_numbers_are_read(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = np.repeat(np.arange(5, 51), entry("boston_housing").class_counts) + 0.25
+    rows = np.zeros((506, 13))
+    rows[:, 8] = np.arange(506) % 3
+    columns = [f"c{place}" for place in range(13)]
+    bunch = SimpleNamespace(
+        data=rows,
+        target=prices,
+        feature_names=columns,
+        target_names=["MEDV"],
+        categories={"c8": ["1", "2", "24"]},
+    )
+    fake_openml(bunch, monkeypatch)
+    found = load("boston_housing", leak=True)
+    np.testing.assert_array_equal(found.X[:, 13], prices)
+    np.testing.assert_array_equal(found.X[:3, 8], [1, 2, 24])
+    assert found.feature_names[-1] == "MEDV"
+    assert found.class_names[0] == "5"
+
+
+def test_words_are_dropped_truths_are_numbers_and_a_missing_target_is_the_last_column() -> None:
+    known = entry("zoo")
+    counts = np.repeat(np.arange(7), known.class_counts).astype(float)
+    table = np.column_stack([np.arange(101), np.tile([0, 1], 51)[:101], *[np.ones(101)] * 15])
+    names_ = ["animal", "hair", *[f"c{place}" for place in range(15)], "type"]
+    bunch = SimpleNamespace(
+        data=np.column_stack([table, counts]),
+        target=None,
+        feature_names=names_,
+        categories={"animal": ["bear"] * 101, "hair": ["true", "false"]},
+    )
+    arrays = downloading._arrays(known, bunch)
+    assert arrays["X"].shape == (101, 16)
+    assert arrays["X"][:2, 0].tolist() == [1.0, 0.0]
+    assert np.bincount(arrays["y"]).tolist() == list(known.class_counts)
+
+
+def test_grey_levels_of_olivetti_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    grey = np.random.default_rng(0).integers(0, 243, (400, 4096)).astype(np.float32)
+    bunch = SimpleNamespace(data=grey / 242, target=np.repeat(np.arange(40), 10))
+    monkeypatch.setattr(scikit_learn, "fetch_olivetti_faces", lambda data_home: bunch)
+    np.testing.assert_array_equal(downloading.download(entry("olivetti_faces"))["X"], grey)
+
+
+def test_all_genes_of_the_paper_are_welcome_too(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.repeat(np.arange(14), entry("microarray_gcm").class_counts)
+    bunch = SimpleNamespace(data=np.ones((190, 16063)), target=labels, feature_names=[])
+    fake_openml(bunch, monkeypatch)
+    assert load("microarray_gcm").X.shape == (190, 16063)
+
+
+def test_a_name_that_is_not_known_is_answered_with_those_that_are() -> None:
+    with pytest.raises(InvalidInputError, match="no dataset 'irys'.* iris, "):
+        load("irys")
+
+
+def test_the_description_says_where_the_paper_differs() -> None:
+    text = str(describe())
+    assert len(describe().entries) == 15
+    for words in ("no: 190 x 16063, 14 classes", "no: 100 x 16, 7 classes", "leaked column"):
+        assert words in text
+    assert repr(describe()) == text
