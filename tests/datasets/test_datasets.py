@@ -104,16 +104,15 @@ def test_a_file_that_was_cut_short_or_altered_is_not_used(tmp_path: Path, harm: 
 
 
 @needs_data
-def test_the_argument_comes_before_the_environment(nowhere: Path, tmp_path: Path) -> None:
+def test_files_are_found_by_argument_and_by_environment(
+    nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "mine"
     home.mkdir()
     shutil.copy(f"{DATA}/zoo.npz", home)
     assert load("zoo", home).X.shape == (101, 16)
-    os.environ["ISTHMUS_DATA"] = str(home)  # the fixture's monkeypatch takes it away again
-    try:
-        assert load("zoo").X.shape == (101, 16)
-    finally:
-        del os.environ["ISTHMUS_DATA"]
+    monkeypatch.setenv("ISTHMUS_DATA", str(home))
+    assert load("zoo").X.shape == (101, 16)
 
 
 @needs_data

@@ -50,7 +50,7 @@ def _fetch(entry: Entry, scratch: str) -> Any:
 def _arrays(entry: Entry, bunch: Any) -> Arrays:
     home = entry.home
     table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
-    columns = [str(name) for name in getattr(bunch, "feature_names", None) or []]
+    columns = _names(bunch, "feature_names")
     if target is None:  # the source does not say which column is the label: the last
         table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
     if len(columns) != table.shape[1]:
@@ -63,7 +63,7 @@ def _arrays(entry: Entry, bunch: Any) -> Arrays:
         X = np.rint(X)
     if home.target_as_feature:
         X = np.column_stack([X, labels.astype(float)])
-        columns = [*columns, str((getattr(bunch, "target_names", None) or ["target"])[0])]
+        columns = [*columns, *_names(bunch, "target_names")]
         labels = np.rint(labels.astype(float)).astype(int)
     known = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
     return labelled(entry, X, labels, known, columns)
@@ -84,6 +84,11 @@ def labelled(
     if feature_names is not None and len(feature_names) == np.shape(X)[1]:
         arrays["feature_names"] = np.array([str(name) for name in feature_names])
     return arrays
+
+
+def _names(bunch: Any, field: str) -> list[str]:
+    found = getattr(bunch, field, None)
+    return [] if found is None else [str(name) for name in found]
 
 
 def _word(value: Any) -> str:
