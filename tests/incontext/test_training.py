@@ -286,3 +286,11 @@ def test_another_prior_moves_the_box_with_it():
     assert (moved.model.box, moved.objective.proposal.box) == (20.0, 20.0)
     assert moved.model.scale == pytest.approx(20 / 5.5)
     assert SMALL.on_prior(SMALL.prior) == SMALL
+
+
+@pytest.mark.parametrize("objective", [SMALL.objective, ContrastiveDivergence.calibrated()])
+def test_mixed_precision_trains_on(objective):
+    run = train(replace(SMALL, objective=objective, updates=2), precision="bf16-mixed")
+    exact = train(replace(SMALL, objective=objective, updates=2))
+    assert run.rows[-1]["loss"] == pytest.approx(exact.rows[-1]["loss"], abs=0.1)
+    assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())

@@ -72,6 +72,12 @@ class BranchLangevin:
         self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Move candidates (B, S, C, D) given the real sequences x (B, S, D); a new tensor."""
+        with torch.autocast(x.device.type, enabled=False):  # half precision would spoil the chains
+            return self._run(model, x, candidates, generator)
+
+    def _run(
+        self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
+    ) -> Tensor:
         length, count = candidates.shape[1:3]
         index = torch.arange(length, device=x.device).repeat_interleave(count)
         cache, mask = model.encode(x), model.mask(index, length)

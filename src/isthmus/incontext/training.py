@@ -147,15 +147,20 @@ class _Options:
 
 
 class _Loss(nn.Module):
-    """Model and objective as one module, so that its forward pass is what Fabric distributes."""
+    """Model and objective as one module, so that its forward pass is what Fabric distributes.
 
-    def __init__(self, model: ICLEBM, objective: Objective) -> None:
+    It draws the data itself: Fabric would round them if they were handed in.
+    """
+
+    def __init__(self, model: ICLEBM, settings: TrainingSettings) -> None:
         super().__init__()
         self.model = model
-        self.objective = objective
+        self.settings = settings
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return self.objective(self.model, x, generator)
+    def forward(self, update: int, part: int) -> Tensor:
+        device = self.model.readout.weight.device
+        x, generator = draw_pass(self.settings, update, part, device)
+        return self.settings.objective(self.model, x, generator)
 
 
 def _run_into(fabric: Fabric, run: Callable[[Fabric], Any], path: Path) -> None:
@@ -192,7 +197,7 @@ def _run(
     checkpoint = _find_checkpoint(folder, settings, weights)
     if checkpoint is not None:
         model.load_state_dict(checkpoint.model)
-    loss_of, optimizer = fabric.setup(_Loss(model, settings.objective), optimizer)
+    loss_of, optimizer = fabric.setup(_Loss(model, settings), optimizer)
     rows: list[dict[str, float]] = []
     start, cpu_before = 0, 0.0
     if checkpoint is not None:
@@ -285,9 +290,8 @@ def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, update
     share = range(fabric.global_rank, passes, fabric.world_size)
     total = torch.zeros((), device=fabric.device)
     for part in share:
-        x, generator = draw_pass(settings, update, part, fabric.device)
         with fabric.no_backward_sync(loss_of, enabled=part != share[-1]):
-            loss = loss_of(x, generator) / len(share)
+            loss = loss_of(update, part) / len(share)
             fabric.backward(loss)
         total += loss.detach()
     return total
