@@ -51,6 +51,7 @@ _MODULES = (
     "figures",
     "incontext",
     "memories",
+    "study",
 )
 
 if TYPE_CHECKING:

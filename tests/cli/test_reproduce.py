@@ -187,3 +187,9 @@ def test_a_rise_is_seen_and_a_missing_density_is_told() -> None:
 
     assert largest_rise(Climbing(), torch.zeros(2, 1)) == 0.25
     assert integral(Climbing(), reach=1.0) is None
+
+
+def test_an_empty_path_is_not_the_current_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "--out", ""])
+    assert "the path is empty" in capsys.readouterr().err

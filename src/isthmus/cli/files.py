@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import os
@@ -14,9 +15,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["read_points", "writable_directory", "writable_file"]
+__all__ = ["path", "read_points", "writable_directory", "writable_file"]
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def path(text: str) -> Path:
+    """A path on the command line: not an empty one, which would be the current directory."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def read_points(path: Path) -> NDArray[np.float64]:

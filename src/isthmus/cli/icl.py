@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from isthmus.cli.files import read_points, writable_directory, writable_file
+from isthmus.cli.files import path, read_points, writable_directory, writable_file
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
@@ -263,7 +263,7 @@ def _parser() -> _Parser:
 
     train = command("train", _train, "train a model; a run that was stopped goes on")
     train.add_argument("--preset", default="default", metavar="NAME", help="default|paper|tiny")
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="of the run")
+    train.add_argument("--out", type=path, required=True, metavar="DIR", help="of the run")
     train.add_argument("--prior", metavar="NAME", help="of the datasets; default: the preset's")
     train.add_argument("--updates", type=_count(1), metavar="N", help="default: the preset's")
     train.add_argument("--devices", type=_count(1), default=1, metavar="N", help="processes")
@@ -292,7 +292,7 @@ def _parser() -> _Parser:
 
     sample = command("sample", _sample, "draw new points, like those of a dataset, as CSV")
     _add_model(sample)
-    sample.add_argument("--context", type=Path, required=True, metavar="DATA", help=_DATA)
+    sample.add_argument("--context", type=path, required=True, metavar="DATA", help=_DATA)
     sample.add_argument(
         "-n", dest="number", type=_count(1), default=1000, metavar="N", help="default: 1000"
     )
@@ -306,7 +306,7 @@ def _parser() -> _Parser:
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     _add_model(plot)
     source = plot.add_mutually_exclusive_group()
-    source.add_argument("--context", type=Path, metavar="DATA", help=_DATA)
+    source.add_argument("--context", type=path, metavar="DATA", help=_DATA)
     source.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
     plot.add_argument(
         "--tasks", type=_count(1), default=3, metavar="N", help="rows, of a prior; default: 3"
@@ -333,7 +333,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, name: str, required: bool = False) -> None:
     where = "where to write" if required else "default: stdout"
-    parser.add_argument("-o", "--output", type=Path, metavar=name, required=required, help=where)
+    parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
 
 
 def _count(at_least: int) -> Callable[[str], int]:

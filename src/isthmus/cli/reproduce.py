@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus import __version__
-from isthmus.cli.files import writable_directory
+from isthmus.cli.files import path, writable_directory
 from isthmus.cli.parts.attention import heads_as_mixtures
 from isthmus.cli.parts.capacity import (
     bounds_on_capacity,
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Redo the paper, figure by figure, into one self-contained page.",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("report"), metavar="DIR", help="default: %(default)s"
+        "--out", type=path, default=Path("report"), metavar="DIR", help="default: %(default)s"
     )
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="of everything random; default: 0"

@@ -23,7 +23,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import Frame, Rows, distinct_rows
+from isthmus.cluster.data import Frame, Rows, distinct_rows, naming_text_columns
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.cluster.settings import require_count, require_flag, require_number
 from isthmus.dynamics.progress import progress_bar
@@ -225,9 +225,10 @@ class MemoryEstimator(
         """X as a checked float32 or float64 table that may hold NaN."""
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
-        table: NDArray[Any] = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
-        )
+        with naming_text_columns(X):
+            table: NDArray[Any] = validate_data(
+                self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
+            )
         if table.dtype == np.float64:
             return table
         largest = max(np.fmax.reduce(table, None), -np.fmin.reduce(table, None))

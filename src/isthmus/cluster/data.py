@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +13,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Frame", "Rows", "distinct_rows"]
+from isthmus.errors import InvalidInputError
+
+__all__ = ["Frame", "Rows", "distinct_rows", "naming_text_columns"]
 
 BLOCK_ENTRIES = 2**19
 """Entries of one block of rows: small enough to stay in a core's cache."""
+
+
+@contextmanager
+def naming_text_columns(X: Any) -> Iterator[None]:
+    """Where a table of pandas or polars is refused for text or dates, say in which columns."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        names = [name for name in getattr(X, "columns", ()) if not _is_numeric(X[name])]
+        if not names:
+            raise
+        listed = ", ".join(map(repr, names))
+        raise InvalidInputError(
+            f"Column {listed} of X does not hold numbers. Leave it out or encode it first."
+        ) from error
+
+
+def _is_numeric(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=float)
+    except (TypeError, ValueError):
+        return False
+    return np.asarray(column).dtype.kind not in "mM"
 
 
 @dataclass(frozen=True)

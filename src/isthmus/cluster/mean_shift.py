@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from isthmus.cluster.data import naming_text_columns
 from isthmus.dynamics.flow import flow
 from isthmus.dynamics.modes import find_modes
 from isthmus.memories.kde import GaussianKDE
@@ -59,7 +60,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the modes and which of them each row flows to."""
-        table = validate_data(self, X, dtype=[np.float64, np.float32])
+        table = self._table(X, reset=True)
         self.bandwidth_ = self._bandwidth(table)
         self._rows = table
         starts = torch.from_numpy(np.array(table))
@@ -68,6 +69,13 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         self.labels_ = found.labels
         self.n_iter_ = max(found.steps, 1)
         return self
+
+    def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        with naming_text_columns(X):
+            table: NDArray[Any] = validate_data(
+                self, X, reset=reset, dtype=[np.float64, np.float32]
+            )
+        return table
 
     def _bandwidth(self, table: NDArray[Any]) -> float:
         if self.bandwidth == "scott":
@@ -87,7 +95,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """The cluster whose mode each row flows to. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
-        table = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        table = self._table(X, reset=False)
         starts = torch.from_numpy(np.array(table))
         limit = self.tol * self.bandwidth_
         ends = flow(self.energy_, starts, tol=limit, max_steps=self.max_iter).state
@@ -97,5 +105,5 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Log-density of each row. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
-        table = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        table = self._table(X, reset=False)
         return self.energy_.log_prob(table).numpy()

@@ -1,0 +1,306 @@
+"""What is compared: a method is a name, a way to make an estimator, and a grid of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.errors import InvalidInputError
+
+__all__ = ["METHODS", "Imported", "Kind", "Method", "choose_methods", "combinations"]
+
+Kind = Literal["K given", "K unknown"]
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A class by its address, imported when it is first called."""
+
+    module: str
+    name: str
+
+    def __call__(self, **settings: Any) -> Any:
+        """Make one."""
+        return getattr(import_module(self.module), self.name)(**settings)
+
+
+def combinations(**choices: Sequence[Any]) -> tuple[Settings, ...]:
+    """Every combination of the choices, the first of each first.
+
+    Examples
+    --------
+    >>> combinations(a=[1, 2], b=["x"])
+    ({'a': 1, 'b': 'x'}, {'a': 2, 'b': 'x'})
+    """
+    return tuple(dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of the study.
+
+    Parameters
+    ----------
+    name : str
+    factory : callable
+        Called with the settings of a grid entry; returns a scikit-learn clusterer. Its
+        `random_state`, if it has one, and its `n_clusters` or `n_components`, if the number of
+        clusters is given, are set afterwards.
+    grid : tuple of dict
+        The settings to try. The first are the method's defaults.
+    kind : {"K given", "K unknown"}
+        Whether the method is told the number of classes.
+    objective : callable, optional
+        ``objective(fitted, X)``, lower is better: what the method itself goes by, with no look
+        at any label. Without one, the selected fit is that of the first settings.
+    selects_by : str
+        The same in words, for the tables.
+    seeded : bool
+        Whether seeds make a difference. If not, one is enough.
+    adapt : callable, optional
+        ``adapt(settings, X)``: settings that are stated relative to the data, made absolute.
+    max_rows : int, optional
+        The method gets no more rows than this: a seeded subsample of larger sets.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import Birch
+    >>> from isthmus.study import Method, combinations
+    >>> birch = Method("Birch", Birch, combinations(threshold=[0.5, 0.3, 0.7]), seeded=False)
+    >>> birch.estimator({"threshold": 0.3}, n_clusters=4, seed=0)
+    Birch(n_clusters=4, threshold=0.3)
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    grid: tuple[Settings, ...] = field(default=({},), repr=False)
+    kind: Kind = "K given"
+    objective: Callable[[Any, NDArray[Any]], float] | None = field(default=None, repr=False)
+    selects_by: str = ""
+    seeded: bool = True
+    adapt: Callable[[Settings, NDArray[Any]], Settings] | None = field(default=None, repr=False)
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("K given", "K unknown"):
+            raise InvalidInputError(f"kind must be 'K given' or 'K unknown', not {self.kind!r}.")
+        if not self.grid:
+            raise InvalidInputError(f"The grid of {self.name} is empty; ({{}},) means defaults.")
+        if not self.selects_by:
+            words = "its first settings" if self.objective is None else "its objective"
+            object.__setattr__(self, "selects_by", words)
+
+    def estimator(
+        self, settings: Settings, n_clusters: int, seed: int, X: NDArray[Any] | None = None
+    ) -> Any:
+        """An unfitted estimator with these settings."""
+        if self.adapt is not None and X is not None:
+            settings = self.adapt(settings, X)
+        model = self.factory(**settings)
+        known = model.get_params()
+        late: Settings = {"random_state": seed} if "random_state" in known else {}
+        if self.kind == "K given":
+            word = "n_clusters" if "n_clusters" in known else "n_components"
+            late[word] = n_clusters
+        return model.set_params(**late)
+
+
+def _own_objective(model: Any, X: NDArray[Any]) -> float:
+    return float(model.objective_)
+
+
+def _inertia(model: Any, X: NDArray[Any]) -> float:
+    return float(model.inertia_)
+
+
+def _bic(model: Any, X: NDArray[Any]) -> float:
+    return float(model.bic(X))
+
+
+def _minus_lower_bound(model: Any, X: NDArray[Any]) -> float:
+    return -float(model.lower_bound_)
+
+
+def _left_out_surprise(model: Any, X: NDArray[Any]) -> float:
+    """Minus the mean log-density of each row under the kernels of all others, in nats."""
+    from scipy.special import logsumexp
+
+    n, dim = X.shape
+    variance = model.bandwidth_**2
+    squares = (X**2).sum(1)
+    total = 0.0
+    for start in range(0, n, 512):
+        rows = slice(start, start + 512)
+        logits = squares[rows, None] - 2 * X[rows] @ X.T + squares
+        logits /= -2 * variance
+        logits[np.arange(len(logits)), np.arange(start, start + len(logits))] = -np.inf
+        total += float(logsumexp(logits, axis=1).sum())
+    normaliser = np.log(n - 1) + dim / 2 * np.log(2 * np.pi * variance)
+    return float(normaliser - total / n)
+
+
+def _scotts_share(settings: Settings, X: NDArray[Any]) -> Settings:
+    """A bandwidth in units of Scott's rule."""
+    n, dim = X.shape
+    scott = float(np.sqrt(X.var(0).mean())) * n ** (-1 / (dim + 4)) or 1.0
+    return {"bandwidth": settings["scott"] * scott}
+
+
+def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
+    """A kernel width in units of the number of features, as for rows of unit variance."""
+    if "gamma" not in settings:
+        return settings
+    return {**settings, "gamma": settings["gamma"] / X.shape[1]}
+
+
+_CRP_GRID = combinations(alpha=[1.0, 0.1, 10.0, 100.0], discount=[0.0, 0.25])
+
+# Grids of eight each: reasonable, diverse, and about the same number of fits, as the paper asks.
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            "ClAM",
+            Imported("isthmus.cluster", "ClAM"),
+            combinations(
+                schedule=["fixed", "annealed"],
+                learning_rate=[0.01, 0.03],
+                weights=["uniform", "learned"],
+            ),
+            objective=_own_objective,
+            selects_by="reconstruction error",
+        ),
+        Method(
+            "ClAM+ELBO",
+            Imported("isthmus.cluster", "ClAMELBO"),
+            combinations(
+                weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
+            ),
+            objective=_own_objective,
+            selects_by="ELBO",
+        ),
+        Method(
+            "KMeans",
+            Imported("sklearn.cluster", "KMeans"),
+            combinations(n_init=[10, 1, 3, 30], init=["k-means++", "random"]),
+            objective=_inertia,
+            selects_by="inertia",
+        ),
+        Method(
+            "GaussianMixture",
+            Imported("sklearn.mixture", "GaussianMixture"),
+            combinations(
+                covariance_type=["full", "tied", "diag", "spherical"], reg_covar=[1e-3, 1e-1]
+            ),
+            objective=_bic,
+            selects_by="BIC",
+        ),
+        Method(
+            "Agglomerative",
+            Imported("sklearn.cluster", "AgglomerativeClustering"),
+            (
+                {"linkage": "ward"},
+                {"linkage": "average"},
+                {"linkage": "complete"},
+                {"linkage": "single"},
+                {"linkage": "average", "metric": "l1"},
+                {"linkage": "complete", "metric": "l1"},
+                {"linkage": "average", "metric": "cosine"},
+                {"linkage": "complete", "metric": "cosine"},
+            ),
+            seeded=False,
+        ),
+        Method(
+            "Spectral",
+            Imported("sklearn.cluster", "SpectralClustering"),
+            (
+                *combinations(affinity=["nearest_neighbors"], n_neighbors=[10, 5, 20, 40]),
+                *combinations(affinity=["rbf"], gamma=[1.0, 0.3, 3.0, 10.0]),
+            ),
+            adapt=_gamma_per_feature,
+            max_rows=3000,
+        ),
+        Method(
+            "ClAM+CRP",
+            Imported("isthmus.cluster", "ClAMCRP"),
+            _CRP_GRID,
+            "K unknown",
+            objective=_own_objective,
+            selects_by="log evidence",
+        ),
+        Method(
+            "ClAM+CRP+ELBO",
+            Imported("isthmus.cluster", "ClAMCRPELBO"),
+            _CRP_GRID,
+            "K unknown",
+            objective=_own_objective,
+            selects_by="log evidence",
+        ),
+        Method(
+            "GaussianMeanShift",
+            Imported("isthmus.cluster", "GaussianMeanShift"),
+            combinations(scott=[1.0, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.2]),
+            "K unknown",
+            objective=_left_out_surprise,
+            selects_by="left-out likelihood",
+            seeded=False,
+            adapt=_scotts_share,
+        ),
+        Method(
+            "BayesianGaussianMixture",
+            Imported("sklearn.mixture", "BayesianGaussianMixture"),
+            combinations(
+                covariance_type=["full", "diag"],
+                weight_concentration_prior=[1e-1, 1e-3, 1.0, 1e2],
+                n_components=[30],
+                reg_covar=[1e-3],
+                max_iter=[300],
+            ),
+            "K unknown",
+            objective=_minus_lower_bound,
+            selects_by="ELBO",
+        ),
+        Method(
+            "HDBSCAN",
+            Imported("sklearn.cluster", "HDBSCAN"),
+            combinations(
+                min_cluster_size=[5, 10, 20, 50],
+                cluster_selection_method=["eom", "leaf"],
+                copy=[True],
+            ),
+            "K unknown",
+            seeded=False,
+        ),
+        Method(
+            "DP-means",
+            Imported("isthmus.study.dp_means", "DPMeans"),
+            combinations(penalty=[1.0, 0.25, 0.5, 0.75, 1.5, 2.0, 3.0, 5.0]),
+            "K unknown",
+        ),
+    )
+}
+
+
+def choose_methods(
+    chosen: Iterable[str | Method] | None = None, among: Mapping[str, Method] = METHODS
+) -> dict[str, Method]:
+    """Methods by name, or given outright; all of them by default."""
+    methods: dict[str, Method] = {}
+    for each in among if chosen is None else chosen:
+        if isinstance(each, str):
+            if each not in among:
+                raise InvalidInputError(
+                    f"There is no method {each!r}; there are {', '.join(among)}."
+                )
+            each = among[each]
+        methods[each.name] = each
+    if not methods:
+        raise InvalidInputError("No method is left to study; name at least one.")
+    return methods

@@ -1,0 +1,149 @@
+"""The process that forks a child for every fit; started by :mod:`isthmus.study.isolation`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import IO, Any
+
+import cloudpickle
+import sklearn.cluster
+import sklearn.metrics
+import sklearn.mixture  # noqa: F401  imported here once, not in every child
+
+from isthmus.study.fitting import Prepared, fit, prepare
+from isthmus.study.isolation import Limits, Request, read_message, write_message
+
+__all__ = ["main"]
+
+MESSAGE_LENGTH = 500
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer requests until the process that asks is gone."""
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a fit prints must not get between the answers
+    data: tuple[Any, Prepared] | None = None
+    while True:
+        try:
+            request: Request = read_message(requests)
+        except EOFError:
+            return
+        key = (request.task.dataset, request.task.rows, request.data_home)
+        try:
+            if data is None or data[0] != key:
+                data = None  # frees the memory first
+                data = (key, prepare(*key))
+            answer = _supervise(request, data[1], requests)
+        except Exception as error:
+            answer = _failure(error)
+        write_message(answers, answer)
+
+
+def _supervise(request: Request, data: Prepared, requests: IO[bytes]) -> dict[str, Any]:
+    """Fork, wait for the answer or an end of another kind, and say which it was."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        _work(request, data, writable)
+    os.close(writable)
+    deadline = time.monotonic() + request.limits.wall_seconds
+    answer: dict[str, Any] | None = None
+    late = False
+    with os.fdopen(readable, "rb") as pipe:
+        ready, _, _ = select.select([pipe, requests], [], [], request.limits.wall_seconds)
+        if requests in ready and pipe not in ready:  # nobody waits for the answer any more
+            _kill(child)
+            sys.exit(0)
+        if pipe in ready:
+            try:
+                answer = read_message(pipe)
+            except EOFError:
+                answer = None
+        late = answer is None and time.monotonic() >= deadline
+    _kill(child)
+    _, status = os.waitpid(child, 0)
+    if answer is not None:
+        return answer
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if late or number == signal.SIGXCPU:
+        limit = f"{request.limits.seconds:g} s"
+        return {"status": "timeout", "message": f"Not done after {limit} of CPU time."}
+    how = (
+        signal.Signals(number).name if number else f"exit code {os.waitstatus_to_exitcode(status)}"
+    )
+    return {"status": "crashed", "message": f"The process ended by itself: {how}."}
+
+
+def _kill(child: int) -> None:
+    """End the child and whatever it may have started."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(child, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _work(request: Request, data: Prepared, writable: int) -> None:
+    """The child's whole life."""
+    try:
+        os.setpgid(0, 0)
+        if sys.platform == "linux":  # not to outlive the server
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        before = _resident()
+        _limit(request.limits)
+        try:
+            method = cloudpickle.loads(request.method)
+            answer = {"status": "ok", "message": "", **fit(request.task, method, data)}
+        except Exception as error:
+            answer = _failure(error)
+        answer["peak_megabytes"] = max(_peak() - before, 0.0)
+        with os.fdopen(writable, "wb") as pipe:
+            write_message(pipe, answer)
+    finally:
+        os._exit(0)
+
+
+def _limit(limits: Limits) -> None:
+    seconds = max(1, round(limits.seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        size = _status("VmSize") + limits.megabytes
+        bytes_ = round(size * 2**20)
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_, bytes_))
+
+
+def _status(name: str) -> float:
+    """A line of /proc/self/status, in megabytes."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024
+
+
+def _resident() -> float:
+    return _status("VmRSS") if sys.platform == "linux" else _peak()
+
+
+def _peak() -> float:
+    """The most memory that this process ever had, in megabytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1024 if sys.platform == "linux" else 2**20)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    words = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH]
+    short = isinstance(error, MemoryError) or "allocate memory" in words
+    return {"status": "memory" if short else "failed", "message": words}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Results in Parquet files: whole ones only, one more for every fit that is done."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from isthmus.errors import InvalidInputError, RunInProgressError
+from isthmus.files import write_atomically
+from isthmus.study.metrics import METRICS
+
+__all__ = ["COLUMNS", "Row", "Store"]
+
+Row = Mapping[str, Any]
+
+COLUMNS: dict[str, str] = {
+    "id": "string",
+    "dataset": "string",
+    "method": "string",
+    "kind": "string",
+    "parameters": "string",
+    "entry": "int64",
+    "seed": "int64",
+    "status": "string",
+    "message": "string",
+    "n_rows": "int64",
+    "n_available": "int64",
+    "n_features": "int64",
+    "n_classes": "int64",
+    **dict.fromkeys(METRICS, "float64"),
+    "n_clusters": "int64",
+    "largest_share": "float64",
+    "objective": "float64",
+    "converged": "bool",
+    "seconds": "float64",
+    "peak_megabytes": "float64",
+    "version": "string",
+    "finished": "float64",
+}
+"""Columns of the results, with their Arrow types. `entry` is the settings' place in the grid,
+`finished` seconds since 1970."""
+
+# A directory with more files than this is tidied up on the way.
+MANY_FILES = 200
+
+
+class Store:
+    """The results of a study in a directory, ``results/*.parquet``.
+
+    Every file is complete when it appears, so a run that is killed loses nothing that was
+    written. ``pandas.read_parquet``, polars and duckdb read the directory as one table.
+
+    Parameters
+    ----------
+    directory : str or Path
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.results = self.directory / "results"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the directory for this process, which alone may then write. It is let go on exit,
+        however the process ends.
+        """
+        self.results.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunInProgressError(
+                    f"Another run is writing to {self.directory}. Wait for it, or name another "
+                    "directory."
+                ) from None
+            for leftover in self.results.glob(".*.part"):
+                leftover.unlink()
+            self.compact()
+            yield
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add results, all or nothing."""
+        self._write(rows)
+        if len(self._files()) > MANY_FILES:
+            self.compact()
+
+    def read(self) -> list[dict[str, Any]]:
+        """All results, the newest for every task, in the order of dataset, method and settings."""
+        import pyarrow.parquet as parquet
+
+        newest: dict[str, dict[str, Any]] = {}
+        for path in self._files():
+            try:
+                rows = parquet.read_table(path).to_pylist()
+            except FileNotFoundError:  # merged into another just now
+                return self.read()
+            for row in rows:
+                known = newest.get(row["id"])
+                if known is None or row["finished"] > known["finished"]:
+                    newest[row["id"]] = row
+        keys = ("dataset", "method", "entry", "seed", "id")
+        return sorted(newest.values(), key=lambda row: tuple(row[key] for key in keys))
+
+    def compact(self) -> None:
+        """Merge all files into one."""
+        files = self._files()
+        if len(files) < 2:
+            return
+        self._write(self.read())
+        # The new file is there before the old ones go: killed here, rows are only there twice,
+        # which `read` knows how to take.
+        for path in files:
+            path.unlink()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.results.glob("*.parquet"))
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        arrow, parquet = _arrow()
+        table = arrow.Table.from_pylist(
+            [{name: row.get(name) for name in COLUMNS} for row in rows],
+            schema=arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMNS.items()]),
+        )
+        buffer = io.BytesIO()
+        parquet.write_table(table, buffer, compression="zstd")
+        name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
+        write_atomically(self.results / name, buffer.getvalue())
+
+
+def _type(arrow: Any, kind: str) -> Any:
+    return arrow.bool_() if kind == "bool" else getattr(arrow, kind)()
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InvalidInputError(
+            "A study keeps its results in Parquet files, which takes pyarrow: "
+            "pip install 'isthmus[study]'."
+        ) from None
+    return pyarrow, pyarrow.parquet
