@@ -30,7 +30,9 @@ def on_loky(requests: Sequence[Request], jobs: int) -> Iterator[dict[str, Any]]:
                 n_jobs=jobs, backend="loky", batch_size=1, return_as="generator_unordered"
             )
             try:
-                for outcome in parallel(delayed(isolated)(request) for request in left.values()):
+                for outcome in parallel(
+                    delayed(isolated)(request) for request in list(left.values())
+                ):
                     left.pop(outcome["id"])
                     losses = 0
                     yield outcome

@@ -20,7 +20,6 @@ from isthmus.study.isolation import Limits, Request
 from isthmus.study.methods import Method, choose_methods
 from isthmus.study.store import Store
 from isthmus.study.tasks import Task, make_tasks
-from isthmus.validation import as_count
 
 __all__ = ["QUICK", "Progress", "Run", "Settings", "run", "status"]
 
@@ -55,7 +54,7 @@ class Settings:
 
     def tasks(self) -> list[Task]:
         """All fits."""
-        as_count(self.rows, "rows", at_least=0)
+        _require_count("rows", self.rows, at_least=0)
         datasets = names() if self.datasets is None else self.datasets
         return make_tasks(datasets, self.chosen, tuple(self.seeds), self.rows, self.entries)
 
@@ -157,7 +156,7 @@ def run(
     Run
     """
     settings = settings or Settings()
-    as_count(jobs, "jobs")
+    _require_count("jobs", jobs, at_least=1)
     tasks, methods = settings.tasks(), settings.chosen
     places = _places(methods)
     if backend == "loky":
@@ -197,6 +196,12 @@ def status(out: str | Path) -> Run:
         ) from None
     ended = Counter(row["status"] for row in store.read() if row["id"] in planned)
     return Run(store.directory, len(planned), ended.total(), 0, dict(ended))
+
+
+def _require_count(name: str, value: Any, at_least: int) -> None:
+    # Not isthmus.validation, which imports torch: the processes that only wait need none.
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise InvalidInputError(f"{name} must be a whole number from {at_least} up, not {value!r}.")
 
 
 def _outcomes(

@@ -67,9 +67,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the directory for this process, which alone may then write. It is let go on exit,
-        however the process ends.
-        """
+        """Hold the directory for this process alone, until it leaves, however it ends."""
         self.results.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("w") as lock:
             try:
