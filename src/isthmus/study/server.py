@@ -9,12 +9,10 @@ import select
 import signal
 import sys
 import time
+from importlib import import_module
 from typing import IO, Any
 
 import cloudpickle
-import sklearn.cluster
-import sklearn.metrics
-import sklearn.mixture  # noqa: F401  imported here once, not in every child
 
 from isthmus.study.fitting import Prepared, fit, prepare
 from isthmus.study.isolation import Limits, Request, read_message, write_message
@@ -23,6 +21,8 @@ __all__ = ["main"]
 
 MESSAGE_LENGTH = 500
 PR_SET_PDEATHSIG = 1
+# Imported here once, not in every child.
+COMMON = ("isthmus.cluster", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a fit prints must not get between the answers
+    for module in COMMON:
+        import_module(module)
     data: tuple[Any, Prepared] | None = None
     while True:
         try:
