@@ -61,7 +61,7 @@ def on_dask(requests: Sequence[Request], scheduler: str) -> Iterator[dict[str, A
             client.submit(isolated, request, key=f"isthmus-{request.task.id}", pure=False): request
             for request in requests
         }
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             request = futures[future]
             error = future.exception()
             if error is None:

@@ -21,7 +21,7 @@ class Task:
     Examples
     --------
     >>> Task("iris", "KMeans", '{"n_init": 10}', 0, 5000).id
-    'eef9d13b6d5c6ecc'
+    '5056d517d5476dee'
     """
 
     dataset: str

@@ -1,0 +1,74 @@
+"""Selection by each method's own objective never sees labels; other views say what they are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isthmus.errors import InvalidInputError
+from isthmus.study.tables import distribution, score_table
+
+
+def fit(entry: int, seed: int, ari: float | None, objective: float | None, **more: Any) -> dict:
+    fields = {"dataset": "iris", "method": "m", "kind": "K given", "status": "ok"}
+    scores = {"ari": ari, "davies_bouldin": None if ari is None else 1 - ari}
+    return {**fields, **scores, "entry": entry, "seed": seed, "objective": objective, **more}
+
+
+ROWS = [
+    fit(0, 0, 0.5, 3.0),
+    fit(1, 0, 0.9, 2.0),
+    fit(2, 0, 0.7, 1.0),
+    fit(0, 1, 0.1, 1.0),
+    fit(1, 1, 0.3, 2.0),
+    fit(2, 1, None, None, status="timeout"),
+]
+
+
+def test_each_view_of_a_hand_computed_grid() -> None:
+    table = {view: score_table(ROWS, "ari", "K given", view) for view in ("grid", "selected")}
+    assert table["grid"].values.item() == pytest.approx(0.5)
+    assert table["selected"].values.item() == pytest.approx((0.7 + 0.1) / 2)
+    oracle = score_table(ROWS, "ari", "K given", "oracle")
+    assert oracle.values.item() == pytest.approx((0.9 + 0.3) / 2)
+    assert "upper bound, not a result" in str(oracle)
+    assert "| iris | 0.400 |" in str(table["selected"])
+
+
+def test_where_lower_is_better_the_oracle_takes_the_lowest() -> None:
+    found = score_table(ROWS, "davies_bouldin", "K given", "oracle")
+    assert found.values.item() == pytest.approx((0.1 + 0.7) / 2)
+    np.testing.assert_array_equal(found.oriented, -found.values)
+
+
+def test_selection_does_not_change_with_the_labels() -> None:
+    turned = [{**row, "ari": None if row["ari"] is None else 1 - row["ari"]} for row in ROWS]
+    before, after = (score_table(rows, "ari", "K given").values for rows in (ROWS, turned))
+    np.testing.assert_allclose(after, 1 - before)
+
+
+def test_without_an_objective_the_first_settings_stand_for_the_method() -> None:
+    rows = [{**row, "objective": None} for row in ROWS]
+    assert score_table(rows, "ari", "K given").values.item() == pytest.approx((0.5 + 0.1) / 2)
+
+
+def test_a_method_that_could_not_do_a_dataset_is_shown_as_such() -> None:
+    rows = [*ROWS, fit(0, 0, None, None, status="memory", method="big")]
+    table = score_table(rows, "ari", "K given")
+    assert table.methods == ("m", "big")
+    assert np.isnan(table.values[0, 1])
+    assert "| none |" in str(table)
+
+
+def test_the_two_questions_are_not_mixed() -> None:
+    rows = [*ROWS, fit(0, 0, 0.2, None, method="other", kind="K unknown")]
+    assert score_table(rows, "ari", "K given").methods == ("m",)
+    assert distribution(rows, "ari", "K unknown") == {("iris", "other"): [0.2]}
+    assert distribution(rows, "ari", "K given")["iris", "m"] == [0.5, 0.9, 0.7, 0.1, 0.3]
+
+
+def test_words_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="no metric 'f1'"):
+        score_table(ROWS, "f1", "K given")
+    with pytest.raises(InvalidInputError, match="view must be"):
+        score_table(ROWS, "ari", "K given", "best")  # type: ignore[arg-type]
