@@ -209,5 +209,5 @@ def test_transforms_are_noticed():
 def test_every_error_can_be_caught_by_its_base_and_as_a_builtin():
     named = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(error, IsthmusError) for error in named)
-    builtin = (ValueError, TypeError, RuntimeError, ArithmeticError, AssertionError)
+    builtin = (ValueError, TypeError, RuntimeError, ArithmeticError, AssertionError, OSError)
     assert all(issubclass(error, builtin) for error in named if error is not IsthmusError)
