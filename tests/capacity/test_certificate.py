@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 import isthmus as ist
 from isthmus.capacity import Certificate, basins, certify, choose_sigma, merge_tree
-from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
 
 Array = NDArray[np.float64]
 
@@ -340,3 +340,19 @@ def test_a_frame_has_a_row_per_pattern() -> None:
     assert len(frame) == len(found) == 20
     assert {"separation", "guaranteed_radius", "stored", "decided", "basin"} <= set(frame.columns)
     assert repr(found) == str(found)
+
+
+@pytest.mark.parametrize("sigma", [1e4, 1e10])
+def test_a_huge_bandwidth_meets_no_condition_emptily(sigma):
+    X = np.random.default_rng(0).uniform(-8, 8, (40, 2))
+    found = certify(X, sigma)
+    assert (found.ramsauer_radius == 0).all()
+    assert not found.stored.any()
+
+
+@pytest.mark.parametrize("question", [certify, choose_sigma])
+def test_no_patterns_and_text_are_refused_with_a_reason(question):
+    with pytest.raises(InvalidInputError, match="no patterns"):
+        question(np.zeros((0, 2)))
+    with pytest.raises(DtypeError, match="numbers only"):
+        question([["a", "b"]])

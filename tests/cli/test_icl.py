@@ -88,7 +88,7 @@ def test_training_tells_loss_and_likelihood_and_goes_on_where_it_was(
     assert main(command) == 0
     streams = capsys.readouterr()
     assert streams.out == f"{trained / 'model'}\n"
-    assert streams.err == f"going on after update 4; 4 updates into {trained}\n"
+    assert streams.err == f"all 4 updates in {trained} are done already\n"
     assert (trained / "model" / "model.safetensors").read_bytes() == before
 
 

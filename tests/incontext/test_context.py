@@ -120,3 +120,10 @@ def test_points_must_fit_the_batch_of_contexts():
 def test_longer_contexts_than_any_in_training_work():
     energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(500, 2))
     assert torch.isfinite(energy.energy(torch.zeros(2)))
+
+
+def test_it_prints_in_a_line_and_an_empty_list_is_an_empty_dataset():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
+    assert repr(model.condition([])) == "ContextEnergy(0 points in 2 dimensions)"
+    many = model.condition(torch.zeros(3, 5, 2))
+    assert repr(many) == "ContextEnergy(3 contexts of 5 points in 2 dimensions)"

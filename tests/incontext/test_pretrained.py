@@ -36,6 +36,10 @@ def test_a_context_changes_the_landscape_and_no_parameter(model):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_energies_of_the_shipped_model_come_without_a_graph(model):
+    assert model.condition([[1.0, 1.0]]).energy([[0.0, 0.0]]).numpy().shape == (1,)
+
+
 def test_it_beats_a_kernel_estimate_with_the_best_bandwidth(model):
     found = evaluate(
         model, prior("compact"), contexts=(2, 8), tasks=8, points=32, seed=1, probes=0,

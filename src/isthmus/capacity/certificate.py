@@ -24,7 +24,7 @@ from isthmus.capacity.contraction import (
 from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
 from isthmus.dynamics.flow import flow
 from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
@@ -234,6 +234,8 @@ def certify_memory(
     norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
     needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
     ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
+    # For a huge sigma the condition asks for nothing, and its balls would overlap.
+    disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
     proved = balls.error < 0.5 * nearest
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
@@ -245,7 +247,7 @@ def certify_memory(
         sigma=bandwidth,
         separation=separation,
         required_separation=float(needed),
-        ramsauer_radius=np.where(separation >= needed, ramsauer, 0.0),
+        ramsauer_radius=np.where((separation >= needed) & disjoint, ramsauer, 0.0),
         guaranteed_radius=balls.radius,
         error_bound=balls.error,
         fixed_point=fixed,
@@ -261,7 +263,7 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
     if isinstance(X, GaussianKDE | ModernHopfield):
         require_squares(X.memories.detach().double())
         return X
-    patterns = as_points(np.asarray(X, dtype=float) if not hasattr(X, "detach") else X, "X")
+    patterns = as_points(X if hasattr(X, "detach") else _numbers(X), "X")
     if patterns.ndim != 2:
         raise ShapeError(
             f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. Numbers on a "
@@ -270,6 +272,13 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
     patterns = patterns.detach().double()
     require_squares(patterns)
     return GaussianKDE(patterns, sigma)
+
+
+def _numbers(X: Any) -> FloatArray:
+    try:
+        return np.asarray(X, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"X must hold numbers only: {error}. Leave out text columns.") from None
 
 
 def _separations(terms: Contraction, nearest: FloatArray, hopfield: bool) -> FloatArray:

@@ -105,7 +105,8 @@ def _is_number(cell: str) -> bool:
 
 def _number(cell: str, place: str) -> float:
     if not _is_number(cell):
-        raise InvalidInputError(f"{place}: {cell.strip()!r} is not a number.")
+        hint = " Are values separated by something else?" if set(cell) & set(";\t|") else ""
+        raise InvalidInputError(f"{place}: {cell.strip()!r} is not a number.{hint}")
     if not math.isfinite(float(cell)):
         raise InvalidInputError(f"{place}: {cell.strip()} is not finite. Remove such rows first.")
     return float(cell)

@@ -50,7 +50,7 @@ def _train(arguments: argparse.Namespace) -> int:
     settings, init = _settings(arguments)
     out = writable_directory(arguments.out)
     if not arguments.quiet:
-        _announce(out, settings)
+        _announce(out, settings, init)
     try:
         train(
             settings,
@@ -158,14 +158,17 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     return settings, init
 
 
-def _announce(out: Path, settings: TrainingSettings) -> None:
-    from isthmus.incontext.checkpoint import Checkpoint
+def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> None:
+    from isthmus.incontext.training import find_checkpoint
 
-    done = 0
-    if (out / "checkpoint.pt").exists():
-        done = Checkpoint.load(out / "checkpoint.pt").updates
-    start = f"going on after update {done}" if done else "starting"
-    print(f"{start}; {settings.updates} updates into {out}", file=sys.stderr, flush=True)
+    checkpoint = find_checkpoint(out, settings, None if init is None else init.state_dict())
+    if checkpoint is None:
+        start = f"starting; {settings.updates} updates into {out}"
+    elif checkpoint.updates == settings.updates:
+        start = f"all {settings.updates} updates in {out} are done already"
+    else:
+        start = f"going on after update {checkpoint.updates} of {settings.updates} in {out}"
+    print(start, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,10 @@ def find_modes(
 
 def require_squares(points: Tensor) -> None:
     """Refuse points (N, D) whose squared distances are too large or too small for their dtype."""
+    if points.numel() == 0:
+        raise InvalidInputError(
+            f"There are no patterns (shape {tuple(points.shape)}); pass at least one."
+        )
     limits = torch.finfo(points.dtype)
     largest = float(points.abs().max())
     spread = float((points - points[0]).abs().max())

@@ -52,6 +52,8 @@ class ContextEnergy(Energy):
     def __init__(self, model: ICLEBM, context: Any) -> None:
         super().__init__()
         self.model = model
+        if isinstance(context, list) and not context:
+            context = model.readout.weight.new_zeros(0, model.dim)
         points = as_points(context, "context", dim=model.dim, like=model.readout.weight)
         if points.ndim not in (2, 3):
             raise ShapeError(
@@ -62,6 +64,11 @@ class ContextEnergy(Energy):
             raise ShapeError("context is an empty batch: it holds no dataset at all.")
         self.context = points
         self._encode()
+
+    def __repr__(self) -> str:
+        *batch, size, dim = self.context.shape
+        many = f"{batch[0]} contexts of " if batch else ""
+        return f"ContextEnergy({many}{size} points in {dim} dimensions)"
 
     def _encode(self) -> None:
         points = self.context if self.context.ndim == 3 else self.context[None]

@@ -13,6 +13,9 @@ __all__ = ["pretrained"]
 def pretrained(name: str = "mixtures-2d") -> ICLEBM:
     """Load a model that ships with isthmus, ready to condition.
 
+    Its parameters are frozen, so that energies come without a graph; ``train(init=model)``
+    trains a copy, and ``model.requires_grad_()`` thaws it.
+
     Parameters
     ----------
     name : str
@@ -33,4 +36,4 @@ def pretrained(name: str = "mixtures-2d") -> ICLEBM:
     if name not in names:
         raise InvalidInputError(f"No model is called {name!r}. Choose from: {', '.join(names)}.")
     with as_file(folder / name) as path:
-        return ICLEBM.from_pretrained(path).eval()
+        return ICLEBM.from_pretrained(path).eval().requires_grad_(False)

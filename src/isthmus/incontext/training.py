@@ -194,7 +194,7 @@ def _run(
         eps=settings.epsilon,
         weight_decay=settings.weight_decay,
     )
-    checkpoint = _find_checkpoint(folder, settings, weights)
+    checkpoint = find_checkpoint(folder, settings, weights)
     if checkpoint is not None:
         model.load_state_dict(checkpoint.model)
     loss_of, optimizer = fabric.setup(_Loss(model, settings), optimizer)
@@ -320,9 +320,10 @@ def _row(
     return {"update": done, "loss": mean, "learning_rate": rate, "cpu_seconds": round(seconds, 2)}
 
 
-def _find_checkpoint(
+def find_checkpoint(
     folder: Path | None, settings: TrainingSettings, weights: dict[str, Tensor] | None
 ) -> Checkpoint | None:
+    """What a folder holds of a run, if anything; a run with other settings is refused."""
     if folder is None or not (folder / "checkpoint.pt").exists():
         return None
     checkpoint = Checkpoint.load(folder / "checkpoint.pt")
