@@ -373,5 +373,5 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert "micro_batch=8" in Checkpoint.load(tmp_path / "checkpoint.pt").settings
+    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["micro_batch"] == "8"
     ICLEBM.from_pretrained(tmp_path / "model")
