@@ -135,3 +135,8 @@ def test_the_package_does_not_need_transformers():
         "isthmus.attention.vmf_view(*layers, torch.randn(3, 1, 4))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_layer_norm_without_eps_is_refused():
+    with pytest.raises(InvalidInputError, match="needs a number for eps"):
+        SALNAttention(8, 2, norm="layer", eps=None)

@@ -294,3 +294,29 @@ def test_mixed_precision_trains_on(objective):
     exact = train(replace(SMALL, objective=objective, updates=2))
     assert run.rows[-1]["loss"] == pytest.approx(exact.rows[-1]["loss"], abs=0.1)
     assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())
+
+
+def test_tensorboard_is_told_every_number_if_it_is_there(tmp_path, monkeypatch):
+    told = []
+
+    class Writer:
+        def __init__(self, folder):
+            assert folder == str(tmp_path)
+
+        def add_scalar(self, name, value, update):
+            told.append((name, value, update))
+
+        def close(self):
+            told.append("closed")
+
+    fake = SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    run = train(SMALL, tmp_path, tensorboard=True)
+    assert told[:-1] == [(name, value, 12) for name, value in run.rows[0].items()]
+    assert told[-1] == "closed"
+
+
+def test_tensorboard_that_is_missing_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InvalidInputError, match="pip install tensorboard"):
+        train(SMALL, tmp_path, tensorboard=True)

@@ -125,9 +125,12 @@ class NormedAttention(nn.Module, ABC):
         return f"{self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
 
 
-def make_norm(kind: NormKind, dim: int, eps: float, affine: bool) -> nn.Module:
+def make_norm(kind: NormKind, dim: int, eps: float | None, affine: bool) -> nn.Module:
     """Return a LayerNorm or an RMSNorm over `dim` coordinates."""
     if kind not in ("layer", "rms"):
         raise InvalidInputError(f"norm must be 'layer' or 'rms', not {kind!r}.")
-    make = nn.LayerNorm if kind == "layer" else nn.RMSNorm
-    return make(dim, eps=eps, elementwise_affine=affine)
+    if kind == "rms":
+        return nn.RMSNorm(dim, eps=eps, elementwise_affine=affine)
+    if eps is None:
+        raise InvalidInputError("A LayerNorm needs a number for eps; an RMSNorm has its own.")
+    return nn.LayerNorm(dim, eps=eps, elementwise_affine=affine)

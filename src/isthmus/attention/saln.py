@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self, final
+from typing import Self, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class SALNAttention(NormedAttention):
         Whether inputs are (B, S, D) rather than (S, B, D).
     norm : {"layer", "rms"}
         How to standardise.
-    eps : float
+    eps : float, or None for the default of an RMSNorm
 
     Examples
     --------
@@ -66,7 +66,7 @@ class SALNAttention(NormedAttention):
         *,
         batch_first: bool = False,
         norm: NormKind = "layer",
-        eps: float = 1e-5,
+        eps: float | None = 1e-5,
     ) -> None:
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
         self.norm = make_norm(norm, embed_dim, eps, affine=False)
@@ -98,7 +98,7 @@ class SALNAttention(NormedAttention):
             has_bias(source) or bool(parts.shift.any()),
             batch_first=source.batch_first,
             norm="layer" if parts.centred else "rms",
-            eps=norm.eps,  # type: ignore[arg-type]
+            eps=cast("float | None", norm.eps),
         ).to(weights[0])
         with torch.no_grad():
             n_heads, scale = source.num_heads, layer.scale

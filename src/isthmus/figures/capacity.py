@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from isthmus.capacity import Certificate, Sweep, capacity_bound
+from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
 from isthmus.figures.landscape_1d import landscapes_1d
 from isthmus.figures.style import (
@@ -33,13 +34,15 @@ GREEN, PURPLE, SKY = "#009e73", "#cc79a7", "#56b4e9"
 SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
 MARKS = "osDPX*"
 # Colour, line and name of each bound.
-BOUNDS = {
+BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
     "ceiling": (INK, "-", "ceiling"),
     "certified": (CURVE, "-", "certified, random coding"),
     "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
     "random": (PURPLE, ":", "random, Ramsauer's theorem"),
 }
+# What the sweep is compared with, and its marker.
+THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
 
 
 @styled
@@ -93,8 +96,8 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
             low, high = np.maximum(mean - half, 0), mean + half
             high = np.minimum(high, 1) if measure == "retrieved" else high
             axes.fill_between(counts, low, high, color=shade, alpha=0.18, lw=0)
-            for kind, marker in (("certified", "v"), ("ceiling", "|")):
-                bound = capacity_bound(dim, kind=kind)  # type: ignore[arg-type]
+            for kind, marker in THEORY.items():
+                bound = capacity_bound(dim, kind=kind)
                 if counts[0] <= bound <= counts[-1]:
                     _theory_mark(axes, bound, marker, f"D = {dim}", shade)
         axes.set_xscale("log")
@@ -164,7 +167,7 @@ def capacity_bounds(
 
 def _draw_bounds(axes: Axes, grid: list[int], measured: Mapping[str, Mapping[int, float]]) -> None:
     for kind, (colour, line, name) in BOUNDS.items():
-        logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]  # type: ignore[arg-type]
+        logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]
         axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
     for marker, (name, counts) in zip(MARKS, measured.items(), strict=False):
         at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)

@@ -202,9 +202,10 @@ def elbo_dynamics(
     figure = new_figure(4.2, gap=0.06)
     mirror, euclidean = figure.subplots(1, 2, sharey=True)
     shades = DEPTH(np.linspace(0.45, 1.0, len(sizes)))
-    for axes, dynamics in ((mirror, "mirror"), (euclidean, "euclidean")):
+    panels: dict[Dynamics, Axes] = {"mirror": mirror, "euclidean": euclidean}
+    for dynamics, axes in panels.items():
         shown = min(steps, 45) if dynamics == "mirror" else steps
-        errors = to_array(elbo_trace(joint, dynamics, start, steps=shown))  # type: ignore[arg-type]
+        errors = to_array(elbo_trace(joint, dynamics, start, steps=shown))
         for size, shade, error in zip(sizes, shades, errors.T, strict=True):
             reached = np.flatnonzero(error <= FLOOR)
             end = reached[0] + 1 if len(reached) else len(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from isthmus.capacity import basins, capacity_bound, measured_capacity, sweep
+from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.packing import Placement
 from isthmus.figures import Section, basins_merging, capacity_bounds, retrieval_sweep
 
@@ -13,7 +14,7 @@ __all__ = ["bounds_on_capacity", "merging_of_basins", "retrieval_against_numbers
 LINE = [[-4.0], [-2.6], [-2.0], [0.6], [1.7], [4.0]]
 SIGMAS = (0.25, 0.8)
 DIMS, COUNTS, DRAWS = (2, 3, 5, 9), (4, 12, 36, 100, 300), 4
-KINDS = ("claimed", "ceiling", "certified", "packing")
+KINDS: tuple[CapacityKind, ...] = ("claimed", "ceiling", "certified", "packing")
 MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
     ("random", 0.5, (2, 3, 4)),
     ("random", 0.95, (2, 3, 4)),
@@ -74,7 +75,7 @@ def bounds_on_capacity(seed: int) -> Section:
     numbers = {
         "log10_bounds": {
             kind: {
-                str(dim): capacity_bound(dim, kind=kind, log=True) / math.log(10)  # type: ignore[arg-type]
+                str(dim): capacity_bound(dim, kind=kind, log=True) / math.log(10)
                 for dim in (5, 10, 20, 40)
             }
             for kind in KINDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class Tasks(ABC):
         """Log-density of task b at the points x[b]. x: (B, M, D) -> (B, M)."""
 
     def _rows(self) -> dict[str, Tensor]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        values = {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def __len__(self) -> int:
@@ -41,14 +41,16 @@ class Tasks(ABC):
             # A tensor refuses a number out of range, which ends a loop over the tasks.
             index = range(len(self))[index]
             index = slice(index, index + 1)
-        return replace(self, **{name: row[index] for name, row in self._rows().items()})  # type: ignore[type-var]
+        return self._with({name: row[index] for name, row in self._rows().items()})
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same densities, computed in another precision."""
         rows = self._rows().items()
-        return replace(  # type: ignore[type-var]
-            self, **{name: row.to(dtype) for name, row in rows if row.is_floating_point()}
-        )
+        return self._with({name: row.to(dtype) for name, row in rows if row.is_floating_point()})
+
+    def _with(self, rows: dict[str, Tensor]) -> Self:
+        changed: Self = replace(cast(Any, self), **rows)
+        return changed
 
 
 class Prior(ABC):
