@@ -12,45 +12,11 @@ from pathlib import Path
 
 from isthmus import __version__
 from isthmus.cli.files import path, writable_directory
-from isthmus.cli.parts.attention import heads_as_mixtures
-from isthmus.cli.parts.capacity import (
-    bounds_on_capacity,
-    merging_of_basins,
-    retrieval_against_numbers,
-)
-from isthmus.cli.parts.clustering import (
-    creation_of_memories,
-    dynamics_of_posteriors,
-    tour_of_clustering,
-)
-from isthmus.cli.parts.completion import completion_of_digits
-from isthmus.cli.parts.hero import three_uses_of_one_energy
-from isthmus.cli.parts.incontext import landscapes_in_context, likelihood_in_context
-from isthmus.cli.parts.landscapes import landscapes_on_a_line, landscapes_on_a_plane
-from isthmus.cli.parts.sampling import samples_of_two_moons
+from isthmus.cli.parts import PARTS
 from isthmus.figures import Section, page, save, write_atomically
 
-__all__ = ["PARTS", "run"]
+__all__ = ["run"]
 
-Part = Callable[[int], Section]
-
-# The name of a part is that of its figure's file and of its entry in results.json.
-PARTS: list[tuple[str, Part]] = [
-    ("hero", three_uses_of_one_energy),
-    ("landscapes-1d", landscapes_on_a_line),
-    ("landscapes-2d", landscapes_on_a_plane),
-    ("completion", completion_of_digits),
-    ("samples", samples_of_two_moons),
-    ("incontext-landscapes", landscapes_in_context),
-    ("incontext-likelihood", likelihood_in_context),
-    ("memory-creation", creation_of_memories),
-    ("elbo-dynamics", dynamics_of_posteriors),
-    ("clustering-tour", tour_of_clustering),
-    ("basins-merging", merging_of_basins),
-    ("capacity-sweep", retrieval_against_numbers),
-    ("capacity-bounds", bounds_on_capacity),
-    ("attention-heads", heads_as_mixtures),
-]
 TITLE = "isthmus: memory and probability, joined"
 INTRODUCTION = (
     "What follows when an energy function is read as a negative log-likelihood, a picture each. "
@@ -64,11 +30,11 @@ def run(argv: Sequence[str]) -> int:
     out = writable_directory(arguments.out)
     sections: dict[str, Section] = {}
     with _progress(len(PARTS), arguments.quiet) as report:
-        for name, part in PARTS:
+        for part in PARTS:
             began = time.monotonic()
-            sections[name] = part(arguments.seed)
-            save(sections[name].figure, out / f"{name}.png")
-            report(name, time.monotonic() - began)
+            sections[part.name] = part.make(arguments.seed)
+            save(sections[part.name].figure, out / f"{part.name}.png")
+            report(part.name, time.monotonic() - began)
     results = {
         "isthmus": __version__,
         "seed": arguments.seed,

@@ -13,12 +13,14 @@ from isthmus.figures.hero import hero
 from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
 from isthmus.figures.landscape_1d import landscapes_1d
 from isthmus.figures.landscape_2d import landscapes_2d
-from isthmus.figures.page import Section, page
+from isthmus.figures.page import Finding, Section, Verdict, page
 from isthmus.figures.sampling import samples_against_density
 from isthmus.files import write_atomically
 
 __all__ = [
+    "Finding",
     "Section",
+    "Verdict",
     "attention_experiment",
     "attention_sphere",
     "basins_merging",

@@ -6,13 +6,33 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
 from isthmus.figures.files import png_bytes
 
-__all__ = ["Section", "page"]
+__all__ = ["Finding", "Section", "Verdict", "page"]
+
+Verdict = Literal["held", "held with a correction", "did not hold"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper, and what became of it.
+
+    Attributes
+    ----------
+    claim : str
+        What the paper says, in a sentence.
+    verdict : {"held", "held with a correction", "did not hold"}
+    because : str
+        The number that says so; where there is a correction, which.
+    """
+
+    claim: str
+    verdict: Verdict
+    because: str
 
 
 @dataclass(frozen=True)
@@ -27,12 +47,15 @@ class Section:
     figure : Figure
     numbers : mapping
         What was measured, for machines too: numbers, text, None, lists, and mappings of them.
+    findings : tuple of Finding
+        What it says about the paper's claims.
     """
 
     title: str
     caption: str
     figure: Figure
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
 
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:

@@ -1,1 +1,62 @@
-"""The parts of `isthmus reproduce`: each takes a seed and returns a section of the report."""
+"""The parts of `isthmus reproduce`: each makes one section of the report.
+
+A part is a function of a seed, and of whether to use the paper's sizes, that returns a
+:class:`isthmus.figures.Section`. Here they are named only; what they need is imported when they
+are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isthmus.figures import Section
+
+__all__ = ["CHAPTERS", "PARTS", "Part"]
+
+CHAPTERS = {
+    "overview": "One energy, three uses",
+    "energies": "Energies",
+    "incontext": "In-context energies",
+    "clustering": "Learned memories",
+    "capacity": "Capacity",
+    "attention": "Attention as clustering",
+    "errata": "Errata",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part, by name."""
+
+    name: str
+    """That of its figure's file, of its entry in results.json and of its place on the page."""
+    chapter: str
+    function: str
+    """Where its function is: ``module:name`` below ``isthmus.cli.parts``."""
+
+    def make(self, seed: int, full: bool = False) -> Section:
+        """Do it."""
+        module, _, name = self.function.partition(":")
+        section: Section = getattr(import_module(f"isthmus.cli.parts.{module}"), name)(seed, full)
+        return section
+
+
+PARTS: tuple[Part, ...] = (
+    Part("hero", "overview", "hero:three_uses_of_one_energy"),
+    Part("landscapes-1d", "energies", "landscapes:landscapes_on_a_line"),
+    Part("landscapes-2d", "energies", "landscapes:landscapes_on_a_plane"),
+    Part("completion", "energies", "completion:completion_of_digits"),
+    Part("samples", "energies", "sampling:samples_of_two_moons"),
+    Part("incontext-landscapes", "incontext", "incontext:landscapes_in_context"),
+    Part("incontext-likelihood", "incontext", "incontext:likelihood_in_context"),
+    Part("memory-creation", "clustering", "clustering:creation_of_memories"),
+    Part("elbo-dynamics", "clustering", "clustering:dynamics_of_posteriors"),
+    Part("clustering-tour", "clustering", "clustering:tour_of_clustering"),
+    Part("basins-merging", "capacity", "capacity:merging_of_basins"),
+    Part("capacity-sweep", "capacity", "capacity:retrieval_against_numbers"),
+    Part("capacity-bounds", "capacity", "capacity:bounds_on_capacity"),
+    Part("attention-heads", "attention", "attention:heads_as_mixtures"),
+)

@@ -18,7 +18,7 @@ __all__ = ["heads_as_mixtures"]
 STEPS, PICTURES = 100, 40
 
 
-def heads_as_mixtures(seed: int) -> Section:
+def heads_as_mixtures(seed: int, full: bool = False) -> Section:
     """Train a small transformer on digits, and read its second block."""
     model = PatchTransformer("pre-norm", seed=seed)
     losses = train_on_digits(model, 0.01, steps=STEPS, seed=seed)

@@ -23,7 +23,7 @@ MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
 MOST = 256
 
 
-def merging_of_basins(seed: int) -> Section:
+def merging_of_basins(seed: int, full: bool = False) -> Section:
     """Draw one memory at two bandwidths. Nothing in it is random."""
     figure = basins_merging(LINE, SIGMAS)
     numbers = {f"{sigma:g}": basins(LINE, sigma).n_basins for sigma in SIGMAS}
@@ -37,7 +37,7 @@ def merging_of_basins(seed: int) -> Section:
     return Section("Basins merge", caption, figure, {"basins_at_sigma": numbers})
 
 
-def retrieval_against_numbers(seed: int) -> Section:
+def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
     """Run a small version of the paper's experiment."""
     found = sweep(
         DIMS, COUNTS, seeds=DRAWS, n_particles=15, max_patterns=8, max_steps=100, progress=False
@@ -63,7 +63,7 @@ def retrieval_against_numbers(seed: int) -> Section:
     return Section("Retrieval against numbers", caption, retrieval_sweep(found), table)
 
 
-def bounds_on_capacity(seed: int) -> Section:
+def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     """Draw all bounds, and how many patterns are found stored, random or spread."""
     measured = {
         f"{placement} patterns, {share:.0%} stored": {

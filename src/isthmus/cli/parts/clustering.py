@@ -32,7 +32,7 @@ STRANGERS = [[-5.0, 4.6], [4.6, 4.4], [-4.4, -4.8], [2.4, -2.2]]
 UNKNOWN_SHARE = 0.1
 
 
-def creation_of_memories(seed: int) -> Section:
+def creation_of_memories(seed: int, full: bool = False) -> Section:
     """Draw where data open memories, and count those opened as alpha grows."""
     figure = memory_creation(MEANS, COUNTS, beta=BETA, rho=RHO, alphas=ALPHAS, reach=4.2)
     points, _ = blobs(seed)
@@ -71,7 +71,7 @@ def inflation(dim: int, beta: float = 1.0, rho: float = 0.1) -> float:
     return math.exp(odds[0] - odds[1])
 
 
-def dynamics_of_posteriors(seed: int) -> Section:
+def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     """Draw how the three dynamics of ClAM+ELBO approach the posterior. Nothing is random."""
     joint = torch.tensor(LOG_JOINT, dtype=torch.float64)
     start = joint.new_zeros(len(SIZES), len(joint))
@@ -106,7 +106,7 @@ def blobs(seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.array(CENTRES)[labels] + generator.normal(scale=0.95, size=(320, 2)), labels
 
 
-def tour_of_clustering(seed: int) -> Section:
+def tour_of_clustering(seed: int, full: bool = False) -> Section:
     """Fit points with gaps; show memories, posteriors and what would be new."""
     points, labels = blobs(seed)
     generator = np.random.default_rng([seed, 1])

@@ -59,7 +59,7 @@ def leave_one_out_sigma(points: Tensor) -> float:
     return math.exp(best.x)
 
 
-def completion_of_digits(seed: int) -> Section:
+def completion_of_digits(seed: int, full: bool = False) -> Section:
     """Complete held-out digits; show the first of each kind and measure all."""
     result = completed_digits(seed)
     unknown = torch.isnan(result.masked)

@@ -15,7 +15,7 @@ __all__ = ["three_uses_of_one_energy"]
 DIGITS = (3, 5)
 
 
-def three_uses_of_one_energy(seed: int) -> Section:
+def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
     """Draw retrieval, density and completion side by side."""
     memories = plane_memories()
     energy = ist.GaussianKDE(memories, sigma=0.4)

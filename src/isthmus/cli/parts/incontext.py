@@ -20,7 +20,7 @@ RESOLUTION = 61
 TASKS, CONTEXTS = 8, (0, 1, 2, 4, 8, 16, 32)
 
 
-def landscapes_in_context(seed: int) -> Section:
+def landscapes_in_context(seed: int, full: bool = False) -> Section:
     """Show the shipped model fresh datasets, and draw what it makes of them."""
     model = pretrained(MODEL)
     tasks = prior(PRIOR).draw(DRAWN_TASKS, torch.Generator().manual_seed(seed))
@@ -38,7 +38,7 @@ def landscapes_in_context(seed: int) -> Section:
     return Section("An energy of any dataset, in context", caption, figure, numbers)
 
 
-def likelihood_in_context(seed: int) -> Section:
+def likelihood_in_context(seed: int, full: bool = False) -> Section:
     """Compare the shipped model with the truth, the Bayes predictive and everyday estimates."""
     found = evaluate(
         pretrained(MODEL),

@@ -41,7 +41,7 @@ def six_memories(memories: Tensor, weights: list[float], sigma: float) -> dict[s
     }
 
 
-def landscapes_on_a_line(seed: int) -> Section:
+def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
     """Draw the six energies in one dimension. Nothing in it is random."""
     memories = torch.tensor(LINE_MEMORIES, dtype=torch.float64)
     energies = six_memories(memories, LINE_WEIGHTS, sigma=0.32)
@@ -65,7 +65,7 @@ def landscapes_on_a_line(seed: int) -> Section:
     return Section("Six memories on a line", caption, figure, numbers)
 
 
-def landscapes_on_a_plane(seed: int) -> Section:
+def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
     """Draw the six energies in two dimensions. Nothing in it is random."""
     memories = plane_memories()
     energies = six_memories(memories, PLANE_WEIGHTS, sigma=0.4)

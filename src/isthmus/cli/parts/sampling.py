@@ -30,7 +30,7 @@ NOTES = {
 }
 
 
-def samples_of_two_moons(seed: int) -> Section:
+def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     """Start all chains at one point and see whether they find the whole density."""
     memories, _ = make_moons(60, noise=0.04, random_state=seed)
     energy = ist.GaussianKDE(memories * 1.2, sigma=0.2)
