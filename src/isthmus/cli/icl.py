@@ -8,11 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from isthmus.cli.files import path, read_points, writable_directory, writable_file
+from isthmus.cli.options import (
+    Parser,
+    add_output,
+    add_quiet,
+    add_seed,
+    counts,
+    names,
+    put,
+    whole_number,
+)
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +96,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         text = evaluation.to_json()
     else:
         text = f"{evaluation}\n"
-    _put(text, target)
+    put(text, target)
     return 0
 
 
@@ -111,7 +120,7 @@ def _sample(arguments: argparse.Namespace) -> int:
     text = io.StringIO()
     names = ",".join(f"x{axis + 1}" for axis in range(model.dim))
     np.savetxt(text, drawn.numpy(), fmt="%.7g", delimiter=",", header=names, comments="")
-    _put(text.getvalue(), target)
+    put(text.getvalue(), target)
     return 0
 
 
@@ -226,23 +235,8 @@ def _context(path: Path, model: ICLEBM) -> NDArray[np.float64]:
     return points
 
 
-def _put(text: str, target: Path | None) -> None:
-    """The result on stdout; or in a file, all of it or nothing, with its path on stdout."""
-    if target is None:
-        sys.stdout.write(text)
-    else:
-        print(write_atomically(target, text))
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error is told."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{message} (see {self.prog} --help)")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="isthmus icl",
         description="In-context energies: a transformer that makes an energy of a dataset.",
     )
@@ -259,52 +253,58 @@ def _parser() -> _Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.set_defaults(action=action)
-        one.add_argument(
-            "--seed", type=_count(0), default=0, metavar="N", help="of everything random; default 0"
-        )
+        add_seed(one)
         return one
 
     train = command("train", _train, "train a model; a run that was stopped goes on")
     train.add_argument("--preset", default="default", metavar="NAME", help="default|paper|tiny")
     train.add_argument("--out", type=path, required=True, metavar="DIR", help="of the run")
     train.add_argument("--prior", metavar="NAME", help="of the datasets; default: the preset's")
-    train.add_argument("--updates", type=_count(1), metavar="N", help="default: the preset's")
-    train.add_argument("--devices", type=_count(1), default=1, metavar="N", help="processes")
+    train.add_argument("--updates", type=whole_number(1), metavar="N", help="default: the preset's")
+    train.add_argument("--devices", type=whole_number(1), default=1, metavar="N", help="processes")
     train.add_argument("--init", metavar="MODEL", help="fine-tune this one: a name or a folder")
-    train.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    add_quiet(train)
 
     judge = command("eval", _eval, "negative log-likelihood on fresh tasks, beside references")
     _add_model(judge)
     judge.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
-    judge.add_argument("--tasks", type=_count(1), default=40, metavar="N", help="default: 40")
+    judge.add_argument("--tasks", type=whole_number(1), default=40, metavar="N", help="default: 40")
     judge.add_argument(
-        "--points", type=_count(1), default=64, metavar="N", help="held out, per task; default: 64"
+        "--points",
+        type=whole_number(1),
+        default=64,
+        metavar="N",
+        help="held out, per task; default: 64",
     )
     judge.add_argument(
         "--contexts",
-        type=_counts,
+        type=counts,
         default=CONTEXTS,
         metavar="N,N,...",
         help="default: 0,1,2,...,32",
     )
     judge.add_argument(
-        "--references", type=_names, metavar="NAME,...", help="such as bayes,kde-best; default: all"
+        "--references", type=names, metavar="NAME,...", help="such as bayes,kde-best; default: all"
     )
     judge.add_argument("--json", action="store_true", help="everything, task by task, as JSON")
-    _add_output(judge, "FILE")
+    add_output(judge, "FILE")
 
     sample = command("sample", _sample, "draw new points, like those of a dataset, as CSV")
     _add_model(sample)
     sample.add_argument("--context", type=path, required=True, metavar="DATA", help=_DATA)
     sample.add_argument(
-        "-n", dest="number", type=_count(1), default=1000, metavar="N", help="default: 1000"
+        "-n", dest="number", type=whole_number(1), default=1000, metavar="N", help="default: 1000"
     )
     sample.add_argument("--sampler", choices=("mala", "langevin"), default="mala")
     sample.add_argument("--step-size", type=float, default=0.05, metavar="X", help="default: 0.05")
     sample.add_argument(
-        "--steps", type=_count(1), default=100, metavar="N", help="of each chain; default: 100"
+        "--steps",
+        type=whole_number(1),
+        default=100,
+        metavar="N",
+        help="of each chain; default: 100",
     )
-    _add_output(sample, "FILE.csv")
+    add_output(sample, "FILE.csv")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     _add_model(plot)
@@ -312,16 +312,16 @@ def _parser() -> _Parser:
     source.add_argument("--context", type=path, metavar="DATA", help=_DATA)
     source.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
     plot.add_argument(
-        "--tasks", type=_count(1), default=3, metavar="N", help="rows, of a prior; default: 3"
+        "--tasks", type=whole_number(1), default=3, metavar="N", help="rows, of a prior; default: 3"
     )
     plot.add_argument(
         "--contexts",
-        type=_counts,
+        type=counts,
         default=DRAWN_CONTEXTS,
         metavar="N,N,...",
         help="default: 0,2,8,32",
     )
-    _add_output(plot, "FILE.png", required=True)
+    add_output(plot, "FILE.png", required=True)
     return parser
 
 
@@ -332,26 +332,3 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default=SHIPPED, metavar="MODEL", help="a name or a folder; default: %(default)s"
     )
-
-
-def _add_output(parser: argparse.ArgumentParser, name: str, required: bool = False) -> None:
-    where = "where to write" if required else "default: stdout"
-    parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
-
-
-def _count(at_least: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        # What numpy's and torch's generators can both take as a seed.
-        if not text.isdecimal() or not at_least <= int(text) < 2**32:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {at_least} up")
-        return int(text)
-
-    return count
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(0)(part.strip()) for part in text.split(","))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))

@@ -1,0 +1,147 @@
+"""What commands share: a parser with an example, options of one spelling, and progress."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from isthmus.cli.files import path
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+
+__all__ = [
+    "Parser",
+    "add_json",
+    "add_output",
+    "add_quiet",
+    "add_seed",
+    "counts",
+    "make_parser",
+    "names",
+    "put",
+    "show_progress",
+    "warn",
+    "whole_number",
+]
+
+# What numpy's and torch's generators can both take as a seed.
+LARGEST = 2**32
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what `main` prints as its one line."""
+        raise InvalidInputError(f"{message} (see {self.prog} --help)")
+
+
+def make_parser(command: str, description: str, examples: str, **more: Any) -> Parser:
+    """A parser for ``isthmus COMMAND`` whose help ends in examples, one a line."""
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    return Parser(
+        prog=f"isthmus {command}",
+        description=description,
+        epilog=f"examples:\n{lines}" if "\n" in lines else f"example:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **more,
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add ``--seed``."""
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="of everything random; default: 0",
+    )
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add ``--quiet``."""
+    parser.add_argument("--quiet", action="store_true", help="no progress and notes on stderr")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def add_output(
+    parser: argparse.ArgumentParser, name: str, required: bool = False, words: str = ""
+) -> None:
+    """Add ``-o``; it is stdout by default, unless it is required."""
+    where = words or ("where to write" if required else "default: stdout")
+    parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
+
+
+def whole_number(at_least: int) -> Callable[[str], int]:
+    """A type of argument: a whole number from so much up."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or not at_least <= int(text) < LARGEST:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {at_least} up")
+        return int(text)
+
+    return convert
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """A type of argument: whole numbers, separated by commas."""
+    return tuple(whole_number(0)(part.strip()) for part in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """A type of argument: names, separated by commas."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def put(text: str, target: Path | None) -> None:
+    """Print the result; or write it to a file, all of it or nothing, and print the path."""
+    if target is None:
+        sys.stdout.write(text)
+    else:
+        print(write_atomically(target, text))
+
+
+def warn(words: str) -> None:
+    """Say something on stderr that does not stop the work."""
+    print(f"isthmus: {words}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def show_progress(
+    title: str, total: int, quiet: bool = False
+) -> Iterator[Callable[[str, int], None]]:
+    """Yield a function to be told what was done last and how much is done: a bar on a terminal.
+
+    Where stderr is no terminal, nothing is shown.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda last, done: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[last]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, last="")
+        yield lambda last, done: bar.update(task, completed=done, last=last)
