@@ -40,7 +40,7 @@ def test_every_entry_of_a_grid_makes_an_estimator_that_is_told_k_only_if_it_may_
 def test_the_left_out_likelihood_is_that_of_a_plain_computation() -> None:
     few = X[:30]
     method = METHODS["GaussianMeanShift"]
-    model = method.estimator({"scott": 0.7}, 3, 0, few).fit(few)
+    model = method.estimator({"share": 0.3}, 3, 0, few).fit(few)
     assert method.objective is not None
     total = 0.0
     for place, row in enumerate(few):

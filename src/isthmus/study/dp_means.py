@@ -83,12 +83,13 @@ class DPMeans(ClusterMixin, BaseEstimator):
 def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[Any]:
     """The centres, with a new one at each row that is further than the price from all so far."""
     nearest = _squared(rows, centres).min(1)
-    opened = [centres]
+    lengths = (rows**2).sum(1)
+    opened = []
     for place in np.flatnonzero(nearest > price):
         if nearest[place] > price:  # still: those opened meanwhile may be nearer
-            opened.append(rows[place : place + 1])
-            np.minimum(nearest, ((rows - rows[place]) ** 2).sum(1), out=nearest)
-    return np.concatenate(opened)
+            opened.append(place)
+            np.minimum(nearest, lengths - 2 * rows @ rows[place] + lengths[place], out=nearest)
+    return np.concatenate([centres, rows[opened]])
 
 
 def _squared(rows: NDArray[Any], centres: NDArray[Any]) -> NDArray[Any]:

@@ -40,7 +40,7 @@ class Limits:
         Of memory, beyond what Python and the dataset take.
     """
 
-    seconds: float = 120.0
+    seconds: float = 40.0
     megabytes: float = 4096.0
 
     def __post_init__(self) -> None:

@@ -146,11 +146,14 @@ def _left_out_surprise(model: Any, X: NDArray[Any]) -> float:
     return float(normaliser - total / n)
 
 
-def _scotts_share(settings: Settings, X: NDArray[Any]) -> Settings:
-    """A bandwidth in units of Scott's rule."""
-    n, dim = X.shape
-    scott = float(np.sqrt(X.var(0).mean())) * n ** (-1 / (dim + 4)) or 1.0
-    return {"bandwidth": settings["scott"] * scott}
+def _share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
+    """A bandwidth in units of the data's largest standard deviation in any direction.
+
+    At a bandwidth of about one such unit hardly any density has more than one mode. Scott's rule
+    knows nothing of directions: with many features it leaves every row a cluster of its own.
+    """
+    widest = float(np.linalg.norm(X, ord=2)) / np.sqrt(len(X)) or 1.0
+    return {"bandwidth": settings["share"] * widest}
 
 
 def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
@@ -246,12 +249,12 @@ METHODS: dict[str, Method] = {
         Method(
             "GaussianMeanShift",
             Imported("isthmus.cluster", "GaussianMeanShift"),
-            combinations(scott=[1.0, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.2]),
+            combinations(share=[0.5, 0.2, 0.3, 0.4, 0.6, 0.65, 0.7, 0.8]),
             "K unknown",
             objective=_left_out_surprise,
             selects_by="left-out likelihood",
             seeded=False,
-            adapt=_scotts_share,
+            adapt=_share_of_widest,
         ),
         Method(
             "BayesianGaussianMixture",
