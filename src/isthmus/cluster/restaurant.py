@@ -20,6 +20,8 @@ __all__ = ["Clusters", "House", "partition_log_prior", "seat", "seat_in_order"]
 BLOCK_ROWS = 1024
 # A cluster's count never falls closer to the discount than this, so that its logarithm exists.
 SMALLEST_EXCESS = 1e-3
+# A cluster that holds less than this share of one row, all its small portions together, closes.
+SMALLEST_PORTION = 0.5
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,16 @@ class Clusters:
     def select(self, kept: Tensor) -> Clusters:
         """Some of the clusters."""
         return Clusters(self.counts[kept], self.sums[kept], self.masses[kept])
+
+    def worth_keeping(self, least: float) -> Clusters:
+        """Those that hold at least so much; all, if none does.
+
+        Rows that are spread never leave a cluster entirely, and every cluster that is there
+        counts in the prior, with a large alpha to its favour. Without this they would only ever
+        become more.
+        """
+        kept = self.counts >= least
+        return self.select(kept) if bool(kept.any()) else self
 
     def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> Clusters:
         """The clusters after whole rows were added to them."""
@@ -273,6 +285,8 @@ def _place(rows: Rows, clusters: Clusters, house: House) -> tuple[Tensor, int]:
 
 def seat(rows: Rows, clusters: Clusters, house: House, soft: bool) -> Clusters:
     """Seat all rows anew, whole or in proportion to the posterior; drop empty clusters."""
+    if soft:
+        clusters = clusters.worth_keeping(SMALLEST_PORTION * rows.total / len(rows))
     parameters = clusters.parameters(house, rows.values.dtype)
     known = len(clusters)
     fresh = Clusters.none(rows.dim).padded(known)
