@@ -318,3 +318,13 @@ def test_a_house_that_is_closed_opens_nothing_however_far_a_row():
     house = make_house(alpha=0.0)
     seated = seat(rows, clusters_of(rows.take(slice(0, 2)), [0, 0]), house, soft=False)
     assert seated.counts.tolist() == [3.0]
+
+
+def test_spread_rows_do_not_pile_up_clusters_that_nobody_sits_in():
+    rows = make_rows(np.random.default_rng(0).normal(size=(60, 13)))
+    house = make_house(dim=13, alpha=100.0, beta=0.5, rho=0.6)
+    clusters = seat_in_order(rows, np.arange(60), house)
+    for _ in range(8):
+        clusters = seat(rows, clusters.merged(house), house, soft=True)
+        assert len(clusters) <= 2 * len(rows)  # those that stay, and at most one more for each row
+        assert float(clusters.counts.sum()) == pytest.approx(60)
