@@ -6,13 +6,15 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
+HTML := docs/_build/html
 
 export PYTHONHASHSEED := 0
 export MPLBACKEND := Agg
 # Tests run in one process per core, so each needs one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: reproduce test test-all lint format bench clean
+.PHONY: reproduce test test-all lint format docs bench clean
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/isthmus reproduce  # its problems are small: a second thread only waits
@@ -33,15 +35,24 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs $(HTML)
+	@echo "The pages are in $(HTML)/index.html"
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/attend.py
 
 clean:
-	rm -rf $(VENV) report build dist
+	rm -rf $(VENV) report build dist docs/_build
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --editable . --group dev
+	touch $@
+
+# Sphinx is for `make docs` alone.
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --group docs
 	touch $@

@@ -20,6 +20,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -244,7 +245,8 @@ def main() -> None:
         one_step(options.step)
         return
     if "step" in options.only:
-        steps(Path(__file__).parent)
+        with tempfile.TemporaryDirectory() as folder:
+            steps(Path(folder))
     if "condition" in options.only:
         conditioning()
     if "time" in options.only:

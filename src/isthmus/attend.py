@@ -34,6 +34,7 @@ from isthmus.validation import (
 __all__ = ["Attention", "Metric", "attend", "attention_logits", "needs_float64"]
 
 Metric = Literal["dot", "sqeuclidean"]
+"""How a query is compared with a memory: by x . m, or by minus their squared distance."""
 
 # Below this many logits, plain torch operations are faster than setting up the fused pass.
 PLAIN_LOGITS = 2**16

@@ -15,9 +15,11 @@ import torch
 from matplotlib.image import imread
 
 from isthmus.cli.main import main
+from isthmus.dynamics.samplers import MALA
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.checkpoint import Checkpoint
 from isthmus.incontext.evaluation import Evaluation
+from isthmus.incontext.sampling import draw
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 
@@ -60,8 +62,9 @@ def test_help_has_an_example_and_does_not_wait_for_torch(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"isthmus icl {command}".strip() in done.stdout
+    assert "exit codes:" in done.stdout
     if command:
-        assert f"example:\n  isthmus icl {command} " in done.stdout
+        assert f":\n  isthmus icl {command} " in done.stdout.split("exit codes:")[1]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +175,7 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(
     printed = capsys.readouterr()
     assert printed.err == ""
     drawn = np.genfromtxt(io.StringIO(printed.out), delimiter=",", names=True)
-    assert drawn.dtype.names == ("x1", "x2")
+    assert drawn.dtype.names == ("first", "second")
     assert len(drawn) == 6
     path = tmp_path / "drawn.csv"
     assert main([*command, "-o", str(path)]) == 0
@@ -195,8 +198,22 @@ def test_the_same_points_from_another_kind_of_file(
     for path in (data, other):
         command = ["icl", "sample", "--model", str(model), "-n", "3", "--steps", "2"]
         assert main([*command, "--context", str(path)]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1]
+        printed.append(capsys.readouterr().out.split("\n", 1))
+    assert [names for names, _ in printed] == ["first,second", "x1,x2"]
+    assert printed[0][1] == printed[1][1]
+
+
+def test_without_a_context_points_are_drawn_all_the_same(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["icl", "sample", "--model", str(model), "-n", "50", "--steps", "3", "--quiet"]
+    assert main(command) == 0
+    drawn = np.genfromtxt(io.StringIO(capsys.readouterr().out), delimiter=",", names=True)
+    assert drawn.dtype.names == ("x1", "x2")
+    assert len(drawn) == 50
+    energy = ICLEBM.from_pretrained(model).condition(np.empty((0, 2)))
+    expected = draw(energy, 50, MALA(step_size=0.05), seed=0, steps=3).numpy()
+    np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 
 def test_points_outside_the_box_are_worth_a_word(
@@ -222,15 +239,15 @@ def test_pictures_of_a_prior_and_of_ones_own_data(
 
 
 BAD_DATA = {
-    "text.csv": ("1,2\nfar,away\n", "line 2: 'far' is not a number"),
-    "nan.csv": ("x,y\n1,2\n3,nan\n", "line 3: nan is not finite"),
-    "wide.csv": ("1,2,3\n", "3 columns, but the model reads 2"),
-    "narrow.csv": ("x\n1\n", "1 column, but the model reads 2"),
-    "ragged.csv": ("1,2\n3\n", "line 2: 1 values"),
-    "empty.csv": ("", "no rows"),
+    "text.csv": ("1,2\nfar,away\n", "line 2"),
+    "nan.csv": ("x,y\n1,2\n3,nan\n", "line 3, column 'y': the value is missing"),
+    "wide.csv": ("1,2,3\n", "3 columns of numbers, but the model reads 2"),
+    "narrow.csv": ("x\n1\n", "1 column of numbers, but the model reads 2"),
+    "ragged.csv": ("1,2\n3\n", "line 2"),
+    "empty.csv": ("", "empty.csv"),
     "names.csv": ("x,y\n", "no rows"),
-    "half.npy": ("not an array", "not a readable .npy"),
-    "points.xlsx": ("1,2\n", ".csv, .tsv or .npy"),
+    "half.npy": ("not an array", "half.npy"),
+    "points.xlsx": ("1,2\n", ".csv, .tsv"),
 }
 
 
@@ -242,6 +259,8 @@ def test_data_that_cannot_be_read_are_one_clear_line(
     content, message = BAD_DATA[name]
     path, out = tmp_path / name, tmp_path / "out.png"
     path.write_text(content)
+    if command == "sample":
+        out = out.with_suffix(".csv")
     arguments = ["--context", str(path), "--model", str(model), "-o", str(out)]
     assert main(["icl", command, *arguments]) == 2
     assert message in one_line(capsys)
@@ -251,10 +270,10 @@ def test_data_that_cannot_be_read_are_one_clear_line(
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros(4), "(n, D)"),
-        (np.array([["a", "b"]]), "(n, D)"),
-        (np.array([[0.0, np.inf]]), "row 0"),
-        (np.array([[0, "x"]], dtype=object), "not a readable .npy"),
+        (np.zeros(4), "1 column of numbers, but the model reads 2"),
+        (np.array([["a", "b"]]), "points.npy"),
+        (np.array([[0.0, np.inf]]), "infinite"),
+        (np.array([[0, "x"]], dtype=object), "points.npy"),
     ],
 )
 def test_arrays_that_are_no_points_are_one_clear_line(
@@ -280,7 +299,7 @@ IMPOSSIBLE = {
     "a file for a folder": (["train", "--out", "{tmp}/taken"], "is a file"),
     "unknown init": (["train", "--init", "{tmp}/run/no", "--out", "{tmp}/run"], "cannot be read"),
     "missing data": (["sample", "--model", "{model}", "--context", "{tmp}/no.csv"], "cannot be"),
-    "no data": (["sample", "--model", "{model}"], "--context"),
+    "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.xlsx"], ".parquet"),
     "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
     "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
     "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "'-1'"),
@@ -293,7 +312,7 @@ IMPOSSIBLE = {
     "negative seed": (["plot", "--seed", "-1", "-o", "{tmp}/a.png"], "--seed"),
     "step size": (
         ["sample", "--model", "{model}", "--context", "{data}", "--step-size", "-1"],
-        "step_size",
+        "--step-size",
     ),
 }
 

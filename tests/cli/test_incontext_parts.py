@@ -35,6 +35,41 @@ def test_divergence_is_that_of_a_flat_density(small: ICLEBM) -> None:
         assert found[size] == pytest.approx(np.log(volume) - entropy, abs=0.05)
 
 
+def test_entropy_is_that_of_a_flat_density_with_soft_walls(small: ICLEBM) -> None:
+    tasks = prior("compact").draw(2, torch.Generator().manual_seed(0))
+    # Along each axis: 11 flat, and two Gaussian halves of deviation 0.5 with 1/2 nat on average.
+    walls = 0.5 * np.sqrt(2 * np.pi)
+    expected = 2 * (np.log(11 + walls) + 0.5 * walls / (11 + walls))
+    found = incontext.entropies(small, tasks, seed=1)
+    assert list(found) == ["0", "2", "8", "32"]
+    for value in found.values():
+        assert value == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    landscapes = incontext.landscapes_in_context(0)
+    assert [each.verdict for each in landscapes.findings] == ["did not hold"] * 2
+    divergence = landscapes.numbers["kl_from_truth"]["32"]
+    swapped = landscapes.numbers["kl_with_the_context_of_another_dataset"]
+    assert swapped == pytest.approx(divergence)
+    monkeypatch.setattr(incontext, "FULL_TASKS", 3)
+    likelihood = incontext.likelihood_in_context(0, full=True)
+    assert likelihood.numbers["tasks"] == 3
+    assert [each.verdict for each in likelihood.findings] == ["did not hold"]
+
+
+def test_samples_of_a_flat_density_are_not_those_of_the_truth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incontext, "DRAWS", 40)
+    section = incontext.samples_in_context(0)
+    assert [each.verdict for each in section.findings] == ["did not hold"]
+    assert section.numbers["model"] > 5 * section.numbers["truth_at_most"]
+    assert section.figure is not None
+    assert len(section.figure.axes) == 6
+    json.dumps(section.numbers, allow_nan=False)
+
+
 def test_sections_hold_numbers_for_every_context_size() -> None:
     landscapes = incontext.landscapes_in_context(0)
     assert list(landscapes.numbers["kl_from_truth"]) == ["0", "2", "8", "32"]

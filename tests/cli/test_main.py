@@ -1,32 +1,56 @@
-"""`isthmus`: exit codes, and help that does not keep anybody waiting."""
+"""`isthmus`: exit codes, one line for what goes wrong, and help that keeps nobody waiting."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import isthmus
-from isthmus.cli import reproduce
-from isthmus.cli.main import main
-from isthmus.errors import InvalidInputError
+from isthmus.cli import datasets
+from isthmus.cli.main import COMMANDS, main
+from isthmus.errors import DivergenceError, InvalidInputError
 
 
 def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert "reproduce" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("usage: isthmus COMMAND")
+    for name, summary in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary)}$", out, re.MULTILINE)
 
 
-def test_help_lists_the_commands_without_importing_torch() -> None:
+def helped(*arguments: str) -> tuple[str, set[str]]:
+    """What help prints in a process of its own, and which modules it loaded."""
     script = (
         "import sys\nfrom isthmus.cli.main import main\n"
-        "try:\n    main(['--help'])\n"
+        f"try:\n    main({[*arguments, '--help']})\n"
         "except SystemExit as stop:\n    assert stop.code == 0\n"
-        "heavy = {'torch', 'matplotlib', 'sklearn', 'scipy', 'numpy'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
+        "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "reproduce" in done.stdout
+    return done.stdout, set(done.stderr.split())
+
+
+def test_help_loads_nothing_heavy() -> None:
+    out, modules = helped()
+    assert "reproduce" in out
+    assert not {"torch", "matplotlib", "sklearn", "scipy", "numpy"} & modules
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_is_whole_and_does_not_wait_for_torch(command: str) -> None:
+    out, modules = helped(command)
+    assert "torch" not in modules
+    assert out.startswith(f"usage: isthmus {command}")
+    assert "exit codes:" in out
+    assert re.search(rf"^examples?:\n(  .*\n)*  isthmus {command}", out, re.MULTILINE)
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_python_dash_m_is_the_same_command() -> None:
@@ -35,16 +59,28 @@ def test_python_dash_m_is_the_same_command() -> None:
     assert done.stdout == f"isthmus {isthmus.__version__}\n"
 
 
-@pytest.mark.parametrize("argument", ["no-such-command", "--no-such-option"])
-def test_what_it_does_not_know_ends_with_2(
-    argument: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ilc"], "did you mean icl?"),
+        (["reproduc", "--full"], "did you mean reproduce?"),
+        (["xyzzy"], f"there are {', '.join(COMMANDS)}"),
+        (["--no-such-option"], "--no-such-option"),
+        (["certify"], "DATA"),
+        (["certify", "a.csv", "--no-such-option"], "--no-such-option"),
+        (["bench", "atend"], "atend"),
+        (["icl", "swim"], "swim"),
+    ],
+)
+def test_what_it_does_not_know_is_one_line_and_ends_with_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([argument])
-    assert stop.value.code == 2
+    assert main(arguments) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert "Traceback" not in streams.err
+    assert streams.err.startswith("isthmus: ")
+    assert streams.err.count("\n") == 1
+    assert words in streams.err
 
 
 def test_a_command_gets_the_arguments_after_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,29 +90,123 @@ def test_a_command_gets_the_arguments_after_its_name(monkeypatch: pytest.MonkeyP
         seen.append(argv)
         return 5
 
-    monkeypatch.setattr(reproduce, "run", run)
-    assert main(["reproduce", "--seed", "3"]) == 5
+    monkeypatch.setattr(datasets, "run", run)
+    assert main(["datasets", "--seed", "3"]) == 5
     assert seen == [["--seed", "3"]]
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("error", "code", "words"),
     [
         (KeyboardInterrupt(), 130, "isthmus: interrupted\n"),
-        (InvalidInputError("sigma is negative."), 2, "isthmus: sigma is negative.\n"),
+        (InvalidInputError("sigma is\nnegative."), 2, "isthmus: sigma is negative.\n"),
+        (DivergenceError("the chain left."), 2, "isthmus: the chain left.\n"),
         (OSError("disk full"), 2, "isthmus: disk full\n"),
+        (ValueError("Found array with 0 samples."), 2, "isthmus: Found array with 0 samples.\n"),
+        (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
+        (ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"), 2, "install it"),
+        (ImportError("no such name", name="isthmus.cli.none"), 1, "bug in isthmus: ImportError"),
+        (KeyError("lost"), 1, "this is a bug in isthmus: KeyError: 'lost' (test_main.py, line"),
+        (ZeroDivisionError(), 1, "ISTHMUS_TRACEBACK=1"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
     error: BaseException,
     code: int,
-    line: str,
+    words: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(argv: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr(reproduce, "run", run)
-    assert main(["reproduce"]) == code
-    assert capsys.readouterr().err == line
+    monkeypatch.delenv("ISTHMUS_TRACEBACK", raising=False)
+    monkeypatch.setattr(datasets, "run", run)
+    assert main(["datasets"]) == code
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.startswith("isthmus: ")
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_is_not_text_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "points.csv"
+    data.write_bytes(bytes(range(128, 256)) * 8)
+    assert main(["certify", str(data)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_traceback_can_be_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str]) -> int:
+        raise InvalidInputError("sigma is negative.")
+
+    monkeypatch.setenv("ISTHMUS_TRACEBACK", "1")
+    monkeypatch.setattr(datasets, "run", run)
+    assert main(["datasets"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "raise InvalidInputError" in err
+    assert err.endswith("isthmus: sigma is negative.\n")
+
+
+def test_a_warning_of_a_library_is_one_line() -> None:
+    script = (
+        "import sys, warnings\nfrom isthmus.cli import datasets\n"
+        "from isthmus.cli.main import main\n"
+        "datasets.run = lambda argv: warnings.warn('still\\nimproving') or 0\n"
+        "before = warnings.formatwarning\nassert main(['datasets']) == 0\n"
+        "assert warnings.formatwarning is before"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "isthmus: still improving\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [(["--help"], 0), (["datasets", "list"], 0), (["sample", "{data}", "-n", "30000"], 1)],
+)
+def test_a_reader_that_goes_away_is_no_error(
+    arguments: list[str], lines: int, tmp_path: Path
+) -> None:
+    data = tmp_path / "points.csv"
+    data.write_text("x,y\n1,2\n2,1\n4,3\n")
+    command = [sys.executable, "-m", "isthmus", *(word.format(data=data) for word in arguments)]
+    # Unbuffered, Python does not tell when a part of what is written gets lost.
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=usual
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(lines)] == ["x,y\n"] * lines
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def listen_to_control_c() -> None:
+    # A shell starts background jobs, and so what they start, deaf to it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
+    pipe = tmp_path / "endless.csv"
+    os.mkfifo(pipe)  # nobody writes to it, so that whoever reads it waits
+    command = [sys.executable, "-m", "isthmus", "certify", str(pipe), "-o", f"{tmp_path}/out.csv"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=listen_to_control_c
+    ) as process:
+        writer = os.open(pipe, os.O_WRONLY)  # returns once the command has begun to read
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == "isthmus: interrupted\n"
+        os.close(writer)
+    assert process.returncode == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["endless.csv"]

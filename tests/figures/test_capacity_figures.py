@@ -20,6 +20,17 @@ def test_basins_are_counted_in_each_panel() -> None:
     ]
 
 
+def test_patterns_are_added_from_the_first_on() -> None:
+    figure = basins_merging([[-1.0], [7.0], [1.0]], [0.4, 1.6], [2, 3])
+    assert [axes.texts[0].get_text() for axes in figure.axes] == [
+        "2 patterns, 2 basins",
+        "3 patterns, 3 basins",
+        "2 patterns, 2 basins",
+        "3 patterns, 2 basins",
+    ]
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+
+
 def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
     found = sweep([2, 3], [4, 40], seeds=2, n_particles=4, max_patterns=3, progress=False)
     left, _ = retrieval_sweep(found).axes
@@ -41,12 +52,11 @@ def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
     everything, close_up = capacity_bounds(
         [2, 5, 9], {"random": {3: 6.0}, "spread": {3: 24.0}}
     ).axes
-    for axes in (everything, close_up):
-        handles, labels = axes.get_legend_handles_labels()
-        assert len(labels) == 7
-        assert labels[-2:] == ["random", "spread"]
-        np.testing.assert_allclose(handles[-1].get_ydata(), np.log10(24))
-    names = dict(zip(labels, handles, strict=True))
+    handles, labels = close_up.get_legend_handles_labels()
+    assert labels == ["random", "spread"]
+    np.testing.assert_allclose(handles[-1].get_ydata(), np.log10(24))
+    names = dict(zip(*reversed(everything.get_legend_handles_labels()), strict=True))
+    assert len(names) == len(close_up.lines) - 2 == 5
     for kind in get_args(CapacityKind):
         drawn = next(handle for name, handle in names.items() if name.startswith(kind))
         expected = [capacity_bound(dim, kind=kind, log=True) for dim in (2, 5, 9)]

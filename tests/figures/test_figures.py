@@ -16,12 +16,10 @@ from matplotlib.image import imread
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import (
-    Section,
     completion,
     hero,
     landscapes_1d,
     landscapes_2d,
-    page,
     samples_against_density,
     save,
     write_atomically,
@@ -203,15 +201,3 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_atomically(path, "new")
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
     assert path.read_text() == "old"
-
-
-def test_a_page_needs_no_other_file_and_escapes_its_text() -> None:
-    numbers = {"largest_error": 1 / 3, "of": {"<b>": None}}
-    html = page("A < B", "x & y", [Section("Title", "“Caption” <i>", draw_completion(), numbers)])
-    assert "A &lt; B" in html
-    assert "x &amp; y" in html
-    assert "&lt;i&gt;" in html
-    assert "<td>largest error</td><td>0.3333</td>" in html
-    assert "<td>of: &lt;b&gt;</td><td>none</td>" in html
-    assert html.count("<img") == html.count('src="data:image/png;base64,') == 1
-    assert "http" not in html

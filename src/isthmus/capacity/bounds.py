@@ -41,7 +41,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     Parameters
     ----------
     n_patterns : int
-        N.
+        N
     max_norm : float
         M, the length of the longest pattern, or the radius of a ball that contains them all.
     sigma : float
@@ -79,7 +79,7 @@ def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> f
     Parameters
     ----------
     n_patterns : int
-        N.
+        N
     max_norm : float
         M, the length of the longest pattern, or the radius of a ball that contains them all.
     sigma : float
@@ -126,7 +126,7 @@ def retrieval_error_bound(
     separation : array (...)
         :math:`\Delta_n`; ``inf`` where there is no other pattern.
     n_patterns : int
-        N.
+        N
     max_norm : float
         M, the length of the longest pattern, or the radius of a ball that contains them all.
     sigma : float
@@ -180,7 +180,7 @@ def one_step_error_bound(
     separation : array (...)
         :math:`\Delta_n`; ``inf`` where there is no other pattern.
     n_patterns : int
-        N.
+        N
     max_norm : float
         M, the length of the longest pattern, or the radius of a ball that contains them all.
     sigma : float

@@ -183,7 +183,7 @@ def random_coding(
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
     radius : float, optional
-        R. By default the one that allows most patterns.
+        R, by default the one that allows most patterns.
 
     Returns
     -------

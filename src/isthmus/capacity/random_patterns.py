@@ -76,7 +76,7 @@ def random_pattern_capacity(
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
     failure : float
-        p.
+        p
     lambert : bool
         False replaces the Lambert function by elementary bounds on it (Corollary A1), which
         gives a smaller c.
@@ -124,11 +124,11 @@ def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: floa
     Parameters
     ----------
     base : float
-        c.
+        c
     norm_ratio : float
         :math:`K / \sigma`: the sphere has radius :math:`M = K \sqrt{D-1}`.
     failure : float
-        p.
+        p
 
     Returns
     -------
@@ -167,7 +167,7 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
     Parameters
     ----------
     n_patterns : int
-        N.
+        N
     dim : int
         D, at least 2.
     angle : float

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isthmus.cli.files import path, read_points, writable_directory, writable_file
+from isthmus.cli.files import path, writable_directory, writable_file
 from isthmus.cli.options import (
     Parser,
     add_output,
     add_quiet,
     add_seed,
     counts,
+    epilog,
     names,
+    positive_number,
     put,
+    warn,
     whole_number,
 )
+from isthmus.cli.tables import Table, output_file, read_table, write_rows
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from isthmus.incontext import ICLEBM, TrainingSettings
     from isthmus.incontext.priors import Prior
 
@@ -41,8 +41,41 @@ UPDATES_BETWEEN_EVALUATIONS = 500
 EXAMPLES = {
     "train": "isthmus icl train --preset tiny --out runs/tiny",
     "eval": "isthmus icl eval --prior compact --tasks 20 --contexts 0,2,8,32",
-    "sample": "isthmus icl sample --context points.csv -n 1000 -o drawn.csv",
+    "sample": "isthmus icl sample --context points.csv -n 1000 -o drawn.csv\n"
+    "isthmus icl sample -n 10",
     "plot": "isthmus icl plot --context points.csv -o landscape.png",
+}
+DESCRIPTION = """
+In-context energies: a transformer that makes an energy of any dataset it is shown, with no
+parameter changed. A model ships with isthmus, for points of a plane.
+"""
+DETAILS = {
+    "train": """
+The preset says how: default (about an hour), paper (the authors' sizes and objective) or
+tiny (under a minute). Loss and held-out likelihood are told on stderr.
+""",
+    "eval": """
+Datasets are drawn from a prior, and the model is judged on points that it has not seen,
+beside the true density, Bayes' rule under the prior, kernel density estimates and EM.
+""",
+    "sample": """
+Chains begin in the right proportions and so need few steps. Without a context, the draws
+are of what the model expects before it has seen anything.
+""",
+    "plot": """
+A row for each dataset and a column for each size of the context; dark is low energy. The
+datasets are drawn from a prior, or yours is shown a part at a time.
+""",
+}
+FILES = {
+    "train": """
+DIR/model                       weights and settings, for --model
+DIR/checkpoint.pt               where the same command goes on
+DIR/metrics.csv, metrics.jsonl  loss and held-out likelihood
+""",
+    "eval": "-o  a table as text; everything, task by task, if it ends in .json",
+    "sample": "-o  a row for each draw, in the columns of DATA",
+    "plot": "-o  a picture, .png",
 }
 
 
@@ -91,6 +124,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         points=arguments.points,
         references=arguments.references,
         seed=arguments.seed,
+        progress=False if arguments.quiet else None,
     )
     if arguments.json or (target and target.suffix == ".json"):
         text = evaluation.to_json()
@@ -106,21 +140,26 @@ def _sample(arguments: argparse.Namespace) -> int:
     from isthmus.dynamics.samplers import MALA, Langevin
     from isthmus.incontext.sampling import draw
 
-    target = arguments.output and writable_file(arguments.output)
+    target = arguments.output and output_file(arguments.output, arguments.context)
     model = _model(arguments.model)
-    context = _context(arguments.context, model)
+    points, columns = np.empty((0, model.dim)), [f"x{axis + 1}" for axis in range(model.dim)]
+    if arguments.context is not None:
+        table = _context(arguments.context, model, arguments.quiet)
+        points, columns = table.X, list(table.columns)
     kind = MALA if arguments.sampler == "mala" else Langevin
     drawn = draw(
-        model.condition(context),
+        model.condition(points),
         arguments.number,
         kind(step_size=arguments.step_size),
         seed=arguments.seed,
         steps=arguments.steps,
+        progress=False if arguments.quiet else None,
     )
-    text = io.StringIO()
-    names = ",".join(f"x{axis + 1}" for axis in range(model.dim))
-    np.savetxt(text, drawn.numpy(), fmt="%.7g", delimiter=",", header=names, comments="")
-    put(text.getvalue(), target)
+    # As text and back, so that single precision is written in as many digits as it has.
+    numbers = drawn.numpy().astype(str).astype(np.float64)
+    write_rows(target, dict(zip(columns, numbers.T, strict=True)))
+    if target is not None:
+        print(target)
     return 0
 
 
@@ -139,7 +178,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         tasks = _prior(arguments.prior).draw(arguments.tasks, generator)
         figure = context_landscapes(model, tasks, sizes, seed=arguments.seed + 1)
     else:
-        points = _context(arguments.context, model)
+        points = _context(arguments.context, model, arguments.quiet).X
         some = [size for size in sizes if size < len(points)]
         figure = context_landscapes(model, points[None], [*some, len(points)])
     print(save(figure, target))
@@ -217,28 +256,29 @@ def _prior(name: str) -> Prior:
     return prior(name)
 
 
-def _context(path: Path, model: ICLEBM) -> NDArray[np.float64]:
+def _context(path: Path, model: ICLEBM, quiet: bool) -> Table:
     """Points that the model can read; those outside its box are worth a word."""
-    points = read_points(path)
-    if points.shape[1] != model.dim:
-        columns = f"{points.shape[1]} column{'s' if points.shape[1] > 1 else ''}"
+    table = read_table(path, quiet=quiet)
+    if table.X.shape[1] != model.dim:
+        columns = f"{table.X.shape[1]} column{'s' if table.X.shape[1] > 1 else ''} of numbers"
         raise InvalidInputError(f"{path} has {columns}, but the model reads {model.dim}.")
     box = model.config.box
-    if box is not None:
-        outside = int((abs(points) > box).any(1).sum())
+    if box is not None and not quiet:
+        outside = int((abs(table.X) > box).any(1).sum())
         if outside:
-            print(
-                f"isthmus: {outside} of {len(points)} points lie outside the model's box, "
-                f"{box:g} to either side of 0. Shift and scale the data first.",
-                file=sys.stderr,
+            warn(
+                f"{outside} of {len(table)} points lie outside the model's box, "
+                f"{box:g} to either side of 0. Shift and scale the data first."
             )
-    return points
+    return table
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="isthmus icl",
-        description="In-context energies: a transformer that makes an energy of a dataset.",
+        description=DESCRIPTION.strip(),
+        epilog=epilog("\n".join(EXAMPLES.values())),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="train|eval|sample|plot", required=True)
 
@@ -248,12 +288,13 @@ def _parser() -> Parser:
         one = commands.add_parser(
             name,
             help=description,
-            description=description,
-            epilog=f"example:\n  {EXAMPLES[name]}",
+            description=f"{description[0].upper()}{description[1:]}.\n\n{DETAILS[name].strip()}",
+            epilog=epilog(EXAMPLES[name], FILES[name]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.set_defaults(action=action)
         add_seed(one)
+        add_quiet(one)
         return one
 
     train = command("train", _train, "train a model; a run that was stopped goes on")
@@ -263,7 +304,6 @@ def _parser() -> Parser:
     train.add_argument("--updates", type=whole_number(1), metavar="N", help="default: the preset's")
     train.add_argument("--devices", type=whole_number(1), default=1, metavar="N", help="processes")
     train.add_argument("--init", metavar="MODEL", help="fine-tune this one: a name or a folder")
-    add_quiet(train)
 
     judge = command("eval", _eval, "negative log-likelihood on fresh tasks, beside references")
     _add_model(judge)
@@ -289,14 +329,18 @@ def _parser() -> Parser:
     judge.add_argument("--json", action="store_true", help="everything, task by task, as JSON")
     add_output(judge, "FILE")
 
-    sample = command("sample", _sample, "draw new points, like those of a dataset, as CSV")
+    sample = command("sample", _sample, "draw new points, like those of a dataset")
     _add_model(sample)
-    sample.add_argument("--context", type=path, required=True, metavar="DATA", help=_DATA)
+    sample.add_argument(
+        "--context", type=path, metavar="DATA", help=f"{_DATA}; default: none, an empty context"
+    )
     sample.add_argument(
         "-n", dest="number", type=whole_number(1), default=1000, metavar="N", help="default: 1000"
     )
     sample.add_argument("--sampler", choices=("mala", "langevin"), default="mala")
-    sample.add_argument("--step-size", type=float, default=0.05, metavar="X", help="default: 0.05")
+    sample.add_argument(
+        "--step-size", type=positive_number, default=0.05, metavar="X", help="default: 0.05"
+    )
     sample.add_argument(
         "--steps",
         type=whole_number(1),
@@ -304,7 +348,7 @@ def _parser() -> Parser:
         metavar="N",
         help="of each chain; default: 100",
     )
-    add_output(sample, "FILE.csv")
+    add_output(sample, "FILE", words=".csv, .tsv, .parquet or .json; default: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     _add_model(plot)
@@ -325,7 +369,7 @@ def _parser() -> Parser:
     return parser
 
 
-_DATA = "the dataset: .csv, .tsv or .npy, a point a row"
+_DATA = "the dataset, a point a row: .csv, .tsv, .parquet, .npy or .npz"
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

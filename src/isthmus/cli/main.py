@@ -3,51 +3,146 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 
 from isthmus import __version__
+from isthmus.cli.options import EXIT_CODES, Parser, sections
+from isthmus.errors import InvalidInputError, IsthmusError
+
+__all__ = ["COMMANDS", "main"]
 
 # A module per command, imported only when it is called: --help needs no torch.
 COMMANDS = {
+    "cluster": "find the clusters of a table, and how sure each row is of its own",
+    "complete": "fill in what is missing in a table",
+    "certify": "say which rows a memory holds, and how far a query may be off",
+    "sample": "draw new rows that are like those of a table",
     "icl": "in-context energies: train, evaluate, sample, plot",
+    "study": "the clustering study: run, table, plot, status",
+    "datasets": "list the datasets of the study, and fetch them",
     "reproduce": "redo the paper, figure by figure, into a report",
+    "bench": "speed, memory and quality beside others, measured here",
 }
-
-__all__ = ["main"]
+EXAMPLES = """
+isthmus cluster data.csv -o clusters.csv
+isthmus certify data.csv
+isthmus sample data.csv -n 100 -o more.csv
+isthmus reproduce
+"""
+TRACEBACK = "ISTHMUS_TRACEBACK"
+ENVIRONMENT = f"""
+ISTHMUS_DATA         a directory of datasets, looked at before anything is downloaded
+{TRACEBACK}=1  show where an error came from
+"""
+BUG, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
-    if not arguments:
-        parser.print_help()
-        return 0
-    chosen, rest = parser.parse_known_args(arguments[:1])[0], arguments[1:]
     try:
-        code: int = import_module(f"isthmus.cli.{chosen.command}").run(rest)
+        try:
+            with _warnings_in_one_line():
+                return _dispatch(arguments)
+        finally:
+            sys.stdout.flush()  # a reader that has gone away is noticed here, not at exit
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         print("isthmus: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
-        print(f"isthmus: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
+        line, code = _explained(error)
+        print(f"isthmus: {' '.join(line.split())}", file=sys.stderr)
+        return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser = _parser()
+    name = parser.parse_args(arguments[:1]).command
+    if name is None:
+        parser.print_help()
+        return 0
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        raise InvalidInputError(f"{name!r} is not a command; {hint} (see isthmus --help)")
+    code: int = import_module(f"isthmus.cli.{name}").run(arguments[1:])
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _explained(error: Exception) -> tuple[str, int]:
+    """What to say about an error, and the exit code: whose problem it is."""
+    words = str(error) or type(error).__name__
+    if isinstance(error, MemoryError) or "can't allocate memory" in words:
+        return f"there is not enough memory ({words}). Take fewer rows or columns.", BAD_INPUT
+    if isinstance(error, ImportError) and not (error.name or "").startswith("isthmus"):
+        return f"{words}. A package is missing; install it with pip.", BAD_INPUT
+    if isinstance(error, IsthmusError | ValueError | OSError):
+        return words, BAD_INPUT
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"this is a bug in isthmus: {type(error).__name__}: {words} "
+        f"({Path(place.filename).name}, line {place.lineno}). Please report it, with what "
+        f"{TRACEBACK}=1 shows.",
+        BUG,
+    )
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Have warnings of libraries look as those of isthmus do."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"isthmus: {' '.join(str(message).split())}\n"
+    )
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _forget_stdout() -> None:
+    """Have what is still in the buffer go nowhere, so that closing stdout is quiet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _parser() -> Parser:
     width = max(map(len, COMMANDS))
-    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    table = "\n".join(f"{name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    more = sections(
+        {
+            "commands": table,
+            "environment": ENVIRONMENT,
+            "exit codes": EXIT_CODES,
+            "examples": EXAMPLES,
+        }
+    )
+    parser = Parser(
         prog="isthmus",
-        description="Associative memory and probabilistic modelling, joined.",
-        epilog=f"commands:\n{table}\n\n`isthmus COMMAND --help` says more about each.",
+        usage="isthmus COMMAND [argument ...]",
+        description=(
+            "Associative memory and probabilistic modelling, joined: cluster, complete, certify\n"
+            "and sample the rows of a table (CSV, TSV, Parquet, .npy or .npz), and redo the paper."
+        ),
+        epilog=f"{more}\n\n`isthmus COMMAND --help` says more about each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,19 +15,31 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
 __all__ = [
+    "EXIT_CODES",
     "Parser",
     "add_json",
     "add_output",
     "add_quiet",
     "add_seed",
     "counts",
+    "epilog",
     "make_parser",
     "names",
+    "positive_number",
     "put",
+    "sections",
     "show_progress",
     "warn",
     "whole_number",
 ]
+
+EXIT_CODES = """
+0    done
+1    a bug in isthmus; ISTHMUS_TRACEBACK=1 shows where
+2    an option, a file or its contents is not right: one line on stderr says what, no file is left
+130  interrupted; what can go on later is kept
+141  whoever was reading the output went away
+"""
 
 # What numpy's and torch's generators can both take as a seed.
 LARGEST = 2**32
@@ -40,15 +53,42 @@ class Parser(argparse.ArgumentParser):
         raise InvalidInputError(f"{message} (see {self.prog} --help)")
 
 
-def make_parser(command: str, description: str, examples: str, **more: Any) -> Parser:
-    """A parser for ``isthmus COMMAND`` whose help ends in examples, one a line."""
-    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+def make_parser(
+    command: str, description: str, examples: str, files: str = "", **more: Any
+) -> Parser:
+    """A parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples.
+
+    Parameters
+    ----------
+    command : str
+    description : str
+        What the command does.
+    examples, files : str
+        One a line: commands to type; what is read and written.
+    **more
+        For ``argparse.ArgumentParser``.
+    """
     return Parser(
         prog=f"isthmus {command}",
         description=description,
-        epilog=f"examples:\n{lines}" if "\n" in lines else f"example:\n{lines}",
+        epilog=epilog(examples, files),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **more,
+    )
+
+
+def epilog(examples: str, files: str = "") -> str:
+    """What help says after the options: files, exit codes, and examples last."""
+    title = "examples" if "\n" in examples.strip() else "example"
+    return sections({"files": files, "exit codes": EXIT_CODES, title: examples})
+
+
+def sections(texts: dict[str, str]) -> str:
+    """Texts of several lines, indented under their titles; empty ones are left out."""
+    return "\n\n".join(
+        f"{title}:\n" + "\n".join(f"  {line}" for line in text.strip().splitlines())
+        for title, text in texts.items()
+        if text.strip()
     )
 
 
@@ -90,6 +130,17 @@ def whole_number(at_least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def positive_number(text: str) -> float:
+    """A type of argument: a finite number above zero."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
+    return number
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -87,9 +87,10 @@ class ClAM(ParametricEstimator):
         As in :class:`ClAMELBO`. Training stops when the objective has fallen by no more than
         the share `tol` in five iterations.
 
-    Attributes
-    ----------
-    As in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared units.
+    Notes
+    -----
+    Attributes are as in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared
+    units.
 
     Examples
     --------

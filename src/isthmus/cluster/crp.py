@@ -344,9 +344,9 @@ class ClAMCRP(_CRPEstimator):
 
     Attributes
     ----------
-    memories_ (= cluster_centers_) : ndarray (n_clusters_, n_features)
+    memories_, cluster_centers_ : ndarray (n_clusters, n_features)
         Largest first. A stream leaves them in their places and adds new ones at the end.
-    counts_, weights_ : ndarray (n_clusters_,)
+    counts_, weights_ : ndarray (n_clusters,)
     beta_, rho_, alpha_, discount_, objective_ : float
     labels_, objective_trace_ : ndarray
     energy_ : CRPMixture

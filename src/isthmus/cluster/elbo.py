@@ -173,7 +173,7 @@ class ClAMELBO(ParametricEstimator):
 
     Attributes
     ----------
-    memories_ (= cluster_centers_) : ndarray (n_clusters, n_features)
+    memories_, cluster_centers_ : ndarray (n_clusters, n_features)
     weights_ : ndarray (n_clusters,)
     beta_, objective_ : float
     objective_trace_ : ndarray

@@ -48,7 +48,7 @@ class Langevin:
     step_size : float
         :math:`\epsilon`. Stable only while it is below 2 / (largest curvature of -log p).
     temperature : float
-        T. At 1 the chain samples p; lower, it settles nearer to the modes.
+        T: at 1 the chain samples p; lower, it settles nearer to the modes.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class MALA:
     step_size : float
         :math:`\epsilon`. Raise it until about 0.57 of the proposals are accepted.
     temperature : float
-        T.
+        T
 
     Examples
     --------
@@ -183,7 +183,7 @@ class HMC:
         Leapfrogs in a trajectory. Each costs one score. A trajectory of about half a period of
         some direction only flips that direction; then change the length a little.
     temperature : float
-        T.
+        T
 
     Examples
     --------

@@ -13,13 +13,16 @@ from isthmus.figures.hero import hero
 from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
 from isthmus.figures.landscape_1d import landscapes_1d
 from isthmus.figures.landscape_2d import landscapes_2d
-from isthmus.figures.page import Finding, Section, Verdict, page
+from isthmus.figures.page import Entry, page
 from isthmus.figures.sampling import samples_against_density
+from isthmus.figures.section import Finding, Section, Table, Verdict
 from isthmus.files import write_atomically
 
 __all__ = [
+    "Entry",
     "Finding",
     "Section",
+    "Table",
     "Verdict",
     "attention_experiment",
     "attention_sphere",

@@ -11,10 +11,10 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from isthmus.capacity import Certificate, Sweep, capacity_bound
+from isthmus.capacity import Certificate, Sweep, basins, capacity_bound
 from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
-from isthmus.figures.landscape_1d import landscapes_1d
+from isthmus.figures.landscape_1d import draw_landscape
 from isthmus.figures.style import (
     CURVE,
     INK,
@@ -33,6 +33,7 @@ __all__ = ["basins_merging", "capacity_bounds", "certificate_plot", "retrieval_s
 GREEN, PURPLE, SKY = "#009e73", "#cc79a7", "#56b4e9"
 SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
 MARKS = "osDPX*"
+FACES = (PAPER, SKY, MEMORY)
 # Colour, line and name of each bound.
 BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
@@ -46,13 +47,17 @@ THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
 
 
 @styled
-def basins_merging(memories: Any, sigmas: Iterable[float]) -> Figure:
-    """Draw the energy of patterns on a line at each bandwidth, and where each pattern flows.
+def basins_merging(
+    memories: Any, sigmas: Iterable[float], counts: Iterable[int] | None = None
+) -> Figure:
+    """Draw the energy of patterns on a line, and where each flows: a row for each bandwidth.
 
     Parameters
     ----------
     memories : array (N, 1)
     sigmas : iterable of float
+    counts : iterable of int, optional
+        How many of the patterns, from the first on: a column for each. Default: all.
 
     Examples
     --------
@@ -60,16 +65,24 @@ def basins_merging(memories: Any, sigmas: Iterable[float]) -> Figure:
     >>> len(basins_merging([[-1.0], [1.0]], [0.5, 1.5]).axes)
     2
     """
-    from isthmus.capacity import basins
-
     marks = to_array(memories).reshape(-1, 1)
-    energies, notes = {}, {}
-    for sigma in sigmas:
-        count = basins(marks, sigma).n_basins
-        name = f"sigma = {sigma:g}"
-        energies[name] = GaussianKDE(marks, sigma)
-        notes[name] = f"{len(marks)} patterns, {count} {'basin' if count == 1 else 'basins'}"
-    return landscapes_1d(energies, marks, marks, notes=notes)
+    columns, rows = list(counts or [len(marks)]), list(sigmas)
+    # Bandwidths of one set of patterns stand side by side.
+    shape = (len(rows), len(columns)) if len(columns) > 1 else (1, len(rows))
+    figure = new_figure(3.0 * shape[0], gap=0.04)
+    grid = figure.subplots(*shape, squeeze=False)
+    cells = [(sigma, count) for sigma in rows for count in columns]
+    for axes, (sigma, count) in zip(grid.flat, cells, strict=True):
+        shown = marks[:count]
+        found = basins(shown, sigma).n_basins
+        draw_landscape(axes, GaussianKDE(shown, sigma), shown, shown, window=marks)
+        note = f"{count} patterns, {found} {'basin' if found == 1 else 'basins'}"
+        heading(axes, f"σ = {sigma:g}", note, lines=1)
+        axes.set(xlabel="x", ylabel="energy")
+    for axes in grid.flat:
+        axes.label_outer()
+        axes.tick_params(labelleft=True)
+    return figure
 
 
 @styled
@@ -151,29 +164,47 @@ def capacity_bounds(
     figure = new_figure(5.0)
     panels = figure.subplots(1, 2, width_ratios=(1.15, 1)) if measured else [figure.subplots()]
     for axes in panels:
-        _draw_bounds(axes, grid, measured)
+        _draw_bounds(axes, grid)
     note = "Certified, packing and random: so many can be stored. Ceiling: no more can."
     heading(panels[0], "How many patterns fit on a sphere", note, characters=90, lines=1)
     panels[0].legend(frameon=False, fontsize=9, loc="upper left")
     if measured:
         last = max(dim for counts in measured.values() for dim in counts)
+        _draw_measured(panels[1], measured)
         top = capacity_bound(last, kind="ceiling", log=True) / np.log(10)
         panels[1].set_xlim(grid[0] - 0.3, last + 0.5)
         panels[1].set_ylim(-0.08, top + 0.3)
         panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
-        heading(panels[1], "Few dimensions, close up", "Marks: measured.", lines=1)
+        panels[1].legend(frameon=False, fontsize=9, loc="upper left", title="measured")
+        heading(panels[1], "Few dimensions, close up", "Lines as on the left.", lines=1)
     return figure
 
 
-def _draw_bounds(axes: Axes, grid: list[int], measured: Mapping[str, Mapping[int, float]]) -> None:
+def _draw_measured(axes: Axes, measured: Mapping[str, Mapping[int, float]]) -> None:
+    """Marks side by side, so that none hides another; only they are in the legend."""
+    for line in axes.lines:
+        line.set_label("_" + str(line.get_label()))
+    for number, (name, counts) in enumerate(measured.items()):
+        at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
+        shift = 0.1 * (number - (len(measured) - 1) / 2)
+        mark, face = MARKS[number % len(MARKS)], FACES[number % len(FACES)]
+        axes.plot(
+            at + shift,
+            np.log10(found),
+            mark,
+            color=INK,
+            mfc=face,
+            mew=1.3,
+            ms=7,
+            label=name,
+            zorder=4,
+        )
+
+
+def _draw_bounds(axes: Axes, grid: list[int]) -> None:
     for kind, (colour, line, name) in BOUNDS.items():
         logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]
         axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
-    for marker, (name, counts) in zip(MARKS, measured.items(), strict=False):
-        at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
-        axes.plot(
-            at, np.log10(found), marker, color=INK, mfc=PAPER, mew=1.3, ms=6, label=name, zorder=4
-        )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
     axes.yaxis.set_major_locator(MaxNLocator(7, integer=True))

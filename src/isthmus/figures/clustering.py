@@ -36,7 +36,13 @@ from isthmus.figures.style import (
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 
-__all__ = ["clustering_tour", "elbo_dynamics", "elbo_trace", "memory_creation"]
+__all__ = [
+    "clustering_tour",
+    "draw_new_region",
+    "elbo_dynamics",
+    "elbo_trace",
+    "memory_creation",
+]
 
 # Green always means "new". It is Okabe and Ito's, as are the colours of clusters.
 NEW = "#009e73"
@@ -91,7 +97,7 @@ def memory_creation(
     for axes, alpha in zip(grid[1:], alphas, strict=True):
         growing = CRPMixture(marks, weights, beta=beta, rho=rho, alpha=alpha)
         share = _draw_creation_panel(axes, growing, marks, reach, resolution)
-        _draw_new_region(axes, growing, reach, resolution)
+        draw_new_region(axes, growing, reach, resolution)
         note = f"A datum in the hatched part, {share:.0%} of this square, opens a memory."
         heading(axes, f"CRP mixture, α = {alpha:g}", note)
     for axes in grid:
@@ -125,7 +131,8 @@ def _newness(
     return x, y, (logs[:, -1] - logs[:, :-1].max(1)).reshape(x.shape)
 
 
-def _draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> None:
+def draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> None:
+    """Hatch, in green, where a datum would open a memory."""
     x, y, odds = _newness(energy, reach, resolution)
     if odds.max() <= 0:
         return

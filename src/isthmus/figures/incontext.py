@@ -44,8 +44,8 @@ GREEN, PURPLE, SKY, YELLOW = "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 # Colour, line, marker and name of each predictor, best first.
 PREDICTORS = {
     "truth": (INK, "--", "", "true density"),
-    "bayes": (GREEN, "-", "s", "Bayes predictive"),
     "model": (CURVE, "-", "o", "in-context model"),
+    "bayes": (GREEN, "--", "", "Bayes predictive (best possible)"),
     "em-0.1": (SKY, ":", "D", "EM, regularised 0.1"),
     "em-0.001": (YELLOW, "-.", "d", "EM, regularised 0.001"),
     "kde-best": (MEMORY, "-", "^", "KDE, best bandwidth"),
@@ -138,6 +138,7 @@ def context_samples(
     context: int = 32,
     *,
     draws: int = 300,
+    drawn: Any = None,
     sampler: Any = None,
     steps: int = 100,
     seed: int = 0,
@@ -159,6 +160,8 @@ def context_samples(
         Points in context.
     draws : int
         Points drawn from each.
+    drawn : Tensor (B, draws, 2), optional
+        The model's, if they have been drawn already.
     sampler : Langevin, MALA or HMC, optional
         Default: ``Langevin(step_size=0.02)``.
     steps : int
@@ -187,13 +190,14 @@ def context_samples(
     chain = Langevin(step_size=0.02) if sampler is None else sampler
     for column, (above, below) in enumerate(grid.T):
         energy = model.condition(contexts[column])
-        drawn = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
+        if drawn is None:
+            own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
+        else:
+            own = drawn[column]
         surfaces = (_true_surprise(tasks[column], points), _surprise(energy, points, reach))
         lowest = min(surface.min() for surface in surfaces)
         levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
-        for axes, surface, dots in zip(
-            (above, below), surfaces, (true[column], drawn), strict=True
-        ):
+        for axes, surface, dots in zip((above, below), surfaces, (true[column], own), strict=True):
             axes.contourf(x, y, surface.clip(max=levels[-1]), levels, cmap=DEPTH.reversed())
             draw_draws(axes, to_array(dots), size=2.6)
         _draw_context(below, to_array(contexts[column]))
@@ -266,21 +270,23 @@ def _draw_loss(axes: Axes, evaluation: Evaluation) -> None:
         mean, error = evaluation.kl.mean(1), evaluation.difference("truth")[1]
         title, note = "Divergence from the truth", "KL(truth, model), ± standard error."
     axes.axhline(0, color=MUTED, lw=1)
-    axes.errorbar(sizes, mean, np.nan_to_num(error), marker="o", color=CURVE, **_weight("model"))
+    look = {**_weight("model"), "lw": 2.4}
+    axes.errorbar(sizes, mean, np.nan_to_num(error), marker="o", color=CURVE, **look)
     axes.set_ylabel("nats")
     axes.margins(y=0.15)
     heading(axes, title, note, characters=45, lines=1)
 
 
 def _weight(name: str) -> dict[str, Any]:
+    # Bayes lies on the model, or nearly: dashes on a broad line show both.
     own = name == "model"
     return {
-        "lw": 2.4 if own else 1.4,
-        "ms": 7 if own else 5.5,
+        "lw": {"model": 4.2, "bayes": 2.0}.get(name, 1.4),
+        "ms": 8 if own else 5.5,
         "mec": PAPER,
         "mew": 0.6,
         "elinewidth": 1.2,
-        "zorder": 5 if own else 3,
+        "zorder": {"model": 4, "bayes": 5}.get(name, 3),
     }
 
 

@@ -31,7 +31,7 @@ from isthmus.figures.style import (
     visible_range,
 )
 
-__all__ = ["landscapes_1d"]
+__all__ = ["draw_landscape", "landscapes_1d"]
 
 QUERIES = 9
 
@@ -84,16 +84,33 @@ def landscapes_1d(
         queries = np.linspace(lower, upper, QUERIES + 2)[1:-1, None]
     figure, grid = panels(len(energies), columns=3, panel_height=2.9)
     for index, (axes, (name, energy)) in enumerate(zip(grid, energies.items(), strict=True)):
-        positions = np.linspace(lower, upper, resolution)
-        _draw_curve(axes, energy, positions)
-        _draw_memories(axes, marks)
-        _draw_retrieval(axes, energy, queries)
-        axes.set_xlim(lower, upper)
+        draw_landscape(axes, energy, marks, queries, resolution=resolution)
         axes.set_xlabel("x")
         axes.set_ylabel("energy" if index % 3 == 0 else "")
         heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
     return figure
+
+
+def draw_landscape(
+    axes: Axes,
+    energy: Energy,
+    memories: Any,
+    queries: Any,
+    *,
+    window: Any = None,
+    resolution: int = 1201,
+) -> None:
+    """Draw one energy on a line: its curve, memories (N, 1), and queries (Q, 1) on their way.
+
+    The axes hold all points of `window` (M, 1); those of `memories` by default.
+    """
+    marks = to_array(memories).reshape(-1)
+    lower, upper = _window(marks if window is None else to_array(window).reshape(-1))
+    _draw_curve(axes, energy, np.linspace(lower, upper, resolution))
+    _draw_memories(axes, marks)
+    _draw_retrieval(axes, energy, queries)
+    axes.set_xlim(lower, upper)
 
 
 def _window(marks: NDArray[Any]) -> tuple[float, float]:

@@ -145,7 +145,7 @@ class EpanechnikovKDE(Memory):
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
         With u of D coordinates unknown, integrating them out of the kernel leaves
-        max(0, 1 - |x - x_n|^2 / h^2)^(1 + u/2) over the known ones.
+        ``max(0, 1 - |x - x_n|^2 / h^2)^(1 + u/2)`` over the known ones.
         """
         x, seen = self._partial(x, observed)
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)

@@ -61,7 +61,7 @@ class ModernHopfield(GaussianMemory):
 
     @property
     def log_mixing_weights(self) -> Tensor:
-        """The log-softmax of beta |x_n|^2 / 2. (N,).
+        """The log-softmax of ``beta |x_n|^2 / 2``. (N,).
 
         In float64, since it decides between far-off memories.
         """
@@ -74,7 +74,7 @@ class ModernHopfield(GaussianMemory):
 
     @property
     def log_total_weight(self) -> Tensor:
-        """Log of the sum over n of exp(beta |x_n|^2 / 2)."""
+        """Log of the sum over n of ``exp(beta |x_n|^2 / 2)``."""
         return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
 
     def _kernel(self) -> Kernel:

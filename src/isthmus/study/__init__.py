@@ -9,25 +9,59 @@ from isthmus.study.runner import QUICK, Progress, Run, Settings, run, status
 from isthmus.study.store import Store
 
 if TYPE_CHECKING:
+    from isthmus.study.comparison import Comparison, compare
     from isthmus.study.dp_means import DPMeans
+    from isthmus.study.statistics import (
+        critical_difference,
+        friedman,
+        holm,
+        mean_ranks,
+        pairwise,
+    )
+    from isthmus.study.tables import Scores, distribution, score_table
+    from isthmus.study.verdict import Claim, Report, make_report
 
 __all__ = [
     "METHODS",
     "QUICK",
+    "Claim",
+    "Comparison",
     "DPMeans",
     "Limits",
     "Method",
     "Progress",
+    "Report",
     "Run",
+    "Scores",
     "Settings",
     "Store",
     "combinations",
+    "compare",
+    "critical_difference",
+    "distribution",
+    "friedman",
+    "holm",
+    "make_report",
+    "mean_ranks",
+    "pairwise",
     "run",
+    "score_table",
     "status",
 ]
 
+# Imported by those who need them: a process that only does fits needs neither.
+_LATER = {
+    "DPMeans": "dp_means",
+    **dict.fromkeys(("Comparison", "compare"), "comparison"),
+    **dict.fromkeys(
+        ("critical_difference", "friedman", "holm", "mean_ranks", "pairwise"), "statistics"
+    ),
+    **dict.fromkeys(("Scores", "distribution", "score_table"), "tables"),
+    **dict.fromkeys(("Claim", "Report", "make_report"), "verdict"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "DPMeans":  # scikit-learn is imported only by those who need it
-        return import_module("isthmus.study.dp_means").DPMeans
+    if name in _LATER:
+        return getattr(import_module(f"isthmus.study.{_LATER[name]}"), name)
     raise AttributeError(f"module 'isthmus.study' has no attribute {name!r}")

@@ -289,6 +289,7 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+"""The methods of the study by name, each with its grid of settings."""
 
 
 def choose_methods(

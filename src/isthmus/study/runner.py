@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import isthmus
 from isthmus.datasets import load, names
+from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.study.backends import on_dask, on_loky
@@ -65,13 +66,17 @@ class Settings:
 
 
 QUICK = Settings(
-    datasets=("iris", "wine", "zoo", "ecoli"),
+    datasets=("iris", "wine", "wisconsin_breast_cancer", "zoo", "ecoli"),
     seeds=(0,),
     rows=1000,
     entries=3,
     limits=Limits(seconds=30, megabytes=2048),
 )
-"""A short look: four small datasets, three entries of each grid, one seed."""
+"""A short look: five small datasets, three entries of each grid, one seed. The first three
+datasets come with scikit-learn."""
+
+# What any fit takes, in numbers of a table that take as long to work through.
+FIXED_COST = 20_000
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,13 @@ class Progress:
     seconds: float
     row: dict[str, Any]
     """The result that came last."""
+    share: float
+    """How much of the work that is, fits on larger datasets being more of it."""
 
     @property
     def seconds_left(self) -> float:
         """If the rest goes as the part so far."""
-        return self.seconds / self.done * (self.total - self.done)
+        return self.seconds / self.share * (1 - self.share)
 
 
 @dataclass(frozen=True)
@@ -170,15 +177,17 @@ def run(
         kept = {key: word for key, word in statuses.items() if word == "ok" or not retry}
         left = [task for task in tasks if task.id not in kept]
         requests = _requests(left, methods, data_home, settings.limits)
+        work, worked = sum(map(_cost, left)), 0
         start, done = time.monotonic(), 0
         for outcome in _outcomes(requests, backend, jobs, scheduler):
             task = wanted[outcome["id"]]
             row = _row(task, methods[task.method], places[task.method, task.parameters], outcome)
             store.append([row])
             kept[task.id] = row["status"]
-            done += 1
+            done, worked = done + 1, worked + _cost(task)
             if report is not None:
-                report(Progress(done, len(left), time.monotonic() - start, row))
+                seconds = time.monotonic() - start
+                report(Progress(done, len(left), seconds, row, worked / work))
         store.compact()
     return Run(
         store.directory, len(tasks), len(tasks) - len(left), done, dict(Counter(kept.values()))
@@ -202,6 +211,12 @@ def _require_count(name: str, value: Any, at_least: int) -> None:
     # Not isthmus.validation, which imports torch: the processes that only wait need none.
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise InvalidInputError(f"{name} must be a whole number from {at_least} up, not {value!r}.")
+
+
+def _cost(task: Task) -> int:
+    """About how much work a fit is, by the size of the table that it gets."""
+    known = entry(task.dataset)
+    return FIXED_COST + min(known.n_samples, task.rows or known.n_samples) * known.n_features
 
 
 def _outcomes(

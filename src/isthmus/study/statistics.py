@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import Any, Literal
 
@@ -13,10 +15,14 @@ from numpy.typing import NDArray
 from isthmus.errors import InvalidInputError, ShapeError
 
 __all__ = [
+    "LEVEL",
+    "MARGIN",
     "Friedman",
     "Pair",
+    "Verdict",
     "critical_difference",
     "friedman",
+    "groups",
     "holm",
     "mean_ranks",
     "pairwise",
@@ -26,6 +32,9 @@ Verdict = Literal["competitive", "better", "worse", "undecided"]
 
 LEVEL = 0.05
 MARGIN = 0.02
+
+# Scores that agree to so many digits are the same: labels in another order change the last ones.
+DIGITS = 10
 
 
 def mean_ranks(scores: Any) -> NDArray[np.float64]:
@@ -85,12 +94,47 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     >>> round(critical_difference(methods=5, datasets=30), 3)
     1.114
     """
-    from scipy.stats import studentized_range
-
     if methods < 2 or datasets < 1:
         raise InvalidInputError("A critical difference takes two methods and a dataset at least.")
-    quantile = float(studentized_range.ppf(1 - level, methods, np.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(methods * (methods + 1) / (6 * datasets))
+    return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (6 * datasets))
+
+
+@cache
+def _quantile(methods: int, level: float) -> float:
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(1 - level, methods, np.inf)) / math.sqrt(2)
+
+
+def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
+    """The largest sets of methods whose mean ranks all lie within the critical difference.
+
+    Parameters
+    ----------
+    ranks : mapping of str to float
+        The mean rank of each method.
+    width : float
+        The critical difference.
+
+    Returns
+    -------
+    list of tuple of str
+        Best first, in the sets too. A method that differs from all others is in none.
+
+    Examples
+    --------
+    >>> groups({"a": 1.0, "b": 1.6, "c": 2.2, "d": 4.0}, 1.0)
+    [('a', 'b'), ('b', 'c')]
+    """
+    order = sorted(ranks, key=lambda name: ranks[name])
+    found: list[tuple[str, ...]] = []
+    reached = 0
+    for start, name in enumerate(order):
+        end = start + sum(ranks[other] - ranks[name] <= width for other in order[start:])
+        if end > reached and end - start > 1:
+            found.append(tuple(order[start:end]))
+        reached = max(reached, end)
+    return found
 
 
 def holm(p_values: Any) -> NDArray[np.float64]:
@@ -119,46 +163,80 @@ class Pair:
     difference: float
     """Mean score of the first minus that of the second."""
     p_value: float
-    """Of Wilcoxon's signed-rank test, corrected by Holm."""
+    """Of Wilcoxon's signed-rank test, corrected by Holm for all pairs that were looked at."""
+    raw_p_value: float | None = None
+    """Before the correction: what counts if this was the one pair to ask about."""
+    ahead: int = 0
+    """On how many datasets the first is better."""
+    behind: int = 0
+    """On how many it is worse."""
+    margin: float | None = MARGIN
+    """How far apart means may be to count as close; None where scores have no common scale."""
 
     @property
     def verdict(self) -> Verdict:
         """Of the first.
 
-        "Competitive" means no significant difference, and means within 0.02. Where the means are
-        further apart but the test cannot tell, the data do not decide.
+        "Better" or "worse" is significant after the correction. "Competitive" means that there is
+        no significant difference, not even before the correction, and that the means are within
+        the margin. All else is undecided: means further apart than the test can tell, and
+        datasets so few that no test could.
         """
         if self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
-        return "competitive" if abs(self.difference) <= MARGIN else "undecided"
+        blind = self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL
+        doubtful = self.raw_p_value is not None and self.raw_p_value < LEVEL
+        apart = self.margin is None or not abs(self.difference) <= self.margin
+        return "undecided" if blind or doubtful or apart else "competitive"
 
     def __str__(self) -> str:
+        raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
         return (
             f"{self.first} against {self.second}: {self.verdict} (mean difference "
-            f"{self.difference:+.3f}, p = {self.p_value:.2g}, {self.datasets} datasets)"
+            f"{self.difference:+.3f}, p = {self.p_value:.2g}{raw}, {self.datasets} datasets)"
         )
 
 
-def pairwise(scores: Any, methods: list[str]) -> list[Pair]:
+def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
     """Wilcoxon's signed-rank test of every pair of methods, with Holm's correction.
 
     Parameters
     ----------
     scores : array-like (datasets, methods)
-        On a scale where 0.02 is little. NaN leaves a dataset out of that method's pairs.
-    methods : list of str
+        Higher is better. NaN leaves a dataset out of that method's pairs.
+    methods : sequence of str
+    margin : float or None
+        How far apart the means of competitive methods may be; None where the scores have no scale
+        on which that means anything.
     """
     table = _table(scores)
     if table.shape[1] != len(methods):
         raise ShapeError(f"scores has {table.shape[1]} columns, but methods {len(methods)} names.")
-    found = []
-    for first, second in combinations(range(len(methods)), 2):
-        gaps = table[:, first] - table[:, second]
-        gaps = gaps[np.isfinite(gaps)]
-        mean = float(gaps.mean()) if len(gaps) else math.nan
-        found.append((methods[first], methods[second], len(gaps), mean, _wilcoxon(gaps)))
-    adjusted = holm([each[-1] for each in found])
-    return [Pair(*each[:-1], float(p)) for each, p in zip(found, adjusted, strict=True)]
+    columns = list(combinations(range(len(methods)), 2))
+    gaps = [_gaps(table[:, first], table[:, second]) for first, second in columns]
+    raw = [_wilcoxon(each) for each in gaps]
+    return [
+        Pair(
+            methods[first],
+            methods[second],
+            datasets=len(each),
+            difference=float(each.mean()) if len(each) else math.nan,
+            p_value=float(p_value),
+            raw_p_value=float(raw_p_value),
+            ahead=int((each > 0).sum()),
+            behind=int((each < 0).sum()),
+            margin=margin,
+        )
+        for (first, second), each, raw_p_value, p_value in zip(
+            columns, gaps, raw, holm(raw), strict=True
+        )
+    ]
+
+
+def _gaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Differences where both have a score; those that differ by rounding only are made equal."""
+    gaps = np.round(first - second, DIGITS)
+    return gaps[np.isfinite(gaps)]
 
 
 def _wilcoxon(gaps: NDArray[np.float64]) -> float:
@@ -173,12 +251,17 @@ def _wilcoxon(gaps: NDArray[np.float64]) -> float:
 
 
 def _table(scores: Any) -> NDArray[np.float64]:
-    table = np.asarray(scores, dtype=np.float64)
+    table = np.array(scores, dtype=np.float64)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise ShapeError(
             f"scores must be (datasets, methods) with two methods at least, not {table.shape}."
         )
-    return table
+    return _rounded(table)
+
+
+def _rounded(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The numbers to as many digits as mean something; equal ones are then equal."""
+    return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in table])
 
 
 def _ranks(table: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,14 +15,14 @@ from isthmus.study.methods import Kind
 from isthmus.study.metrics import LOWER_IS_BETTER, METRICS
 from isthmus.study.store import Row
 
-__all__ = ["VIEWS", "Scores", "View", "distribution", "score_table"]
+__all__ = ["VIEWS", "Scores", "View", "distribution", "markdown", "newest", "score_table"]
 
 View = Literal["grid", "selected", "oracle"]
 
 VIEWS: dict[View, str] = {
-    "grid": "median over the whole grid",
     "selected": "selected by the method's own objective, no labels seen",
-    "oracle": "best of the grid, chosen with the labels: an upper bound, not a result",
+    "grid": "median over the whole grid",
+    "oracle": "best of the grid by the score itself, labels and all: an upper bound, not a result",
 }
 
 
@@ -37,23 +37,69 @@ class Scores:
     methods: tuple[str, ...]
     values: NDArray[np.float64]
     """(datasets, methods); NaN where no fit gave a score."""
+    attempts: NDArray[np.int64]
+    """(datasets, methods); how many fits there are, however they ended."""
 
     @property
     def oriented(self) -> NDArray[np.float64]:
         """The values, turned so that higher is better."""
         return -self.values if self.metric in LOWER_IS_BETTER else self.values
 
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """(datasets,); where every method was tried, and one at least got a score.
+
+        A method that was tried and failed stays in: that is a result. One that was not tried yet
+        must not count as the worst.
+        """
+        tried = np.all(self.attempts > 0, axis=1)
+        return np.asarray(tried & np.isfinite(self.values).any(1))
+
     def __str__(self) -> str:
-        title = f"{self.metric}, {self.kind}: {VIEWS[self.view]}"
-        lines = [title, "", f"| dataset | {' | '.join(self.methods)} |"]
-        lines.append(f"|---{'|---' * len(self.methods)}|")
-        for name, values in zip(self.datasets, self.values, strict=True):
-            lines.append(f"| {name} | {' | '.join(map(_cell, values))} |")
-        return "\n".join(lines)
+        lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}", ""]
+        rows = [
+            [name, *map(_cell, values, attempts)]
+            for name, values, attempts in zip(
+                self.datasets, self.values, self.attempts, strict=True
+            )
+        ]
+        return "\n".join([*lines, markdown(["dataset", *self.methods], rows)])
 
 
-def _cell(value: float) -> str:
+def _cell(value: float, attempts: int) -> str:
+    if not attempts:
+        return "not run"
     return f"{value:.3f}" if np.isfinite(value) else "none"
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Text in rows and columns as a Markdown table.
+
+    Examples
+    --------
+    >>> print(markdown(["name", "size"], [["iris", "150"]]))
+    | name | size |
+    |---|---|
+    | iris | 150 |
+    """
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *map(list, rows)]
+    table = [f"| {' | '.join(cells)} |" for cells in lines]
+    table[1] = table[1].replace(" ", "")
+    return "\n".join(table)
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """One row for each dataset, method, settings and seed: the last one that was done.
+
+    A directory holds the same fit twice if it was run on different numbers of rows.
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("dataset", "method", "parameters", "seed"))
+        if key not in found or row["finished"] >= found[key]["finished"]:
+            found[key] = row
+    return list(found.values())
 
 
 def distribution(
@@ -93,9 +139,18 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
             cells[row["dataset"], row["method"]].append(row)
     datasets = tuple(dict.fromkeys(dataset for dataset, _ in cells))
     methods = tuple(dict.fromkeys(method for _, method in cells))
-    values = [[_score(cells[d, m], metric, view) for m in methods] for d in datasets]
-    table = np.array(values, dtype=np.float64).reshape(len(datasets), len(methods))
-    return Scores(metric, view, kind, datasets, methods, table)
+    shape = (len(datasets), len(methods))
+    values = [_score(cells[d, m], metric, view) for d in datasets for m in methods]
+    attempts = [len(cells[d, m]) for d in datasets for m in methods]
+    return Scores(
+        metric,
+        view,
+        kind,
+        datasets,
+        methods,
+        np.array(values, dtype=np.float64).reshape(shape),
+        np.array(attempts, dtype=np.int64).reshape(shape),
+    )
 
 
 def _score(fits: list[Row], metric: str, view: View) -> float:

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import Any
 
 import torch
+from scipy.stats import binomtest
 from torch import Tensor
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
-from isthmus.attention.experiment import train_on_digits
+from isthmus.attention.experiment import (
+    LEARNING_RATES,
+    Experiment,
+    compare_variants,
+    train_on_digits,
+)
 from isthmus.attention.transformer import PatchTransformer, digit_patches
-from isthmus.figures import Section, attention_sphere
+from isthmus.cli.parts.verdicts import finding
+from isthmus.figures import Finding, Section, attention_experiment, attention_sphere
 
-__all__ = ["heads_as_mixtures"]
+__all__ = ["heads_as_mixtures", "training_at_high_rates"]
 
 STEPS, PICTURES = 100, 40
+EXACT = 1e-9
+# Concentration and mixing proportion are tied if they correlate by so much in every head.
+TIED = 0.8
+RATES, RUN_STEPS, RUN_SEEDS = (0.01, 0.1, 0.3), 100, 3
+FULL_STEPS, FULL_SEEDS = 200, 5
+HIGH_RATE = 0.1
+# Of two equally good ways one wins so many of the pairs or more by chance this often at most.
+LEVEL = 0.05
 
 
 def heads_as_mixtures(seed: int, full: bool = False) -> Section:
@@ -53,7 +69,121 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
         "which the paper takes for the mixing proportion, and by "
         f"{_listed(report.mixing_correlation)} with the true one, which has the normaliser."
     )
-    return Section("Attention as clustering", caption, attention_sphere(view), numbers)
+    return Section(
+        "Attention as clustering", caption, attention_sphere(view), numbers, _theorem(numbers)
+    )
+
+
+def _theorem(numbers: dict[str, Any]) -> tuple[Finding, ...]:
+    """What the layer says of the paper's reading of attention."""
+    off = numbers["largest_difference_to_attention_weights"]
+    printed = numbers["largest_difference_as_printed"]
+    mixing, weight = (
+        min(map(abs, numbers[f"correlation_with_log_{name}"])) for name in ("mixing", "weight")
+    )
+    return (
+        finding(
+            "Normalisation followed by self-attention clusters on the sphere, by a mixture of "
+            "von Mises-Fisher distributions.",
+            f"With queries of length sqrt(D), projections and 1/sqrt(d), the posterior is the "
+            f"layer's attention to {off:.0e}; by the printed formula it is off by up to "
+            f"{printed:.2f} (E18, E19).",
+            as_printed=printed <= EXACT,
+            corrected=off <= EXACT,
+        ),
+        finding(
+            "Each key controls both the concentration and the mixing proportion of its cluster.",
+            "With the normaliser that belongs to it, log-mixing correlates with concentration by "
+            f"{mixing:.2f} or more in every head; the printed exp(k.delta) by {weight:.2f} in the "
+            "least (E20).",
+            as_printed=weight >= TIED,
+            corrected=mixing >= TIED,
+        ),
+    )
+
+
+def training_at_high_rates(seed: int, full: bool = False) -> Section:
+    """Train one transformer with three kinds of attention, up to rates that are too high."""
+    rates = LEARNING_RATES if full else RATES
+    steps, seeds = (FULL_STEPS, FULL_SEEDS) if full else (RUN_STEPS, RUN_SEEDS)
+    found = compare_variants(learning_rates=rates, seeds=seeds, steps=steps, progress=False)
+    pairs = {
+        variant: found.pairs_lower("loss", variant, "pre-norm") for variant in ("QK-norm", "SALN")
+    }
+    numbers: dict[str, Any] = {
+        "seeds": seeds,
+        "steps": steps,
+        "training_loss_below_pre_norm": {
+            variant: {"pairs": total, "lower": lower} for variant, (lower, total) in pairs.items()
+        },
+        **{
+            measure: {
+                variant: {
+                    f"{rate:g}": _finite(found.median(measure, variant, rate)) for rate in rates
+                }
+                for variant in found.variants
+            }
+            for measure in ("loss", "test_loss", "largest_logit", "entanglement")
+        },
+        "share_diverged": {
+            variant: {f"{rate:g}": found.fraction_diverged(variant, rate) for rate in rates}
+            for variant in found.variants
+        },
+    }
+    caption = (
+        "The same small transformer on digits with plain pre-norm attention, with queries and keys "
+        "normalised again (QK-norm), and with the layer that a draft of the paper proposes (SALN: "
+        "no gain, and a log-weight of its own for each key). Medians over "
+        f"{seeds} seeds, {steps} steps each. The runs are the same for every seed of the report."
+    )
+    figure = attention_experiment(found)
+    findings = _stability(found, pairs)
+    return Section("High learning rates", caption, figure, numbers, findings)
+
+
+def _stability(found: Experiment, pairs: dict[str, tuple[int, int]]) -> tuple[Finding, ...]:
+    """What the experiment says of QK-norm, which others found, and of SALN."""
+    high = [rate for rate in found.learning_rates if rate >= HIGH_RATE]
+    logits = {
+        variant: max(found.median("largest_logit", variant, rate) for rate in high)
+        for variant in found.variants
+    }
+    # Above the high rates nothing is learned, and the correlation is of noise.
+    low = [rate for rate in found.learning_rates if rate < HIGH_RATE]
+    tied = {
+        variant: fmean(found.median("entanglement", variant, rate) for rate in low)
+        for variant in found.variants
+    }
+    lower, total = pairs["QK-norm"]
+    less, of = pairs["SALN"]
+    chance = binomtest(lower, total, alternative="greater").pvalue
+    saln_chance = binomtest(less, of, alternative="greater").pvalue
+    return (
+        finding(
+            "Norms on queries and keys stabilise training at large learning rates.",
+            f"At rates from {HIGH_RATE:g} up, logits reach {logits['QK-norm']:.3g} with QK-norm "
+            f"and {logits['pre-norm']:.3g} without. Its training loss is lower in {lower} of "
+            f"{total} pairs of equal rate and seed (by chance with p = {chance:.2g}).",
+            as_printed=logits["QK-norm"] < 0.1 * logits["pre-norm"] and chance < LEVEL,
+        ),
+        finding(
+            "A layer that gives each key a weight of its own (SALN, in a draft) trains better.",
+            f"Its training loss is below pre-norm's in {less} of {of} pairs (by chance with "
+            f"p = {saln_chance:.2g}); its logits reach {logits['SALN']:.3g}.",
+            as_printed=saln_chance < LEVEL,
+        ),
+        finding(
+            "That layer frees concentration and weight from each other.",
+            f"At rates below {HIGH_RATE:g} the absolute correlation of the two across keys is "
+            f"{tied['SALN']:.2f} with SALN and {tied['pre-norm']:.2f} with pre-norm; half would "
+            "count as freed.",
+            as_printed=tied["SALN"] < 0.5 * tied["pre-norm"],
+        ),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def as_printed(view: VMFMixture, head_dim: int) -> Tensor:

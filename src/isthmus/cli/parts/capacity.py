@@ -3,76 +3,189 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-from isthmus.capacity import basins, capacity_bound, measured_capacity, sweep
+import numpy as np
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.capacity import (
+    Sweep,
+    basins,
+    capacity_bound,
+    capacity_rate,
+    measured_capacity,
+    sweep,
+)
 from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.packing import Placement
-from isthmus.figures import Section, basins_merging, capacity_bounds, retrieval_sweep
+from isthmus.cli.parts.errata.capacity import (
+    dimension_above_ceiling,
+    on_sphere,
+    radius_is_a_lower_bound,
+    update_differences,
+)
+from isthmus.cli.parts.verdicts import finding
+from isthmus.figures import Finding, Section, basins_merging, capacity_bounds, retrieval_sweep
+from isthmus.figures.equivalence import kde_and_hopfield
+from isthmus.figures.landscape_2d import ring
 
-__all__ = ["bounds_on_capacity", "merging_of_basins", "retrieval_against_numbers"]
+__all__ = [
+    "bounds_on_capacity",
+    "equality_with_hopfield",
+    "merging_of_basins",
+    "retrieval_against_numbers",
+]
 
-LINE = [[-4.0], [-2.6], [-2.0], [0.6], [1.7], [4.0]]
-SIGMAS = (0.25, 0.8)
+# In the order in which they are added.
+LINE = [[-4.0], [0.6], [4.0], [-2.2], [1.7], [-2.8], [2.6], [-0.6], [-3.4]]
+SIGMAS = (0.2, 0.6)
+SHOWN = (3, 5, 9)
 DIMS, COUNTS, DRAWS = (2, 3, 5, 9), (4, 12, 36, 100, 300), 4
+# The paper names 100 particles per pattern and the sphere; its N and D it does not.
+FULL_DIMS, FULL_COUNTS, FULL_DRAWS = (2, 3, 5, 10, 20, 50), (4, 12, 36, 100, 300, 1000), 10
+# How much a share may go the other way by chance from one cell to the next.
+CHANCE = 0.1
 KINDS: tuple[CapacityKind, ...] = ("claimed", "ceiling", "certified", "packing")
 MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
     ("random", 0.5, (2, 3, 4)),
     ("random", 0.95, (2, 3, 4)),
     ("spread", 0.95, (2, 3)),
 )
-MOST = 256
+MOST, FULL_MOST = 256, 2048
+
+FACTORS = (1.0, 0.55, 1.25, 0.8, 1.4)
+SPHERE_DIM, SPREADS = 10, (0.0, 1e-6, 1e-4, 1e-2, 0.05, 0.1, 0.2)
+EXACT = 1e-12
 
 
 def merging_of_basins(seed: int, full: bool = False) -> Section:
     """Draw one memory at two bandwidths. Nothing in it is random."""
-    figure = basins_merging(LINE, SIGMAS)
-    numbers = {f"{sigma:g}": basins(LINE, sigma).n_basins for sigma in SIGMAS}
-    few, many = numbers[f"{SIGMAS[1]:g}"], numbers[f"{SIGMAS[0]:g}"]
+    figure = basins_merging(LINE, SIGMAS, SHOWN)
+    numbers = {
+        f"{sigma:g}": {str(count): basins(LINE[:count], sigma).n_basins for count in SHOWN}
+        for sigma in SIGMAS
+    }
+    narrow, wide = (list(numbers[f"{sigma:g}"].values()) for sigma in SIGMAS)
     caption = (
-        f"The energy of a Gaussian KDE of {len(LINE)} patterns (orange) at two bandwidths. Each "
-        f"pattern flows from its hollow dot to the full one. As sigma grows from {SIGMAS[0]:g} to "
-        f"{SIGMAS[1]:g}, {many} basins become {few}: patterns that share one are no longer stored "
-        "one by one."
+        f"The energy of a Gaussian KDE of {', '.join(map(str, SHOWN))} patterns (orange) in the "
+        "same interval, at two bandwidths. Each pattern flows from its hollow dot to the full one. "
+        f"At sigma = {SIGMAS[0]:g} they have {_listed(narrow)} basins, at {SIGMAS[1]:g} "
+        f"{_listed(wide)}: patterns that share one are no longer stored one by one."
     )
-    return Section("Basins merge", caption, figure, {"basins_at_sigma": numbers})
+    lost = [count - found for count, found in zip(SHOWN, wide, strict=True)]
+    findings = (
+        finding(
+            "Basins merge when patterns are too many for their space.",
+            f"At sigma = {SIGMAS[1]:g}, {_listed(lost)} of {_listed(SHOWN)} patterns have lost "
+            "a basin of their own.",
+            as_printed=lost == sorted(lost) and lost[-1] > lost[0],
+        ),
+        finding(
+            "Basins merge sooner when the bandwidth is larger.",
+            f"{_listed(narrow)} basins at sigma = {SIGMAS[0]:g}, {_listed(wide)} at {SIGMAS[1]:g}. "
+            f"Two patterns 2a apart have {pair_basins(0.99)} basin at a = 0.99 sigma and "
+            f"{pair_basins(1.01)} at 1.01.",
+            as_printed=all(f <= m for f, m in zip(wide, narrow, strict=True))
+            and wide[-1] < narrow[-1]
+            and (pair_basins(0.99), pair_basins(1.01)) == (1, 2),
+        ),
+    )
+    return Section("Basins merge", caption, figure, {"basins_at_sigma": numbers}, findings)
+
+
+def pair_basins(half: float) -> int:
+    """How many basins two patterns have that are 2 * half sigmas apart."""
+    return basins([[-half], [half]], 1.0, tol=1e-9, max_steps=200_000).n_basins
+
+
+def _listed(values: Sequence[int]) -> str:
+    *firsts, last = map(str, values)
+    return f"{', '.join(firsts)} and {last}"
 
 
 def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
     """Run a small version of the paper's experiment."""
+    dims, counts, draws = (FULL_DIMS, FULL_COUNTS, FULL_DRAWS) if full else (DIMS, COUNTS, DRAWS)
+    particles, patterns, steps = (100, 100, 300) if full else (15, 8, 100)
     found = sweep(
-        DIMS, COUNTS, seeds=DRAWS, n_particles=15, max_patterns=8, max_steps=100, progress=False
+        dims,
+        counts,
+        seeds=draws,
+        n_particles=particles,
+        max_patterns=patterns,
+        max_steps=steps,
+        progress=False,
     )
     table = {
         str(dim): {
             str(count): {
                 "retrieved": found.band("retrieved", dim, count)[0],
                 "ratio": found.band("ratio", dim, count)[0],
+                "ratio_as_printed": found.band("normalized_ratio", dim, count)[0],
             }
-            for count in COUNTS
+            for count in counts
         }
-        for dim in DIMS
+        for dim in dims
     }
     caption = (
         "Patterns on a sphere of radius 2 sigma sqrt(D - 1), pushed off by half a sigma, and "
         "where they end: the share that is nearest to its own pattern again, and the distance "
         "left, over that at the start. Bands are 95 % over "
-        f"{DRAWS} draws. In more dimensions many more "
+        f"{draws} draws. In more dimensions many more "
         "patterns find home; triangles and bars are bounds on how many can all be stored. The "
         "draws are the same for every seed."
     )
-    return Section("Retrieval against numbers", caption, retrieval_sweep(found), table)
+    return Section(
+        "Retrieval against numbers", caption, retrieval_sweep(found), table, _retrieval(found)
+    )
+
+
+def _retrieval(found: Sweep) -> tuple[Finding, ...]:
+    """Whether retrieval worsens along N and improves along D, by the share retrieved."""
+    shares = found.table("retrieved")
+    along_counts, along_dims = (np.diff(shares, axis=axis) for axis in (1, 0))
+    first, last = shares[:, 0].mean(), shares[:, -1].mean()
+    low, high = shares[0].mean(), shares[-1].mean()
+    note = f"; no cell is against it by more than {CHANCE:.0%}" if full_trend(found) else ""
+    return (
+        finding(
+            "More patterns make retrieval poorer.",
+            f"The share retrieved falls from {first:.2f} at N = {found.counts[0]} to {last:.2f} at "
+            f"N = {found.counts[-1]}, on average over D{note}.",
+            as_printed=along_counts.max() <= CHANCE and last < first - CHANCE,
+        ),
+        finding(
+            "More dimensions make retrieval better.",
+            f"The share retrieved rises from {low:.2f} at D = {found.dims[0]} to {high:.2f} at "
+            f"D = {found.dims[-1]}, on average over N{note}. The paper's own measure has a unit "
+            "and falls with D in any case (E25), so shares are counted here.",
+            as_printed=along_dims.min() >= -CHANCE and high > low + CHANCE,
+        ),
+    )
+
+
+def full_trend(found: Sweep) -> bool:
+    """Whether no two neighbouring cells go against either trend by more than chance."""
+    shares = found.table("retrieved")
+    return bool(
+        np.diff(shares, axis=1).max() <= CHANCE and np.diff(shares, axis=0).min() >= -CHANCE
+    )
 
 
 def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     """Draw all bounds, and how many patterns are found stored, random or spread."""
+    most = FULL_MOST if full else MOST
     measured = {
         f"{placement} patterns, {share:.0%} stored": {
-            dim: measured_capacity(dim, share, placement, seed=seed, most=MOST) for dim in dims
+            dim: measured_capacity(dim, share, placement, seed=seed, most=most) for dim in dims
         }
         for placement, share, dims in MEASURED
     }
     dims = [*range(2, 41)]
-    numbers = {
+    numbers: dict[str, Any] = {
         "log10_bounds": {
             kind: {
                 str(dim): capacity_bound(dim, kind=kind, log=True) / math.log(10)
@@ -92,4 +205,111 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
         "the largest numbers of which that share is stored, by bisection: patterns drawn at "
         "random, and patterns that repel each other until they are spread."
     )
-    return Section("How much fits", caption, capacity_bounds(dims, measured), numbers)
+    numbers["first_dimension_above_ceiling"] = dimension_above_ceiling()
+    numbers["base_per_dimension"] = math.exp(capacity_rate(2.0))
+    figure = capacity_bounds(dims, measured)
+    return Section("How much fits", caption, figure, numbers, _capacity(numbers, seed))
+
+
+def _capacity(numbers: dict[str, Any], seed: int) -> tuple[Finding, ...]:
+    """What becomes of the paper's propositions on capacity."""
+    first, base = numbers["first_dimension_above_ceiling"], numbers["base_per_dimension"]
+    logs = numbers["log10_bounds"]
+    # Growth per dimension of what is certified, from D = 20 to 40.
+    certified, ceiling = (
+        10 ** ((logs[kind]["40"] - logs[kind]["20"]) / 20) for kind in ("certified", "ceiling")
+    )
+    radius = radius_is_a_lower_bound(seed)
+    return (
+        finding(
+            "The capacity of a Gaussian KDE is 2^(2(D-1)).",
+            f"From D = {first} on that is more than any arrangement can hold: at D = 20 it is "
+            f"10^{logs['claimed']['20']:.2f}, the ceiling 10^{logs['ceiling']['20']:.2f} (E1).",
+            as_printed=first is None,
+        ),
+        finding(
+            "The capacity of a Gaussian KDE is exponential in the dimension.",
+            f"Certified numbers grow by a factor of {certified:.2f} per dimension from D = 20 to "
+            f"40 and the ceiling by {ceiling:.2f}; both tend to {base:.3f}, not to 4.",
+            as_printed=certified >= 4,
+            corrected=1 < certified <= ceiling + 0.5 and abs(certified - base) < 0.5,
+        ),
+        finding(
+            "The radius of convergence of a well separated pattern is sigma^2 / (N M).",
+            f"{radius.shown} (E16)",
+            as_printed=not radius.confirmed,
+            corrected=bool(radius.confirmed),
+        ),
+    )
+
+
+def equality_with_hopfield(seed: int, full: bool = False) -> Section:
+    """Compare Gaussian KDE and modern Hopfield network on a sphere, and farther and farther off."""
+    sigma, length = 0.5, 1.5
+    circle = length * torch.as_tensor(ring(5, 1.0, turn=0.2))
+    factors = torch.tensor(FACTORS, dtype=torch.float64)[:, None]
+    uneven = circle * factors
+    queries = torch.as_tensor(ring(9, 2.1, turn=0.35))
+    gaps = gaps_off_the_sphere(seed)
+    energy_on, energy_off = energy_gap(circle, queries, sigma), energy_gap(uneven, queries, sigma)
+    update_on, update_off = (
+        update_differences(patterns, queries, sigma)["hopfield"] for patterns in (circle, uneven)
+    )
+    numbers = {
+        "energy_gap_on_the_sphere": energy_on,
+        "energy_gap_off_the_sphere": energy_off,
+        "update_gap_on_the_sphere": update_on,
+        "update_gap_off_the_sphere": update_off,
+        "update_gap_by_spread_of_lengths": {f"{spread:g}": gap for spread, gap in gaps.items()},
+    }
+    caption = (
+        "Paths of the Gaussian KDE (dark) and of the modern Hopfield network with beta = 1/sigma^2 "
+        "(bright, dashed) from the same queries. With patterns of one length (left) they are the "
+        "same; with other lengths the network favours long patterns. Right: how far one update "
+        f"of each differs in {SPHERE_DIM} dimensions, as lengths spread."
+    )
+    claim = "energy and dynamics of the Gaussian KDE are exactly those of a modern Hopfield network"
+    findings = (
+        finding(
+            f"With patterns on a sphere (appendix), {claim}.",
+            f"E_MCHN - sigma^2 (E_KDE + log N) is zero to {energy_on:.0e} on the sphere, and "
+            f"updates agree to {max(update_on, gaps[0.0]):.0e}.",
+            as_printed=max(energy_on, update_on, gaps[0.0]) <= EXACT,
+        ),
+        finding(
+            f"For any patterns (main text), {claim}.",
+            f"Off the sphere energies differ by up to {energy_off:.2f}, not by a constant, and "
+            f"updates by {update_off:.2f}. There the KDE's step is mean shift; equal lengths are "
+            "needed (E13).",
+            as_printed=max(energy_off, update_off) <= EXACT,
+            corrected=max(energy_on, update_on) <= EXACT,
+        ),
+    )
+    figure = kde_and_hopfield(circle, uneven, queries, sigma, gaps)
+    return Section("KDE and Hopfield network", caption, figure, numbers, findings)
+
+
+def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:
+    """How much E_MCHN - sigma^2 E_KDE, both as printed, varies over the queries."""
+    beta = 1 / sigma**2
+    squared = torch.cdist(queries, patterns).square()
+    kde = -torch.logsumexp(-0.5 * beta * squared, 1)
+    network = ist.ModernHopfield(patterns, beta=beta).energy(queries)
+    gap = network - sigma**2 * kde
+    return float(gap.max() - gap.min())
+
+
+def gaps_off_the_sphere(seed: int) -> dict[float, float]:
+    """The largest difference of updates for patterns whose lengths spread by so much."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    sphere = on_sphere(normal(30, SPHERE_DIM), 2 * math.sqrt(SPHERE_DIM - 1))
+    stretch = normal(30, 1).clamp(-2, 2)
+    queries = sphere + 0.5 * normal(30, SPHERE_DIM)
+    return {
+        spread: update_differences(sphere * (1 + spread * stretch), queries, 1.0)["hopfield"]
+        for spread in SPREADS
+    }

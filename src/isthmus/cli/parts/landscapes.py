@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.cli.parts.verdicts import finding
 from isthmus.errors import UnknownNormalizerError
-from isthmus.figures import Section, landscapes_1d, landscapes_2d
+from isthmus.figures import Finding, Section, landscapes_1d, landscapes_2d
 from isthmus.figures.landscape_2d import ring
 
 __all__ = ["landscapes_on_a_line", "landscapes_on_a_plane", "plane_memories"]
@@ -21,6 +22,10 @@ LINE_QUERIES = [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]]
 LINE_WEIGHTS = [1.0, 1.0, 1.0, 6.0]
 PLANE_MEMORIES = [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]]
 PLANE_WEIGHTS = [1.0, 1.0, 1.0, 6.0, 1.0, 1.0]
+
+# What rounding may do to an energy in an update, and to an integral on a grid.
+LARGEST_RISE, LARGEST_LOSS = 1e-9, 1e-3
+SAME = 1e-6
 
 
 def plane_memories() -> Tensor:
@@ -62,7 +67,8 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
         "so every valley is also a peak of a density: all but the classical Hopfield energy, "
         "which has no lower bound, are exact log-densities up to a constant."
     )
-    return Section("Six memories on a line", caption, figure, numbers)
+    findings = (energies_are_densities(energies, queries, numbers), descent(numbers))
+    return Section("Six memories on a line", caption, figure, numbers, findings)
 
 
 def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
@@ -86,7 +92,8 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
         "line is one query on its way, with a bend for each update. The most that the energy rises "
         f"in any update of any path is {rise:.0e}."
     )
-    return Section("Six memories on a plane", caption, figure, numbers)
+    findings = (descent(numbers), hot_swap(energies, queries))
+    return Section("Six memories on a plane", caption, figure, numbers, findings)
 
 
 def judge(energies: dict[str, ist.Energy], queries: Tensor, reach: float) -> dict[str, Any]:
@@ -98,6 +105,70 @@ def judge(energies: dict[str, ist.Energy], queries: Tensor, reach: float) -> dic
         }
         for name, energy in energies.items()
     }
+
+
+def energies_are_densities(
+    energies: dict[str, ist.Energy], queries: Tensor, numbers: dict[str, Any]
+) -> Finding:
+    """Whether minus the gradient of each energy is its log-density's, with and without beta."""
+    masses = {name: numbers[name]["integral_of_density"] for name in energies}
+    known = {name: energies[name] for name, mass in masses.items() if mass is not None}
+    loss = max(abs(masses[name] - 1) for name in known)
+    printed = max(gradient_gap(energy, queries, 1.0) for energy in known.values())
+    corrected = max(
+        gradient_gap(energy, queries, float(energy.inverse_temperature))
+        for energy in known.values()
+    )
+    return finding(
+        "An energy is a negative log-likelihood: p = exp(-E)/Z, so that minus its gradient is "
+        "the score.",
+        f"With p = exp(-beta E)/Z the gradients of {len(known)} log-densities agree to "
+        f"{corrected:.0e}, and the densities integrate to 1 up to {loss:.0e}; with exp(-E), as "
+        f"printed, gradients are off by up to {printed:.1f}, since three energies carry a factor "
+        "1/beta (E28). The classical Hopfield energy has no density: it has no lower bound (E26).",
+        as_printed=printed <= SAME,
+        corrected=corrected <= SAME and loss <= LARGEST_LOSS,
+    )
+
+
+def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
+    """How far the slope of log p on a line, by finite differences, is from factor times -dE/dx."""
+    step = 1e-5
+    above, below = (energy.log_prob(points + shift) for shift in (step, -step))
+    gap = (above - below) / (2 * step) - factor * energy.score(points)[:, 0]
+    return float(gap[torch.isfinite(gap)].abs().max())
+
+
+def descent(numbers: dict[str, Any]) -> Finding:
+    """Whether any update of any path raised its energy."""
+    rise = max(entry["largest_energy_rise"] for entry in numbers.values())
+    return finding(
+        "The dynamics of associative memories never raise their energy.",
+        f"The largest rise in any update of any path, over {len(numbers)} energies, is {rise:.0e}.",
+        as_printed=rise <= LARGEST_RISE,
+    )
+
+
+def hot_swap(energies: dict[str, ist.Energy], queries: Tensor) -> Finding:
+    """Whether other memories make another landscape, and the old ones the old one again."""
+    turned = plane_memories().flip(1)
+    change, leftover = math.inf, 0.0
+    for name in ("Hopfield", "Modern Hopfield"):
+        energy = energies[name]
+        assert isinstance(energy, ist.Hopfield | ist.ModernHopfield)
+        before = energy.energy(queries)
+        swapped = energy.with_memories(turned)
+        change = min(change, float((swapped.energy(queries) - before).abs().max()))
+        # A memory set turned over sees a query turned over as the first saw the first.
+        mirrored = swapped.energy(queries.flip(1))
+        leftover = max(leftover, float((mirrored - before).abs().max()))
+    return finding(
+        "Replacing the memories of a Hopfield network, classical or modern, at once gives the "
+        "landscape of the new ones.",
+        f"With the memories mirrored, energies changed by up to {change:.2f} or more, and are the "
+        f"mirror image of the old ones to {leftover:.0e}.",
+        as_printed=leftover <= SAME and change > 0.1,
+    )
 
 
 def largest_rise(energy: ist.Energy, queries: Tensor) -> float:

@@ -9,6 +9,7 @@ from sklearn.datasets import make_moons
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.cli.parts.verdicts import finding
 from isthmus.figures import Section, samples_against_density
 
 __all__ = ["samples_of_two_moons"]
@@ -22,6 +23,8 @@ SAMPLERS: dict[str, tuple[Any, int]] = {
     "MALA": (ist.MALA(step_size=0.05), 600),
     "HMC": (ist.HMC(step_size=0.2, n_leapfrog=8), 100),
 }
+# As far from exact draws as twice the farthest of fresh exact draws is still close.
+CLOSE = 2.0
 NOTES = {
     "Exact": "A memory at random, plus noise.",
     "Langevin": "Downhill and noise: needs only scores, has a small bias.",
@@ -49,12 +52,19 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
         energy_distance(energy.sample(DRAWS, seed=seed + 2 + repeat), reference)
         for repeat in range(REPEATS)
     ]
+    # The paper's temperature, at a step that this density can take.
+    name, steps = "Langevin at the paper's temperature", SAMPLERS["Langevin"][1]
+    cold = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
+    frozen = ist.sample(
+        energy, DRAWS, cold, init=start, seed=seed, burn_in=steps, thin=1, progress=False
+    )
+    distances[name] = energy_distance(frozen, reference)
     numbers = {
         "draws": DRAWS,
         "energy_distance_to_exact_draws": distances,
         "largest_energy_distance_of_exact_draws": max(among_exact),
     }
-    listed = ", ".join(f"{name} {distance:.4f}" for name, distance in distances.items())
+    listed = ", ".join(f"{name} {distances[name]:.4f}" for name in SAMPLERS)
     caption = (
         f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact ones, and "
         "those of three samplers that know nothing but the energy. Every chain starts at the same "
@@ -62,7 +72,16 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
         f"from exact draws: {listed}; {REPEATS} fresh sets of exact draws came to between "
         f"{min(among_exact):.4f} and {max(among_exact):.4f}."
     )
-    return Section("Sampling from a memory", caption, figure, numbers)
+    claim = finding(
+        "Langevin dynamics with step 3.16 and noise 0.01 samples from an energy's density.",
+        f"The pair's temperature is {cold.temperature:.1e}, and chains at it end "
+        f"{distances[name]:.2f} from exact draws in energy distance: they descend (E22). With "
+        f"noise sqrt(2 step) it is {distances['Langevin']:.4f}, and of exact draws up to "
+        f"{max(among_exact):.4f}.",
+        as_printed=distances[name] < CLOSE * max(among_exact),
+        corrected=distances["Langevin"] < CLOSE * max(among_exact),
+    )
+    return Section("Sampling from a memory", caption, figure, numbers, (claim,))
 
 
 def energy_distance(first: Tensor, second: Tensor) -> float:

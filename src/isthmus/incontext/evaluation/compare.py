@@ -72,7 +72,7 @@ def evaluate(
     references : sequence of names or Reference, optional
         Default: all that exist for the prior (:data:`isthmus.incontext.references.REFERENCES`).
     grid : Grid, optional
-        Default: :func:`grid_for` the model and the prior.
+        Default: :func:`~isthmus.incontext.evaluation.grid_for` the model and the prior.
     probes : int
         The order of contexts and the end points of descent are tried on so many tasks only.
     progress : bool, optional

@@ -35,6 +35,7 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "spirals": Spirals,
     "shapes": UniformShapes,
 }
+"""What :func:`prior` knows by name."""
 
 
 def prior(name: str) -> Prior:

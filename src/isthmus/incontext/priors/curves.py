@@ -35,11 +35,11 @@ class CurveTasks(Tasks):
     Attributes
     ----------
     centres : Tensor (B, 2)
-        c.
+        c
     frames : Tensor (B, 2, 2)
         F: scale, rotation and reflection.
     noise : Tensor (B,)
-        s.
+        s
     curve : callable
         :math:`\gamma`.
     power : int

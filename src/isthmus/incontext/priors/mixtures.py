@@ -61,9 +61,9 @@ class GaussianMixtures(Prior):
     Parameters
     ----------
     components : int
-        K.
+        K
     dim : int
-        D.
+        D
     mean_law : {"uniform", "normal"}
         Every coordinate of a mean is U[-mean_scale, mean_scale] or N(0, mean_scale^2).
     mean_scale : float

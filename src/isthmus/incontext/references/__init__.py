@@ -50,6 +50,7 @@ REFERENCES: dict[str, Callable[[Prior], Reference]] = {
     "em-0.001": lambda prior: FittedMixture(_components(prior), regularizer=1e-3),
     "em-0.1": lambda prior: FittedMixture(_components(prior), regularizer=0.1),
 }
+"""What :func:`reference` knows by name, each as a function of a prior."""
 
 
 def reference(name: str, prior: Prior) -> Reference:

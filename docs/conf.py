@@ -1,0 +1,72 @@
+"""How Sphinx builds these pages: `make docs`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from isthmus import __version__
+
+project = "isthmus"
+author = "The isthmus developers"
+release = __version__
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx-mathjax-offline",  # formulas show without a network
+]
+exclude_patterns = ["_build"]
+smartquotes = False  # a quote may be part of a name
+
+# The pages are written for GitHub too: its maths, its fences, its links to headings.
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 3
+
+autosummary_generate = False  # tables only; the entries stand below them
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints = "none"  # docstrings say what goes in, and in which shape
+autodoc_default_options = {"inherited-members": "Module,BaseException"}
+maximum_signature_line_length = 88
+numpydoc_show_class_members = False  # autodoc does
+numpydoc_attributes_as_param_list = True
+
+html_theme = "furo"
+html_title = "isthmus"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_copy_source = False
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}
+
+
+def skip_what_others_document(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out what a class has from PyTorch, scikit-learn or Python, and document the rest."""
+    if what == "module":  # a module exports what it means to
+        return None
+    home = getattr(obj.fget if isinstance(obj, property) else obj, "__module__", None)
+    return True if home is not None and not home.startswith("isthmus") else None
+
+
+def import_lazy_names(package: str) -> None:
+    """Fetch what a package imports on first use, for autodoc sees only what is there."""
+    module = import_module(package)
+    for name in module.__all__:
+        setattr(module, name, getattr(module, name))
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx about the functions above."""
+    import_lazy_names("isthmus.study")
+    app.connect("autodoc-skip-member", skip_what_others_document)

@@ -1,0 +1,1 @@
+"""What `isthmus reproduce` runs on: parts in processes of their own, stored as they are done."""

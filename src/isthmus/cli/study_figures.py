@@ -1,0 +1,100 @@
+"""The figures of a study, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from isthmus.figures.study import (
+    MetricColumn,
+    Ranking,
+    critical_difference_diagram,
+    grid_violins,
+    score_map,
+)
+from isthmus.study import Report, Scores, distribution, make_report
+from isthmus.study.methods import Kind
+from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED
+from isthmus.study.store import Row
+from isthmus.study.tables import newest
+
+__all__ = ["figures"]
+
+WORDS: dict[Kind, str] = {"K given": "given", "K unknown": "unknown"}
+TITLES = {
+    "rand": "Rand",
+    "ari": "ARI",
+    "ami": "AMI",
+    "nmi": "NMI",
+    "calinski_harabasz": "Calinski-Harabasz",
+    "davies_bouldin": "Davies-Bouldin (low is good)",
+    "silhouette": "Silhouette",
+}
+OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO")
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """All figures of a study, by name.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :meth:`isthmus.study.Store.read`.
+    """
+    report = make_report(rows)
+    drawn: dict[str, Figure] = {}
+    tables = {}
+    for kind, word in WORDS.items():
+        scores = report.comparison(kind, "ari").scores
+        if not scores.methods:
+            continue
+        tables[_title(kind)] = _cells(scores)
+        for metrics, name in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
+            columns = [_column(report, rows, kind, metric) for metric in metrics]
+            drawn[f"violins-{word}-{name}"] = grid_violins(columns, scores.datasets, scores.methods)
+    rankings = _rankings(report)
+    if rankings:
+        drawn["critical-difference"] = critical_difference_diagram(rankings)
+    datasets = list(dict.fromkeys(name for table in tables.values() for name, _ in table))
+    drawn["scores"] = score_map(tables, sorted(datasets), "ARI of the selected fit, no labels seen")
+    return drawn
+
+
+def _title(kind: Kind) -> str:
+    return f"The number of clusters is {'given' if kind == 'K given' else 'not given'}"
+
+
+def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
+    return MetricColumn(
+        TITLES[metric],
+        distribution(newest(rows), metric, kind),
+        _cells(report.comparison(kind, metric, "selected").scores),
+        _cells(report.comparison(kind, metric, "oracle").scores),
+        "shared" if metric in BOUNDED else "log",
+    )
+
+
+def _cells(scores: Scores) -> dict[tuple[str, str], float]:
+    """Scores by dataset and method, of what was run."""
+    return {
+        (dataset, method): float(scores.values[row, column])
+        for row, dataset in enumerate(scores.datasets)
+        for column, method in enumerate(scores.methods)
+        if scores.attempts[row, column]
+    }
+
+
+def _rankings(report: Report) -> dict[str, Ranking]:
+    found = {}
+    for kind in WORDS:
+        comparison = report.comparison(kind, "ari")
+        if comparison.friedman is None or comparison.critical_difference is None:
+            continue
+        test = comparison.friedman
+        note = f"ARI of the selected fit on {test.datasets} datasets; Friedman p = "
+        note += f"{test.p_value:.2g}. Bars join methods that are not told apart."
+        found[_title(kind)] = Ranking(
+            comparison.ranks, comparison.critical_difference, comparison.groups, note, OURS
+        )
+    return found

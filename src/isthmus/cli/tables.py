@@ -1,0 +1,359 @@
+"""The tables that commands read and write: CSV, TSV, Parquet, .npy and .npz."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isthmus.cli.delimited import STDIN
+from isthmus.cli.files import path, writable_file
+from isthmus.cli.options import names, warn
+from isthmus.cli.sources import READABLE, Source, find_column, listed, load_pyarrow, read_source
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Table",
+    "add_table_options",
+    "counted",
+    "default_output",
+    "load_table",
+    "output_file",
+    "read_table",
+    "write_rows",
+]
+
+WRITABLE = (".csv", ".tsv", ".parquet", ".json")
+ROW = "row"
+"""The name of the ids of rows that have none: their numbers, from 1."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of numbers, and what the file says beside them.
+
+    Attributes
+    ----------
+    X : ndarray (n, D)
+        NaN where a value is missing, if that was allowed; finite elsewhere.
+    columns : tuple of str
+        Names of the D columns; x1, x2, ... by place in the file if it has no names.
+    ids : ndarray (n,)
+        Of the rows, as the file has them; their numbers, from 1, if it has none.
+    id_name : str
+        The name of the column of ids; ``row`` for numbers.
+    label : ndarray (n,) or None
+        The column named as label, whole numbers or text; missing ones are empty.
+    label_name : str or None
+    left_out : tuple of str
+        Columns that are not numbers.
+    cells : dict
+        Every column of the file by name, if asked for: text as it is written, or arrays.
+    """
+
+    X: NDArray[np.float64]
+    columns: tuple[str, ...]
+    ids: NDArray[Any]
+    id_name: str
+    label: NDArray[Any] | None = None
+    label_name: str | None = None
+    left_out: tuple[str, ...] = ()
+    cells: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add DATA and the options that say how it is read."""
+    parser.add_argument("data", type=path, metavar="DATA", help=f"{READABLE}; - is stdin")
+    group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
+    group.add_argument("--id", metavar="COLUMN", help="ids of rows; default: numbers from 1")
+    group.add_argument("--label", metavar="COLUMN", help="known classes, never learned from")
+    group.add_argument(
+        "--drop", type=names, default=(), metavar="COLUMN,...", help="columns to leave out"
+    )
+    group.add_argument("--array", metavar="NAME", help="which array of an .npz; default: X")
+    group.add_argument(
+        "--header",
+        choices=("yes", "no"),
+        help="whether names come first in a text file; found out by default",
+    )
+
+
+def load_table(
+    arguments: argparse.Namespace, *, missing: bool = False, keep_cells: bool = False
+) -> Table:
+    """Read the table that the options of :func:`add_table_options` describe."""
+    return read_table(
+        arguments.data,
+        id=arguments.id,
+        label=arguments.label,
+        drop=arguments.drop,
+        array=arguments.array,
+        header=None if arguments.header is None else arguments.header == "yes",
+        missing=missing,
+        keep_cells=keep_cells,
+        quiet=getattr(arguments, "quiet", False),
+    )
+
+
+def read_table(
+    path: Path,
+    *,
+    id: str | None = None,  # noqa: A002
+    label: str | None = None,
+    drop: Sequence[str] = (),
+    array: str | None = None,
+    header: bool | None = None,
+    missing: bool = False,
+    keep_cells: bool = False,
+    quiet: bool = False,
+) -> Table:
+    """Read the numeric columns of a file; the others are named on stderr and left out.
+
+    Parameters
+    ----------
+    path : Path
+        CSV, TSV or other text (also .gz), Parquet, .npy or .npz; ``-`` is text on stdin.
+    id, label : str, optional
+        A column's name, or its number from 1. Neither is used as a feature. In an .npz, the
+        name of an array as long as the table will do too.
+    drop : sequence of str
+        Columns to leave out.
+    array : str, optional
+        The array of an .npz to read: by default ``X``, or else the only one of numbers.
+    header : bool, optional
+        Whether a text file's first line has names. By default it has, if no cell in it is a
+        number.
+    missing : bool
+        Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
+    keep_cells : bool
+        Keep all columns, for writing them again.
+    quiet : bool
+        No warnings.
+    """
+    if array is not None and path.suffix.lower() != ".npz":
+        raise InvalidInputError(f"--array names an array of an .npz file, which {path} is not.")
+    wanted = [name for name in (id, label) if name is not None]
+    try:
+        source = read_source(path, wanted, drop, array, header, keep_cells)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return _table(path, source, id, label, drop, missing, keep_cells, quiet)
+
+
+def _table(
+    path: Path,
+    source: Source,
+    id: str | None,  # noqa: A002
+    label: str | None,
+    drop: Sequence[str],
+    missing: bool,
+    keep_cells: bool,
+    quiet: bool,
+) -> Table:
+    import numpy as np
+
+    size = next((len(found) for found in source.numbers if found is not None), 0)
+    roles = {"--id": id, "--label": label}
+    given = {
+        option: find_column(path, source.names, name, option)
+        for option, name in roles.items()
+        if name is not None and name not in source.extra
+    }
+    aside = set(given.values()) | {find_column(path, source.names, name, "--drop") for name in drop}
+    notes = list(source.notes)
+    ids = given.get("--id")
+    if id is None and source.ids is not None and source.ids not in aside:
+        ids = source.ids
+        aside.add(ids)
+        notes.append(f"{source.ids_called} is taken for the ids of rows.")
+    used: list[int] = []
+    left_out: list[int] = []
+    for place, values in enumerate(source.numbers):
+        if place not in aside:
+            empty = values is None or (len(values) > 0 and bool(np.isnan(values).all()))
+            (left_out if empty else used).append(place)
+    outside = tuple(source.names[place] for place in left_out)
+    if not used:
+        raise InvalidInputError(f"{path} has no column of numbers to use.")
+    if size == 0:
+        raise InvalidInputError(f"{path} has names, but no rows.")
+    if outside:
+        done = "written as they are" if keep_cells else "left out"
+        notes.append(f"{done}, since there are no numbers in them: {listed(outside)}.")
+    notes += _suspects(source, used, id)
+    found = [source.numbers[place] for place in used]
+    X = np.column_stack([values for values in found if values is not None])
+    _check_finite(path, source, X, used, missing)
+    if not quiet:
+        for note in notes:
+            warn(note)
+    columns = tuple(source.names[place] for place in used)
+    id_values, id_name = _chosen(source, id, ids)
+    label_values, label_name = _chosen(source, label, given.get("--label"))
+    return Table(
+        X=X,
+        columns=columns,
+        ids=np.arange(1, size + 1) if id_values is None else id_values,
+        id_name=id_name or ROW,
+        label=label_values,
+        label_name=label_name,
+        left_out=outside,
+        cells={name: source.values(at) for at, name in enumerate(source.names)}
+        if keep_cells
+        else {},
+    )
+
+
+def _chosen(
+    source: Source, name: str | None, place: int | None
+) -> tuple[NDArray[Any] | None, str | None]:
+    """The values of a column of ids or labels, and its name."""
+    if place is not None:
+        return _tidied(source.values(place)), source.names[place]
+    if name is not None:
+        return _tidied(source.extra[name]), name
+    return None, None
+
+
+def _tidied(values: Any) -> NDArray[Any]:
+    """Whole numbers where all are written as such; text otherwise, empty where missing."""
+    import numpy as np
+
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iub":
+        return values.astype(np.int64)
+    cells = [_text(value) for value in np.asarray(values, dtype=object)]
+    if all(cell.lstrip("-").isdecimal() and len(cell) < 19 for cell in cells):
+        whole = [int(cell) for cell in cells]
+        if [str(number) for number in whole] == cells:
+            return np.array(whole, dtype=np.int64)
+    return np.array(cells)
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _suspects(source: Source, used: list[int], id_name: str | None) -> list[str]:
+    """A word about a column of whole numbers, each once, that is called an id."""
+    import numpy as np
+
+    notes = []
+    for place in used if id_name is None else []:
+        values, name = source.numbers[place], source.names[place]
+        if name.lower() in ("id", "index", "row") and values is not None:
+            distinct = len(np.unique(values)) == len(values) > 1
+            if distinct and not np.isnan(values).any() and not (values % 1).any():
+                notes.append(
+                    f"column {name!r} is used as a feature, though it looks like ids of rows; "
+                    f"if so, say --id {name}."
+                )
+    return notes
+
+
+def _check_finite(
+    path: Path, source: Source, X: NDArray[np.float64], used: list[int], missing: bool
+) -> None:
+    import numpy as np
+
+    wrong = np.isinf(X) if missing else ~np.isfinite(X)
+    if not wrong.any():
+        return
+    row, column = np.argwhere(wrong)[0]
+    place = f"{path}, {source.place(int(row))}, column {source.names[used[column]]!r}"
+    if np.isinf(X[row, column]):
+        raise InvalidInputError(f"{place}: the value is infinite. Remove the row, or correct it.")
+    more = int(np.isnan(X).sum())
+    raise InvalidInputError(
+        f"{place}: the value is missing ({more} in all). Fill gaps with `isthmus complete` "
+        "first, or remove such rows."
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def default_output(data: Path, ending: str) -> Path:
+    """A file in the current directory, called after the data: iris.csv gives iris.ENDING."""
+    name = "stdin" if data == STDIN else data.name
+    for suffix in (".gz", Path(name.removesuffix(".gz")).suffix):
+        name = name.removesuffix(suffix) or name
+    return Path(f"{name}.{ending}")
+
+
+def output_file(target: Path, data: Path | None = None) -> Path:
+    """Check that rows can be written there, before any work is done that could not be kept.
+
+    Parameters
+    ----------
+    target : Path
+    data : Path, optional
+        The input, which is never written over.
+    """
+    if target.suffix.lower() not in WRITABLE:
+        raise InvalidInputError(f"-o {target} must end in {', '.join(WRITABLE[:-1])} or .json.")
+    if data is not None and target.resolve() == data.resolve():
+        raise InvalidInputError(f"-o {target} is the data itself; name another file.")
+    if target.suffix.lower() == ".parquet":
+        load_pyarrow("writing")
+    return writable_file(target)
+
+
+def write_rows(target: Path | None, columns: Mapping[str, Any]) -> None:
+    """Write columns of equal length, in full precision; the suffix says in which format.
+
+    Parameters
+    ----------
+    target : Path or None
+        .csv, .tsv, .parquet or .json (a list of objects, one a row). None is CSV on stdout.
+    columns : dict of str to array-like
+        NaN is written as a missing value.
+    """
+    lists = {name: _listing(values) for name, values in columns.items()}
+    kind = ".csv" if target is None else target.suffix.lower()
+    content: str | bytes
+    if kind == ".parquet":
+        pyarrow, parquet = load_pyarrow("writing")
+        buffer = io.BytesIO()
+        parquet.write_table(pyarrow.table(lists), buffer)
+        content = buffer.getvalue()
+    elif kind == ".json":
+        rows = zip(*lists.values(), strict=True)
+        content = json.dumps([dict(zip(lists, row, strict=True)) for row in rows], indent=1) + "\n"
+    else:
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\n")
+        writer.writerow(lists)
+        writer.writerows(zip(*lists.values(), strict=True))
+        content = text.getvalue()
+    if target is None:
+        sys.stdout.write(str(content))
+    else:
+        write_atomically(target, content)
+
+
+def _listing(values: Any) -> list[Any]:
+    """Plain Python values; None where one is missing."""
+    import numpy as np
+
+    plain: list[Any] = np.asarray(values).tolist()
+    return [None if value != value else value for value in plain]

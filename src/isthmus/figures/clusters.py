@@ -1,0 +1,216 @@
+"""Clusters of a table: its rows on a plane, pale where it is not sure whose they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from isthmus.errors import ShapeError
+from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, styled, to_array
+
+__all__ = ["cluster_map", "project"]
+
+# Okabe and Ito's, darkest tones first, without the yellow that is lost on paper.
+COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
+PALE = "#dfe4e9"
+SHOWN_ROWS = 6000
+NAMED_IN_LEGEND = 8
+
+
+@styled
+def cluster_map(
+    X: Any,
+    labels: Any,
+    certainty: Any,
+    memories: Any,
+    *,
+    title: str = "Clusters",
+    columns: tuple[str, ...] = (),
+    seed: int = 0,
+) -> Figure:
+    """Draw rows, in the colours of their clusters, along their two main directions.
+
+    Where there are more clusters than colours, neighbours still differ, and the numbers beside
+    the memories tell the rest apart.
+
+    Parameters
+    ----------
+    X : array (n, D)
+        Complete rows, in the units that distances are meant in. With D = 1, or where all rows
+        lie on a line, they are drawn as a histogram.
+    labels : array (n,) of int
+        From 0.
+    certainty : array (n,)
+        The probability of each row's cluster; the less, the paler.
+    memories : array (K, D)
+    title : str
+    columns : tuple of str
+        The name of the one column, where D = 1.
+    seed : int
+        Of which rows are shown, if there are more than 6,000.
+
+    Examples
+    --------
+    >>> X = [[0.0, 0.0], [0.1, 0.3], [4.0, 4.2], [4.1, 4.0]]
+    >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]])
+    >>> figure.axes[0].get_xlabel()
+    'main direction 1 (98% of the variance)'
+    """
+    rows, marks, sure = to_array(X), to_array(memories), to_array(certainty)
+    owners = np.asarray(labels, dtype=np.int64)
+    if rows.ndim != 2 or marks.ndim != 2 or rows.shape[1] != marks.shape[1]:
+        raise ShapeError(f"X {rows.shape} and memories {marks.shape} must be (n, D) and (K, D).")
+    if owners.shape != rows.shape[:1] or sure.shape != owners.shape:
+        raise ShapeError("labels and certainty must have an entry for each row of X.")
+    points, places, shares = project(rows, marks)
+    colours = _spread_colours(places)
+    flat = rows.shape[1] == 1 or shares[1] < 1e-9
+    figure = new_figure(5.2 if flat else 7.2)
+    axes = figure.subplots()
+    kept = np.arange(len(rows))
+    if len(rows) > SHOWN_ROWS and not flat:
+        kept = np.random.default_rng(seed).choice(len(rows), SHOWN_ROWS, replace=False)
+    if flat:
+        line = rows[:, 0] if rows.shape[1] == 1 else points[:, 0]
+        stops = marks[:, 0] if rows.shape[1] == 1 else places[:, 0]
+        _draw_histogram(axes, line, stops, owners, colours)
+        axes.set_xlabel(columns[0] if rows.shape[1] == 1 and columns else "main direction")
+        note = "Triangles are memories."
+    else:
+        _draw_rows(axes, points[kept], colours[owners[kept]], _strength(sure[kept]))
+        _draw_places(axes, places, colours)
+        names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
+        axes.set(xlabel=names[0], ylabel=names[1])
+        axes.set_aspect("equal", adjustable="datalim")
+        note = "Rings are memories; a row is the paler, the less sure its cluster is."
+        if len(places) > len(COLOURS):
+            note += " Colours repeat, far apart."
+    if len(kept) < len(rows):
+        note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
+    heading(axes, title, note, characters=110, lines=1)
+    _legend(axes, owners, colours)
+    return figure
+
+
+def project(
+    rows: NDArray[Any], marks: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Rows and memories along the two main directions of the rows (PCA).
+
+    Returns
+    -------
+    points (n, 2), places (K, 2), shares (2,)
+        The last are those of the variance along either direction.
+    """
+    centre = rows.mean(0)
+    centred = rows - centre
+    n, dim = rows.shape
+    # Whichever of the two products is smaller has the same main directions.
+    wide = dim > n
+    spread, vectors = np.linalg.eigh(centred @ centred.T if wide else centred.T @ centred)
+    order = np.argsort(spread)[::-1][:2]
+    basis = centred.T @ vectors[:, order] if wide else vectors[:, order]
+    basis = basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300)
+    # The sign of a direction is anyone's choice: the largest entry is positive.
+    basis = basis * np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
+    total = max(float(spread.sum()), 1e-300)
+    shares = np.zeros(2)
+    shares[: len(order)] = np.maximum(spread[order], 0) / total
+    filler = np.zeros((rows.shape[1], 2 - basis.shape[1]))
+    basis = np.concatenate([basis, filler], axis=1)
+    return centred @ basis, (marks - centre) @ basis, shares
+
+
+def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
+    """A colour for each memory; one that is used again is far from where it was. (K, 3)"""
+    palette = np.array([to_rgb(colour) for colour in COLOURS])
+    chosen = np.arange(len(places))
+    for number in range(len(COLOURS), len(places)):
+        away = np.linalg.norm(places[:number] - places[number], axis=1)
+        nearest = [away[chosen[:number] == colour].min() for colour in range(len(COLOURS))]
+        chosen[number] = int(np.argmax(nearest))
+    picked: NDArray[Any] = palette[chosen]
+    return picked
+
+
+def _strength(certainty: NDArray[Any]) -> NDArray[Any]:
+    """How much of its colour a row keeps: none at even odds, all of it when certain. (n, 1)"""
+    strength: NDArray[Any] = ((certainty - 0.5) / 0.5).clip(0.0, 1.0)[:, None]
+    return strength
+
+
+def _draw_rows(
+    axes: Axes, points: NDArray[Any], colours: NDArray[Any], strength: NDArray[Any]
+) -> None:
+    paled = strength * colours + (1 - strength) * np.array(to_rgb(PALE))
+    size = float(np.clip(20000 / len(points), 8, 34))
+    order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
+    axes.scatter(
+        points[order, 0],
+        points[order, 1],
+        s=size,
+        c=paled[order],
+        edgecolors=PAPER,
+        linewidths=0.25,
+        zorder=2,
+        rasterized=True,
+    )
+
+
+def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> None:
+    large = len(places) <= 20
+    axes.scatter(
+        places[:, 0],
+        places[:, 1],
+        s=330 if large else 170,
+        c=PAPER if large else "#ffffffa0",
+        edgecolors=[tuple(colour) for colour in colours],
+        linewidths=2.4 if large else 1.8,
+        zorder=4,
+    )
+    for number, place in enumerate(places, 1):
+        axes.annotate(
+            str(number),
+            place,
+            ha="center",
+            va="center_baseline",
+            fontsize=10 if large else 7.5,
+            fontweight="bold",
+            color=INK,
+            zorder=5,
+        )
+
+
+def _draw_histogram(
+    axes: Axes,
+    line: NDArray[Any],
+    stops: NDArray[Any],
+    owners: NDArray[Any],
+    colours: NDArray[Any],
+) -> None:
+    edges = np.histogram_bin_edges(line, bins=min(80, max(12, len(line) // 8)))
+    groups = [line[owners == cluster] for cluster in range(len(stops))]
+    axes.hist(
+        groups, edges.tolist(), stacked=True, color=list(colours), edgecolor=PAPER, linewidth=0.4
+    )
+    top = axes.get_ylim()[1]
+    axes.set_ylim(0, 1.12 * top)
+    axes.plot(stops, np.full(len(stops), 1.06 * top), "v", color=INK, ms=9, mec=PAPER)
+    axes.set_ylabel("rows")
+
+
+def _legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
+    sizes = np.bincount(owners, minlength=len(colours))
+    if len(sizes) > NAMED_IN_LEGEND:
+        return
+    handles = [
+        Line2D([], [], marker="o", ls="", color=colour, ms=7, label=f"{number}: {size:,} rows")
+        for number, (colour, size) in enumerate(zip(colours, sizes, strict=True), 1)
+    ]
+    axes.legend(handles=handles, frameon=False, fontsize=9.5, loc="best", handletextpad=0.2)

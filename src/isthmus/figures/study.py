@@ -1,0 +1,394 @@
+"""The clustering study: scores of all fits, mean ranks with what they cannot tell, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from isthmus.errors import InvalidInputError
+from isthmus.figures.style import (
+    CURVE,
+    DEPTH,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    RULE,
+    heading,
+    new_figure,
+    styled,
+    to_array,
+)
+
+__all__ = ["MetricColumn", "Ranking", "critical_difference_diagram", "grid_violins", "score_map"]
+
+Scale = Literal["shared", "own", "log"]
+Cell = tuple[str, str]
+
+# Okabe and Ito's, and two more that differ from them in lightness.
+COLOURS = (MEMORY, CURVE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
+ROW_HEIGHT = 0.92
+HALF_WIDTH = 0.42
+RESOLUTION = 120
+# A violin is no narrower than this share of its panel: a thousand equal fits are a line.
+SMOOTHEST = 0.012
+
+
+@dataclass(frozen=True)
+class MetricColumn:
+    """One column of panels: a metric, on all datasets.
+
+    Parameters
+    ----------
+    title : str
+    fits : mapping of (dataset, method) to sequence of float
+        The scores of all fits.
+    selected, best : mapping of (dataset, method) to float
+        The score of the fit that was selected, and of the best there is.
+    scale : {"shared", "own", "log"}
+        One axis for all panels of the column, or each its own, linear or logarithmic.
+    """
+
+    title: str
+    fits: Mapping[Cell, Sequence[float]]
+    selected: Mapping[Cell, float]
+    best: Mapping[Cell, float]
+    scale: Scale = "shared"
+
+
+@styled
+def grid_violins(
+    columns: Sequence[MetricColumn], datasets: Sequence[str], methods: Sequence[str]
+) -> Figure:
+    """Draw the distribution of scores over all fits: a row a dataset, a column a metric.
+
+    A violin spans the fits of one method; its width is their density. A diamond marks the fit
+    that the method selects, a ring the best there is, and a cross a method without any score.
+
+    Parameters
+    ----------
+    columns : sequence of MetricColumn
+    datasets, methods : sequence of str
+        Which, in this order.
+
+    Examples
+    --------
+    >>> cell = ("iris", "KMeans")
+    >>> column = MetricColumn("ARI", {cell: [0.5, 0.6]}, {cell: 0.6}, {cell: 0.6})
+    >>> len(grid_violins([column], ["iris"], ["KMeans"]).axes)
+    1
+    """
+    if not (columns and datasets and methods):
+        raise InvalidInputError("There is nothing to draw: no metric, no dataset or no method.")
+    figure = new_figure(1.15 + ROW_HEIGHT * len(datasets), gap=0.02)
+    grid = figure.subplots(len(datasets), len(columns), squeeze=False, sharex=True)
+    for place, column in enumerate(columns):
+        for axes, dataset in zip(grid[:, place], datasets, strict=True):
+            _prepare(axes, column, dataset, datasets, methods)
+            for spot, method in enumerate(methods):
+                _draw_fits(axes, spot, column, (dataset, method), COLOURS[spot % len(COLOURS)])
+        grid[0, place].set_title(column.title)
+    for axes, dataset in zip(grid[:, 0], datasets, strict=True):
+        label = dataset.replace("_", "\n", 1).replace("_", " ")
+        axes.set_ylabel(label, rotation=0, ha="right", va="center", color=INK, labelpad=6)
+    figure.align_ylabels(grid[:, 0])
+    _add_legend(figure, methods)
+    return figure
+
+
+def _prepare(
+    axes: Axes,
+    column: MetricColumn,
+    dataset: str,
+    datasets: Sequence[str],
+    methods: Sequence[str],
+) -> None:
+    """Set the axes' limits, and make them quiet."""
+    shown = datasets if column.scale == "shared" else [dataset]
+    values = [value for name in shown for each in methods for value in _values(column, name, each)]
+    logarithmic = column.scale == "log" and bool(values) and min(values) > 0
+    if logarithmic:
+        axes.set_yscale("log")
+        values = np.log(values).tolist()
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    pad = 0.12 * (high - low) or 0.1 * (abs(high) or 1.0)
+    limits = np.array([low - pad, high + pad])
+    axes.set_ylim(*(np.exp(limits) if logarithmic else limits))
+    if logarithmic:
+        ticks = [_round(float(np.exp(value))) for value in (low + 0.1 * pad, high - 0.1 * pad)]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="y", nbins=3 if column.scale == "own" else 4)
+    axes.set_xlim(-0.6, len(methods) - 0.4)
+    axes.set_xticks([])
+    axes.tick_params(length=2, pad=2, labelsize=8)
+    axes.grid(axis="y", color=RULE, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+def _values(column: MetricColumn, dataset: str, method: str) -> list[float]:
+    cell = (dataset, method)
+    marks = [marked[cell] for marked in (column.selected, column.best) if cell in marked]
+    return [value for value in (*column.fits.get(cell, ()), *marks) if np.isfinite(value)]
+
+
+def _draw_fits(axes: Axes, spot: int, column: MetricColumn, cell: Cell, colour: str) -> None:
+    fits = to_array(column.fits.get(cell, ()))
+    if not len(fits):
+        style: dict[str, Any] = {"color": MUTED, "ms": 5, "mew": 1.1, "zorder": 3}
+        axes.plot([spot], [0.12], "x", transform=axes.get_xaxis_transform(), **style)
+        return
+    heights, widths = _outline(fits, axes)
+    axes.fill_betweenx(
+        heights, spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths, color=colour, lw=0.6
+    )
+    best, selected = column.best.get(cell, np.nan), column.selected.get(cell, np.nan)
+    axes.plot([spot], [best], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
+    axes.plot([spot], [selected], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
+
+
+def _outline(
+    fits: NDArray[np.float64], axes: Axes
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Heights from the lowest fit to the highest, and the density there; at most 1. (R,), (R,)
+
+    The kernel is Scott's, as long as that is wide enough to see.
+    """
+    logarithmic = axes.get_yscale() == "log"
+    forward, back = (np.log, np.exp) if logarithmic else (np.asarray, np.asarray)
+    values, (low, high) = forward(fits), forward(np.array(axes.get_ylim()))
+    least = SMOOTHEST * (high - low)
+    width = max(float(values.std()) * len(values) ** -0.2, least)
+    ends = values.min() - least, values.max() + least
+    heights = np.linspace(*ends, RESOLUTION)
+    density = np.exp(-0.5 * ((heights[:, None] - values) / width) ** 2).sum(1)
+    return back(heights), density / density.max()
+
+
+def _add_legend(figure: Figure, methods: Sequence[str]) -> None:
+    marks: list[Any] = [
+        Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
+    ]
+    for marker, face, edge, label in (
+        ("D", INK, PAPER, "selected, no labels seen"),
+        ("o", PAPER, INK, "best of all, by this score"),
+        ("x", MUTED, MUTED, "no score"),
+    ):
+        marks.append(
+            Line2D([], [], color="none", marker=marker, mfc=face, mec=edge, ms=6.5, label=label)
+        )
+    figure.legend(
+        handles=marks,
+        loc="outside upper center",
+        ncols=min(5, len(marks)),
+        frameon=False,
+        fontsize=10,
+        handlelength=1.2,
+        columnspacing=1.6,
+    )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a critical-difference diagram shows.
+
+    Parameters
+    ----------
+    ranks : mapping of str to float
+        The mean rank of each method; 1 is best.
+    critical_difference : float
+        How far apart mean ranks must be to differ.
+    groups : sequence of sequence of str
+        Sets of methods that are not told apart.
+    note : str
+        A line below the title.
+    bold : sequence of str
+        Methods to look at.
+    """
+
+    ranks: Mapping[str, float]
+    critical_difference: float
+    groups: Sequence[Sequence[str]] = ()
+    note: str = ""
+    bold: Sequence[str] = ()
+
+
+@styled
+def critical_difference_diagram(rankings: Mapping[str, Ranking]) -> Figure:
+    """Draw mean ranks on a line, and join the methods that are not told apart (Demšar, 2006).
+
+    Parameters
+    ----------
+    rankings : mapping of str to Ranking
+        A diagram each, below its title.
+
+    Examples
+    --------
+    >>> ranking = Ranking({"a": 1.2, "b": 1.9, "c": 2.9}, 0.8, [("a", "b")])
+    >>> len(critical_difference_diagram({"Three methods": ranking}).axes)
+    1
+    """
+    if not rankings:
+        raise InvalidInputError("rankings is empty; pass at least one to draw.")
+    for title, ranking in rankings.items():
+        if len(ranking.ranks) < 2:
+            raise InvalidInputError(f"{title}: a diagram takes the ranks of two methods at least.")
+    depths = [_depth(ranking) for ranking in rankings.values()]
+    figure = new_figure(sum(0.36 * depth + 0.9 for depth in depths), gap=0.04)
+    grid = figure.subplots(len(depths), 1, squeeze=False, height_ratios=depths)
+    for axes, (title, ranking) in zip(grid.flat, rankings.items(), strict=True):
+        _draw_ranking(axes, ranking)
+        heading(axes, title, ranking.note, characters=120, lines=1)
+    return figure
+
+
+# Heights in a diagram, in units of one line of text. The axis is at zero; down is positive.
+RULER, FIRST_BAR, BAR, LEADER = -1.5, 0.55, 0.42, 0.95
+
+
+def _depth(ranking: Ranking) -> float:
+    leaders = (len(ranking.ranks) + 1) // 2
+    return -RULER + FIRST_BAR + BAR * len(ranking.groups) + LEADER * leaders + 0.8
+
+
+def _draw_ranking(axes: Axes, ranking: Ranking) -> None:
+    ranks, last = ranking.ranks, len(ranking.ranks)
+    axes.set(xlim=(1 - 0.3 * (last - 1), last + 0.3 * (last - 1)))
+    axes.set_ylim(_depth(ranking) + RULER, RULER - 0.5)
+    axes.axis("off")
+    axes.plot([1, last], [0, 0], color=INK, lw=1.2)
+    axes.text(1 - 0.06 * (last - 1), 0, "mean rank", ha="right", va="center", color=MUTED)
+    for rank in range(1, last + 1):
+        axes.plot([rank, rank], [-0.22, 0], color=INK, lw=1.2)
+        axes.text(rank, -0.32, f"{rank}", ha="center", va="bottom", color=MUTED, fontsize=9.5)
+    _draw_ruler(axes, ranking)
+    order = sorted(ranks, key=lambda name: ranks[name])
+    for level, group in enumerate(ranking.groups):
+        ends = [ranks[name] for name in group]
+        height = FIRST_BAR + BAR * level
+        axes.plot(
+            [min(ends) - 0.02 * last / 6, max(ends) + 0.02 * last / 6],
+            [height, height],
+            color=CURVE,
+            lw=4.5,
+            solid_capstyle="round",
+            zorder=3,
+        )
+    top = FIRST_BAR + BAR * len(ranking.groups)
+    half = (last + 1) // 2
+    for place, name in enumerate(order):
+        better = place < half
+        row = place if better else last - 1 - place
+        end = 1 - 0.06 * (last - 1) if better else last + 0.06 * (last - 1)
+        height = top + LEADER * (row + 0.6)
+        axes.plot([ranks[name], ranks[name], end], [0, height, height], color=MUTED, lw=0.9)
+        words = f"{name}  {ranks[name]:.2f}" if better else f"{ranks[name]:.2f}  {name}"
+        axes.annotate(
+            words,
+            (end, height),
+            xytext=(-5 if better else 5, 0),
+            textcoords="offset points",
+            ha="right" if better else "left",
+            va="center",
+            fontweight="bold" if name in ranking.bold else "normal",
+            fontsize=10.5,
+        )
+
+
+def _draw_ruler(axes: Axes, ranking: Ranking) -> None:
+    """How wide the critical difference is, where the axis begins."""
+    width, last = ranking.critical_difference, len(ranking.ranks)
+    end = min(1 + width, last + 0.28 * (last - 1))
+    axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
+    for place in (1, end):
+        axes.plot([place, place], [RULER - 0.16, RULER + 0.16], color=CURVE, lw=1.6)
+    axes.annotate(
+        f"critical difference {width:.2f}",
+        (end, RULER),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        color=CURVE,
+        fontsize=9.5,
+    ).set_in_layout(False)
+
+
+@styled
+def score_map(
+    tables: Mapping[str, Mapping[Cell, float]], datasets: Sequence[str], note: str = ""
+) -> Figure:
+    """Draw scores as shaded numbers: a row a dataset, a column a method, the best in bold.
+
+    Parameters
+    ----------
+    tables : mapping of str to mapping of (dataset, method) to float
+        A panel each, under its title. Higher is better and 1 the highest; NaN is a method that
+        has no score.
+    datasets : sequence of str
+        Which, in this order.
+    note : str
+        What the numbers are.
+
+    Examples
+    --------
+    >>> table = {("iris", "KMeans"): 0.6, ("iris", "HDBSCAN"): 0.5}
+    >>> len(score_map({"ARI": table}, ["iris"]).axes)
+    1
+    """
+    if not (tables and datasets and all(tables.values())):
+        raise InvalidInputError("There is nothing to draw: no table, no score or no dataset.")
+    columns = [list(dict.fromkeys(method for _, method in table)) for table in tables.values()]
+    figure = new_figure(2.0 + 0.29 * len(datasets), gap=0.02)
+    grid = figure.subplots(1, len(tables), squeeze=False, width_ratios=[len(c) for c in columns])
+    for axes, methods, (title, table) in zip(grid.flat, columns, tables.items(), strict=True):
+        _draw_table(axes, table, methods, datasets)
+        heading(axes, title, note if axes is grid[0, 0] else " ", characters=70, lines=1)
+    for axes in grid[0, 1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+def _draw_table(
+    axes: Axes, table: Mapping[Cell, float], methods: Sequence[str], datasets: Sequence[str]
+) -> None:
+    values = np.array([[table.get((row, name), np.nan) for name in methods] for row in datasets])
+    axes.imshow(np.nan_to_num(values).clip(0, 1), cmap=DEPTH, vmin=0, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if (datasets[row], methods[column]) not in table:
+            continue
+        best = value >= np.nanmax(values[row]) - 5e-4 if np.isfinite(value) else False
+        axes.text(
+            column,
+            row,
+            _written(value),
+            ha="center",
+            va="center",
+            fontsize=9.5,
+            fontweight="bold" if best else "normal",
+            color=PAPER if np.isfinite(value) and value > 0.72 else INK,
+        )
+    axes.set_xticks(range(len(methods)), methods, rotation=38, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(datasets)), [name.replace("_", " ") for name in datasets])
+    axes.tick_params(length=0, labelcolor=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _written(value: float) -> str:
+    if not np.isfinite(value):
+        return "none"
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")

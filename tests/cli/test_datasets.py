@@ -1,0 +1,144 @@
+"""`isthmus datasets`: what there is, where it is, and one clear line for what cannot be had."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn import datasets as scikit_learn
+
+from isthmus.cli.datasets import run
+from isthmus.datasets import names, store
+from isthmus.datasets.manifest import entry
+from isthmus.errors import InvalidInputError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty user cache, no other directory, and no network."""
+
+    def offline(**_: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.delenv("ISTHMUS_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
+    return tmp_path / "isthmus" / "data"
+
+
+def some_yale(directory: Path) -> Path:
+    rows, labels = np.random.default_rng(0).random((165, 1024)), np.repeat(np.arange(15), 11)
+    return store("yale_faces", rows, labels, data_home=directory)
+
+
+def test_the_list_says_what_differs_and_where_each_is(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = some_yale(cache)
+    assert run(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "no: 190 x 16063, 14 classes" in out
+    assert "with the leaked column" in out
+    where = out.split("On this machine:\n")[1].splitlines()
+    found = dict(line.split(maxsplit=1) for line in where)
+    assert found["yale_faces"] == str(kept)
+    assert found["iris"] == "bundled with scikit-learn"
+    assert found["zoo"] == "missing"
+    assert len(found) == 15
+
+
+def test_the_list_for_machines(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some_yale(cache)
+    assert run(["list", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert tuple(found) == names()
+    assert found["yale_faces"]["found"] == "cached"
+    assert found["zoo"] | {"found": "missing", "path": None} == found["zoo"]
+    assert (found["zoo"]["samples"], found["zoo"]["paper"]["samples"]) == (101, 100)
+    assert not found["zoo"]["as_in_the_paper"]
+    mine = some_yale(tmp_path / "mine")
+    assert run(["list", "--json", "--data", str(tmp_path / "mine")]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert (found["yale_faces"]["found"], found["yale_faces"]["path"]) == ("local", str(mine))
+
+
+def test_what_was_downloaded_is_told_and_there(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.repeat(np.arange(8).astype(str), entry("ecoli").class_counts)
+    rows = np.random.default_rng(0).random((336, 7))
+    bunch = SimpleNamespace(data=rows, target=labels, feature_names=[], categories={})
+    monkeypatch.setattr(scikit_learn, "fetch_openml", lambda **_: bunch)
+    assert run(["fetch", "ecoli", "iris"]) == 0
+    streams = capsys.readouterr()
+    assert streams.out == f"ecoli: {cache / 'ecoli.npz'}\niris: bundled with scikit-learn\n"
+    assert streams.err == ""
+    assert (cache / "ecoli.npz").is_file()
+
+
+def test_offline_each_that_cannot_be_had_is_one_line_and_the_others_are_done(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fetch", "zoo", "iris", "yale_faces"]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == "iris: bundled with scikit-learn\n"
+    first, second = streams.err.splitlines()
+    assert first.startswith("isthmus: zoo.npz is not in ")
+    for words in (str(entry("zoo").home), str(cache), "ISTHMUS_DATA"):
+        assert words in first
+    assert "scikit-feature" in second
+    assert not cache.exists()
+
+
+def test_a_file_that_was_altered_is_told(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = some_yale(tmp_path / "mine")
+    path.write_bytes(path.read_bytes()[:-10])
+    assert run(["fetch", "yale_faces", "--data", str(tmp_path / "mine")]) == 2
+    err = capsys.readouterr().err
+    assert "cut short or altered" in err
+    assert err.count("\n") == 1
+
+
+def test_all_is_all_of_them(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names():
+        shutil.copy(__file__, tmp_path / f"{name}.npz")  # not a dataset, so each is refused
+    assert run(["fetch", "--all", "--data", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("altered") == 15
+
+
+@pytest.mark.parametrize("arguments", [["fetch"], ["fetch", "iris", "--all"]])
+def test_names_or_all_but_not_both(arguments: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match="or say --all"):
+        run(arguments)
+
+
+def test_an_unknown_name_is_refused_before_anything_is_fetched(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidInputError, match="no dataset 'irys'"):
+        run(["fetch", "iris", "irys"])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["fetch"]])
+def test_help_has_an_example_and_waits_for_nothing_heavy(command: list[str]) -> None:
+    script = (
+        "import sys\nfrom isthmus.cli.datasets import run\n"
+        f"try:\n    run({[*command, '--help']})\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "heavy = {'torch', 'numpy', 'sklearn'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "  isthmus datasets " in done.stdout

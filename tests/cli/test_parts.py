@@ -1,0 +1,327 @@
+"""The parts of `isthmus reproduce`: verdicts that follow numbers, and numbers that are right."""
+
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.attention.experiment import Experiment, Run
+from isthmus.capacity.sweep import Cell, Sweep
+from isthmus.cli.parts import CHAPTERS, PARTS, attention, capacity, clustering, landscapes
+from isthmus.cli.parts import study as study_part
+from isthmus.cli.parts.verdicts import finding, verdict
+from isthmus.figures import Section
+from isthmus.study import Store
+
+
+def verdicts(section: Section) -> list[str]:
+    json.dumps(section.numbers, allow_nan=False)
+    assert all(each.claim.endswith(".") and each.because for each in section.findings)
+    return [each.verdict for each in section.findings]
+
+
+def test_every_part_has_a_name_of_its_own_a_chapter_and_a_function() -> None:
+    names = [part.name for part in PARTS]
+    assert len(set(names)) == len(names)
+    for part in PARTS:
+        assert part.chapter in CHAPTERS
+        module, _, function = part.function.partition(":")
+        assert callable(getattr(import_module(f"isthmus.cli.parts.{module}"), function))
+
+
+def test_chapters_follow_each_other() -> None:
+    order = list(dict.fromkeys(part.chapter for part in PARTS))
+    assert order == list(CHAPTERS)
+    assert [part.chapter for part in PARTS] == sorted(
+        (part.chapter for part in PARTS), key=order.index
+    )
+
+
+@pytest.mark.parametrize(
+    ("as_printed", "corrected", "word"),
+    [
+        (True, False, "held"),
+        (True, True, "held"),
+        (False, True, "held with a correction"),
+        (False, False, "did not hold"),
+    ],
+)
+def test_verdicts(as_printed: bool, corrected: bool, word: str) -> None:
+    assert verdict(as_printed, corrected) == word
+    assert finding("A.", "b", as_printed=as_printed, corrected=corrected).verdict == word
+
+
+def test_landscapes_need_beta_and_never_rise() -> None:
+    assert verdicts(landscapes.landscapes_on_a_line(0)) == ["held with a correction", "held"]
+
+
+def test_a_rising_energy_does_not_hold() -> None:
+    entry = {"largest_energy_rise": 0.1, "integral_of_density": 1.0}
+    assert landscapes.descent({"KDE": entry}).verdict == "did not hold"
+
+
+def test_gradient_gap_is_that_of_a_missing_factor() -> None:
+    mixture = ist.Mixture(torch.zeros(1, 1, dtype=torch.float64), beta=3.0)
+    at = torch.tensor([[0.5]], dtype=torch.float64)
+    # log p = -3 x^2 and E = x^2: slopes -3 and -1.
+    assert landscapes.gradient_gap(mixture, at, 3.0) < 1e-8
+    assert landscapes.gradient_gap(mixture, at, 1.0) == pytest.approx(2.0, abs=1e-6)
+
+
+def test_a_memory_that_keeps_its_landscape_is_not_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    memories = landscapes.plane_memories()
+    energies = landscapes.six_memories(memories, landscapes.PLANE_WEIGHTS, sigma=0.4)
+    assert landscapes.hot_swap(energies, memories).verdict == "held"
+    monkeypatch.setattr(ist.ModernHopfield, "with_memories", lambda self, new: self)
+    assert landscapes.hot_swap(energies, memories).verdict == "did not hold"
+
+
+def test_merging_basins_and_the_limit_of_two() -> None:
+    section = capacity.merging_of_basins(0)
+    assert verdicts(section) == ["held", "held"]
+    assert section.numbers["basins_at_sigma"]["0.2"] == {"3": 3, "5": 5, "9": 9}
+    assert (capacity.pair_basins(0.99), capacity.pair_basins(1.01)) == (1, 2)
+
+
+def test_equality_with_hopfield_on_the_sphere_only() -> None:
+    section = capacity.equality_with_hopfield(0)
+    assert verdicts(section) == ["held", "held with a correction"]
+    gaps = list(section.numbers["update_gap_by_spread_of_lengths"].values())
+    assert gaps == sorted(gaps)
+    assert gaps[0] < 1e-12 < gaps[1]
+
+
+def test_energy_gap_by_hand() -> None:
+    # Off the sphere E_MCHN - sigma^2 E_KDE of one pattern is -|x_1|^2 / 2 wherever one looks.
+    one = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    queries = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert capacity.energy_gap(one, queries, 0.7) < 1e-12
+    two = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    far = torch.tensor([[50.0, 0.0], [0.0, 50.0]], dtype=torch.float64)
+    # Far out along either pattern only that one counts: 4/2 - 1/2.
+    assert capacity.energy_gap(two, far, 1.0) == pytest.approx(1.5)
+
+
+def _sweep(table: list[list[float]]) -> Sweep:
+    return Sweep(
+        tuple(
+            Cell(dim, count, 0, share, 1.0, 1.0)
+            for dim, row in zip((2, 5), table, strict=True)
+            for count, share in zip((4, 16), row, strict=True)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ([[0.9, 0.1], [1.0, 0.8]], ["held", "held"]),
+        ([[0.1, 0.9], [0.8, 1.0]], ["did not hold", "held"]),
+        ([[1.0, 0.8], [0.9, 0.1]], ["held", "did not hold"]),
+    ],
+)
+def test_trends_of_retrieval(table: list[list[float]], expected: list[str]) -> None:
+    assert [each.verdict for each in capacity._retrieval(_sweep(table))] == expected
+
+
+def test_the_full_sweep_has_the_papers_particles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict] = []
+
+    def sweep(dims: tuple, counts: tuple, **settings: object) -> Sweep:
+        asked.append({"dims": dims, "counts": counts, **settings})
+        return _sweep([[0.9, 0.1], [1.0, 0.8]])
+
+    monkeypatch.setattr(capacity, "sweep", sweep)
+    monkeypatch.setattr(capacity, "FULL_DIMS", (2, 5))
+    monkeypatch.setattr(capacity, "FULL_COUNTS", (4, 16))
+    section = capacity.retrieval_against_numbers(0, full=True)
+    assert asked[0]["n_particles"] == 100
+    assert section.numbers["5"]["16"]["retrieved"] == 0.8
+
+
+def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
+    section = capacity.bounds_on_capacity(0)
+    expected = ["did not hold", "held with a correction", "held with a correction"]
+    assert verdicts(section) == expected
+    assert section.numbers["first_dimension_above_ceiling"] == 8
+
+
+def test_four_models_come_to_bayes_rule() -> None:
+    section = clustering.four_models_at_once(0)
+    assert verdicts(section) == ["held"]
+    assert section.numbers["largest_difference_from_posterior"] < 1e-8
+
+
+def test_posterior_gap_sees_another_prior() -> None:
+    means = torch.tensor(clustering.MEANS, dtype=torch.float64)
+    data = torch.zeros(1, 2, dtype=torch.float64)
+    other = ist.Mixture(means, beta=clustering.BETA)  # not weighted by the counts
+    assert clustering.posterior_gap(other, data) > 0.01
+
+
+def test_claims_about_new_memories_and_posteriors() -> None:
+    creation = clustering._creation({"0.1": 1, "1": 4}, seed=0)
+    assert [each.verdict for each in creation] == [
+        "held",
+        "held with a correction",
+        "held with a correction",
+    ]
+    assert clustering._creation({"0.1": 4, "1": 1}, seed=0)[0].verdict == "did not hold"
+    assert verdicts(clustering.dynamics_of_posteriors(0)) == [
+        "held with a correction",
+        "held with a correction",
+        "did not hold",
+    ]
+
+
+def _run(variant: str, rate: float, seed: int, loss: float, logit: float, tied: float) -> Run:
+    return Run(variant, rate, seed, loss, loss, 0.5, False, logit, tied)
+
+
+def _experiment(qk: tuple, saln: tuple) -> Experiment:
+    cells = {"pre-norm": (1.0, 100.0, 0.4), "QK-norm": qk, "SALN": saln}
+    return Experiment(
+        tuple(
+            _run(variant, rate, seed, *cell)
+            for variant, cell in cells.items()
+            for rate in (0.01, 0.3)
+            for seed in range(3)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("qk", "saln", "expected"),
+    [
+        ((0.5, 5.0, 0.4), (0.5, 50.0, 0.1), ["held", "held", "held"]),
+        ((0.5, 50.0, 0.4), (1.5, 50.0, 0.3), ["did not hold"] * 3),
+    ],
+)
+def test_verdicts_on_training(qk: tuple, saln: tuple, expected: list[str]) -> None:
+    found = _experiment(qk, saln)
+    pairs = {name: found.pairs_lower("loss", name, "pre-norm") for name in ("QK-norm", "SALN")}
+    assert [each.verdict for each in attention._stability(found, pairs)] == expected
+
+
+def test_training_is_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict] = []
+
+    def compare(**settings: object) -> Experiment:
+        asked.append(settings)
+        return _experiment((0.5, 5.0, 0.4), (0.5, 50.0, 0.1))
+
+    monkeypatch.setattr(attention, "compare_variants", compare)
+    monkeypatch.setattr(attention, "RATES", (0.01, 0.3))
+    monkeypatch.setattr(attention, "LEARNING_RATES", (0.01, 0.3))
+    section = attention.training_at_high_rates(0)
+    attention.training_at_high_rates(0, full=True)
+    assert [(each["steps"], each["seeds"]) for each in asked] == [(100, 3), (200, 5)]
+    assert verdicts(section) == ["held"] * 3
+    assert section.numbers["training_loss_below_pre_norm"]["SALN"] == {"pairs": 6, "lower": 6}
+
+
+def test_published_results_are_found_where_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "src" / "isthmus"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(study_part.isthmus, "__file__", str(package / "__init__.py"))
+    assert study_part.published_results() is None
+    results = tmp_path / "docs" / "study" / "results"
+    results.mkdir(parents=True)
+    assert study_part.published_results() is None
+    (results / "a.parquet").touch()
+    assert study_part.published_results() == results.parent
+
+
+@pytest.fixture(scope="module")
+def fits() -> list[dict]:
+    """Two fits of k-means on iris, as the study would store them."""
+    rows = []
+    data = study_part.prepare("iris", study_part.ROWS)
+    method = study_part.METHODS["KMeans"]
+    for entry, settings in enumerate(method.grid[:2]):
+        task = study_part.Task("iris", "KMeans", json.dumps(settings, sort_keys=True), 0, 5000)
+        rows.append(
+            {
+                "id": task.id,
+                "dataset": "iris",
+                "method": "KMeans",
+                "kind": method.kind,
+                "parameters": task.parameters,
+                "entry": entry,
+                "seed": 0,
+                "status": "ok",
+                **study_part.fit(task, method, data),
+            }
+        )
+    return rows
+
+
+def test_fits_done_again_are_equal_or_named(fits: list[dict]) -> None:
+    again = study_part.repeat(fits, seed=0)
+    assert again == {"fits": 2, "equal": 2, "unequal": []}
+    other = [{**fits[0], "ari": fits[0]["ari"] + 0.01}, {**fits[1], "seconds": 99.0}]
+    again = study_part.repeat(other, seed=0)
+    assert (again["fits"], again["equal"]) == (1, 0)
+    assert again["unequal"][0].startswith("iris, KMeans")
+
+
+def test_equal_scores() -> None:
+    assert study_part._equal(None, None)
+    assert not study_part._equal(None, 0.5)
+    assert study_part._equal(1000.0, 1000.0005)
+    assert not study_part._equal(0.5, 0.5001)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        ("held", "held"),
+        ("undecided", "held with a correction"),
+        ("did not hold", "did not hold"),
+        ("not tested", "did not hold"),
+    ],
+)
+def test_what_becomes_of_the_studys_claim(outcome: str, expected: str) -> None:
+    pair = {"difference": -0.01, "verdict": "x", "raw_p_value": 0.4, "datasets": 9}
+    claim = {"outcomes": {"unsupervised metrics": outcome}, "metrics": {"silhouette": pair}}
+    found = study_part._competitive(claim, "unsupervised metrics", "the silhouette")
+    assert found.verdict == expected
+    assert "-0.010" in found.because
+
+
+def test_without_published_results_a_short_study_is_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: list[dict]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(study_part, "published_results", lambda: None)
+    asked: list[tuple] = []
+
+    def run(directory: Path, settings: object, jobs: int) -> None:
+        asked.append((directory, settings))
+        if len(asked) == 1:
+            raise study_part.RunInProgressError("another")
+        store = Store(directory)
+        with store.writing():
+            store.append([{**row, "finished": 1.0, "version": "0"} for row in fits])
+
+    monkeypatch.setattr(study_part, "run", run)
+    monkeypatch.setattr(study_part.time, "sleep", lambda seconds: None)
+    results = study_part.find_results(full=False)
+    assert [settings for _, settings in asked] == [study_part.SHORT] * 2
+    assert len(results.rows) == 2
+    assert not results.published
+    assert asked[0][0].is_relative_to(tmp_path)
+
+
+def test_numbers_of_the_sphere() -> None:
+    gaps = capacity.gaps_off_the_sphere(3)
+    assert np.all(np.isfinite(list(gaps.values())))
+    assert math.isclose(min(gaps), 0.0)

@@ -1,0 +1,71 @@
+"""Figures of single parts show what the numbers say."""
+
+import numpy as np
+import pytest
+from matplotlib.patches import Wedge
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures.clustering import NEW
+from isthmus.figures.equivalence import kde_and_hopfield
+from isthmus.figures.files import png_bytes
+from isthmus.figures.schematic import four_models
+
+SETTINGS = {"beta": 2.0, "rho": 0.2, "alpha": 1.0, "reach": 3.0, "resolution": 21}
+
+
+def angles(axes) -> dict[str, float]:
+    """Degrees of each colour in the one pie of the axes; its rim is not filled."""
+    wedges = [patch for patch in axes.patches if isinstance(patch, Wedge)]
+    return {
+        str(wedge.get_facecolor()): wedge.theta2 - wedge.theta1
+        for wedge in wedges
+        if wedge.get_facecolor()[3] > 0
+    }
+
+
+def test_pies_are_posteriors() -> None:
+    # Half-way between two memories with counts 3 and 1, and no room for others on the left.
+    figure = four_models([[-1.0, 0.0], [1.0, 0.0]], [3.0, 1.0], [[0.0, 0.5]], **SETTINGS)
+    left, right = figure.axes[2:]
+    assert sorted(angles(left).values()) == pytest.approx([90, 270], abs=0.01)
+    # On the right the new cluster has its share by Bayes' rule.
+    kappa = 1 / (1 / 2.0 + 1 / 0.2)
+    new = kappa / 2.0 * np.exp(-kappa * 0.25)
+    known = 4 * np.exp(-2.0 * 1.25)
+    shares = angles(right)
+    assert len(shares) == 3
+    assert list(shares.values())[-1] == pytest.approx(360 * new / (new + known), abs=0.01)
+    assert NEW == "#009e73"
+    assert png_bytes(figure, dpi=30)
+
+
+def test_the_scheme_is_on_a_plane() -> None:
+    with pytest.raises(ShapeError, match="means and data"):
+        four_models([[0.0, 0.0, 1.0]], [1.0], [[0.0, 0.0]], **SETTINGS)
+
+
+def paths(axes, colour: str) -> list[np.ndarray]:
+    return [
+        np.column_stack(line.get_data())
+        for line in axes.lines
+        if line.get_color() == colour and len(line.get_xdata()) > 1
+    ]
+
+
+def test_paths_are_the_same_on_a_circle_only() -> None:
+    circle = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
+    uneven = [[0.5, 0.0], [0.0, 1.0], [-1.6, 0.0]]
+    starts = [[0.7, 0.9], [-0.2, -1.0]]
+    figure = kde_and_hopfield(circle, uneven, starts, 0.5, {0.0: 0.0, 0.1: 0.2})
+    for axes, same in zip(figure.axes[:2], (True, False), strict=True):
+        ends = [
+            np.array([path[-1] for path in paths(axes, colour)])
+            for colour in ("#22303c", "#e69f00")
+        ]
+        assert np.allclose(*ends, atol=1e-3) == same
+    assert png_bytes(figure, dpi=30)
+
+
+def test_an_empty_comparison_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="differences"):
+        kde_and_hopfield([[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 0.0]], 0.5, {})

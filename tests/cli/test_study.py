@@ -1,0 +1,310 @@
+"""`isthmus study`: run, status, table and plot, and one clear line for what cannot be done."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets as scikit_learn
+
+from isthmus import study
+from isthmus.cli.study import _clock, _cores, run
+from isthmus.errors import InvalidInputError
+from isthmus.study import QUICK, Progress, Run, Settings, Store
+from isthmus.study.metrics import METRICS
+
+METHODS = {
+    "ClAM": "K given",
+    "ClAM+ELBO": "K given",
+    "ClAM+CRP": "K unknown",
+    "HDBSCAN": "K unknown",
+}
+
+
+def fits(datasets: str = "abcdefg") -> list[dict[str, Any]]:
+    """Results of four methods on seven datasets, one of which HDBSCAN could not do."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for dataset in datasets:
+        for method, kind in METHODS.items():
+            for entry in range(2):
+                failed = (dataset, method) == ("g", "HDBSCAN")
+                scores = {metric: None if failed else float(rng.random()) for metric in METRICS}
+                rows.append(
+                    {
+                        "id": f"{dataset}-{method}-{entry}",
+                        "dataset": dataset,
+                        "method": method,
+                        "kind": kind,
+                        "parameters": json.dumps({"x": entry}),
+                        "entry": entry,
+                        "seed": 0,
+                        "status": "timeout" if failed else "ok",
+                        "message": "Not done." if failed else "",
+                        "n_rows": None if failed else 50,
+                        "n_available": None if failed else 100,
+                        **scores,
+                        "objective": float(entry),
+                        "converged": True,
+                        "seconds": 0.5,
+                        "finished": 1.0,
+                    }
+                )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that is done, but for one fit."""
+    return stored(fits(), tmp_path_factory.mktemp("study"))
+
+
+def stored(rows: list[dict[str, Any]], directory: Path) -> Path:
+    Store(directory).results.mkdir()
+    Store(directory).append(rows)
+    ids = [row["id"] for row in rows]
+    (directory / "plan.json").write_text(json.dumps([*ids, "missing"]))
+    return directory
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Settings, dict[str, Any]]]:
+    """What `isthmus.study.run` was asked for, without doing it."""
+    calls: list[tuple[Path, Settings, dict[str, Any]]] = []
+
+    def record(out: Path, settings: Settings, **options: Any) -> Run:
+        calls.append((out, settings, options))
+        return Run(out, 3, 1, 2, {"ok": 3})
+
+    monkeypatch.setattr(study, "run", record)
+    return calls
+
+
+def test_a_run_is_done_once_and_told_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["run", "--datasets", "iris", "--methods", "KMeans,HDBSCAN", "--entries", "1"]
+    command += ["--seeds", "2", "--jobs", "1", "-o", str(out)]
+    assert run(command) == 0
+    assert capfd.readouterr() == (f"{out}: 3 of 3 fits done (3 ok)\n", "")
+    rows = Store(out).read()
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        ("HDBSCAN", 0),
+        ("KMeans", 0),
+        ("KMeans", 1),
+    ]
+    assert run(command) == 0
+    assert Store(out).read() == rows
+    capfd.readouterr()
+    assert run(["status", str(out), "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told == {"directory": str(out), "fits": 3, "missing": 0, "ended": {"ok": 3}}
+
+
+def test_options_reach_the_runner(asked: list[Any], tmp_path: Path) -> None:
+    command = "run --datasets iris,zoo --methods KMeans --seeds 2 --rows 0 --time-limit 7 "
+    command += "--memory-limit 512 --retry --scheduler tcp://somewhere:1 --jobs 3"
+    assert run([*command.split(), "-o", str(tmp_path), "--data", str(tmp_path)]) == 0
+    ((out, settings, options),) = asked
+    assert out == tmp_path
+    assert (settings.datasets, settings.methods) == (("iris", "zoo"), ("KMeans",))
+    assert (settings.seeds, settings.rows, settings.entries) == ((0, 1), 0, None)
+    assert (settings.limits.seconds, settings.limits.megabytes) == (7, 512)
+    assert (options["backend"], options["scheduler"]) == ("dask", "tcp://somewhere:1")
+    assert (options["jobs"], options["retry"], options["data_home"]) == (3, True, tmp_path)
+
+
+def test_by_default_it_is_the_whole_study_on_all_cores(asked: list[Any], tmp_path: Path) -> None:
+    assert run(["run", "-o", str(tmp_path)]) == 0
+    ((_, settings, options),) = asked
+    assert settings == Settings()
+    assert (options["jobs"], options["backend"], options["report"]) == (_cores(), "loky", None)
+
+
+def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
+    asked: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def offline(**_: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.delenv("ISTHMUS_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
+    assert run(["run", "--quick", "--seeds", "2", "-o", str(tmp_path / "out")]) == 0
+    ((_, settings, _),) = asked
+    assert settings.datasets == ("iris", "wine", "wisconsin_breast_cancer")
+    assert (settings.rows, settings.entries, settings.seeds) == (QUICK.rows, QUICK.entries, (0, 1))
+    err = capsys.readouterr().err
+    assert err.startswith("isthmus: without zoo and ecoli: ")
+    assert err.count("\n") == 1
+
+
+def test_quick_does_not_change_what_was_named(asked: list[Any], tmp_path: Path) -> None:
+    command = ["run", "--quick", "--datasets", "iris", "-o", str(tmp_path), "--rows", "50"]
+    assert run(command) == 0
+    ((_, settings, _),) = asked
+    assert (settings.datasets, settings.rows) == (("iris",), 50)
+
+
+def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "run", interrupted)
+    assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 130
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "the same command goes on" in streams.err
+    assert streams.err.count("\n") == 1
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def half(out: Path, settings: Settings, *, report: Any, **_: Any) -> Run:
+        report(Progress(1, 4, 60.0, {"dataset": "iris", "method": "KMeans"}, share=0.5))
+        return Run(out, 4, 0, 4, {"ok": 4})
+
+    terminal = Terminal()
+    monkeypatch.setattr(study, "run", half)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 0
+    for words in ("1/4", "1:00 left", "iris KMeans"):
+        assert words in terminal.getvalue()
+    quiet = Terminal()
+    monkeypatch.setattr(sys, "stderr", quiet)
+    monkeypatch.setattr(study, "run", lambda out, settings, **_: Run(out, 4, 0, 4, {"ok": 4}))
+    assert run(["run", "--datasets", "iris", "-o", str(tmp_path), "--quiet"]) == 0
+    assert quiet.getvalue() == ""
+
+
+def test_times_are_written_as_on_a_clock() -> None:
+    assert [_clock(seconds) for seconds in (0, 59.6, 61, 3600, 7325)] == [
+        "0:00",
+        "1:00",
+        "1:01",
+        "1:00:00",
+        "2:02:05",
+    ]
+
+
+def test_the_time_left_counts_large_datasets_for_more() -> None:
+    progress = Progress(3, 4, 30.0, {}, share=0.25)
+    assert progress.seconds_left == pytest.approx(90.0)
+
+
+def test_status_says_what_is_missing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", str(finished)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{finished}: 56 of 57 fits done (54 ok, 2 timeout)"
+    assert second.startswith("1 are missing")
+
+
+def test_the_table_has_scores_verdict_and_what_did_not_end_well(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["table", str(finished)]) == 0
+    streams = capsys.readouterr()
+    assert "1 of 57 fits are still missing" in streams.err
+    for words in (
+        "## The paper's claim: ClAM+ELBO is competitive with ClAM across benchmarks",
+        "## K given: ari, selected",
+        "## K unknown: ari, selected",
+        "| g | HDBSCAN | timeout | 2 of 2 | Not done. |",
+        "| a | 50 of 100 rows |",
+    ):
+        assert words in streams.out
+    assert "nmi, selected" not in streams.out
+    first = {(row["dataset"], row["method"]): row["ari"] for row in fits() if row["entry"] == 0}
+    assert f"| a | {first['a', 'ClAM']:.3f} | {first['a', 'ClAM+ELBO']:.3f} |" in streams.out
+
+
+def test_the_table_for_machines_and_in_a_file(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "table.json"
+    command = ["table", str(finished), "--json", "-o", str(target)]
+    command += ["--metric", "nmi,ami", "--question", "given", "--view", "all"]
+    assert run(command) == 0
+    assert capsys.readouterr().out == f"{target}\n"
+    found = json.loads(target.read_text())
+    assert {(each["question"], each["metric"]) for each in found["comparisons"]} == {
+        ("K given", "nmi"),
+        ("K given", "ami"),
+    }
+    assert len(found["comparisons"]) == 6
+    assert found["account"]["not_ok"][0]["method"] == "HDBSCAN"
+
+
+def test_the_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = stored(fits("fg"), tmp_path)
+    assert run(["plot", str(directory), "-o", str(tmp_path / "figures")]) == 0
+    names = [
+        "violins-given-labelled",
+        "violins-given-unlabelled",
+        "violins-unknown-labelled",
+        "violins-unknown-unlabelled",
+        "critical-difference",
+        "scores",
+    ]
+    paths = [tmp_path / "figures" / f"{name}.png" for name in names]
+    assert capsys.readouterr().out.splitlines() == list(map(str, paths))
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run --datasets irys", "no dataset 'irys'"),
+        ("run --methods kmeans", "no method 'kmeans'"),
+        ("run --jobs 0", "--jobs"),
+        ("run --time-limit -1", "--time-limit"),
+        ("table nowhere", "no study in nowhere"),
+        ("status nowhere", "no study in nowhere"),
+        ("plot nowhere", "no study in nowhere"),
+        ("table STUDY --metric f1", "--metric: there is no 'f1'"),
+        ("table STUDY --question maybe", "--question: there is no 'maybe'"),
+        ("table STUDY --view best", "--view: there is no 'best'"),
+        ("table STUDY -o no/such/place.md", "is not a directory"),
+        ("", "required"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    command: str, words: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(finished) if word == "STUDY" else word for word in command.split()]
+    with pytest.raises(InvalidInputError, match=words):
+        run(arguments)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == []
+
+
+@pytest.mark.parametrize("command", ["", "run", "status", "table", "plot"])
+def test_help_has_an_example_and_waits_for_nothing_heavy(command: str) -> None:
+    script = (
+        "import sys\nfrom isthmus.cli.study import run\n"
+        f"try:\n    run({[*command.split(), '--help']})\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"  isthmus study {command}".rstrip() in done.stdout

@@ -1,0 +1,269 @@
+"""The page of a report: valid, linked, readable in both schemes, and safe whatever its text is."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures import Entry, Finding, Table, page
+from isthmus.figures.files import png_bytes
+from isthmus.figures.numbers import Grid, grids, label, value_text
+from isthmus.figures.page_style import STYLE
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+CHAPTERS = {"energies": "Energies & more", "empty": "Nothing", "errata": "Errata"}
+
+
+class Page(HTMLParser):
+    """Reads a page as strictly as it was written: every tag that opens is closed, in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.sources: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        assert len(found) == len(attrs), f"an attribute of <{tag}> twice"
+        self.tags.append((tag, found))
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.targets += [value for name, value in attrs if name == "href" and value]
+        self.sources += [value for name, value in attrs if name == "src" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def entries() -> list[Entry]:
+    held = Finding("Claim <one>", "held", "1 < 2 & `x`")
+    corrected = Finding("Claim two", "held with a correction", "by 3 (E2, E3, E22)")
+    refuted = Finding("Claim three", "did not hold", "by 4")
+    picture = png_bytes(Figure(figsize=(3, 2)), dpi=50)
+    numbers = {"largest_error": 1 / 3, "of": {"<b>": {"a": None, "b": 2}, "c": {"a": 1.0, "b": 3}}}
+    command = "isthmus reproduce --only {} --seed 0"
+    return [
+        Entry(
+            "first-part",
+            "energies",
+            command.format("first-part"),
+            title="The “first” <i>",
+            caption="See `isthmus --help` & more. Twice.",
+            numbers=numbers,
+            findings=(held, corrected),
+            picture=picture,
+            seconds=12.34,
+        ),
+        Entry("broken", "energies", "x", "failed", "ValueError: <oh> no", log="parts/broken.log"),
+        Entry("later", "energies", "x", "missing", "What is stored was made with another seed."),
+        Entry(
+            "errata",
+            "errata",
+            command.format("errata"),
+            title="Slips",
+            findings=(refuted,),
+            table=Table(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
+            seconds=7200.0,
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return page("A < B", "x & y", entries(), chapters=CHAPTERS, facts=("seed 0", "version <1>"))
+
+
+@pytest.fixture(scope="module")
+def parsed(html: str) -> Page:
+    return Page(html)
+
+
+def test_tags_balance_ids_are_unique_and_links_lead_somewhere(parsed: Page) -> None:
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    inner = [target[1:] for target in parsed.targets if target.startswith("#")]
+    assert set(inner) <= set(parsed.ids)
+    for name in ("first-part", "broken", "later", "errata", "chapter-energies", "claims"):
+        assert name in inner, name
+
+
+def test_nothing_is_loaded_from_elsewhere(html: str, parsed: Page) -> None:
+    assert "http" not in html
+    assert "@import" not in html
+    assert "url(" not in html
+    assert all(target.startswith(("#", "data:")) for target in parsed.targets)
+    assert len(parsed.sources) == 1
+    scheme, data = parsed.sources[0].split(",")
+    assert scheme == "data:image/png;base64"
+    assert base64.b64decode(data) == entries()[0].picture
+    assert not parsed.attributes("script")
+
+
+def test_pictures_have_words_and_their_size(parsed: Page) -> None:
+    (image,) = parsed.attributes("img")
+    assert (image["width"], image["height"]) == ("150", "100")
+    assert image["alt"] == "The “first” <i>. See isthmus --help & more."
+
+
+def test_text_is_escaped_and_backticks_are_code(html: str, parsed: Page) -> None:
+    for words in ("A < B", "x & y", "Claim <one>", "ValueError: <oh> no", "a < b", "version <1>"):
+        assert words in parsed.text, words
+    assert "<code>isthmus --help</code> &amp; more" in html
+    assert not parsed.attributes("i")
+    assert not parsed.attributes("oh")
+
+
+def test_claims_are_counted_and_verdicts_told_by_sign_and_word(html: str, parsed: Page) -> None:
+    for words in ("1✓ held", "1≈ held with a correction", "1✗ did not hold"):
+        assert words in parsed.text, words
+    # Each claim stands in the table on top and in its own place.
+    assert html.count("Claim &lt;one&gt;") == 2
+    badges = re.findall(r'class="badge (\w+)".*?aria-hidden="true">(.)<.*?"word">([\w ]+)<', html)
+    assert len(badges) == 6
+    assert set(badges) == {
+        ("held", "✓", "held"),
+        ("corrected", "≈", "held with a correction"),
+        ("refuted", "✗", "did not hold"),
+    }
+
+
+def test_what_failed_or_is_missing_is_said_on_top_and_in_its_place(parsed: Page) -> None:
+    assert "1 of 4 parts failed: Broken" in parsed.text
+    assert "1 of 4 parts not made yet: Later" in parsed.text
+    assert "This part failed: ValueError: <oh> no" in parsed.text
+    assert "parts/broken.log" in parsed.text
+    assert "made with another seed. The command below makes it." in parsed.text
+
+
+def test_each_part_tells_its_command_and_time(parsed: Page) -> None:
+    assert "isthmus reproduce --only first-part --seed 0 · 12.3 s" in parsed.text
+    assert "isthmus reproduce --only errata --seed 0 · 2.0 h" in parsed.text
+
+
+def test_findings_link_to_the_rows_they_name(html: str, parsed: Page) -> None:
+    assert 'by 3 (<a href="#E2">E2</a>, E3, E22)' in html  # two rows are E3, and none E22
+    assert {"E1", "E2"} == {name for name in parsed.ids if name.startswith("E")}
+
+
+def test_a_chapter_without_parts_is_left_out(parsed: Page) -> None:
+    assert "chapter-empty" not in parsed.ids
+
+
+def test_a_page_of_nothing_is_a_page() -> None:
+    assert "No part" in Page(page("T", "I", [], chapters=CHAPTERS)).text
+
+
+def test_numbers_become_tables_of_rows_and_columns() -> None:
+    numbers = {
+        "tasks": 8,
+        "kl_from_truth": {"0": 0.5, "2": 0.25, "4": 0.5},
+        "kl_from_bayes": {"2": 0.125, "4": None},
+        "log10_bounds": {"claimed": {"5": 2.40824, "10": 5.4}, "ceiling": {"5": 1.0, "10": 2.0}},
+        "nothing": {},
+        "draws": [[1, 2], [3, 4]],
+    }
+    assert list(grids(numbers)) == [
+        Grid("", (), (("Tasks", ("8",)),)),
+        Grid(
+            "",
+            ("0", "2", "4"),
+            (
+                ("KL divergence from truth", ("0.5", "0.25", "0.5")),
+                ("KL divergence from Bayes", ("", "0.125", "–")),
+            ),
+        ),
+        Grid(
+            "Log₁₀ of bounds",
+            ("5", "10"),
+            (("Claimed", ("2.408", "5.4")), ("Ceiling", ("1", "2"))),
+        ),
+        Grid("Draws", (), (("1", ("1, 2",)), ("2", ("3, 4",)))),
+    ]
+
+
+def test_mappings_that_are_not_alike_are_tables_of_their_own() -> None:
+    long = {f"a_name_of_some_length_{number}": number for number in range(3)}
+    numbers = {"long": long, "short": {"x": 1, "y": 2}, "other": {"y": 3, "z": 4}}
+    first, second, third = grids(numbers)
+    assert first.title == "Long"
+    assert first.rows[2] == ("A name of some length 2", ("2",))
+    assert second == Grid("", ("X", "Y"), (("Short", ("1", "2")),))
+    assert third == Grid("", ("Y", "Z"), (("Other", ("3", "4")),))
+
+
+def test_three_levels_are_tables_with_a_title() -> None:
+    numbers = {"by_dim": {"2": {"4": {"a": 1}, "9": {"a": 2}}, "3": {"4": {"a": 5}}}}
+    assert [grid.title for grid in grids(numbers)] == ["By dimension: 2", "By dimension: 3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("largest_energy_rise", "Largest energy rise"),
+        ("basins_at_sigma", "Basins at σ"),
+        ("sigma_found", "σ found"),
+        ("nll", "Negative log-likelihood"),
+        ("kde-best", "KDE-best"),
+        ("Gaussian KDE", "Gaussian KDE"),
+        ("", ""),
+    ],
+)
+def test_names_are_said_in_words(name: str, said: str) -> None:
+    assert label(name) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1234567, "1\u202f234\u202f567"), (2024, "2024"), (1e-12, "1e-12"), (False, "no"), ("a", "a")],
+)
+def test_values_are_said_in_words(value: object, said: str) -> None:
+    assert value_text(value) == said
+
+
+def test_verdicts_and_tables_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="take one of held, held with"):
+        Finding("a", "perhaps", "b")  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="Row 2 of the table has 1 cells for 2"):
+        Table(("a", "b"), (("1", "2"), ("3",)))
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("ink", "ground"),
+    [
+        *[(ink, ground) for ink in ("ink", "muted", "link") for ground in ("paper", "raised")],
+        ("alarm", "raised"),
+        ("held", "held-tint"),
+        ("corrected", "corrected-tint"),
+        ("refuted", "refuted-tint"),
+    ],
+)
+def test_text_stands_out_from_its_ground(scheme: str, ink: str, ground: str) -> None:
+    schemes = STYLE.split("@media")
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", schemes[0 if scheme == "light" else 1]))
+    lighter, darker = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5

@@ -1,0 +1,300 @@
+"""The verdict follows from the scores alone, and says what it could not use."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from isthmus.errors import InvalidInputError
+from isthmus.study import METHODS, compare, make_report
+from isthmus.study.metrics import METRICS
+from isthmus.study.statistics import Pair, groups, mean_ranks, pairwise
+from isthmus.study.tables import newest
+
+GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
+UNKNOWN = [name for name, method in METHODS.items() if method.kind == "K unknown"]
+RANDOM = np.random.default_rng(3)
+
+
+def fit(dataset: str, method: str, score: float | None, **more: Any) -> dict[str, Any]:
+    """One row of results; every metric has the same score unless told otherwise."""
+    fields = {
+        "kind": METHODS[method].kind if method in METHODS else "K given",
+        "parameters": "{}",
+        "entry": 0,
+        "seed": 0,
+        "objective": None,
+        "converged": True,
+        "n_rows": 100,
+        "n_available": 100,
+        "seconds": 1.0,
+        "finished": 0.0,
+        "message": "",
+        "status": "ok" if score is not None else "timeout",
+    }
+    scores = dict.fromkeys(METRICS, score)
+    return {"dataset": dataset, "method": method, **fields, **scores, **more}
+
+
+def rows_of(table: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
+    """A fit for each score of each method, on datasets d00, d01, ..."""
+    return [
+        fit(f"d{place:02}", method, score)
+        for method, scores in table.items()
+        for place, score in enumerate(scores)
+    ]
+
+
+def plain_holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction, step by step as it is defined."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for step, place in enumerate(order):
+        largest = max(largest, (len(p_values) - step) * p_values[place])
+        adjusted[place] = min(1.0, largest)
+    return adjusted
+
+
+def test_the_claim_has_the_p_values_of_scipy_corrected_for_all_pairs() -> None:
+    table = {method: RANDOM.random(15).tolist() for method in GIVEN}
+    report = make_report(rows_of(table))
+    raw = [stats.wilcoxon(table[a], table[b]).pvalue for a, b in combinations(GIVEN, 2)]
+    adjusted = plain_holm(raw)
+    place = list(combinations(GIVEN, 2)).index(("ClAM", "ClAM+ELBO"))
+    pair = report.claim().pairs["ari"]
+    assert (pair.first, pair.second) == ("ClAM+ELBO", "ClAM")
+    assert pair.raw_p_value == pytest.approx(raw[place])
+    assert pair.p_value == pytest.approx(adjusted[place])
+    gaps = np.subtract(table["ClAM+ELBO"], table["ClAM"])
+    assert pair.difference == pytest.approx(gaps.mean())
+    assert (pair.ahead, pair.behind) == ((gaps > 0).sum(), (gaps < 0).sum())
+
+
+def test_ranks_and_friedman_of_the_report_are_those_of_scipy() -> None:
+    table = {method: RANDOM.random(9).tolist() for method in GIVEN}
+    found = make_report(rows_of(table)).comparison("K given", "ari")
+    scores = np.array([table[method] for method in GIVEN]).T
+    expected = stats.rankdata(-scores, axis=1).mean(0)
+    np.testing.assert_allclose([found.ranks[method] for method in GIVEN], expected)
+    assert found.friedman is not None
+    assert found.friedman.p_value == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue)
+    lower = make_report(rows_of(table)).comparison("K given", "davies_bouldin")
+    np.testing.assert_allclose([7 - lower.ranks[method] for method in GIVEN], expected)
+
+
+BASE = (0.3 + 0.04 * np.arange(15)).tolist()
+WOBBLE = 0.001 * np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14, 15])
+
+
+@pytest.mark.parametrize(
+    ("shift", "outcome", "verdict"),
+    [
+        (WOBBLE, "held", "competitive"),
+        (-0.01 - np.abs(WOBBLE), "did not hold", "worse"),
+        (0.01 + np.abs(WOBBLE), "held", "better"),
+        (40 * WOBBLE, "undecided", "undecided"),
+    ],
+)
+def test_the_outcome_of_the_claim(shift: Any, outcome: str, verdict: str) -> None:
+    rows = rows_of({"ClAM": BASE, "ClAM+ELBO": (np.array(BASE) + shift).tolist()})
+    claim = make_report(rows).claim()
+    assert {claim.pairs[metric].verdict for metric in ("rand", "ari", "nmi", "silhouette")} == {
+        verdict
+    }
+    assert claim.outcomes["supervised metrics"] == outcome
+    assert claim.outcomes["all of them"] == outcome
+    assert f"The claim under supervised metrics: **{outcome}**" in str(claim)
+
+
+def test_one_metric_can_spoil_the_claim_under_all_of_them() -> None:
+    rows = rows_of({"ClAM": BASE, "ClAM+ELBO": (np.array(BASE) + WOBBLE).tolist()})
+    for row in rows:
+        if row["method"] == "ClAM+ELBO":
+            row["silhouette"] -= 0.1
+    outcomes = make_report(rows).claim().outcomes
+    assert outcomes["supervised metrics"] == "held"
+    assert outcomes["unsupervised metrics"] == outcomes["all of them"] == "did not hold"
+
+
+def test_what_only_the_correction_hides_is_undecided() -> None:
+    pair = Pair("a", "b", 15, 0.01, p_value=0.2, raw_p_value=0.03)
+    assert pair.verdict == "undecided"
+    assert "0.03 before correction" in str(pair)
+
+
+def test_five_datasets_decide_nothing_and_six_may() -> None:
+    for number, verdict in ((5, "undecided"), (6, "competitive")):
+        pair = pairwise(np.ones((number, 2)), ["a", "b"])[0]
+        assert pair.verdict == verdict
+
+
+def test_scores_without_a_common_scale_are_never_called_competitive() -> None:
+    rows = rows_of({"ClAM": BASE, "ClAM+ELBO": (np.array(BASE) + WOBBLE).tolist()})
+    claim = make_report(rows).claim()
+    assert claim.pairs["calinski_harabasz"].verdict == "undecided"
+    assert "| calinski_harabasz |  |  |" in str(claim)
+
+
+def test_units_of_a_dataset_do_not_matter_where_there_is_no_common_scale() -> None:
+    table = {"ClAM": RANDOM.random(9) + 0.1, "ClAM+ELBO": RANDOM.random(9) + 0.1}
+    units = 10.0 ** np.arange(9)
+    for metric in ("calinski_harabasz", "davies_bouldin"):
+        small, large = (
+            compare(rows_of({m: (v * unit).tolist() for m, v in table.items()}), metric, "K given")
+            for unit in (1.0, units)
+        )
+        assert small.pairs[0].raw_p_value == pytest.approx(large.pairs[0].raw_p_value)
+        assert small.pairs[0].difference == pytest.approx(large.pairs[0].difference)
+
+
+def test_a_method_that_was_not_run_on_a_dataset_is_not_its_worst() -> None:
+    rows = rows_of({"ClAM": [0.5, 0.5, 0.9], "KMeans": [0.4, 0.4]})
+    found = compare(rows, "ari", "K given")
+    assert found.ranked == ("d00", "d01")
+    assert found.left_out == ("d02",)
+    assert found.ranks == {"ClAM": 1.0, "KMeans": 2.0}
+    assert found.mean("ClAM") == pytest.approx(0.5)
+    assert "| d02 | 0.900 | not run |" in str(found)
+    assert "Not ranked" in str(found)
+    assert "d02" in str(found).splitlines()[-1]
+
+
+def test_a_pair_does_not_wait_for_a_third_method() -> None:
+    rows = rows_of({"ClAM": [0.5, 0.5, 0.9], "KMeans": [0.4, 0.4, 0.6], "Spectral": [0.1]})
+    found = compare(rows, "ari", "K given")
+    assert found.ranked == ("d00",)
+    pair = found.pair("KMeans", "ClAM")
+    assert pair is not None
+    assert (pair.datasets, pair.difference) == (3, pytest.approx(-0.5 / 3))
+    assert found.mean("KMeans", "ClAM") == pytest.approx(1.4 / 3)
+    apart = compare(rows_of({"ClAM": [0.5, 0.5], "KMeans": []}), "ari", "K given")
+    assert apart.ranks == {}
+
+
+def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
+    rows = rows_of({"ClAM": [0.5, 0.5, None], "KMeans": [0.4, 0.4, 0.1]})
+    found = compare(rows, "ari", "K given")
+    assert found.left_out == ()
+    assert found.ranks["ClAM"] == pytest.approx((1 + 1 + 2) / 3)
+    assert found.pairs[0].datasets == 2
+    assert found.mean("KMeans", "ClAM") == pytest.approx(0.4)
+    assert "| d02 | none | 0.100 |" in str(found)
+
+
+def test_nothing_to_rank_is_said() -> None:
+    alone = make_report(rows_of({"ClAM": BASE}))
+    assert alone.claim().outcomes["all of them"] == "not tested"
+    assert "Nothing to rank" in str(alone.comparison("K given", "ari"))
+    assert "not run" in str(alone.claim())
+    assert "not run beside another" in alone.text()
+    json.loads(alone.to_json())
+
+
+def test_scores_that_differ_by_rounding_share_their_rank() -> None:
+    ranks = mean_ranks([[0.7, 0.7 + 1e-15, 0.1], [123456.7, 123456.7 * (1 + 1e-14), 1.0]])
+    assert ranks.tolist() == [1.5, 1.5, 3.0]
+    pair = pairwise(np.array([[0.3, 0.3 + 1e-16]] * 8), ["a", "b"])[0]
+    assert (pair.ahead, pair.behind, pair.raw_p_value) == (0, 0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_the_largest_sets_within_the_width(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ranks = {f"m{place}": float(rank) for place, rank in enumerate(rng.uniform(1, 6, 6))}
+    width = 1.5
+    close = [
+        set(chosen)
+        for size in range(2, 7)
+        for chosen in combinations(ranks, size)
+        if max(ranks[name] for name in chosen) - min(ranks[name] for name in chosen) <= width
+    ]
+    largest = [each for each in close if not any(each < other for other in close)]
+    found = groups(ranks, width)
+    assert sorted(map(sorted, found)) == sorted(map(sorted, largest))
+    assert all(list(each) == sorted(each, key=lambda name: ranks[name]) for each in found)
+
+
+def test_growing_methods_meet_all_others_of_their_kind_once() -> None:
+    table = {method: RANDOM.random(8).tolist() for method in UNKNOWN}
+    report = make_report(rows_of(table))
+    found = report.growing()
+    assert len(found) == 9
+    assert ("ClAM+CRP", "ClAM+CRP+ELBO") in found
+    assert ("ClAM+CRP+ELBO", "ClAM+CRP") not in found
+    gaps = np.subtract(table["ClAM+CRP"], table["HDBSCAN"])
+    pair = found["ClAM+CRP", "HDBSCAN"]["nmi"]
+    assert pair.difference == pytest.approx(gaps.mean())
+    assert "| ClAM+CRP against HDBSCAN |" in report.text()
+
+
+def test_every_fit_that_did_not_end_well_is_accounted_for() -> None:
+    rows = [
+        fit("iris", "KMeans", 0.5, seconds=1.0, n_rows=90, n_available=900),
+        fit("iris", "KMeans", 0.6, seconds=3.0, seed=1, n_rows=90, n_available=900),
+        fit("iris", "KMeans", 0.6, seconds=20.0, seed=2, converged=False, n_rows=90),
+        fit("iris", "KMeans", None, seed=3, n_rows=None, message="Not done | after 1 s"),
+        fit("iris", "Spectral", None, status="memory", n_rows=None),
+        fit("iris", "ClAM", 0.1, n_rows=30, n_available=900),
+    ]
+    found = make_report(rows).account
+    assert (found.fits, found.ended_well) == (6, 4)
+    means = next(work for work in found.works if work.method == "KMeans")
+    assert means.ended == {"ok": 3, "timeout": 1}
+    assert (means.median_seconds, means.total_seconds, means.not_converged) == (3.0, 24.0, 1)
+    assert means.selects_by == "inertia"
+    bad = {(each.method, each.status): (each.fits, each.of) for each in found.failures}
+    assert bad == {("KMeans", "timeout"): (1, 4), ("Spectral", "memory"): (1, 1)}
+    assert str(found.samples[0]) == "90 of 900 rows; ClAM: 30"
+    text = str(found)
+    assert "| iris | KMeans | timeout | 1 of 4 | Not done / after 1 s |" in text
+    assert "| iris | 90 of 900 rows; ClAM: 30 |" in text
+    spectral = next(work for work in found.works if work.method == "Spectral")
+    assert spectral.median_seconds is None
+
+
+def test_how_a_method_of_ones_own_selects_is_read_off_its_fits() -> None:
+    rows = [fit("iris", "mine", 0.5), fit("iris", "other", 0.5, objective=1.0)]
+    words = {work.method: work.selects_by for work in make_report(rows).account.works}
+    assert words == {"mine": "its first settings", "other": "its objective"}
+
+
+def test_methods_come_in_the_order_of_the_study_and_others_last() -> None:
+    rows = rows_of({"mine": BASE, "KMeans": BASE, "ClAM": BASE})
+    found = make_report(rows).comparison("K given", "ari")
+    assert found.scores.methods == ("ClAM", "KMeans", "mine")
+
+
+def test_of_a_fit_that_was_done_twice_the_last_counts() -> None:
+    rows = [
+        fit("iris", "KMeans", 0.9, finished=2.0),
+        fit("iris", "KMeans", 0.1, finished=1.0),
+        fit("iris", "KMeans", 0.2, finished=1.0, seed=1),
+    ]
+    assert [row["ari"] for row in newest(rows)] == [0.9, 0.2]
+    assert make_report(rows).account.fits == 2
+
+
+def test_json_has_no_nan_and_only_what_was_asked_for() -> None:
+    rows = rows_of({"ClAM": [0.5, None], "ClAM+ELBO": [0.5, 0.4]})
+    report = make_report(rows)
+    found = json.loads(report.to_json(metrics=["ari"], views=["oracle"], kinds=["K given"]))
+    assert len(found["comparisons"]) == 1
+    assert found["comparisons"][0]["scores"] == [[0.5, 0.5], [None, 0.4]]
+    assert found["claims"][0]["metrics"]["ari"]["verdict"] == "undecided"
+    assert len(json.loads(report.to_json())["comparisons"]) == 2 * 7 * 3
+    text = report.text(metrics=["nmi"], kinds=["K given"], views=["selected"])
+    assert text.count("\n## K ") == 1
+    assert "## K given: nmi, selected" in text
+    assert str(report) == report.text()
+
+
+def test_no_rows_and_wrong_words_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="no results yet"):
+        make_report([])
+    report = make_report(rows_of({"ClAM": BASE}))
+    with pytest.raises(InvalidInputError, match="no comparison of 'K given', 'f1'"):
+        report.comparison("K given", "f1")
