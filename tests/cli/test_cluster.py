@@ -12,7 +12,8 @@ from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
-from isthmus.cli.cluster import agreement, describe, fit
+from isthmus.cli.cluster import describe, fit
+from isthmus.cli.cluster_report import agreement
 from isthmus.cli.main import main
 from isthmus.cli.models import Scaling
 from isthmus.cli.tables import Table, read_table

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -217,13 +218,34 @@ def test_training_is_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         return _experiment((0.5, 5.0, 0.4), (0.5, 50.0, 0.1))
 
     monkeypatch.setattr(attention, "compare_variants", compare)
-    monkeypatch.setattr(attention, "RATES", (0.01, 0.3))
-    monkeypatch.setattr(attention, "LEARNING_RATES", (0.01, 0.3))
+    monkeypatch.setattr(attention, "recorded_experiment", lambda: None)
     section = attention.training_at_high_rates(0)
     attention.training_at_high_rates(0, full=True)
     assert [(each["steps"], each["seeds"]) for each in asked] == [(100, 3), (200, 5)]
     assert verdicts(section) == ["held"] * 3
     assert section.numbers["training_loss_below_pre_norm"]["SALN"] == {"pairs": 6, "lower": 6}
+
+
+def test_recorded_runs_are_compared_with_runs_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = _experiment((0.5, 5.0, 0.4), (0.5, 50.0, 0.1))
+    path = tmp_path / "attention.json"
+    path.write_text(json.dumps({"settings": {}, "runs": [asdict(run) for run in recorded.runs]}))
+
+    def compare(**settings: object) -> Experiment:
+        # Pre-norm and QK-norm come out as before, SALN does not.
+        losses = {"pre-norm": 1.01, "QK-norm": 0.5, "SALN": 0.7}
+        return Experiment(
+            tuple(_run(name, 0.01, 0, loss, 1.0, 0.1) for name, loss in losses.items())
+        )
+
+    monkeypatch.setattr(attention, "recorded_experiment", lambda: path)
+    monkeypatch.setattr(attention, "compare_variants", compare)
+    monkeypatch.setattr(attention, "SAFE_RATES", (0.01,))
+    found, _, again = attention.runs_of_the_experiment(0, full=False)
+    assert found == recorded
+    assert again == {"runs": 3, "agree": 2}
 
 
 def test_published_results_are_found_where_there_are_some(

@@ -60,7 +60,7 @@ def cluster_map(
     >>> X = [[0.0, 0.0], [0.1, 0.3], [4.0, 4.2], [4.1, 4.0]]
     >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]])
     >>> figure.axes[0].get_xlabel()
-    'main direction 1 (98% of the variance)'
+    'main direction 1 (100% of the variance)'
     """
     rows, marks, sure = to_array(X), to_array(memories), to_array(certainty)
     owners = np.asarray(labels, dtype=np.int64)

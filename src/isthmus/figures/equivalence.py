@@ -53,7 +53,7 @@ def kde_and_hopfield(
     """
     if not differences:
         raise InvalidInputError("differences is empty; pass at least one.")
-    figure = new_figure(4.0)
+    figure = new_figure(4.6)
     left, middle, right = figure.subplots(1, 3)
     starts = to_array(queries)
     reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
@@ -66,6 +66,9 @@ def kde_and_hopfield(
     right.plot(spreads, [max(gap, floor) for gap in gaps], "o-", color=INK, ms=5, lw=1.6)
     right.set(yscale="log", xlabel="spread of lengths (share of the mean)")
     right.set_xscale("symlog", linthresh=min((s for s in spreads if s > 0), default=1.0))
+    right.set_xticks([0, *(10.0**power for power in (-6, -4, -2))])
+    right.set_xlim(0, 2 * max(spreads) or 1.0)
+    right.minorticks_off()
     right.set_box_aspect(1)
     right.locator_params(axis="y", numticks=6)
     right.set_ylabel("largest difference of an update")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["VERDICTS", "Finding", "Section", "Table", "Verdict"]
 
 Verdict = Literal["held", "held with a correction", "did not hold"]
+"""What became of a claim."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 

@@ -47,7 +47,8 @@ class Evaluation:
     order : ndarray (contexts, some tasks)
         Divergence between the model's densities for two orders of one context.
     descent : ndarray (contexts, some tasks)
-        Squared distance of descent end points (:func:`~isthmus.incontext.evaluation.descent_error`), not in nats.
+        Squared distance of descent end points, not in nats
+        (:func:`~isthmus.incontext.evaluation.descent_error`).
     normalizer_error : ndarray (contexts, tasks)
         Bound or standard error of the model's log-normaliser.
     reference_error : dict of ndarray (contexts, tasks)
