@@ -40,7 +40,7 @@ docs: $(DOCS_STAMP)
 	@echo "The pages are in $(HTML)/index.html"
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/attend.py
+	$(BIN)/isthmus bench
 
 clean:
 	rm -rf $(VENV) report build dist docs/_build

@@ -34,7 +34,7 @@ from isthmus.validation import (
 __all__ = ["Attention", "Metric", "attend", "attention_logits", "needs_float64"]
 
 Metric = Literal["dot", "sqeuclidean"]
-"""How a query is compared with a memory: by x . m, or by minus their squared distance."""
+"""How a query is compared with a memory: by dot product, or by minus the squared distance."""
 
 # Below this many logits, plain torch operations are faster than setting up the fused pass.
 PLAIN_LOGITS = 2**16

@@ -7,6 +7,7 @@ from isthmus.figures.capacity import (
     certificate_plot,
     retrieval_sweep,
 )
+from isthmus.figures.clusters import cluster_map
 from isthmus.figures.completion import completion
 from isthmus.figures.files import save
 from isthmus.figures.hero import hero
@@ -16,11 +17,20 @@ from isthmus.figures.landscape_2d import landscapes_2d
 from isthmus.figures.page import Entry, page
 from isthmus.figures.sampling import samples_against_density
 from isthmus.figures.section import Finding, Section, Table, Verdict
+from isthmus.figures.study import (
+    MetricColumn,
+    Ranking,
+    critical_difference_diagram,
+    grid_violins,
+    score_map,
+)
 from isthmus.files import write_atomically
 
 __all__ = [
     "Entry",
     "Finding",
+    "MetricColumn",
+    "Ranking",
     "Section",
     "Table",
     "Verdict",
@@ -29,9 +39,12 @@ __all__ = [
     "basins_merging",
     "capacity_bounds",
     "certificate_plot",
+    "cluster_map",
     "completion",
     "context_landscapes",
     "context_samples",
+    "critical_difference_diagram",
+    "grid_violins",
     "hero",
     "landscapes_1d",
     "landscapes_2d",
@@ -40,5 +53,6 @@ __all__ = [
     "retrieval_sweep",
     "samples_against_density",
     "save",
+    "score_map",
     "write_atomically",
 ]
