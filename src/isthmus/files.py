@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a run killed halfway, never meets half of one."""
+"""Files: written so that nobody ever meets half of one, and those that come with isthmus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["shipped", "write_atomically"]
+
+# Where a wheel has what lies beside the package in a clone; see pyproject.toml.
+SHIPPED = "_shipped"
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -38,3 +41,23 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         partial.unlink(missing_ok=True)
         raise
     return target
+
+
+def shipped(place: str) -> Path | None:
+    """A file or folder of the repository that is no part of the package, such as ``benchmarks``.
+
+    Parameters
+    ----------
+    place : str
+        Where it is in a clone of the repository.
+
+    Returns
+    -------
+    Path or None
+        In the clone, or in the installed package; None if it is in neither.
+    """
+    package = Path(__file__).parent
+    for root in (package.parents[1], package / SHIPPED):
+        if (root / place).exists():
+            return root / place
+    return None

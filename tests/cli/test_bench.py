@@ -89,10 +89,10 @@ def test_without_scripts_the_way_out_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site-packages" / "isthmus"
-    monkeypatch.setattr(bench, "__file__", str(package / "cli" / "bench.py"))
+    monkeypatch.setattr("isthmus.files.__file__", str(package / "files.py"))
     assert main(["bench"]) == 2
     assert "pip install -e ." in capsys.readouterr().err
-    installed = package / "_benchmarks"
+    installed = package / "_shipped" / "benchmarks"
     shutil.copytree(Path(__file__).parents[2] / "benchmarks", installed)
     assert bench._scripts() == installed
 

@@ -386,19 +386,18 @@ def test_leftovers_of_a_killed_write_are_cleared(tmp_path: Path) -> None:
         assert not any(path.exists() for path in leftovers)
 
 
-def test_parts_about_the_study_depend_on_what_was_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_depends_on_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs" / "study").mkdir(parents=True)
     (tmp_path / "src" / "isthmus").mkdir(parents=True)
-    monkeypatch.setattr("isthmus.__file__", str(tmp_path / "src" / "isthmus" / "__init__.py"))
-    study, other = Part("a", "clustering", "study:ranks"), Part("b", "energies", "other:thing")
+    monkeypatch.setattr("isthmus.files.__file__", str(tmp_path / "src" / "isthmus" / "files.py"))
+    study = Part("a", "clustering", "study:ranks", "docs/study")
+    other = Part("b", "energies", "other:thing")
     before = inputs_of(study, 0, False)
     (tmp_path / "docs" / "study" / "rows.parquet").write_bytes(b"\1")
     source_digest.cache_clear()
     after = inputs_of(study, 0, False)
-    assert {name for name in after if after[name] != before[name]} == {"study"}
-    assert "study" not in inputs_of(other, 0, False)
+    assert {name for name in after if after[name] != before[name]} == {"shows"}
+    assert "shows" not in inputs_of(other, 0, False)
     source_digest.cache_clear()
 
 

@@ -218,7 +218,7 @@ def test_training_is_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         return _experiment((0.5, 5.0, 0.4), (0.5, 50.0, 0.1))
 
     monkeypatch.setattr(attention, "compare_variants", compare)
-    monkeypatch.setattr(attention, "recorded_experiment", lambda: None)
+    monkeypatch.setattr(attention, "shipped", lambda place: None)
     section = attention.training_at_high_rates(0)
     attention.training_at_high_rates(0, full=True)
     assert [(each["steps"], each["seeds"]) for each in asked] == [(100, 3), (200, 5)]
@@ -240,7 +240,7 @@ def test_recorded_runs_are_compared_with_runs_done_again(
             tuple(_run(name, 0.01, 0, loss, 1.0, 0.1) for name, loss in losses.items())
         )
 
-    monkeypatch.setattr(attention, "recorded_experiment", lambda: path)
+    monkeypatch.setattr(attention, "shipped", lambda place: path)
     monkeypatch.setattr(attention, "compare_variants", compare)
     monkeypatch.setattr(attention, "SAFE_RATES", (0.01,))
     found, _, again = attention.runs_of_the_experiment(0, full=False)
@@ -253,7 +253,7 @@ def test_published_results_are_found_where_there_are_some(
 ) -> None:
     package = tmp_path / "src" / "isthmus"
     package.mkdir(parents=True)
-    monkeypatch.setattr(study_part.isthmus, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr("isthmus.files.__file__", str(package / "files.py"))
     assert study_part.published_results() is None
     results = tmp_path / "docs" / "study" / "results"
     results.mkdir(parents=True)

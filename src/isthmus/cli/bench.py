@@ -18,6 +18,7 @@ from typing import Any
 from isthmus.cli.files import path, writable_directory
 from isthmus.cli.options import Parser, add_json, add_quiet, make_parser, show_progress
 from isthmus.errors import InvalidInputError
+from isthmus.files import shipped
 
 __all__ = ["run"]
 
@@ -148,10 +149,9 @@ def _list(as_json: bool) -> None:
 
 def _scripts() -> Path:
     """The directory of the scripts: that of the clone, or else what was installed with isthmus."""
-    package = Path(__file__).parents[1]
-    for folder in (package.parents[1] / "benchmarks", package / "_benchmarks"):
-        if all((folder / f"{name}.py").is_file() for name in BENCHMARKS):
-            return folder
+    folder = shipped("benchmarks")
+    if folder is not None and all((folder / f"{name}.py").is_file() for name in BENCHMARKS):
+        return folder
     raise InvalidInputError(
         "The benchmarks are not part of this installation; install isthmus from a clone of its "
         "repository, with `pip install -e .` there."

@@ -11,6 +11,7 @@ from typing import Any
 
 import isthmus
 from isthmus.cli.parts import Part
+from isthmus.files import shipped
 
 __all__ = ["Inputs", "environment", "inputs_of", "source_digest"]
 
@@ -30,17 +31,15 @@ def inputs_of(part: Part, seed: int, full: bool) -> Inputs:
         "full": full,
         "isthmus": isthmus.__version__,
         "source": source_digest(package),
-        **_published(part, package.parents[1]),
+        **_shown(part),
         **environment(),
     }
 
 
-def _published(part: Part, checkout: Path) -> dict[str, str]:
-    """The study's published results, which the parts about it show, lie beside the package."""
-    directory = checkout / "docs" / "study"
-    if part.function.startswith("study:") and directory.is_dir():
-        return {"study": source_digest(directory)}
-    return {}
+def _shown(part: Part) -> dict[str, str]:
+    """A digest of what the part shows that lies beside the package."""
+    place = shipped(part.shows) if part.shows else None
+    return {} if place is None else {"shows": source_digest(place)}
 
 
 @cache
@@ -54,9 +53,9 @@ def environment() -> dict[str, str]:
 
 @cache
 def source_digest(directory: Path) -> str:
-    """A digest of all files of a package, code and data, by path and content."""
+    """A digest of all files of a folder, code and data, by path and content; or of one file."""
     digest = hashlib.sha256()
-    for path in sorted(directory.rglob("*")):
+    for path in sorted(directory.rglob("*")) if directory.is_dir() else [directory]:
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())

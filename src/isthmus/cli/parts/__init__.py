@@ -36,6 +36,8 @@ class Part:
     chapter: str
     function: str
     """Where its function is: ``module:name`` below ``isthmus.cli.parts``."""
+    shows: str | None = None
+    """What it shows that was made before, and is not in the package: a place in the clone."""
 
     def make(self, seed: int, full: bool = False) -> Section:
         """Do it."""
@@ -43,6 +45,8 @@ class Part:
         section: Section = getattr(import_module(f"isthmus.cli.parts.{module}"), name)(seed, full)
         return section
 
+
+STUDY = "docs/study/results"
 
 PARTS: tuple[Part, ...] = (
     Part("hero", "overview", "hero:three_uses_of_one_energy"),
@@ -56,15 +60,20 @@ PARTS: tuple[Part, ...] = (
     Part("four-models", "clustering", "clustering:four_models_at_once"),
     Part("memory-creation", "clustering", "clustering:creation_of_memories"),
     Part("elbo-dynamics", "clustering", "clustering:dynamics_of_posteriors"),
-    Part("study-labelled", "clustering", "study:violins_seeing_labels"),
-    Part("study-unlabelled", "clustering", "study:violins_without_labels"),
-    Part("study-ranks", "clustering", "study:ranks_of_the_study"),
+    Part("study-labelled", "clustering", "study:violins_seeing_labels", STUDY),
+    Part("study-unlabelled", "clustering", "study:violins_without_labels", STUDY),
+    Part("study-ranks", "clustering", "study:ranks_of_the_study", STUDY),
     Part("clustering-tour", "clustering", "clustering:tour_of_clustering"),
     Part("basins-merging", "capacity", "capacity:merging_of_basins"),
     Part("capacity-sweep", "capacity", "capacity:retrieval_against_numbers"),
     Part("capacity-bounds", "capacity", "capacity:bounds_on_capacity"),
     Part("hopfield-equivalence", "capacity", "capacity:equality_with_hopfield"),
     Part("attention-heads", "attention", "attention:heads_as_mixtures"),
-    Part("attention-training", "attention", "attention:training_at_high_rates"),
+    Part(
+        "attention-training",
+        "attention",
+        "attention:training_at_high_rates",
+        "benchmarks/results/attention.json",
+    ),
     Part("errata", "errata", "errata:table_of_errata"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-import isthmus
 from isthmus.attention import VMFMixture, entanglement, vmf_view
 from isthmus.attention.experiment import (
     Experiment,
@@ -22,6 +20,7 @@ from isthmus.attention.experiment import (
 from isthmus.attention.transformer import PatchTransformer, digit_patches
 from isthmus.cli.parts.verdicts import finding
 from isthmus.figures import Finding, Section, attention_experiment, attention_sphere
+from isthmus.files import shipped
 
 __all__ = ["heads_as_mixtures", "training_at_high_rates"]
 
@@ -106,12 +105,6 @@ def _theorem(numbers: dict[str, Any]) -> tuple[Finding, ...]:
     )
 
 
-def recorded_experiment() -> Path | None:
-    """Where the runs of the whole experiment are, in the checkout that this package is part of."""
-    path = Path(isthmus.__file__).parents[2] / "benchmarks" / "results" / "attention.json"
-    return path if path.is_file() else None
-
-
 def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict[str, int]]:
     """All runs, whose they are, and how many of those done again agree with what is recorded.
 
@@ -120,7 +113,7 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
     if full:
         found = compare_variants(seeds=FULL_SEEDS, steps=FULL_STEPS, progress=False)
         return found, f"{FULL_SEEDS} seeds of {FULL_STEPS} steps, trained now", {}
-    path = recorded_experiment()
+    path = shipped("benchmarks/results/attention.json")
     if path is None:
         found = compare_variants(
             learning_rates=RATES, seeds=RUN_SEEDS, steps=RUN_STEPS, progress=False

@@ -15,6 +15,7 @@ from isthmus.cli.parts.verdicts import finding
 from isthmus.cli.study_figures import figures
 from isthmus.errors import RunInProgressError
 from isthmus.figures import Finding, Section
+from isthmus.files import shipped
 from isthmus.study import METHODS, Settings, Store, make_report, run
 from isthmus.study.fitting import fit, prepare
 from isthmus.study.metrics import METRICS
@@ -45,12 +46,9 @@ class Results(NamedTuple):
 
 
 def published_results() -> Path | None:
-    """Where the complete study's results are: in the package, or in the checkout it is part of."""
-    package = Path(isthmus.__file__).parent
-    for directory in (package / "study" / "published", package.parents[1] / "docs" / "study"):
-        if any((directory / "results").glob("*.parquet")):
-            return directory
-    return None
+    """Where the complete study's results are."""
+    results = shipped("docs/study/results")
+    return results.parent if results is not None and any(results.glob("*.parquet")) else None
 
 
 def ranks_of_the_study(seed: int, full: bool = False) -> Section:
