@@ -190,7 +190,7 @@ class _CRPEstimator(MemoryEstimator):
         )
 
     def _judged(self, rows: Rows, clusters: Clusters, house: House) -> _CRPState:
-        objective = -clusters.log_evidence(house) / rows.total
+        objective = _surprise(clusters, house, _moments(rows))
         return _CRPState(clusters, house, objective)
 
     def _finished(self, rows: Rows, state: State) -> State:
@@ -261,7 +261,7 @@ class _CRPEstimator(MemoryEstimator):
         self._moments = self._moments + _moments(rows)
         self._set_temperature(*self._moments.tolist())
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
-        self.objective_ = -clusters.log_evidence(house) / float(clusters.counts.sum())
+        self.objective_ = _surprise(clusters, house, self._moments)
         self.objective_trace_ = np.append(
             getattr(self, "objective_trace_", np.zeros(0))[-999:], self.objective_
         )
@@ -394,6 +394,13 @@ def _moments(rows: Rows) -> NDArray[np.float64]:
     weights = rows.weights.double()
     square, coordinates = weights @ rows.squares.double(), weights @ rows.coordinates().double()
     return np.array([float(square), float(coordinates)])
+
+
+def _surprise(clusters: Clusters, house: House, moments: NDArray[np.float64]) -> float:
+    """Minus the log evidence per row, in units where the data have variance one."""
+    square, coordinates = moments.tolist()
+    rest = house.log_rest(square, coordinates, clusters.sums.shape[1])
+    return -(clusters.log_evidence(house) + rest) / float(clusters.counts.sum())
 
 
 def _largest_first(clusters: Clusters) -> Clusters:

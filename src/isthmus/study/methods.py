@@ -163,7 +163,7 @@ def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
     return {**settings, "gamma": settings["gamma"] / X.shape[1]}
 
 
-_CRP_GRID = combinations(alpha=[1.0, 0.1, 10.0, 100.0], discount=[0.0, 0.25])
+_CRP_GRID = combinations(alpha=[1.0, 0.01, 0.1, 10.0], discount=[0.0, 0.25])
 
 # Grids of eight each: reasonable, diverse, and about the same number of fits, as the paper asks.
 METHODS: dict[str, Method] = {
