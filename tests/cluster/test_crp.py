@@ -1,7 +1,5 @@
 """ClAM+CRP and ClAM+CRP+ELBO: as many memories as the data ask for."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy import stats

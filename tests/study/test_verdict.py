@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -120,9 +121,10 @@ def test_one_metric_can_spoil_the_claim_under_all_of_them() -> None:
     assert outcomes["unsupervised metrics"] == outcomes["all of them"] == "did not hold"
 
 
-def test_what_only_the_correction_hides_is_undecided() -> None:
+def test_significance_is_judged_after_the_correction() -> None:
     pair = Pair("a", "b", 15, 0.01, p_value=0.2, raw_p_value=0.03)
-    assert pair.verdict == "undecided"
+    assert pair.verdict == "competitive"
+    assert replace(pair, p_value=0.04).verdict == "better"
     assert "0.03 before correction" in str(pair)
 
 

@@ -178,16 +178,15 @@ class Pair:
         """Of the first.
 
         "Better" or "worse" is significant after the correction. "Competitive" means that there is
-        no significant difference, not even before the correction, and that the means are within
-        the margin. All else is undecided: means further apart than the test can tell, and
-        datasets so few that no test could.
+        no significant difference, and that the means are within the margin. All else is
+        undecided: means further apart than the test can tell, and datasets so few that no test
+        could. The more pairs are looked at, the less is significant; see `raw_p_value`.
         """
         if self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
         blind = self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL
-        doubtful = self.raw_p_value is not None and self.raw_p_value < LEVEL
         apart = self.margin is None or not abs(self.difference) <= self.margin
-        return "undecided" if blind or doubtful or apart else "competitive"
+        return "undecided" if blind or apart else "competitive"
 
     def __str__(self) -> str:
         raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"

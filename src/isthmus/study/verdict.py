@@ -24,7 +24,7 @@ CLAIMED: tuple[str, str] = ("ClAM+ELBO", "ClAM")
 GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
 DEFINITION = (
     f'"Competitive" means no significant difference (Wilcoxon\'s signed-rank test over datasets, '
-    f"level {LEVEL:g}, neither before nor after Holm's correction for all pairs of methods), and "
+    f"level {LEVEL:g}, after Holm's correction for all pairs of methods), and "
     f'mean scores within {MARGIN:g} of each other. "Better" and "worse" are significant after the '
     f'correction. All else is "undecided", and with fewer than 6 datasets nothing can be decided.'
 )
