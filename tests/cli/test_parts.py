@@ -303,20 +303,23 @@ def test_equal_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "expected"),
+    ("outcome", "pair", "difference", "expected"),
     [
-        ("held", "held"),
-        ("undecided", "held with a correction"),
-        ("did not hold", "did not hold"),
-        ("not tested", "did not hold"),
+        ("held", "competitive", -0.01, "held"),
+        ("undecided", "undecided", 0.03, "held with a correction"),  # ahead, by more than a little
+        ("undecided", "undecided", -0.03, "did not hold"),
+        ("did not hold", "worse", -0.03, "did not hold"),
+        ("not tested", "undecided", None, "did not hold"),
     ],
 )
-def test_what_becomes_of_the_studys_claim(outcome: str, expected: str) -> None:
-    pair = {"difference": -0.01, "verdict": "x", "raw_p_value": 0.4, "datasets": 9}
-    claim = {"outcomes": {"unsupervised metrics": outcome}, "metrics": {"silhouette": pair}}
+def test_what_becomes_of_the_studys_claim(
+    outcome: str, pair: str, difference: float | None, expected: str
+) -> None:
+    scores = {"difference": difference, "verdict": pair, "raw_p_value": 0.4, "datasets": 9}
+    claim = {"outcomes": {"unsupervised metrics": outcome}, "metrics": {"silhouette": scores}}
     found = study_part._competitive(claim, "unsupervised metrics", "the silhouette")
     assert found.verdict == expected
-    assert "-0.010" in found.because
+    assert ("not tested" if difference is None else f"{difference:+.3f}") in found.because
 
 
 def test_without_published_results_a_short_study_is_run_once(

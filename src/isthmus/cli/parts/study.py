@@ -120,17 +120,20 @@ def _competitive(claim: dict[str, Any], group: str, words: str) -> Finding:
         for name, pair in pairs.items()
         if pair["difference"] is not None
     )
+    not_behind = all(
+        pair["verdict"] == "competitive" or (pair["difference"] or 0.0) > 0
+        for pair in pairs.values()
+    )
     correction = (
-        " No difference is shown, but the means are not close enough, or the datasets too few, to "
-        "call the two competitive."
-        if outcome == "undecided"
+        " Where the two are not competitive, it is because ClAM+ELBO is ahead."
+        if outcome != "held" and not_behind
         else ""
     )
     return finding(
         f"ClAM+ELBO is competitive with ClAM by {words}.",
         f"Mean differences to ClAM of the selected fits: {listed or 'not tested'}.{correction}",
         as_printed=outcome == "held",
-        corrected=outcome == "undecided",
+        corrected=bool(pairs) and not_behind,
     )
 
 
