@@ -16,8 +16,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 .PHONY: reproduce test test-all lint format docs bench clean
 
+# Its problems are small: a second thread would only wait.
 reproduce: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/isthmus reproduce  # its problems are small: a second thread only waits
+	OMP_NUM_THREADS=1 $(BIN)/isthmus reproduce
 
 test: $(STAMP) lint
 	$(PYTEST)
@@ -47,6 +48,7 @@ clean:
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'
+	@echo "Installing into $(VENV): about 2 GB, some minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --editable . --group dev

@@ -95,6 +95,12 @@ def test_missing_cells_are_allowed_or_told_with_their_place(tmp_path: Path, mark
         read_table(path)
 
 
+def test_values_whose_squares_overflow_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="line 3, column 'a': -1e\\+300 is too large"):
+        read_table(written(tmp_path, "a,b\n1,2\n-1e300,3\n"))
+    assert read_table(written(tmp_path, "a,b\n1,2\n-1e149,3\n")).X.min() == -1e149
+
+
 @pytest.mark.parametrize("infinite", ["inf", "-Infinity", "1e999"])
 def test_infinities_are_refused_even_where_gaps_are_allowed(tmp_path: Path, infinite: str) -> None:
     with pytest.raises(InvalidInputError, match="line 3, column 'a': the value is infinite"):

@@ -37,6 +37,12 @@ def writable_file(path: Path) -> Path:
         raise InvalidInputError(f"-o {path} is a directory; name a file.")
     if not path.parent.is_dir():
         raise InvalidInputError(f"-o {path}: {path.parent} is not a directory; make it first.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InvalidInputError(f"-o {path}: {path.parent} cannot be written to; name another.")
+    probe = path.with_name(f".{path.name}.probe")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        raise InvalidInputError(
+            f"-o {path}: {path.parent} cannot be written to; name another."
+        ) from None
     return path

@@ -39,6 +39,10 @@ ROW = "row"
 """The name of the ids of rows that have none: their numbers, from 1."""
 
 
+# Squares of larger values, summed over some rows and columns, would overflow.
+LARGEST = 1e150
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of numbers, and what the file says beside them.
@@ -273,13 +277,20 @@ def _check_finite(
 ) -> None:
     import numpy as np
 
-    wrong = np.isinf(X) if missing else ~np.isfinite(X)
+    with np.errstate(invalid="ignore"):
+        huge = np.abs(X) > LARGEST
+    wrong = huge if missing else huge | np.isnan(X)
     if not wrong.any():
         return
     row, column = np.argwhere(wrong)[0]
     place = f"{path}, {source.place(int(row))}, column {source.names[used[column]]!r}"
     if np.isinf(X[row, column]):
         raise InvalidInputError(f"{place}: the value is infinite. Remove the row, or correct it.")
+    if huge[row, column]:
+        value = f"{X[row, column]:.3g}"
+        raise InvalidInputError(
+            f"{place}: {value} is too large to compute with. Rescale, or drop it."
+        )
     more = int(np.isnan(X).sum())
     raise InvalidInputError(
         f"{place}: the value is missing ({more} in all). Fill gaps with `isthmus complete` "

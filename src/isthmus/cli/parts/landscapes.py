@@ -165,7 +165,7 @@ def hot_swap(energies: dict[str, ist.Energy], queries: Tensor) -> Finding:
     return finding(
         "Replacing the memories of a Hopfield network, classical or modern, at once gives the "
         "landscape of the new ones.",
-        f"With the memories mirrored, energies changed by up to {change:.2f} or more, and are the "
+        f"With the memories mirrored, energies changed by {change:.2f} somewhere, and are the "
         f"mirror image of the old ones to {leftover:.0e}.",
         as_printed=leftover <= SAME and change > 0.1,
     )

@@ -76,7 +76,7 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
         "Langevin dynamics with step 3.16 and noise 0.01 samples from an energy's density.",
         f"The pair's temperature is {cold.temperature:.1e}, and chains at it end "
         f"{distances[name]:.2f} from exact draws in energy distance: they descend (E22). With "
-        f"noise sqrt(2 step) it is {distances['Langevin']:.4f}, and of exact draws up to "
+        f"noise sqrt(2 step) it is {distances['Langevin']:.4f}, of fresh exact draws at most "
         f"{max(among_exact):.4f}.",
         as_printed=distances[name] < CLOSE * max(among_exact),
         corrected=distances["Langevin"] < CLOSE * max(among_exact),
