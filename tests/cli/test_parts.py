@@ -63,7 +63,7 @@ def test_landscapes_need_beta_and_never_rise() -> None:
 
 def test_a_rising_energy_does_not_hold() -> None:
     entry = {"largest_energy_rise": 0.1, "integral_of_density": 1.0}
-    assert landscapes.descent({"KDE": entry}).verdict == "did not hold"
+    assert landscapes.descent({"KDE": entry}, "on a line").verdict == "did not hold"
 
 
 def test_gradient_gap_is_that_of_a_missing_factor() -> None:

@@ -67,7 +67,7 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
         "so every valley is also a peak of a density: all but the classical Hopfield energy, "
         "which has no lower bound, are exact log-densities up to a constant."
     )
-    findings = (energies_are_densities(energies, queries, numbers), descent(numbers))
+    findings = (energies_are_densities(energies, queries, numbers), descent(numbers, "on a line"))
     return Section("Six memories on a line", caption, figure, numbers, findings)
 
 
@@ -92,7 +92,7 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
         "line is one query on its way, with a bend for each update. The most that the energy rises "
         f"in any update of any path is {rise:.0e}."
     )
-    findings = (descent(numbers), hot_swap(energies, queries))
+    findings = (descent(numbers, "on a plane"), hot_swap(energies, queries))
     return Section("Six memories on a plane", caption, figure, numbers, findings)
 
 
@@ -139,11 +139,11 @@ def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
     return float(gap[torch.isfinite(gap)].abs().max())
 
 
-def descent(numbers: dict[str, Any]) -> Finding:
+def descent(numbers: dict[str, Any], where: str) -> Finding:
     """Whether any update of any path raised its energy."""
     rise = max(entry["largest_energy_rise"] for entry in numbers.values())
     return finding(
-        "The dynamics of associative memories never raise their energy.",
+        f"The dynamics of associative memories never raise their energy (here {where}).",
         f"The largest rise in any update of any path, over {len(numbers)} energies, is {rise:.0e}.",
         as_printed=rise <= LARGEST_RISE,
     )
