@@ -315,7 +315,8 @@ def test_equal_scores() -> None:
 def test_what_becomes_of_the_studys_claim(
     outcome: str, pair: str, difference: float | None, expected: str
 ) -> None:
-    scores = {"difference": difference, "verdict": pair, "raw_p_value": 0.4, "datasets": 9}
+    chance = {"p_value": 0.8, "raw_p_value": 0.4}
+    scores = {"difference": difference, "verdict": pair, "datasets": 9, **chance}
     claim = {"outcomes": {"unsupervised metrics": outcome}, "metrics": {"silhouette": scores}}
     found = study_part._competitive(claim, "unsupervised metrics", "the silhouette")
     assert found.verdict == expected

@@ -115,8 +115,8 @@ def _competitive(claim: dict[str, Any], group: str, words: str) -> Finding:
     names = ("rand", "ari", "ami", "nmi") if supervised else ("silhouette",)
     pairs = {name: claim["metrics"][name] for name in names if name in claim["metrics"]}
     listed = "; ".join(
-        f"{name} {pair['difference']:+.3f}, {pair['verdict']} (p = {pair['raw_p_value']:.2g}, "
-        f"{pair['datasets']} datasets)"
+        f"{name} {pair['difference']:+.3f}, {pair['verdict']} (p = {pair['p_value']:.2g} after "
+        f"Holm's correction, {pair['raw_p_value']:.2g} before; {pair['datasets']} datasets)"
         for name, pair in pairs.items()
         if pair["difference"] is not None
     )
