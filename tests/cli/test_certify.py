@@ -187,7 +187,7 @@ IMPOSSIBLE = {
     "what format": (["{data}", "-o", "{tmp}/rows.xlsx"], ".parquet"),
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
     "no picture": (["{data}", "--plot", "{tmp}/rows.txt"], ".png"),
-    "too large": (["{tmp}/huge.csv"], "square"),
+    "too large": (["{tmp}/huge.csv"], "too large"),
 }
 
 
