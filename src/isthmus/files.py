@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["shipped", "write_atomically"]
+from isthmus.errors import RunInProgressError
+
+__all__ = ["held_alone", "shipped", "write_atomically"]
 
 # Where a wheel has what lies beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
@@ -41,6 +45,29 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         partial.unlink(missing_ok=True)
         raise
     return target
+
+
+@contextmanager
+def held_alone(lock: Path, directory: Path) -> Iterator[None]:
+    """Hold a directory for this process alone, until it leaves, however it ends.
+
+    Parameters
+    ----------
+    lock : Path
+        A file that stands for the directory; it stays behind, and means nothing by itself.
+    directory : Path
+        Named in the error if another process holds it.
+    """
+    import fcntl  # not on Windows, where the rest of this module is of use all the same
+
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunInProgressError(
+                f"Another run is writing to {directory}. Wait for it, or name another directory."
+            ) from None
+        yield
 
 
 def shipped(place: str) -> Path | None:

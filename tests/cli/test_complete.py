@@ -197,10 +197,11 @@ def test_the_candidate_with_the_lowest_error_is_chosen() -> None:
     patterns = np.array([[False, False, True], [True, False, False]])
     tried = candidates("kde", None)
     found = check(rows, patterns, tried, "mean", seed=0)
-    alone = {
-        one.sigma: check(rows, patterns, [one], "mean", seed=0).overall  # type: ignore[union-attr]
-        for one in tried
-    }
+    alone = {}
+    for one in tried:
+        checked = check(rows, patterns, [one], "mean", seed=0)
+        assert checked is not None
+        alone[one.sigma] = checked.overall
     assert found is not None
     assert alone[found.chosen.sigma] <= 1.1 * min(alone.values())
     assert found.overall == pytest.approx(alone[found.chosen.sigma])

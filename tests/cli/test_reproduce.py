@@ -13,9 +13,9 @@ from matplotlib.image import imread
 from scipy import stats
 
 import isthmus as ist
+from isthmus.cli.bandwidth import leave_one_out_sigma
 from isthmus.cli.main import main
 from isthmus.cli.parts import CHAPTERS, PARTS
-from isthmus.cli.parts.completion import leave_one_out_sigma
 from isthmus.cli.parts.landscapes import integral, largest_rise
 from isthmus.cli.parts.sampling import energy_distance
 
@@ -153,7 +153,7 @@ def test_leave_one_out_bandwidth_is_the_best_of_a_grid() -> None:
         kdes = [ist.GaussianKDE(points[keep], sigma=sigma) for keep in rest]
         return sum(float(kde.log_prob(points[row])) for row, kde in enumerate(kdes))
 
-    sigma = leave_one_out_sigma(points)
+    sigma = leave_one_out_sigma(points.numpy())
     best = likelihood(sigma)
     assert all(best >= likelihood(sigma * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2))
 

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 import isthmus as ist
-from isthmus.cli import sample
+from isthmus.cli import bandwidth
+from isthmus.cli.bandwidth import leave_one_out_sigma
 from isthmus.cli.main import main
 
 GENERATOR = np.random.default_rng(0)
@@ -88,7 +89,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(
 def test_the_bandwidth_is_the_best_of_a_grid_by_leaving_each_row_out() -> None:
     table = np.random.default_rng(1).normal(size=(40, 2))
     twins = np.vstack([table, table[:15]])  # which alone would ask for a bandwidth of zero
-    sigma = sample.leave_one_out_sigma(twins)
+    sigma = leave_one_out_sigma(twins)
 
     def likelihood(width: float) -> float:
         total = 0.0
@@ -106,10 +107,10 @@ def test_many_rows_are_thinned_and_the_bandwidth_corrected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = np.random.default_rng(2).normal(size=(1500, 2))
-    whole = sample.leave_one_out_sigma(table)
-    monkeypatch.setattr(sample, "MOST_PAIRED", 300)
-    assert sample.leave_one_out_sigma(table) == pytest.approx(whole, rel=0.2)
-    assert sample.leave_one_out_sigma(table, 1) == sample.leave_one_out_sigma(table, 1)
+    whole = leave_one_out_sigma(table)
+    monkeypatch.setattr(bandwidth, "MOST_PAIRED", 300)
+    assert leave_one_out_sigma(table) == pytest.approx(whole, rel=0.2)
+    assert leave_one_out_sigma(table, 1) == leave_one_out_sigma(table, 1)
 
 
 def test_chains_follow_the_density_too_and_say_so(

@@ -317,7 +317,7 @@ def _parser() -> Parser:
     )
     out = parser.add_argument_group("output")
     add_output(
-        out,  # type: ignore[arg-type]
+        out,
         "FILE",
         words=".csv, .tsv, .parquet or .json, - for stdout; default: DATA's name + .completed.csv",
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from isthmus.energy import Energy
+    from isthmus.memories.base import Memory
 
 __all__ = ["Candidate", "Check", "How", "candidates", "check", "fill", "learned_energy"]
 
@@ -79,7 +79,7 @@ def candidates(energy: str, sigma: float | None) -> list[Candidate]:
     return [Candidate("crp")] if energy == "crp" else [*densities, Candidate("crp")]
 
 
-def learned_energy(candidate: Candidate, Z: NDArray[np.float64], seed: int) -> Energy:
+def learned_energy(candidate: Candidate, Z: NDArray[np.float64], seed: int) -> Memory:
     """The energy that a candidate makes of rows, those with gaps included where it can."""
     import numpy as np
 
@@ -99,7 +99,7 @@ def learned_energy(candidate: Candidate, Z: NDArray[np.float64], seed: int) -> E
     return GaussianKDE(whole, candidate.sigma)
 
 
-def fill(energy: Energy, Z: NDArray[np.float64], how: How) -> NDArray[np.float64]:
+def fill(energy: Memory, Z: NDArray[np.float64], how: How) -> NDArray[np.float64]:
     """Rows with their gaps filled by the mean given the known values, or by a mode. (n, D)"""
     import numpy as np
     import torch
@@ -115,7 +115,7 @@ def fill(energy: Energy, Z: NDArray[np.float64], how: How) -> NDArray[np.float64
             if how == "mode":
                 found = complete(energy, given)
             else:
-                found = energy.conditional_mean(given, ~torch.isnan(given))  # type: ignore[operator]
+                found = energy.conditional_mean(given, ~torch.isnan(given))
         filled[gaps] = found.numpy()[gaps[open_rows]]
     return filled
 

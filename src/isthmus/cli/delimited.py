@@ -127,13 +127,13 @@ def read_delimited(
             return _read(path, text, _sample(head, encoding), keep_text, header)
 
 
-def _content(path: Path) -> Callable[[], IO[bytes]]:
+def _content(path: Path) -> Callable[[], IO[bytes] | gzip.GzipFile]:
     """A function that opens the file anew each time; stdin is held, as it comes but once."""
     if path == STDIN:
         held = sys.stdin.buffer.read()
         return lambda: io.BytesIO(held)
     if path.suffix.lower() == ".gz":
-        return lambda: gzip.open(path)  # type: ignore[return-value]
+        return lambda: gzip.open(path)
     return lambda: path.open("rb")
 
 

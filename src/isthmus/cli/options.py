@@ -114,7 +114,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(
-    parser: argparse.ArgumentParser, name: str, required: bool = False, words: str = ""
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    name: str,
+    required: bool = False,
+    words: str = "",
 ) -> None:
     """Add ``-o``; it is stdout by default, unless it is required."""
     where = words or ("where to write" if required else "default: stdout")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.chains import Chains
     from isthmus.memories.base import GaussianMemory
 
-__all__ = ["leave_one_out_sigma", "run"]
+__all__ = ["run"]
 
 DESCRIPTION = """
 Make an energy of the rows of a table, which is a density, and draw new rows from it: with
@@ -62,8 +62,7 @@ MODEL = ".safetensors"
 ROWS = ("kde", "hopfield")
 CLUSTERS = ("crp", "crp-elbo", "elbo", "clam")
 GIVEN = ("elbo", "clam")
-# So many distinct rows at most choose the bandwidth, since all pairs are looked at.
-MOST_PAIRED = 2000
+# Of the bandwidth: what threads and machines do to the digits after must not reach the draws.
 SIGNIFICANT_DIGITS = 4
 # For R-hat, each chain makes at least so many draws.
 FEWEST_DRAWS = 25
@@ -244,46 +243,10 @@ def _of_rows(X: NDArray[np.float64], kind: str, arguments: argparse.Namespace) -
     if arguments.beta is not None:
         sigma = 1 / math.sqrt(arguments.beta)
     if sigma is None:
-        sigma = leave_one_out_sigma(X, arguments.seed)
+        from isthmus.cli.bandwidth import leave_one_out_sigma
+
+        sigma = float(f"{leave_one_out_sigma(X, arguments.seed):.{SIGNIFICANT_DIGITS}g}")
     return GaussianKDE(X, sigma) if kind == "kde" else ModernHopfield(X, sigma**-2)
-
-
-def leave_one_out_sigma(X: NDArray[np.float64], seed: int = 0) -> float:
-    r"""The bandwidth at which each row (n, D) is most likely given the others.
-
-    Exact twins count as one row, since they would ask for a bandwidth of zero. Of more than
-    2,000 distinct rows, as many are drawn, and the bandwidth is corrected for the number by
-    Scott's rule, :math:`\sigma \propto n^{-1/(D + 4)}`.
-    """
-    import numpy as np
-    from scipy.optimize import minimize_scalar
-    from scipy.spatial.distance import pdist, squareform
-    from scipy.special import logsumexp
-
-    distinct = np.unique(X, axis=0)
-    count, dim = distinct.shape
-    if count == 1:
-        raise InvalidInputError(
-            "one row, however often, does not tell how far from it others lie; give --sigma."
-        )
-    if count > MOST_PAIRED:
-        distinct = np.random.default_rng(seed).permutation(distinct)[:MOST_PAIRED]
-    squared = squareform(pdist(distinct, "sqeuclidean"))
-    np.fill_diagonal(squared, np.inf)
-    # Between the two rows that are nearest and the two that are farthest apart.
-    bounds = (
-        0.5 * math.log(squared.min()) - 2,
-        0.5 * math.log(squared[squared < np.inf].max()) + 1,
-    )
-
-    def loss(log_sigma: float) -> float:
-        mixture = logsumexp(-0.5 * math.exp(-2 * log_sigma) * squared, axis=1)
-        return dim * log_sigma - float(mixture.mean())
-
-    best = math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
-    best *= (len(distinct) / count) ** (1 / (dim + 4))
-    # What threads and machines do to the last digits must not reach the draws.
-    return float(f"{best:.{SIGNIFICANT_DIGITS}g}")
 
 
 def _chains(energy: GaussianMemory, arguments: argparse.Namespace) -> Chains:

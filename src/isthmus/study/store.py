@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import secrets
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import InvalidInputError, RunInProgressError
-from isthmus.files import write_atomically
+from isthmus.errors import InvalidInputError
+from isthmus.files import held_alone, write_atomically
 from isthmus.study.metrics import METRICS
 
 __all__ = ["COLUMNS", "Row", "Store"]
@@ -69,14 +68,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Hold the directory for this process alone, until it leaves, however it ends."""
         self.results.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunInProgressError(
-                    f"Another run is writing to {self.directory}. Wait for it, or name another "
-                    "directory."
-                ) from None
+        with held_alone(self.directory / "lock", self.directory):
             for leftover in self.results.glob(".*.part"):
                 leftover.unlink()
             self.compact()

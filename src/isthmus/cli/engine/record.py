@@ -29,7 +29,7 @@ class Record:
     """Why it failed."""
     title: str = ""
     caption: str = ""
-    findings: list[dict[str, str]] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
     """Each with "claim", "verdict" and "because"."""
     table: dict[str, Any] | None = None
     """With "columns" and "rows"."""

@@ -15,11 +15,11 @@ from isthmus.cli.engine.store import Store
 from isthmus.cli.parts import Part
 
 if TYPE_CHECKING:
-    from isthmus.figures.page import Entry
+    from isthmus.figures.page import Entry, Status
 
 __all__ = ["command_for", "entry_of", "results_of", "results_text", "summary_of"]
 
-STATUSES = ("done", "failed", "missing")
+STATUSES: tuple[Status, ...] = ("done", "failed", "missing")
 
 
 def command_for(name: str, seed: int, full: bool) -> str:
@@ -51,7 +51,7 @@ def entry_of(part: Part, seed: int, full: bool, store: Store) -> Entry:
         title=record.title,
         caption=record.caption,
         numbers=record.numbers,
-        findings=tuple(Finding(**finding) for finding in record.findings),  # type: ignore[arg-type]
+        findings=tuple(Finding(**finding) for finding in record.findings),
         table=table,
         picture=record.picture,
         seconds=record.seconds,
@@ -88,7 +88,7 @@ def summary_of(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     statuses = Counter(entry.status for entry in entries)
     verdicts = Counter(finding.verdict for entry in entries for finding in entry.findings)
     return {
-        "parts": {status: statuses[status] for status in STATUSES},  # type: ignore[index]
+        "parts": {status: statuses[status] for status in STATUSES},
         "verdicts": {verdict: verdicts[verdict] for verdict in VERDICTS},
     }
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus.cli.engine.inputs import Inputs
 from isthmus.cli.engine.record import Record
-from isthmus.errors import RunInProgressError
-from isthmus.files import write_atomically
+from isthmus.files import held_alone, write_atomically
 
 __all__ = ["Store"]
 
@@ -37,14 +35,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Hold the report for this process alone, until it leaves, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.out / "parts" / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunInProgressError(
-                    f"Another run is writing to {self.out}. Wait for it, or name another "
-                    "directory with --out."
-                ) from None
+        with held_alone(self.out / "parts" / ".lock", self.out):
             for leftover in [*self.out.glob(".*.part"), *self.directory.glob(".*.part")]:
                 leftover.unlink(missing_ok=True)
             yield

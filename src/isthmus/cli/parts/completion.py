@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.cli.bandwidth import leave_one_out_sigma
 from isthmus.cli.parts.verdicts import finding
 from isthmus.figures import Section, completion
 
-__all__ = ["DIGIT_SHAPE", "completed_digits", "completion_of_digits", "leave_one_out_sigma"]
+__all__ = ["DIGIT_SHAPE", "completed_digits", "completion_of_digits"]
 
 DIGIT_SHAPE = (8, 8)
 HELD_OUT = 400
@@ -40,26 +39,11 @@ def completed_digits(seed: int) -> Completed:
     labels = torch.as_tensor(bunch.target)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     kept, held_out = order[:-HELD_OUT], order[-HELD_OUT:]
-    memory = ist.GaussianKDE(images[kept], sigma=leave_one_out_sigma(images[kept]))
+    memory = ist.GaussianKDE(images[kept], sigma=leave_one_out_sigma(images[kept].numpy()))
     masked = images[held_out].clone()
     masked[:, masked.shape[1] // 2 :] = torch.nan
     completed = ist.complete(memory, masked)
     return Completed(memory, labels[kept], images[held_out], labels[held_out], masked, completed)
-
-
-def leave_one_out_sigma(points: Tensor) -> float:
-    """Return the bandwidth at which each point (N, D) is most likely given all the others."""
-    squared = torch.cdist(points, points).square().fill_diagonal_(torch.inf)
-    count, dim = points.shape
-
-    def loss(log_sigma: float) -> float:
-        variance = math.exp(2 * log_sigma)
-        mixture = torch.logsumexp(-squared / (2 * variance), 1) - math.log(count - 1)
-        return 0.5 * dim * math.log(2 * math.pi * variance) - float(mixture.mean())
-
-    spread = math.log(float(points.std(0).square().sum().sqrt()))
-    best = minimize_scalar(loss, bounds=(spread - 5, spread + 1), method="bounded")
-    return math.exp(best.x)
 
 
 def completion_of_digits(seed: int, full: bool = False) -> Section:
