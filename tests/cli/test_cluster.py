@@ -186,6 +186,29 @@ def test_constant_columns_one_row_and_equal_rows_are_fine(
     assert "1 cluster in 1 row, 2 features" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,b\n1,2\n", "there is one row, which makes one cluster"),
+        ("a,b\n1,2\n1,2\n1,2\n", "all rows are the same, which makes one cluster"),
+        ("a,b,c\n1,2,7\n1,3,\n1,5,7\n", "tells none apart: a, c."),
+    ],
+)
+def test_what_tells_no_rows_apart_is_said_unless_quiet(
+    content: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(content)
+    assert main(["cluster", "t.csv"]) == 0
+    assert words in capsys.readouterr().err
+    assert main(["cluster", "t.csv", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_many_clusters_are_written_without_their_posteriors_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,9 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["certify"], "DATA"),
         (["certify", "a.csv", "--no-such-option"], "--no-such-option"),
         (["bench", "atend"], "atend"),
-        (["icl", "swim"], "swim"),
+        (["icl", "swim"], "'swim' is not a command; there are train, eval, sample, plot"),
+        (["study", "rnu"], "'rnu' is not a command; did you mean run? (see isthmus study --help)"),
+        (["cluster", "a.csv", "--method", "emp"], "--method: 'emp' is not one; there are crp"),
     ],
 )
 def test_what_it_does_not_know_is_one_line_and_ends_with_2(

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli.cluster_report import Clusters, report, summarise
@@ -25,6 +25,7 @@ from isthmus.cli.options import (
     warn,
     whole_number,
 )
+from isthmus.cli.sources import listed
 from isthmus.cli.tables import (
     Table,
     add_table_options,
@@ -186,11 +187,25 @@ def fit(
         warnings.simplefilter("always")
         estimator.fit(scaling.into(table.X))
     if not quiet:
-        for warning in caught:
-            warn(str(warning.message))
+        for words in (*_sameness(table), *(str(warning.message) for warning in caught)):
+            warn(words)
     if method != "mean-shift":
         estimator.set_params(verbose=0)
     return TableModel(estimator, scaling, table.columns)
+
+
+def _sameness(table: Table) -> Iterator[str]:
+    """Say which columns tell no rows apart, and if none does."""
+    same = [
+        name
+        for name, column in zip(table.columns, table.X.T, strict=True)
+        if len(set(column[column == column])) <= 1
+    ]
+    if len(same) == len(table.columns):
+        rows = "all rows are the same" if len(table) > 1 else "there is one row"
+        yield f"{rows}, which makes one cluster, whose density means nothing."
+    elif same:
+        yield f"the same value in every row, which tells none apart: {listed(same)}."
 
 
 def describe(model: TableModel, X: NDArray[np.float64]) -> Clusters:

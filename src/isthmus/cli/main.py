@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import traceback
@@ -14,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 
 from isthmus import __version__
-from isthmus.cli.options import EXIT_CODES, Parser, sections
-from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.cli.options import EXIT_CODES, Parser, did_you_mean, sections
+from isthmus.errors import IsthmusError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -75,9 +74,7 @@ def _dispatch(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-        raise InvalidInputError(f"{name!r} is not a command; {hint} (see isthmus --help)")
+        parser.error(f"{name!r} is not a command; {did_you_mean(name, COMMANDS)}")
     code: int = import_module(f"isthmus.cli.{name}").run(arguments[1:])
     return code
 

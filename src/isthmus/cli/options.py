@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ __all__ = [
     "add_quiet",
     "add_seed",
     "counts",
+    "did_you_mean",
     "epilog",
     "make_parser",
     "names",
@@ -51,6 +53,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what `main` prints as its one line."""
         raise InvalidInputError(f"{message} (see {self.prog} --help)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            # A command needs no name before it; an option does.
+            named = None if isinstance(action, argparse._SubParsersAction) else action
+            words = f"{value!r} is not {'one' if named else 'a command'}"
+            raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
 def make_parser(
@@ -90,6 +99,13 @@ def sections(texts: dict[str, str]) -> str:
         for title, text in texts.items()
         if text.strip()
     )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest to one that is not known; all of them if none is near."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["READABLE", "Source", "find_column", "listed", "load_pyarrow", "read_source"]
 
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
+PARQUET = b"PAR1"  # what such files begin and end with
 READABLE = ".csv, .tsv, .txt (each also with .gz), .parquet, .npy or .npz"
 
 
@@ -175,8 +176,11 @@ def _parquet_source(path: Path) -> Source:
         with path.open("rb") as file:
             table = parquet.read_table(file)
     except (pyarrow.ArrowException, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInputError(f"{path} is not a readable Parquet file: {reason}") from None
+        content = path.read_bytes()
+        whole = content.startswith(PARQUET) and content.endswith(PARQUET)
+        what = "is a damaged Parquet file" if whole else "is no Parquet file, or was cut short"
+        reason = str(error).splitlines()[0] if whole else "it should begin and end with PAR1"
+        raise InvalidInputError(f"{path} {what}: {reason.rstrip('.')}.") from None
     kinds = pyarrow.types
     numbers = []
     for column in table.columns:
