@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
+from isthmus import fused
 from isthmus.attend import attend, attention_logits, needs_float64
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
-kernel = sys.modules["isthmus.attend"]
+kernel = sys.modules["isthmus.attend"]  # the name in the package is that of the function
 DOUBLE = torch.float64
 METRICS = ["dot", "sqeuclidean"]
 PATHS = ["plain", "fused", "fallback"]
@@ -29,8 +30,8 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def take(path: str, block_entries: int = 2**10) -> None:
         monkeypatch.setattr(kernel, "PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
-        monkeypatch.setattr(kernel, "BLOCK_ENTRIES", block_entries)
-        monkeypatch.setattr(kernel, "_has_flash_kernel", lambda _: path == "fused")
+        monkeypatch.setattr(fused, "BLOCK_ENTRIES", block_entries)
+        monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
 
     return take
 
