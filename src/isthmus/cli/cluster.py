@@ -17,7 +17,6 @@ from isthmus.cli.models import Scaling, TableModel, load_model, save_model
 from isthmus.cli.options import (
     Parser,
     add_json,
-    add_output,
     add_quiet,
     add_seed,
     make_parser,
@@ -28,7 +27,9 @@ from isthmus.cli.options import (
 from isthmus.cli.sources import listed
 from isthmus.cli.tables import (
     Table,
+    add_no_standardise,
     add_table_options,
+    add_table_output,
     counted,
     default_output,
     load_table,
@@ -302,21 +303,12 @@ def _parser() -> Parser:
         metavar="X",
         help="of mean-shift; default: Scott's rule",
     )
-    group.add_argument(
-        "--no-standardise",
-        dest="standardise",
-        action="store_false",
-        help="columns compare as they are",
-    )
+    add_no_standardise(group)
     group.add_argument(
         "--model", type=path, metavar="FILE", help="label rows with a saved model; fit nothing"
     )
     out = parser.add_argument_group("output")
-    add_output(
-        out,
-        "FILE",
-        words=".csv, .tsv, .parquet or .json, - for stdout; default: DATA's name + .clusters.csv",
-    )
+    add_table_output(out, "clusters.csv")
     out.add_argument(
         "--posteriors",
         action="store_true",

@@ -16,7 +16,6 @@ from isthmus.cli.models import Scaling, load_model
 from isthmus.cli.options import (
     Parser,
     add_json,
-    add_output,
     add_quiet,
     add_seed,
     make_parser,
@@ -26,7 +25,9 @@ from isthmus.cli.options import (
 )
 from isthmus.cli.tables import (
     Table,
+    add_no_standardise,
     add_table_options,
+    add_table_output,
     counted,
     default_output,
     load_table,
@@ -309,18 +310,8 @@ def _parser() -> Parser:
     group.add_argument(
         "--model", type=path, metavar="FILE", help="a model of `isthmus cluster --save`"
     )
-    group.add_argument(
-        "--no-standardise",
-        dest="standardise",
-        action="store_false",
-        help="columns compare as they are",
-    )
-    out = parser.add_argument_group("output")
-    add_output(
-        out,
-        "FILE",
-        words=".csv, .tsv, .parquet or .json, - for stdout; default: DATA's name + .completed.csv",
-    )
+    add_no_standardise(group)
+    add_table_output(parser.add_argument_group("output"), "completed.csv")
     add_json(parser)
     add_seed(parser)
     add_quiet(parser)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli.delimited import STDIN
 from isthmus.cli.files import path, writable_file
-from isthmus.cli.options import names, warn
+from isthmus.cli.options import add_output, names, warn
 from isthmus.cli.sources import READABLE, Source, find_column, listed, load_pyarrow, read_source
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Table",
+    "add_no_standardise",
     "add_table_options",
+    "add_table_output",
     "counted",
     "default_output",
     "load_table",
@@ -94,6 +96,22 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         choices=("yes", "no"),
         help="whether names come first in a text file; found out by default",
     )
+
+
+def add_no_standardise(group: argparse._ArgumentGroup) -> None:
+    """Add ``--no-standardise``."""
+    group.add_argument(
+        "--no-standardise",
+        dest="standardise",
+        action="store_false",
+        help="columns compare as they are",
+    )
+
+
+def add_table_output(group: argparse._ArgumentGroup, ending: str) -> None:
+    """Add ``-o`` for a table that is called after DATA unless it is named."""
+    kinds = f"{', '.join(WRITABLE[:-1])} or {WRITABLE[-1]}"
+    add_output(group, "FILE", words=f"{kinds}, - for stdout; default: DATA's name + .{ending}")
 
 
 def load_table(

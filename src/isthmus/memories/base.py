@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from isthmus.attend import Attention, Metric, attend, attention_logits
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_count, as_mask, as_points, require_finite
+from isthmus.validation import as_count, as_log_weights, as_mask, as_points, require_finite
 
 __all__ = ["GaussianMemory", "Memory", "generator_for"]
 
@@ -65,6 +65,14 @@ class Memory(Energy):
             self.register_buffer(name, value)
         else:
             self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=False))
+
+    def _store_log_weights(self, log_weights: Any) -> None:
+        """Keep a log-weight for each memory; None are equal weights."""
+        if log_weights is None:
+            self.register_parameter("log_weights", None)
+        else:
+            weights = as_log_weights(log_weights, "log_weights", self.memories)
+            self._store("log_weights", weights.to(self.memories))
 
     def _kept(self, name: str) -> Any:
         """A setting for a rebuilt energy, which shares it only if it is being learned."""

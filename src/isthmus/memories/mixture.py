@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.base import GaussianMemory
-from isthmus.validation import as_log_weights, as_positive
+from isthmus.validation import as_positive
 
 __all__ = ["Mixture"]
 
@@ -48,11 +48,7 @@ class Mixture(GaussianMemory):
     def __init__(self, means: Any, beta: float | Tensor = 1.0, log_weights: Any = None) -> None:
         super().__init__(means, "means")
         self._store("beta", as_positive(beta, "beta", self.memories))
-        if log_weights is None:
-            self.register_parameter("log_weights", None)
-        else:
-            weights = as_log_weights(log_weights, "log_weights", self.memories)
-            self._store("log_weights", weights.to(self.memories))
+        self._store_log_weights(log_weights)
 
     beta: Tensor
     log_weights: Tensor | None

@@ -12,7 +12,7 @@ from isthmus.attend import Attention, attend, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import Memory, draw_index, generator_for
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
-from isthmus.validation import as_log_weights, as_mask, as_points, as_positive, is_transforming
+from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
 __all__ = ["VonMisesFisherMixture"]
 
@@ -71,11 +71,7 @@ class VonMisesFisherMixture(Memory):
         if self.dim < 2:
             raise ShapeError("directions must have at least two coordinates, D >= 2, not 1.")
         self._store("beta", as_positive(beta, "beta", self.memories))
-        if log_weights is None:
-            self.register_parameter("log_weights", None)
-        else:
-            weights = as_log_weights(log_weights, "log_weights", self.memories)
-            self._store("log_weights", weights.to(self.memories))
+        self._store_log_weights(log_weights)
 
     beta: Tensor
     log_weights: Tensor | None
