@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.integrate import trapezoid
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_wine, make_blobs
 from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import StandardScaler
 
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, crp
@@ -186,6 +187,13 @@ def test_small_clusters_are_dissolved_unless_they_are_wanted(make_crp, blobs):
     assert kept.counts_.min() == pytest.approx(1)
     # If all are too small, all stay.
     assert make_crp(**rules, min_cluster_size=40).fit(blobs).n_clusters_ == 3
+
+
+def test_there_are_never_more_memories_than_rows_however_large_alpha(make_crp):
+    X = StandardScaler().fit_transform(load_wine().data)
+    model = make_crp(alpha=100.0, discount=0.25).fit(X)
+    assert 100 < model.n_clusters_ <= len(X)
+    assert model.counts_.sum() == pytest.approx(len(X), rel=1e-3)
 
 
 def test_of_equally_good_tightnesses_rounding_does_not_choose(make_crp, blobs):

@@ -16,7 +16,13 @@ from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, State
 from isthmus.cluster.data import Rows
-from isthmus.cluster.restaurant import Clusters, House, seat, seat_in_order
+from isthmus.cluster.restaurant import (
+    SMALLEST_PORTION,
+    Clusters,
+    House,
+    seat,
+    seat_in_order,
+)
 from isthmus.cluster.settings import (
     require_choice,
     require_count,
@@ -204,6 +210,8 @@ class _CRPEstimator(MemoryEstimator):
         if smallest == "auto":
             smallest = max(3.0, 0.1 * float(clusters.counts.mean()))
         kept = clusters.counts >= smallest
+        if not bool(kept.any()):  # all are small; those that hold next to nothing go all the same
+            kept = clusters.counts >= SMALLEST_PORTION * rows.total / len(rows)
         if bool(kept.all()) or not bool(kept.any()):
             return clusters
         closed = replace(house, alpha=0.0, discount=0.0)

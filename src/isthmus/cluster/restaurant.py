@@ -14,7 +14,14 @@ from torch import Tensor
 from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import Parameters, log_joint
 
-__all__ = ["Clusters", "House", "partition_log_prior", "seat", "seat_in_order"]
+__all__ = [
+    "SMALLEST_PORTION",
+    "Clusters",
+    "House",
+    "partition_log_prior",
+    "seat",
+    "seat_in_order",
+]
 
 # Rows seated together in the first pass; within a block, only rows that open clusters wait.
 BLOCK_ROWS = 1024
