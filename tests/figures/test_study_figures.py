@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from scipy.stats import gaussian_kde
 
 from isthmus.errors import InvalidInputError
@@ -17,9 +18,9 @@ from isthmus.figures.study import (
 )
 
 FITS = {
-    ("iris", "a"): [0.2, 0.5, 0.9],
+    ("iris", "a"): [0.2, 0.4, 0.5, 0.6, 0.9],
     ("iris", "b"): [0.4],
-    ("blood_wine_red", "a"): [0.7, 0.7, 0.7],
+    ("blood_wine_red", "a"): [0.7, 0.7, 0.7, 0.7, 0.7],
 }
 SELECTED = {("iris", "a"): 0.5, ("iris", "b"): 0.4, ("blood_wine_red", "a"): 0.7}
 BEST = {("iris", "a"): 0.9, ("iris", "b"): 0.4, ("blood_wine_red", "a"): 0.7}
@@ -55,10 +56,49 @@ def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
 def test_a_violin_spans_its_fits() -> None:
     iris = grid_violins([COLUMN], DATASETS, ["a", "b"]).axes[0]
     low, high = iris.get_ylim()
-    for collection, fits in zip(iris.collections, ([0.2, 0.5, 0.9], [0.4]), strict=True):
-        heights = collection.get_paths()[0].vertices[:, 1]
-        assert heights.min() == pytest.approx(min(fits), abs=0.02 * (high - low))
-        assert heights.max() == pytest.approx(max(fits), abs=0.02 * (high - low))
+    heights = iris.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == pytest.approx(0.2, abs=0.02 * (high - low))
+    assert heights.max() == pytest.approx(0.9, abs=0.02 * (high - low))
+
+
+@pytest.mark.parametrize(("count", "dots"), [(1, True), (2, True), (4, True), (5, False)])
+def test_few_fits_are_dots_and_no_violin(count: int, dots: bool) -> None:
+    cell, fits = ("iris", "a"), np.linspace(0.1, 0.9, count).tolist()
+    figure = grid_violins([MetricColumn("ARI", {cell: fits}, {}, {})], ["iris"], ["a"])
+    (drawn,) = figure.axes[0].collections
+    assert isinstance(drawn, PathCollection) == dots
+    if dots:
+        np.testing.assert_allclose(drawn.get_offsets(), [(0, each) for each in fits])
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("a fit, where fewer than 5" in words) == dots
+
+
+def test_where_fits_are_missing_the_figure_says_how_many_there_are() -> None:
+    attempts = {("iris", "a"): 5, ("iris", "b"): 8, ("blood_wine_red", "b"): 3}
+    column = MetricColumn("ARI", FITS, SELECTED, BEST, "shared", attempts)
+    figure = grid_violins([column], DATASETS, ["a", "b"])
+    iris, other = figure.axes
+    assert [(text.get_text(), text.xy[0]) for text in iris.texts] == [("1/8", 1)]
+    assert [(text.get_text(), text.xy[0]) for text in other.texts] == [("0/3", 1)]
+    assert "n of m fits have a score" in [text.get_text() for text in figure.legends[0].get_texts()]
+    figure.draw_without_rendering()
+    low, high = (axes.get_window_extent() for axes in (other, iris))
+    written = iris.texts[0].get_window_extent()
+    assert low.y1 < written.y0 < written.y1 <= high.y0
+    whole = grid_violins([COLUMN], DATASETS, ["a", "b"])
+    assert not any(axes.texts for axes in whole.axes)
+    assert len(whole.legends[0].get_texts()) == len(figure.legends[0].get_texts()) - 1
+
+
+def test_the_legend_is_within_the_figure() -> None:
+    names = ["ClAM+CRP+ELBO", "GaussianMeanShift", "BayesianGaussianMixture", "HDBSCAN", "DP", "K"]
+    fits = {("iris", name): [0.5] for name in names}
+    column = MetricColumn("ARI", fits, {}, {}, "shared", dict.fromkeys(fits, 8))
+    figure = grid_violins([column], ["iris"], names)
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.x1
 
 
 def test_the_outline_is_the_kernel_density_of_scipy() -> None:
@@ -111,11 +151,28 @@ def test_the_diagram_has_its_methods_where_their_ranks_are() -> None:
     assert png_bytes(figure, dpi=40).startswith(b"\x89PNG")
 
 
-def test_a_difference_wider_than_the_axis_is_cut_but_told() -> None:
-    figure = critical_difference_diagram({"": Ranking({"a": 1.0, "b": 2.0}, 9.0)})
+@pytest.mark.parametrize("methods", [2, 6, 12])
+def test_a_difference_wider_than_the_axis_is_told_in_words(methods: int) -> None:
+    ranks = {f"method{place}": float(place) for place in range(1, methods + 1)}
+    ranking = Ranking(ranks, methods + 1.5, [tuple(ranks)])
+    figure = critical_difference_diagram({"Title": ranking})
     axes = figure.axes[0]
-    assert max(float(max(line.get_xdata())) for line in axes.lines) <= axes.get_xlim()[1]
-    assert any("critical difference 9.00" in text.get_text() for text in axes.texts)
+    ends = 0.06 * (methods - 1)
+    assert max(float(max(line.get_xdata())) for line in axes.lines) <= methods + ends
+    (words,) = [text for text in axes.texts if "critical difference" in text.get_text()]
+    assert "no two methods could be told apart" in words.get_text()
+    figure.draw_without_rendering()
+    assert words.get_window_extent().x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_the_word_for_the_difference_is_within_the_figure(share: float) -> None:
+    ranking = Ranking({f"m{place}": float(place) for place in range(1, 7)}, 5 * share)
+    figure = critical_difference_diagram({"Title": ranking})
+    (words,) = [text for text in figure.axes[0].texts if "critical" in text.get_text()]
+    figure.draw_without_rendering()
+    assert words.get_text() == f"critical difference {5 * share:.2f}"
+    assert words.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_a_map_has_the_numbers_and_the_best_in_bold() -> None:

@@ -1,5 +1,7 @@
 """Tests of differences, against scipy, published numbers and hand computations."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -62,6 +64,55 @@ def test_a_pair_counts_the_datasets_that_both_could_do() -> None:
     pair = pairwise(scores, ["a", "b"])[0]
     assert pair.datasets == 11
     assert pair.p_value == pytest.approx(stats.wilcoxon(SCORES[1:, 0], SCORES[1:, 1]).pvalue)
+
+
+def signed_rank_p_value(gaps: np.ndarray) -> float:
+    """Wilcoxon's p-value by going through all signs that the differences could have had."""
+    ranks = stats.rankdata(np.abs(gaps))[gaps != 0]
+    middle = ranks.sum() / 2
+    found = abs(stats.rankdata(np.abs(gaps))[gaps > 0].sum() - middle)
+    sums = [(ranks * signs).sum() for signs in product((0, 1), repeat=len(ranks))]
+    return float(np.mean([abs(each - middle) >= found - 1e-9 for each in sums]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_p_values_with_ties_and_zeros_are_those_of_all_signs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gaps = rng.integers(-3, 5, size=4 + seed) / 8
+    assert len(np.unique(np.abs(gaps))) < len(gaps)
+    pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
+    assert pair.raw_p_value == pytest.approx(signed_rank_p_value(gaps), abs=1e-12)
+
+
+@pytest.mark.parametrize("datasets", [1, 2, 5, 6, 15, 50])
+def test_p_values_without_ties_are_the_exact_ones_of_scipy(datasets: int) -> None:
+    gaps = np.random.default_rng(datasets).normal(0.3, 1, datasets)
+    pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
+    exact = stats.wilcoxon(gaps, method="exact").pvalue
+    assert pair.raw_p_value == pytest.approx(exact, abs=1e-12)
+
+
+def test_of_many_datasets_the_p_value_is_nearly_the_exact_one() -> None:
+    gaps = np.random.default_rng(0).normal(0.2, 1, 60)
+    pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
+    exact = stats.wilcoxon(gaps, method="exact").pvalue
+    assert pair.raw_p_value == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "verdict"), [(1, "undecided"), (4, "undecided"), (5, "undecided"), (6, "better")]
+)
+def test_equal_gains_on_few_datasets_are_as_likely_as_heads_in_a_row(
+    datasets: int, verdict: str
+) -> None:
+    pair = pairwise([[0.7, 0.5]] * datasets, ["a", "b"])[0]
+    assert pair.p_value == pytest.approx(2.0 ** (1 - datasets))
+    assert pair.verdict == verdict
+
+
+@pytest.mark.parametrize("datasets", range(6))
+def test_with_too_few_datasets_no_p_value_decides(datasets: int) -> None:
+    assert Pair("a", "b", datasets, 0.3, p_value=0.001).verdict == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,29 @@ def test_each_view_of_a_hand_computed_grid() -> None:
     assert table["grid"].values.item() == pytest.approx(0.5)
     assert table["selected"].values.item() == pytest.approx((0.7 + 0.1) / 2)
     oracle = score_table(ROWS, "ari", "K given", "oracle")
-    assert oracle.values.item() == pytest.approx((0.9 + 0.3) / 2)
+    assert oracle.values.item() == pytest.approx(0.9)
     assert "upper bound, not a result" in str(oracle)
     assert "| iris | 0.400 |" in str(table["selected"])
 
 
 def test_where_lower_is_better_the_oracle_takes_the_lowest() -> None:
     found = score_table(ROWS, "davies_bouldin", "K given", "oracle")
-    assert found.values.item() == pytest.approx((0.1 + 0.7) / 2)
+    assert found.values.item() == pytest.approx(0.1)
     np.testing.assert_array_equal(found.oriented, -found.values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_fit_and_no_other_view_is_above_the_oracle(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [fit(entry, s, *rng.random(2)) for s in range(3) for entry in range(4 if s else 1)]
+    for metric in ("ari", "davies_bouldin"):
+        grid, selected, oracle = (
+            score_table(rows, metric, "K given", view).oriented.item()
+            for view in ("grid", "selected", "oracle")
+        )
+        sign = 1 if metric == "ari" else -1
+        assert oracle == max(sign * row[metric] for row in rows)
+        assert oracle >= max(grid, selected)
 
 
 def test_selection_does_not_change_with_the_labels() -> None:

@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from isthmus.errors import InvalidInputError
-from isthmus.study import METHODS, compare, make_report
+from isthmus.files import shipped
+from isthmus.study import METHODS, Store, compare, make_report
 from isthmus.study.metrics import METRICS
 from isthmus.study.statistics import Pair, groups, mean_ranks, pairwise
 from isthmus.study.tables import newest
@@ -187,6 +188,35 @@ def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
     assert "| d02 | none | 0.100 |" in str(found)
 
 
+def test_a_mean_that_does_not_cover_all_datasets_is_marked() -> None:
+    rows = rows_of(
+        {"ClAM": [0.5, 0.6, None], "KMeans": [0.4, 0.4, 0.1], "Spectral": [None, None, None]}
+    )
+    found = compare(rows, "ari", "K given")
+    assert [found.covered(name) for name in ("ClAM", "KMeans", "Spectral")] == [2, 3, 0]
+    text = str(found)
+    assert "| **mean** | 0.550 (2) | 0.300 | none |" in text
+    assert "(n): this mean is over n of the 3 datasets only" in text
+    numbers = found.as_dict()
+    assert numbers["means"] == {
+        "ClAM": pytest.approx(0.55),
+        "KMeans": pytest.approx(0.3),
+        "Spectral": None,
+    }
+    assert numbers["datasets_in_mean"] == {"ClAM": 2, "KMeans": 3, "Spectral": 0}
+    whole = str(compare(rows_of({"ClAM": [0.5, 0.6], "KMeans": [0.4, 0.4]}), "ari", "K given"))
+    assert "| **mean** | 0.550 | 0.400 |" in whole
+    assert "(n)" not in whole
+
+
+def test_a_difference_that_does_not_cover_all_datasets_is_marked() -> None:
+    steps = (0.01 * np.arange(8)).tolist()
+    rows = rows_of({"ClAM+CRP": [0.5 + each for each in steps], "HDBSCAN": [None, *steps[1:]]})
+    text = make_report(rows).text(metrics=[])
+    line = next(each for each in text.splitlines() if each.startswith("| ClAM+CRP against"))
+    assert line.count("better, +0.500 on 7 (0.016, 0.016)") == 5
+
+
 def test_nothing_to_rank_is_said() -> None:
     alone = make_report(rows_of({"ClAM": BASE}))
     assert alone.claim().outcomes["all of them"] == "not tested"
@@ -246,7 +276,7 @@ def test_every_fit_that_did_not_end_well_is_accounted_for() -> None:
     assert (found.fits, found.ended_well) == (6, 4)
     means = next(work for work in found.works if work.method == "KMeans")
     assert means.ended == {"ok": 3, "timeout": 1}
-    assert (means.median_seconds, means.total_seconds, means.not_converged) == (3.0, 24.0, 1)
+    assert (means.median_seconds, means.not_converged) == (3.0, 1)
     assert means.selects_by == "inertia"
     bad = {(each.method, each.status): (each.fits, each.of) for each in found.failures}
     assert bad == {("KMeans", "timeout"): (1, 4), ("Spectral", "memory"): (1, 1)}
@@ -256,6 +286,38 @@ def test_every_fit_that_did_not_end_well_is_accounted_for() -> None:
     assert "| iris | 90 of 900 rows; ClAM: 30 |" in text
     spectral = next(work for work in found.works if work.method == "Spectral")
     assert spectral.median_seconds is None
+
+
+def test_time_is_that_of_all_fits_and_the_stopped_ones_are_told_apart() -> None:
+    rows = [
+        fit("iris", "KMeans", 0.5, seconds=1.0),
+        fit("iris", "KMeans", 0.5, seconds=32.1, seed=1),
+        fit("iris", "KMeans", 0.5, seconds=31.9, seed=2),
+        fit("iris", "KMeans", None, seconds=40.0, seed=3),
+        fit("iris", "KMeans", None, seconds=5.0, seed=4, status="memory"),
+        fit("iris", "KMeans", None, seconds=None, seed=5, status="crashed"),
+    ]
+    found = make_report(rows).account
+    (work,) = found.works
+    assert work.median_seconds == 31.9
+    assert (work.total_seconds, work.stopped_seconds, work.untimed) == (110.0, 45.0, 1)
+    assert (found.time_limit, found.nearly_stopped) == (40.0, 1)
+    text = str(found)
+    assert "| 31.90 | 110 | 45 |" in text
+    assert "took 110 s of CPU time, 45 s of it those that did not end well; not in it are 1" in text
+    assert "1 took more than 80% of the time limit of 40 s" in text
+    json.loads(make_report(rows).to_json())
+
+
+@pytest.mark.parametrize("seconds", [None, 2.0])
+def test_where_the_time_limit_cannot_be_told_nothing_is_said_of_it(seconds: float | None) -> None:
+    # One that hangs is stopped by the clock, and has used next to no CPU time.
+    rows = [fit("iris", "KMeans", 0.5, seconds=9.0), fit("zoo", "KMeans", None, seconds=seconds)]
+    found = make_report(rows).account
+    assert found.time_limit is None
+    assert "time limit" not in str(found)
+    well = str(make_report(rows[:1]).account)
+    assert "All fits took 9 s of CPU time." in well
 
 
 def test_how_a_method_of_ones_own_selects_is_read_off_its_fits() -> None:
@@ -292,6 +354,20 @@ def test_json_has_no_nan_and_only_what_was_asked_for() -> None:
     assert text.count("\n## K ") == 1
     assert "## K given: nmi, selected" in text
     assert str(report) == report.text()
+
+
+def test_the_text_is_a_page_with_one_title() -> None:
+    text = make_report(rows_of({"ClAM": BASE, "ClAM+ELBO": BASE})).text()
+    assert text.startswith("# Tables of the study\n\n30 of 30 fits ended well")
+    assert text.count("\n# ") == 0
+    assert text.endswith("|\n")
+
+
+def test_the_published_tables_are_what_the_command_prints() -> None:
+    page = shipped("docs/study/tables.md")
+    if page is None:
+        pytest.skip("the docs are not here")
+    assert page.read_text() == make_report(Store(page.parent).read()).text()
 
 
 def test_no_rows_and_wrong_words_are_refused() -> None:

@@ -66,19 +66,26 @@ def _title(kind: Kind) -> str:
 
 
 def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
+    selected = report.comparison(kind, metric, "selected").scores
     return MetricColumn(
         TITLES[metric],
         distribution(newest(rows), metric, kind),
-        _cells(report.comparison(kind, metric, "selected").scores),
+        _cells(selected),
         _cells(report.comparison(kind, metric, "oracle").scores),
         "shared" if metric in BOUNDED else "log",
+        {cell: int(selected.attempts[place]) for cell, place in _places(selected).items()},
     )
 
 
 def _cells(scores: Scores) -> dict[tuple[str, str], float]:
     """Scores by dataset and method, of what was run."""
+    return {cell: float(scores.values[place]) for cell, place in _places(scores).items()}
+
+
+def _places(scores: Scores) -> dict[tuple[str, str], tuple[int, int]]:
+    """Where in the table each dataset and method is, of what was run."""
     return {
-        (dataset, method): float(scores.values[row, column])
+        (dataset, method): (row, column)
         for row, dataset in enumerate(scores.datasets)
         for column, method in enumerate(scores.methods)
         if scores.attempts[row, column]
@@ -92,7 +99,8 @@ def _rankings(report: Report) -> dict[str, Ranking]:
         if comparison.friedman is None or comparison.critical_difference is None:
             continue
         test = comparison.friedman
-        note = f"ARI of the selected fit on {test.datasets} datasets; Friedman p = "
+        datasets = f"{test.datasets} dataset{'s' if test.datasets > 1 else ''}"
+        note = f"ARI of the selected fit on {datasets}; Friedman p = "
         note += f"{test.p_value:.2g}. Bars join methods that are not told apart."
         found[_title(kind)] = Ranking(
             comparison.ranks, comparison.critical_difference, comparison.groups, note, OURS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +40,8 @@ HALF_WIDTH = 0.42
 RESOLUTION = 120
 # A violin is no narrower than this share of its panel: a thousand equal fits are a line.
 SMOOTHEST = 0.012
+# Fewer fits have no shape to speak of, and are drawn as dots.
+FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class MetricColumn:
         The score of the fit that was selected, and of the best there is.
     scale : {"shared", "own", "log"}
         One axis for all panels of the column, or each its own, linear or logarithmic.
+    attempts : mapping of (dataset, method) to int
+        How many fits were tried. Where fewer have a score, both numbers are written below.
     """
 
     title: str
@@ -62,6 +66,12 @@ class MetricColumn:
     selected: Mapping[Cell, float]
     best: Mapping[Cell, float]
     scale: Scale = "shared"
+    attempts: Mapping[Cell, int] = field(default_factory=dict)
+
+    def missing(self, cell: Cell) -> int:
+        """How many of the fits that were tried have no score."""
+        fits = len(self.fits.get(cell, ()))
+        return self.attempts.get(cell, fits) - fits
 
 
 @styled
@@ -70,8 +80,10 @@ def grid_violins(
 ) -> Figure:
     """Draw the distribution of scores over all fits: a row a dataset, a column a metric.
 
-    A violin spans the fits of one method; its width is their density. A diamond marks the fit
-    that the method selects, a ring the best there is, and a cross a method without any score.
+    A violin spans the fits of one method; its width is their density. Fewer than five fits are
+    dots. A diamond marks the fit that the method selects, a ring the best there is, and a cross a
+    method without any score. Two numbers below say how many of how many fits have a score, where
+    some have none.
 
     Parameters
     ----------
@@ -100,7 +112,7 @@ def grid_violins(
         label = dataset.replace("_", "\n", 1).replace("_", " ")
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
-    _add_legend(figure, methods)
+    _add_legend(figure, columns, datasets, methods)
     return figure
 
 
@@ -148,14 +160,28 @@ def _values(column: MetricColumn, dataset: str, method: str) -> list[float]:
 
 def _draw_fits(axes: Axes, spot: int, column: MetricColumn, cell: Cell, colour: str) -> None:
     fits = to_array(column.fits.get(cell, ()))
+    if column.missing(cell):
+        axes.annotate(
+            f"{len(fits)}/{column.attempts[cell]}",
+            (spot, 0),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(0, -2),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            color=MUTED,
+            fontsize=7.5,
+        )
     if not len(fits):
         style: dict[str, Any] = {"color": MUTED, "ms": 5, "mew": 1.1, "zorder": 3}
         axes.plot([spot], [0.12], "x", transform=axes.get_xaxis_transform(), **style)
         return
-    heights, widths = _outline(fits, axes)
-    axes.fill_betweenx(
-        heights, spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths, color=colour, lw=0.6
-    )
+    if len(fits) < FEWEST:
+        axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
+    else:
+        heights, widths = _outline(fits, axes)
+        left, right = spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths
+        axes.fill_betweenx(heights, left, right, color=colour, lw=0.6)
     best, selected = column.best.get(cell, np.nan), column.selected.get(cell, np.nan)
     axes.plot([spot], [best], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
     axes.plot([spot], [selected], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
@@ -179,22 +205,36 @@ def _outline(
     return back(heights), density / density.max()
 
 
-def _add_legend(figure: Figure, methods: Sequence[str]) -> None:
+def _add_legend(
+    figure: Figure,
+    columns: Sequence[MetricColumn],
+    datasets: Sequence[str],
+    methods: Sequence[str],
+) -> None:
+    """Name the colours and marks; those of missing and of few fits only if there are any."""
+    cells = [(column, (name, each)) for column in columns for name in datasets for each in methods]
+    counts = {len(column.fits.get(cell, ())) for column, cell in cells}
     marks: list[Any] = [
         Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
     ]
-    for marker, face, edge, label in (
-        ("D", INK, PAPER, "selected, no labels seen"),
-        ("o", PAPER, INK, "best of all, by this score"),
-        ("x", MUTED, MUTED, "no score"),
-    ):
-        marks.append(
-            Line2D([], [], color="none", marker=marker, mfc=face, mec=edge, ms=6.5, label=label)
-        )
+    entries = [
+        ("D", INK, PAPER, 6.5, "selected, no labels seen"),
+        ("o", PAPER, INK, 6.5, "best of all fits, by this score"),
+        ("x", MUTED, MUTED, 6.5, "no score"),
+    ]
+    if any(0 < count < FEWEST for count in counts):
+        entries.append((".", MUTED, MUTED, 9.0, f"a fit, where fewer than {FEWEST}"))
+    if any(column.missing(cell) for column, cell in cells):
+        entries.append(("$n/m$", MUTED, MUTED, 17.0, "n of m fits have a score"))
+    for marker, face, edge, size, label in entries:
+        style: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
+        if marker.startswith("$"):
+            style["mew"] = 0
+        marks.append(Line2D([], [], color="none", label=label, **style))
     figure.legend(
         handles=marks,
         loc="outside upper center",
-        ncols=min(5, len(marks)),
+        ncols=min(4, len(marks)),
         frameon=False,
         fontsize=10,
         handlelength=1.2,
@@ -310,14 +350,18 @@ def _draw_ranking(axes: Axes, ranking: Ranking) -> None:
 
 
 def _draw_ruler(axes: Axes, ranking: Ranking) -> None:
-    """How wide the critical difference is, where the axis begins."""
+    """How wide the critical difference is, where the axis begins; in words if it is wider."""
     width, last = ranking.critical_difference, len(ranking.ranks)
-    end = min(1 + width, last + 0.28 * (last - 1))
+    words, end = f"critical difference {width:.2f}", 1 + width
+    if end > last:
+        words += ", more than the whole axis: no two methods could be told apart"
+        axes.text(1, RULER, words, va="center", color=CURVE, fontsize=9.5).set_in_layout(False)
+        return
     axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
     for place in (1, end):
         axes.plot([place, place], [RULER - 0.16, RULER + 0.16], color=CURVE, lw=1.6)
     axes.annotate(
-        f"critical difference {width:.2f}",
+        words,
         (end, RULER),
         xytext=(6, 0),
         textcoords="offset points",

@@ -14,6 +14,9 @@ from isthmus.study.tables import markdown
 
 __all__ = ["Account", "Failure", "Sample", "Work", "account"]
 
+# A fit that took more than this share of the time limit might not end on a slower machine.
+NEARLY = 0.8
+
 
 @dataclass(frozen=True)
 class Work:
@@ -33,6 +36,11 @@ class Work:
     median_seconds: float | None
     """CPU time of a fit that ended well."""
     total_seconds: float
+    """CPU time of all fits, however they ended."""
+    stopped_seconds: float
+    """Of these, the time of fits that did not end well."""
+    untimed: int
+    """Fits that did not end well, and left no time to count."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,10 @@ class Account:
     works: tuple[Work, ...]
     failures: tuple[Failure, ...]
     samples: tuple[Sample, ...]
+    time_limit: float | None = None
+    """CPU seconds after which fits were stopped, as those that were tell; None if they do not."""
+    nearly_stopped: int = 0
+    """Fits that ended well after more than 80 % of the time limit."""
 
     @property
     def fits(self) -> int:
@@ -92,12 +104,14 @@ class Account:
             "methods": [asdict(work) for work in self.works],
             "not_ok": [asdict(failure) for failure in self.failures],
             "samples": [asdict(sample) for sample in self.samples],
+            "time_limit": self.time_limit,
+            "nearly_stopped": self.nearly_stopped,
         }
 
     def __str__(self) -> str:
         heads = ["method", "question", "settings", "selected by", "fits", "ended well"]
-        heads += ["did not converge", "median CPU s", "total CPU s"]
-        parts = [markdown(heads, map(_work_cells, self.works)), ""]
+        heads += ["did not converge", "median CPU s", "total CPU s", "of it stopped"]
+        parts = [markdown(heads, map(_work_cells, self.works)), "", *self._times(), ""]
         if self.failures:
             heads = ["dataset", "method", "ended as", "fits", "the first said"]
             parts += ["Fits that did not end well:", ""]
@@ -106,6 +120,23 @@ class Account:
             parts += ["Every fit ended well.", ""]
         rows = [[sample.dataset, str(sample)] for sample in self.samples]
         return "\n".join([*parts, markdown(["dataset", "rows"], rows)])
+
+    def _times(self) -> Iterable[str]:
+        total = sum(work.total_seconds for work in self.works)
+        stopped = sum(work.stopped_seconds for work in self.works)
+        untimed = sum(work.untimed for work in self.works)
+        text = f"All fits took {total:,.0f} s of CPU time"
+        if self.failures:
+            text += f", {stopped:,.0f} s of it those that did not end well"
+        if untimed:
+            text += f"; not in it are {untimed} of those, whose time was not recorded"
+        yield f"{text}."
+        if self.time_limit is not None:
+            yield (
+                f"Of the fits that ended well, {self.nearly_stopped} took more than {NEARLY:.0%} "
+                f"of the time limit of {self.time_limit:.0f} s: on a slower machine they may be "
+                "stopped, and results differ."
+            )
 
 
 def account(rows: Sequence[Row], methods: Mapping[str, Method]) -> Account:
@@ -126,16 +157,35 @@ def account(rows: Sequence[Row], methods: Mapping[str, Method]) -> Account:
         by_cell[row["dataset"], row["method"]].append(row)
         by_dataset[row["dataset"]].append(row)
     samples = (_sample(name, fits) for name, fits in by_dataset.items())
+    limit, nearly = _near_the_limit(rows)
     return Account(
         tuple(_work(name, fits, methods.get(name)) for name, fits in by_method.items()),
         tuple(each for cell, fits in by_cell.items() for each in _failures(*cell, fits)),
         tuple(sample for sample in samples if sample is not None),
+        limit,
+        nearly,
     )
+
+
+def _near_the_limit(rows: Sequence[Row]) -> tuple[float | None, int]:
+    """The time limit, and how many fits came close to it and ended well.
+
+    The limit is the longest time of a fit that was stopped for it. Where one that ended well took
+    longer, those that were stopped had waited, not worked, and do not tell.
+    """
+    stopped = [row["seconds"] for row in rows if row["status"] == "timeout"]
+    limit = max((each for each in stopped if each is not None), default=None)
+    well = [row["seconds"] for row in rows if row["status"] == "ok"]
+    if limit is None or max(well, default=0.0) > limit:
+        return None, 0
+    return limit, sum(each > NEARLY * limit for each in well)
 
 
 def _work(name: str, fits: list[Row], method: Method | None) -> Work:
     well = [fit for fit in fits if fit["status"] == "ok"]
     seconds = [fit["seconds"] for fit in well]
+    badly = [fit["seconds"] for fit in fits if fit["status"] != "ok"]
+    stopped = [each for each in badly if each is not None]
     if method is not None:
         words = method.selects_by
     else:
@@ -150,7 +200,9 @@ def _work(name: str, fits: list[Row], method: Method | None) -> Work:
         ended=dict(Counter(fit["status"] for fit in fits)),
         not_converged=sum(fit["converged"] is False for fit in well),
         median_seconds=median(seconds) if seconds else None,
-        total_seconds=sum(seconds),
+        total_seconds=sum(seconds) + sum(stopped),
+        stopped_seconds=sum(stopped),
+        untimed=len(badly) - len(stopped),
     )
 
 
@@ -186,6 +238,7 @@ def _work_cells(work: Work) -> list[str]:
         str(work.not_converged),
         middle,
         f"{work.total_seconds:.0f}",
+        f"{work.stopped_seconds:.0f}",
     ]
 
 

@@ -75,13 +75,21 @@ class Comparison:
         return None
 
     def mean(self, method: str, other: str | None = None) -> float:
-        """The mean score over the ranked datasets; or, beside another, over those of the pair."""
+        """The mean score over the ranked datasets; or, beside another, over those of the pair.
+
+        Datasets on which a method has no score are not in its mean; see `covered`.
+        """
         names = [method] if other is None else [method, other]
         columns = self.scores.values[:, [self.scores.methods.index(name) for name in names]]
         if other is None:
             columns = columns[self.scores.comparable]
         kept = columns[np.isfinite(columns).all(1), 0]
         return float(kept.mean()) if len(kept) else math.nan
+
+    def covered(self, method: str) -> int:
+        """On how many of the ranked datasets the method has a score: those of its mean."""
+        column = self.scores.values[self.scores.comparable, self.scores.methods.index(method)]
+        return int(np.isfinite(column).sum())
 
     def as_dict(self) -> dict[str, Any]:
         """The same for machines."""
@@ -95,6 +103,8 @@ class Comparison:
             "scores": [[plain(value) for value in row] for row in scores.values],
             "fits": scores.attempts.tolist(),
             "not_ranked": list(self.left_out),
+            "means": {name: plain(self.mean(name)) for name in scores.methods},
+            "datasets_in_mean": {name: self.covered(name) for name in scores.methods},
             "mean_ranks": self.ranks,
             "friedman": None
             if self.friedman is None
@@ -108,19 +118,32 @@ class Comparison:
         lines = [str(self.scores)]
         if not self.ranks:
             words = (
-                "Nothing to rank: there is no dataset on which all methods were run, or only one."
+                "Nothing to rank: there is no dataset on which all methods were run, or only one "
+                "method."
             )
             return "\n".join([*lines, "", words])
         names = self.scores.methods
-        means = (f"{self.mean(name):.3f}" for name in names)
         ranks = (f"{self.ranks[name]:.2f}" for name in names)
         if self.scores.metric in BOUNDED:
-            lines.append(f"| **mean** | {' | '.join(means)} |")
+            lines.append(f"| **mean** | {' | '.join(map(self._mean_cell, names))} |")
         lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
         return "\n".join([*lines, "", *self._remarks()])
 
+    def _mean_cell(self, method: str) -> str:
+        """The mean, marked if it is not over all ranked datasets."""
+        covered, mean = self.covered(method), self.mean(method)
+        if not covered:
+            return "none"
+        return f"{mean:.3f}" if covered == len(self.ranked) else f"{mean:.3f} ({covered})"
+
     def _remarks(self) -> Iterable[str]:
         assert self.friedman is not None
+        short = [name for name in self.scores.methods if self.covered(name) < len(self.ranked)]
+        if short and self.scores.metric in BOUNDED:
+            yield (
+                f"(n): this mean is over n of the {len(self.ranked)} datasets only, those on which "
+                "the method has a score, so it does not compare with the others."
+            )
         surely = "differ" if self.friedman.p_value < LEVEL else "are not shown to differ"
         yield f"{self.friedman}: the methods {surely}."
         together = "; ".join(", ".join(each) for each in self.groups) or "none"

@@ -35,6 +35,8 @@ MARGIN = 0.02
 
 # Scores that agree to so many digits are the same: labels in another order change the last ones.
 DIGITS = 10
+# With more datasets than this, Wilcoxon's test takes the normal approximation.
+EXACT = 50
 
 
 def mean_ranks(scores: Any) -> NDArray[np.float64]:
@@ -180,13 +182,15 @@ class Pair:
         "Better" or "worse" is significant after the correction. "Competitive" means that there is
         no significant difference, and that the means are within the margin. All else is
         undecided: means further apart than the test can tell, and datasets so few that no test
-        could. The more pairs are looked at, the less is significant; see `raw_p_value`.
+        could, whatever p is said to be. The more pairs are looked at, the less is significant;
+        see `raw_p_value`.
         """
+        if self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL:
+            return "undecided"
         if self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
-        blind = self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL
         apart = self.margin is None or not abs(self.difference) <= self.margin
-        return "undecided" if blind or apart else "competitive"
+        return "undecided" if apart else "competitive"
 
     def __str__(self) -> str:
         raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
@@ -199,6 +203,10 @@ class Pair:
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
     """Wilcoxon's signed-rank test of every pair of methods, with Holm's correction.
 
+    The test is exact for up to 50 datasets, with ties too: all signs of the differences are
+    equally likely. Equal differences share their ranks. Those of zero are ranked with the others,
+    and then left out (Pratt's way).
+
     Parameters
     ----------
     scores : array-like (datasets, methods)
@@ -207,6 +215,12 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
     margin : float or None
         How far apart the means of competitive methods may be; None where the scores have no scale
         on which that means anything.
+
+    Examples
+    --------
+    >>> pair = pairwise([[0.7, 0.5]] * 4, ["a", "b"])[0]
+    >>> pair.p_value, pair.verdict
+    (0.125, 'undecided')
     """
     table = _table(scores)
     if table.shape[1] != len(methods):
@@ -239,14 +253,28 @@ def _gaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np
 
 
 def _wilcoxon(gaps: NDArray[np.float64]) -> float:
-    from scipy.stats import wilcoxon
+    """The two-sided p-value; zeros have their ranks, and no sign."""
+    from scipy.stats import rankdata, wilcoxon
 
     if not gaps.any():  # no dataset, or no difference on any
         return 1.0
-    # Exact where it can be: with ties or zeros it cannot, and the normal approximation is used.
-    distinct = len(np.unique(np.abs(gaps))) == len(gaps) and bool((gaps != 0).all())
-    method = "exact" if distinct and len(gaps) <= 50 else "approx"
-    return float(wilcoxon(gaps, zero_method="pratt", method=method).pvalue)
+    if len(gaps) > EXACT:
+        return float(wilcoxon(gaps, zero_method="pratt", method="approx").pvalue)
+    # Ranks that are shared end in a half: twice a rank is a whole number.
+    doubled = np.rint(2 * rankdata(np.abs(gaps))).astype(int)
+    above = int(doubled[gaps > 0].sum())
+    chances = _signed_rank_chances(doubled[gaps != 0])
+    return min(1.0, 2 * float(min(chances[: above + 1].sum(), chances[above:].sum())))
+
+
+def _signed_rank_chances(ranks: NDArray[np.int_]) -> NDArray[np.float64]:
+    """The chance of each sum from zero on, if each rank is in it or not by the toss of a coin."""
+    chances = np.zeros(int(ranks.sum()) + 1)
+    chances[0] = 1.0
+    for rank in ranks:
+        chances /= 2
+        chances[rank:] += chances[:-rank].copy()
+    return chances
 
 
 def _table(scores: Any) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ View = Literal["grid", "selected", "oracle"]
 VIEWS: dict[View, str] = {
     "selected": "selected by the method's own objective, no labels seen",
     "grid": "median over the whole grid",
-    "oracle": "best of the grid by the score itself, labels and all: an upper bound, not a result",
+    "oracle": "best of all settings and seeds by this score: an upper bound, not a result",
 }
 
 
@@ -125,9 +125,9 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
         The two questions are never mixed.
     view : {"grid", "selected", "oracle"}
         The median over all fits. Or, for each seed, the fit with the lowest objective of the
-        method's own, or that of its first settings if it has none; no label is looked at. Or, for
-        each seed, the best fit, which nobody without labels could have chosen. The latter two
-        are averaged over seeds.
+        method's own, or that of its first settings if it has none, averaged over seeds; no label
+        is looked at. Or the best of all fits by the metric itself, which nobody without labels
+        could have chosen: neither of the others is above it.
     """
     if metric not in METRICS:
         raise InvalidInputError(f"There is no metric {metric!r}; there are {', '.join(METRICS)}.")
@@ -154,21 +154,17 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
 
 
 def _score(fits: list[Row], metric: str, view: View) -> float:
-    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
     ended = [fit for fit in fits if fit["status"] == "ok"]
     if view == "grid":
-        return _mean(np.median, [fit[metric] for fit in ended])
+        return _reduced(np.median, [fit[metric] for fit in ended])
+    if view == "oracle":
+        best = np.min if metric in LOWER_IS_BETTER else np.max
+        return _reduced(best, [fit[metric] for fit in ended])
     seeds: dict[int, list[Row]] = defaultdict(list)
     for fit in ended:
         seeds[fit["seed"]].append(fit)
-    if view == "selected":
-        chosen = [_selected(each) for each in seeds.values()]
-        return _mean(np.mean, [fit[metric] for fit in chosen])
-    best = []
-    for each in seeds.values():
-        scored = [sign * fit[metric] for fit in each if fit[metric] is not None]
-        best += [sign * max(scored)] if scored else []
-    return _mean(np.mean, best)
+    chosen = [_selected(each) for each in seeds.values()]
+    return _reduced(np.mean, [fit[metric] for fit in chosen])
 
 
 def _selected(fits: list[Row]) -> Row:
@@ -179,6 +175,6 @@ def _selected(fits: list[Row]) -> Row:
     return min(fits, key=lambda fit: fit["entry"])
 
 
-def _mean(kind: Any, values: list[float | None]) -> float:
+def _reduced(how: Any, values: list[float | None]) -> float:
     kept = [value for value in values if value is not None]
-    return float(kind(kept)) if kept else float("nan")
+    return float(how(kept)) if kept else float("nan")

@@ -19,6 +19,7 @@ from isthmus.study.tables import VIEWS, View, markdown, newest
 __all__ = ["Claim", "Report", "make_report"]
 
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
+TITLE = "# Tables of the study"
 CLAIM = "ClAM+ELBO is competitive with ClAM across benchmarks"
 CLAIMED: tuple[str, str] = ("ClAM+ELBO", "ClAM")
 GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
@@ -163,10 +164,11 @@ class Report:
         kinds: Iterable[Kind] = KINDS,
         views: Iterable[View] = tuple(VIEWS),
     ) -> str:
-        """The report as Markdown, with the tables of these metrics, questions and views."""
+        """The report as a page of Markdown, with tables of these metrics, questions and views."""
         done = f"{self.account.ended_well:,} of {self.account.fits:,} fits ended well"
         datasets = len({name for each in self.comparisons for name in each.scores.datasets})
-        parts = [f"{done}: {len(self.account.works)} methods, {datasets} datasets.", DEFINITION]
+        sizes = f"{len(self.account.works)} methods, {datasets} datasets"
+        parts = [TITLE, f"{done}: {sizes}.", DEFINITION]
         parts += [f"## The paper's claim: {CLAIM}", *map(str, map(self.claim, VIEWS))]
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
@@ -192,11 +194,16 @@ class Report:
         if not found:
             return "They were not run beside another method of their kind."
         metrics = [name for name in METRICS if name in BOUNDED]
+        tables = {name: self.comparison("K unknown", name).scores for name in metrics}
+        most = {name: len(table.datasets) for name, table in tables.items()}
         rows = [
-            [f"{first} against {second}", *(_cell(pairs[name]) for name in metrics)]
+            [f"{first} against {second}", *(_cell(pairs[name], most[name]) for name in metrics)]
             for (first, second), pairs in found.items()
         ]
-        note = f"{VIEWS['selected'].capitalize()}. In brackets p, and p after Holm's correction."
+        note = (
+            f"{VIEWS['selected'].capitalize()}. In brackets p, and p after Holm's correction; "
+            '"on n" where only n of the datasets have scores of both.'
+        )
         return f"{note}\n\n{markdown(['', *metrics], rows)}"
 
 
@@ -236,10 +243,12 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     )
 
 
-def _cell(pair: Pair) -> str:
+def _cell(pair: Pair, datasets: int) -> str:
     if not pair.datasets:
         return "no dataset"
-    return f"{pair.verdict}, {pair.difference:+.3f} ({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
+    covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
+    p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
+    return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
 
 
 def _by_metric(pairs: Mapping[str, Pair]) -> dict[str, Any]:
