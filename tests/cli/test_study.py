@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from sklearn import datasets as scikit_learn
 
 from isthmus import study
 from isthmus.cli.study import _clock, _cores, run
-from isthmus.errors import InvalidInputError
+from isthmus.errors import DatasetNotFoundError, InvalidInputError
 from isthmus.study import QUICK, Progress, Run, Settings, Store
 from isthmus.study.metrics import METRICS
+from isthmus.study.runner import PROGRESS
 
 METHODS = {
     "ClAM": "K given",
@@ -71,6 +74,11 @@ def stored(rows: list[dict[str, Any]], directory: Path) -> Path:
     return directory
 
 
+def offline(**_: object) -> None:
+    """What OpenML's fetcher does without a network."""
+    raise OSError("Name or service not known")
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Settings, dict[str, Any]]]:
     """What `isthmus.study.run` was asked for, without doing it."""
@@ -103,7 +111,8 @@ def test_a_run_is_done_once_and_told_in_one_line(
     capfd.readouterr()
     assert run(["status", str(out), "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
-    assert told == {"directory": str(out), "fits": 3, "missing": 0, "ended": {"ok": 3}}
+    expected = {"directory": str(out), "fits": 3, "missing": 0, "ended": {"ok": 3}}
+    assert told == {**expected, "seconds_left": None}
 
 
 def test_options_reach_the_runner(asked: list[Any], tmp_path: Path) -> None:
@@ -132,9 +141,6 @@ def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def offline(**_: object) -> None:
-        raise OSError("Name or service not known")
-
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
@@ -145,6 +151,21 @@ def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
     err = capsys.readouterr().err
     assert err.startswith("isthmus: without zoo and ecoli: ")
     assert err.count("\n") == 1
+
+
+def test_earlier_results_that_no_longer_count_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Run(tmp_path, 3, 1, 2, {"ok": 3}, set_aside=8)
+    monkeypatch.setattr(study, "run", lambda *_, **__: done)
+    assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.startswith(f"isthmus: 8 earlier results in {tmp_path} no longer")
+
+
+def test_seeds_are_counted_from_the_first(asked: list[Any], tmp_path: Path) -> None:
+    for words, seeds in (("--seed 3", (3, 4, 5)), ("--seed 7 --seeds 2", (7, 8))):
+        assert run(["run", "--datasets", "iris", "-o", str(tmp_path), *words.split()]) == 0
+        assert asked[-1][1].seeds == seeds
 
 
 def test_quick_does_not_change_what_was_named(asked: list[Any], tmp_path: Path) -> None:
@@ -216,6 +237,30 @@ def test_status_says_what_is_missing(finished: Path, capsys: pytest.CaptureFixtu
     assert second.startswith("1 are missing")
 
 
+def test_status_tells_how_long_a_run_that_is_at_it_will_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = stored(fits("a"), tmp_path)
+    note = {"process": os.getpid(), "ends": time.time() + 754}
+    (directory / PROGRESS).write_text(json.dumps(note))
+    assert run(["status", str(directory)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("a run is at it, with about 12:3")
+
+
+def test_what_does_not_count_is_in_neither_table_nor_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = fits("ab")
+    directory = stored(rows, tmp_path)
+    plan = {"a": {name: {f"a-{name}-{entry}": entry for entry in (0, 1)} for name in METHODS}}
+    (directory / "plan.json").write_text(json.dumps(plan))
+    assert run(["table", str(directory), "--json"]) == 0
+    streams = capsys.readouterr()
+    assert streams.err == ""
+    assert [each["dataset"] for each in json.loads(streams.out)["account"]["samples"]] == ["a"]
+    assert len(Store(directory).read(everything=True)) == len(rows)
+
+
 def test_the_table_has_scores_verdict_and_what_did_not_end_well(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,11 +318,18 @@ def test_the_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("run --datasets irys", "no dataset 'irys'"),
         ("run --methods kmeans", "no method 'kmeans'"),
+        ("run --datasets irys -o q1", "no dataset 'irys'"),
+        ("run --datasets zoo --methods KMeans --data nowhere -o a/b", "zoo.npz is not in"),
+        ("run --datasets iris --scheduler foo -o q1", "looks like tcp://"),
+        ("run --datasets iris --scheduler tcp://a:b -o q1", "looks like tcp://"),
         ("run --jobs 0", "--jobs"),
+        ("run --dataset iris", "--dataset"),
+        ("run --mem 3", "--mem"),
         ("run --time-limit -1", "--time-limit"),
         ("table nowhere", "no study in nowhere"),
         ("status nowhere", "no study in nowhere"),
         ("plot nowhere", "no study in nowhere"),
+        ("plot nowhere -o p", "no study in nowhere"),
         ("table STUDY --metric f1", "--metric: there is no 'f1'"),
         ("table STUDY --question maybe", "--question: there is no 'maybe'"),
         ("table STUDY --view best", "--view: there is no 'best'"),
@@ -290,10 +342,10 @@ def test_what_cannot_be_done_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = [str(finished) if word == "STUDY" else word for word in command.split()]
-    with pytest.raises(InvalidInputError, match=words):
+    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
+    with pytest.raises((InvalidInputError, DatasetNotFoundError), match=words):
         run(arguments)
-    left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert left == []
+    assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize("command", ["", "run", "status", "table", "plot"])

@@ -1,6 +1,7 @@
 """Datasets: found, verified, downloaded when missing, and never used when they are wrong."""
 
 import hashlib
+import io
 import os
 import shutil
 from pathlib import Path
@@ -251,12 +252,55 @@ def test_all_genes_of_the_paper_are_welcome_too(
     labels = np.repeat(np.arange(14), entry("microarray_gcm").class_counts)
     bunch = SimpleNamespace(data=np.ones((190, 16063)), target=labels, feature_names=[])
     fake_openml(bunch, monkeypatch)
-    assert load("microarray_gcm").X.shape == (190, 16063)
+    for found in (load("microarray_gcm"), load("microarray_gcm")):  # fetched, then stored
+        assert found.X.shape == (190, 16063)
+        assert "1363" not in str(found)
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are() -> None:
     with pytest.raises(InvalidInputError, match="no dataset 'irys'.* iris, "):
         load("irys")
+    with pytest.raises(InvalidInputError, match=r"no dataset \['iris'\]"):
+        load(["iris"])  # type: ignore[arg-type]
+
+
+def stored_as_zoo(content: bytes, directory: Path) -> None:
+    """A file with a checksum beside it that agrees."""
+    (directory / "zoo.npz").write_bytes(content)
+    (directory / "zoo.npz.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  zoo.npz\n")
+
+
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+ZOO = {"y": np.repeat(np.arange(7), entry("zoo").class_counts), "class_names": list("abcdefg")}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npz(X=np.zeros((150, 4)), **ZOO), r"X has shape \(150, 4\), not \(101, 16\)"),
+        (npz(X=np.zeros((101, 16))), "it has no class_names and no y"),
+        (npz(X=np.full((101, 16), np.nan), **ZOO), "missing or infinite"),
+        (npz(X=np.full((101, 16), "word"), **ZOO), "missing or infinite"),
+        (npz(X=np.zeros((101, 16)), **ZOO)[:-100], "cannot be read"),
+        (b"", "cannot be read"),
+        (b"words", "cannot be read"),
+    ],
+)
+def test_a_file_whose_own_checksum_agrees_is_looked_at_all_the_same(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    stored_as_zoo(npz(X=np.ones((101, 16)), **ZOO), tmp_path)
+    assert load("zoo", tmp_path).X.shape == (101, 16)
+    stored_as_zoo(content, tmp_path)
+    with pytest.raises(DatasetChangedError, match=message) as caught:
+        load("zoo", tmp_path)
+    assert "zoo.npz" in str(caught.value)
+    assert "Remove it, and load again" in str(caught.value)
 
 
 def test_the_description_says_where_the_paper_differs() -> None:

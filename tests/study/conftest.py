@@ -1,11 +1,13 @@
 """Small studies, and methods that misbehave."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from isthmus.study import Limits, Method, Settings, combinations
+from isthmus.datasets.manifest import entry
+from isthmus.study import Limits, Method, Settings, combinations, runner
+from isthmus.study.isolation import Request
 
 
 def misbehaving(name: str) -> Method:
@@ -24,6 +26,7 @@ def misbehaving(name: str) -> Method:
         def fit_predict(self, X: Any) -> Any:
             import os
             import signal
+            import sys
             import time
 
             import numpy as np
@@ -32,6 +35,8 @@ def misbehaving(name: str) -> Method:
                 raise ValueError("no luck")
             if name == "crashes":
                 os.kill(os.getpid(), signal.SIGSEGV)
+            if name == "exits":
+                sys.exit("licence missing")
             if name == "sleeps":
                 time.sleep(60)
             if name == "spins":
@@ -48,6 +53,18 @@ def misbehaving(name: str) -> Method:
 @pytest.fixture
 def bad_methods() -> Callable[[str], Method]:
     return misbehaving
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits that end well at once and in this process; they know how many rows they were given."""
+
+    def done(requests: list[Request], jobs: int) -> Iterator[dict[str, Any]]:
+        for request in requests:
+            rows = min(request.task.rows, entry(request.task.dataset).n_samples)
+            yield {"id": request.task.id, "status": "ok", "n_rows": rows}
+
+    monkeypatch.setattr(runner, "on_loky", done)
 
 
 @pytest.fixture

@@ -62,6 +62,12 @@ def test_dp_means_never_rises_and_states_its_objective(penalty: float) -> None:
         assert len(model.cluster_centers_) == 1
 
 
+@pytest.mark.parametrize("settings", [{"max_iter": 0}, {"penalty": 0.0}])
+def test_dp_means_refuses_what_it_cannot_do(settings: dict[str, float]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        DPMeans(**settings).fit(X)  # type: ignore[arg-type]
+
+
 def test_scores_are_those_of_scikit_learn_and_none_where_they_have_no_meaning() -> None:
     labels = DPMeans(1.0, random_state=0).fit_predict(X)
     found = judge(X, Y, labels)

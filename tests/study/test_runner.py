@@ -7,16 +7,35 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 
-from isthmus.errors import InvalidInputError, RunInProgressError
-from isthmus.study import Limits, Method, Progress, Settings, Store, combinations, run, status
+from isthmus.errors import (
+    DatasetNotFoundError,
+    InvalidInputError,
+    IsthmusError,
+    RunInProgressError,
+)
+from isthmus.files import shipped
+from isthmus.study import (
+    Limits,
+    Method,
+    Progress,
+    Settings,
+    Store,
+    combinations,
+    run,
+    runner,
+    status,
+)
+from isthmus.study.isolation import read_message, write_message
 
 CHANGING = ["seconds", "peak_megabytes", "finished"]
 
@@ -31,17 +50,18 @@ def steady(directory: Path) -> pd.DataFrame:
 def test_fits_that_raise_crash_hang_or_eat_memory_are_recorded_and_stop_nothing(
     tmp_path: Path, bad_methods: Callable[[str], Method]
 ) -> None:
-    names = ["raises", "crashes", "sleeps", "spins", "eats", "prints"]
+    names = ["raises", "exits", "crashes", "sleeps", "spins", "eats", "prints"]
     settings = Settings(
         datasets=("iris",),
         methods=[bad_methods(name) for name in names],
         seeds=(0,),
-        limits=Limits(seconds=1, megabytes=500),
+        limits=Limits(seconds=1, megabytes=500, clock_seconds=4),
     )
     done = run(tmp_path, settings)
     found = {row["method"]: row for row in Store(tmp_path).read()}
     assert {name: found[name]["status"] for name in names} == {
         "raises": "failed",
+        "exits": "failed",
         "crashes": "crashed",
         "sleeps": "timeout",
         "spins": "timeout",
@@ -50,8 +70,15 @@ def test_fits_that_raise_crash_hang_or_eat_memory_are_recorded_and_stop_nothing(
     }
     assert "no luck" in found["raises"]["message"]
     assert "SIGSEGV" in found["crashes"]["message"]
+    assert found["exits"]["message"] == "SystemExit: licence missing"
+    assert found["spins"]["message"] == "Not done after 1 s of CPU time."
+    assert found["sleeps"]["message"].startswith("Not done after 4 s by the clock, with 0.")
     assert found["prints"]["n_clusters"] == 3
-    assert done.statuses == {"failed": 1, "crashed": 1, "timeout": 2, "memory": 1, "ok": 1}
+    assert all(found[name]["seconds"] is not None for name in names)
+    assert found["spins"]["seconds"] == pytest.approx(1, abs=0.5)
+    assert found["sleeps"]["seconds"] < 0.9
+    assert all(0 <= found[name]["peak_megabytes"] < 500 for name in names)
+    assert done.statuses == {"failed": 2, "crashed": 1, "timeout": 2, "memory": 1, "ok": 1}
 
 
 def test_results_are_the_same_with_one_job_and_with_two_and_nothing_is_done_twice(
@@ -123,6 +150,142 @@ def test_what_ended_badly_is_done_again_only_if_asked(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "out").read()) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is told as on Linux")
+def test_the_most_memory_of_a_fit_that_is_stopped_is_known(tmp_path: Path) -> None:
+    def greedy(**_: Any) -> Any:
+        kept = bytearray(200 * 2**20)
+        while kept:
+            pass
+
+    settings = Settings(("iris",), (Method("greedy", greedy),), seeds=(0,), limits=Limits(1, 2048))
+    run(tmp_path, settings)
+    (row,) = Store(tmp_path).read()
+    assert row["status"] == "timeout"
+    assert row["peak_megabytes"] == pytest.approx(200, rel=0.2)
+
+
+def test_a_message_larger_than_a_pipe_holds_arrives_whole() -> None:
+    readable, writable = os.pipe()
+    sent = b"x" * 10**6
+    with (
+        os.fdopen(readable, "rb", buffering=0) as out,
+        os.fdopen(writable, "wb") as into,
+        ThreadPoolExecutor() as pool,
+    ):
+        writing = pool.submit(write_message, into, sent)
+        assert read_message(out) == sent
+        writing.result()
+        into.write(b"half")
+        into.close()
+        with pytest.raises(EOFError):
+            read_message(out)
+
+
+def test_by_the_clock_a_fit_has_ample_time_for_a_busy_machine() -> None:
+    assert Limits().seconds == 60
+    assert Limits().wall_seconds == 630
+    assert Limits(5, clock_seconds=7).wall_seconds == 7
+
+
+def test_data_that_go_missing_stop_the_run_and_are_no_failure_of_the_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on another machine: the process that fits does not find what this one has.
+    monkeypatch.setattr(runner, "load", lambda *_: None)
+    settings = Settings(("zoo",), ("KMeans",), seeds=(0,), entries=1)
+    with pytest.raises(DatasetNotFoundError, match="KMeans on zoo could not be started on "):
+        run(tmp_path, settings, data_home=tmp_path / "nowhere")
+    assert Store(tmp_path).read(everything=True) == []
+    assert status(tmp_path).missing == 1
+
+
+def test_a_method_that_cannot_be_unpickled_there_stops_the_run(tmp_path: Path) -> None:
+    class Elsewhere:
+        def __call__(self, **_: Any) -> None: ...
+
+        def __reduce__(self) -> Any:
+            return (__import__, ("no_such_module",))
+
+    settings = Settings(("iris",), (Method("mine", Elsewhere()),), seeds=(0,))
+    with pytest.raises(IsthmusError, match="mine on iris could not be started.*no_such_module"):
+        run(tmp_path, settings)
+    assert Store(tmp_path).read(everything=True) == []
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_task_whose_server_is_killed_is_done_once_more(tmp_path: Path, deaths: int) -> None:
+    log = tmp_path / "log"
+
+    def deadly(**settings: Any) -> Any:
+        from sklearn.cluster import KMeans
+
+        with log.open("a") as file:
+            file.write("tried\n")
+        if len(log.read_text().splitlines()) <= deaths:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        return KMeans(**settings)
+
+    settings = Settings(("iris",), (Method("deadly", deadly),), seeds=(0,))
+    done = run(tmp_path / "out", settings)
+    assert done.statuses == {"ok" if deaths == 1 else "crashed": 1}
+    assert len(log.read_text().splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_nothing_is_left_of_a_run_with_two_jobs_that_was_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        import time
+        from isthmus.study import Method, Settings, combinations, run
+
+        def slow(**settings):
+            time.sleep(100)
+
+        method = Method("slow", slow, combinations(x=[1, 2]), seeded=False)
+        run({str(tmp_path / "out")!r}, Settings(("iris",), (method,)), jobs=2)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    try:
+        # Two servers, and a fit of each, which is forked and so looks the same.
+        wait_for(lambda: sum(map(is_server, descendants(process.pid))) == 4)
+        born = descendants(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not any(alive(each) for each in born))
+
+
+def descendants(process: int) -> list[int]:
+    """The children of a process, theirs, and so on."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def is_server(process: int) -> bool:
+    return "isthmus.study.server" in Path(f"/proc/{process}/cmdline").read_text()
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(question: Callable[[], Any]) -> Any:
+    for _ in range(600):
+        answer = question()
+        if answer:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that within a minute")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_server_of_fits_ends_when_the_process_that_asked_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(
@@ -138,15 +301,7 @@ def test_the_server_of_fits_ends_when_the_process_that_asked_is_killed(tmp_path:
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    for _ in range(300):
-        try:
-            state = Path(f"/proc/{server}/stat").read_text().split()[2]
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        if state == "Z":
-            return
-        time.sleep(0.1)
-    raise AssertionError("the server is still there")
+    wait_for(lambda: not alive(server))
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, small: Settings) -> None:
@@ -171,7 +326,27 @@ def test_what_cannot_be_run_is_said_before_any_work(
 ) -> None:
     arguments = {"settings": Settings(("iris",), ("KMeans",)), **changes}
     with pytest.raises(InvalidInputError, match=message):
-        run(tmp_path, **arguments)
+        run(tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_time_left_of_the_whole_study_is_right_within_a_factor_of_two() -> None:
+    """By the times of the published results, as if two jobs had done them in order."""
+    published = shipped("docs/study")
+    if published is None:
+        pytest.skip("the published results are not here")
+    took = {
+        row["id"]: (row["seconds"] or {"timeout": 60, "memory": 8}.get(row["status"], 0)) + 0.3
+        for row in Store(published).read()
+    }
+    tasks = [task for task in Settings().tasks() if task.id in took]
+    assert len(tasks) == len(took)
+    costs = np.cumsum([runner._cost(task) for task in tasks])
+    clock = np.cumsum([took[task.id] for task in tasks]) / 2
+    for cost, seconds in zip(costs[:-1], clock[:-1], strict=True):
+        if 0.05 <= seconds / clock[-1] <= 0.95:
+            left = Progress(0, 0, seconds, {}, cost / costs[-1]).seconds_left
+            assert 0.5 < left / (clock[-1] - seconds) < 2
 
 
 def test_no_study_no_status(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,13 +53,17 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    settings.tasks()  # says what is wrong before any work is done
+    with _directory(arguments.output) as out:
+        if arguments.quick and arguments.datasets is None:
+            settings = _obtainable(settings, arguments.data)
+        return _work(out, settings, arguments)
+
+
+def _work(out: Path, settings: Settings, arguments: argparse.Namespace) -> int:
     from isthmus import study
 
-    settings = _settings(arguments)
-    out = writable_directory(arguments.output)
-    settings.tasks()  # says what is wrong before any work is done
-    if arguments.quick and arguments.datasets is None:
-        settings = _obtainable(settings, arguments.data)
     try:
         with _progress(len(settings.tasks()), arguments.quiet) as report:
             done = study.run(
@@ -76,17 +80,35 @@ def _run(arguments: argparse.Namespace) -> int:
         warn(f"interrupted; the same command goes on with what is missing in {out}")
         return 130
     print(done)
+    if done.set_aside:
+        warn(
+            f"{done.set_aside} earlier results in {out} no longer count: for each dataset and "
+            "method, those that the newest run asked for do"
+        )
     return 0
+
+
+@contextmanager
+def _directory(out: Path) -> Iterator[Path]:
+    """The directory, made if need be; if nothing is put there, it is gone again afterwards."""
+    made = [each for each in (out, *out.parents) if not each.exists()]
+    try:
+        yield writable_directory(out)
+    finally:
+        for each in made:
+            with suppress(OSError):  # it is in use
+                each.rmdir()
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     from isthmus.study import QUICK, Limits, Settings
 
     start = QUICK if arguments.quick else Settings()
+    count = arguments.seeds or len(start.seeds)
     said: dict[str, Any] = {
         "datasets": arguments.datasets,
         "methods": arguments.methods,
-        "seeds": None if arguments.seeds is None else tuple(range(arguments.seeds)),
+        "seeds": tuple(range(arguments.seed, arguments.seed + count)),
         "rows": arguments.rows,
         "entries": arguments.entries,
         "limits": Limits(
@@ -168,10 +190,13 @@ def _status(arguments: argparse.Namespace) -> int:
     found = status(arguments.directory)
     if arguments.json:
         fields = {"directory": str(found.directory), "fits": found.total, "missing": found.missing}
-        print(json.dumps({**fields, "ended": found.statuses}))
+        left = found.seconds_left
+        print(json.dumps({**fields, "ended": found.statuses, "seconds_left": left}))
         return 0
     print(found)
-    if found.missing:
+    if found.seconds_left is not None:
+        print(f"a run is at it, with about {_clock(found.seconds_left)} left")
+    elif found.missing:
         print(f"{found.missing} are missing; the command that began them goes on with them")
     return 0
 
@@ -196,8 +221,9 @@ def _plot(arguments: argparse.Namespace) -> int:
     from isthmus.cli.study_figures import figures
     from isthmus.figures.files import save
 
+    rows = _rows(arguments.directory)
     out = writable_directory(arguments.output or arguments.directory)
-    for name, figure in figures(_rows(arguments.directory)).items():
+    for name, figure in figures(rows).items():
         print(save(figure, out / f"{name}.png"), flush=True)
     return 0
 
@@ -229,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
         "The clustering study: methods on datasets, resumable, with a verdict.",
         "\n".join(EXAMPLES.values()),
         files=FILES,
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="run|status|table|plot", required=True)
 
@@ -241,6 +268,7 @@ def _parser() -> argparse.ArgumentParser:
             description=description[0].upper() + description[1:] + ".",
             epilog=epilog(EXAMPLES[name], FILES),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         one.set_defaults(action=action)
         if name != "run":
@@ -277,6 +305,13 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     add("--methods", type=names, metavar="NAME,...", help="default: all 12")
     add("--seeds", type=whole_number(1), metavar="N", help="so many; default: 3, --quick 1")
     add(
+        "--seed",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="the first of them; N+1, ... follow; default: 0",
+    )
+    add(
         "--rows",
         type=whole_number(0),
         metavar="N",
@@ -290,9 +325,17 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     )
     add("--jobs", type=whole_number(1), metavar="N", help="fits at a time; default: one a core")
     add("--scheduler", metavar="tcp://HOST:PORT", help="run on this Dask cluster instead")
-    add("--time-limit", type=positive_number, metavar="S", help="CPU seconds a fit may take")
     add(
-        "--memory-limit", type=positive_number, metavar="MB", help="a fit may take, beyond the data"
+        "--time-limit",
+        type=positive_number,
+        metavar="S",
+        help="CPU seconds a fit may take; default: 60, --quick 30",
+    )
+    add(
+        "--memory-limit",
+        type=positive_number,
+        metavar="MB",
+        help="a fit may take, beyond the data; default: 4096, --quick 2048",
     )
     add("--retry", action="store_true", help="do again what did not end well")
     add("--data", type=path, metavar="DIR", help="where the datasets are")

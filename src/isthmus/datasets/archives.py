@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +53,22 @@ def read(entry: Entry, path: Path) -> Arrays:
     if found not in (entry.sha256, _noted_checksum(path)):
         raise DatasetChangedError(
             f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
-            f"{entry.sha256[:12]}…. It was cut short or altered. Remove it, and load again to "
-            f"have it downloaded from {entry.home}."
+            f"{entry.sha256[:12]}…. It was cut short or altered. {_advice(entry)}"
         )
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (BadZipFile, EOFError, OSError, ValueError, AttributeError) as error:
+        raise DatasetChangedError(
+            f"{path} cannot be read, though its checksum is the one beside it: {error}. "
+            f"{_advice(entry)}"
+        ) from None
+    check_arrays(entry, arrays, str(path), _advice(entry))
+    return arrays
+
+
+def _advice(entry: Entry) -> str:
+    return f"Remove it, and load again to have it downloaded from {entry.home}."
 
 
 def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
@@ -84,24 +96,33 @@ def _noted_checksum(path: Path) -> str | None:
         return None
 
 
-def check_arrays(entry: Entry, arrays: Arrays, origin: str) -> None:
+def check_arrays(
+    entry: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored."
+) -> None:
     """Raise unless shape, labels and class sizes are those of the manifest.
 
     Classes may come in another order, as another source may name them otherwise.
     """
-    features = {entry.n_features, entry.home.n_features or entry.n_features}
-    X, y = arrays["X"], arrays["y"]
-    wrong = ""
-    if X.ndim != 2 or len(X) != entry.n_samples or X.shape[1] not in features:
-        wanted = " or ".join(f"({entry.n_samples}, {width})" for width in sorted(features))
-        wrong = f"X has shape {X.shape}, not {wanted}"
-    elif y.shape != (entry.n_samples,):
-        wrong = f"y has shape {y.shape}, not ({entry.n_samples},)"
-    elif sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(entry.class_counts):
-        wrong = f"its classes are not the {entry.n_classes} of the known sizes"
-    elif not np.isfinite(X).all():
-        wrong = "X has values that are missing or infinite"
+    wrong = _what_is_wrong(entry, arrays)
     if wrong:
         raise DatasetChangedError(
-            f"{origin} is not the {entry.name} that isthmus knows: {wrong}. Nothing was stored."
+            f"{origin} is not the {entry.name} that isthmus knows: {wrong}. {advice}"
         )
+
+
+def _what_is_wrong(entry: Entry, arrays: Arrays) -> str:
+    missing = {"X", "y", "class_names"} - set(arrays)
+    if missing:
+        return f"it has no {' and no '.join(sorted(missing))}"
+    features = {entry.n_features, entry.home.n_features or entry.n_features}
+    X, y = arrays["X"], arrays["y"]
+    if X.ndim != 2 or len(X) != entry.n_samples or X.shape[1] not in features:
+        wanted = " or ".join(f"({entry.n_samples}, {width})" for width in sorted(features))
+        return f"X has shape {X.shape}, not {wanted}"
+    if y.shape != (entry.n_samples,):
+        return f"y has shape {y.shape}, not ({entry.n_samples},)"
+    if sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(entry.class_counts):
+        return f"its classes are not the {entry.n_classes} of the known sizes"
+    if X.dtype.kind not in "fiu" or not np.isfinite(X).all():
+        return "X has values that are missing or infinite"
+    return ""

@@ -196,4 +196,6 @@ def _dataset(known: Entry, arrays: Arrays, leak: bool) -> Dataset:
         X = np.delete(X, LEAKED[known.name], axis=1)
         features = [word for place, word in enumerate(features) if place != LEAKED[known.name]]
     words = tuple(str(word) for word in arrays["class_names"])
-    return Dataset(known.name, X, arrays["y"], words, tuple(features), known.note)
+    # The note is on the stored file, not on one with all the features of the dataset's home.
+    note = known.note if arrays["X"].shape[1] == known.n_features else ""
+    return Dataset(known.name, X, arrays["y"], words, tuple(features), note)

@@ -96,7 +96,7 @@ def names() -> tuple[str, ...]:
 
 def entry(name: str) -> Entry:
     """The manifest's entry of that name."""
-    if name not in _entries():
+    if not isinstance(name, str) or name not in _entries():
         raise InvalidInputError(
             f"There is no dataset {name!r}; isthmus knows {', '.join(sorted(_entries()))}."
         )

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.study.isolation import Limits
 from isthmus.study.methods import METHODS, Method, combinations
-from isthmus.study.runner import QUICK, Progress, Run, Settings, run, status
+from isthmus.study.runner import Progress, Run, run, status
+from isthmus.study.settings import QUICK, Settings
 from isthmus.study.store import Store
 
 if TYPE_CHECKING:

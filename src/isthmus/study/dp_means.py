@@ -56,6 +56,8 @@ class DPMeans(ClusterMixin, BaseEstimator):
         """Open clusters and move them until nothing changes."""
         if not self.penalty > 0:
             raise InvalidInputError(f"penalty must be above zero, not {self.penalty!r}.")
+        if not self.max_iter >= 1:
+            raise InvalidInputError(f"max_iter must be at least 1, not {self.max_iter!r}.")
         X = validate_data(self, X, dtype=np.float64)
         order = check_random_state(self.random_state).permutation(len(X))
         rows = X[order]

@@ -297,6 +297,8 @@ def choose_methods(
 ) -> dict[str, Method]:
     """Methods by name, or given outright; all of them by default."""
     methods: dict[str, Method] = {}
+    if isinstance(chosen, str | Method):
+        raise InvalidInputError(f"methods must be a list, not {chosen!r}.")
     for each in among if chosen is None else chosen:
         if isinstance(each, str):
             if each not in among:
@@ -304,6 +306,8 @@ def choose_methods(
                     f"There is no method {each!r}; there are {', '.join(among)}."
                 )
             each = among[each]
+        if not isinstance(each, Method):
+            raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
         methods[each.name] = each
     if not methods:
         raise InvalidInputError("No method is left to study; name at least one.")

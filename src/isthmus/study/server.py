@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import time
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import IO, Any
 
 import cloudpickle
 
+from isthmus.errors import IsthmusError
 from isthmus.study.fitting import Prepared, fit, prepare
 from isthmus.study.isolation import Limits, Request, read_message, write_message
 
@@ -45,11 +47,22 @@ def main() -> None:
                 data = (key, prepare(*key))
             answer = _supervise(request, data[1], requests)
         except Exception as error:
-            answer = _failure(error)
+            answer = _not_started(request, error)
         write_message(answers, answer)
 
 
-def _supervise(request: Request, data: Prepared, requests: IO[bytes]) -> dict[str, Any]:
+def _not_started(request: Request, error: Exception) -> IsthmusError:
+    """Why a fit could not even begin, which is not its method's doing."""
+    kind, words = IsthmusError, f"{type(error).__name__}: {error}"
+    if isinstance(error, IsthmusError):
+        kind, words = type(error), str(error)
+    task = f"{request.task.method} on {request.task.dataset}"
+    return kind(f"{task} could not be started on {socket.gethostname()}: {words}")
+
+
+def _supervise(
+    request: Request, data: Prepared, requests: IO[bytes]
+) -> dict[str, Any] | IsthmusError:
     """Fork, wait for the answer or an end of another kind, and say which it was."""
     readable, writable = os.pipe()
     child = os.fork()
@@ -58,27 +71,48 @@ def _supervise(request: Request, data: Prepared, requests: IO[bytes]) -> dict[st
         _work(request, data, writable)
     os.close(writable)
     deadline = time.monotonic() + request.limits.wall_seconds
-    answer: dict[str, Any] | None = None
+    answer: dict[str, Any] | IsthmusError | None = None
+    before = 0.0
     late = False
-    with os.fdopen(readable, "rb") as pipe:
-        ready, _, _ = select.select([pipe, requests], [], [], request.limits.wall_seconds)
-        if requests in ready and pipe not in ready:  # nobody waits for the answer any more
-            _kill(child)
-            sys.exit(0)
-        if pipe in ready:
-            try:
+    with os.fdopen(readable, "rb", buffering=0) as pipe:  # what is in a buffer, select cannot see
+        try:
+            before = read_message(pipe)
+            ready, _, _ = select.select([pipe, requests], [], [], request.limits.wall_seconds)
+            if requests in ready and pipe not in ready:  # nobody waits for the answer any more
+                _kill(child)
+                sys.exit(0)
+            if pipe in ready:
                 answer = read_message(pipe)
-            except EOFError:
-                answer = None
+        except EOFError:
+            answer = None
         late = answer is None and time.monotonic() >= deadline
     _kill(child)
-    _, status = os.waitpid(child, 0)
-    if answer is not None:
+    _, status, used = os.wait4(child, 0)
+    if isinstance(answer, IsthmusError):
         return answer
+    spent = {
+        "seconds": used.ru_utime + used.ru_stime,
+        "peak_megabytes": max(_megabytes(used) - before, 0.0),
+    }
+    if answer is None:
+        answer = _ended(status, late, spent["seconds"], request.limits)
+    return {**spent, **answer}
+
+
+def _ended(status: int, late: bool, seconds: float, limits: Limits) -> dict[str, Any]:
+    """What became of a fit that gave no answer."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if late or number == signal.SIGXCPU:
-        limit = f"{request.limits.seconds:g} s"
-        return {"status": "timeout", "message": f"Not done after {limit} of CPU time."}
+    if number == signal.SIGXCPU:
+        return {
+            "status": "timeout",
+            "message": f"Not done after {limits.seconds:g} s of CPU time.",
+        }
+    if late:
+        used = f"with {seconds:.1f} s of CPU time used"
+        return {
+            "status": "timeout",
+            "message": f"Not done after {limits.wall_seconds:g} s by the clock, {used}.",
+        }
     how = (
         signal.Signals(number).name if number else f"exit code {os.waitstatus_to_exitcode(status)}"
     )
@@ -101,17 +135,26 @@ def _work(request: Request, data: Prepared, writable: int) -> None:
         if sys.platform == "linux":  # not to outlive the server
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         before = _resident()
-        _limit(request.limits)
-        try:
-            method = cloudpickle.loads(request.method)
-            answer = {"status": "ok", "message": "", **fit(request.task, method, data)}
-        except Exception as error:
-            answer = _failure(error)
-        answer["peak_megabytes"] = max(_peak() - before, 0.0)
         with os.fdopen(writable, "wb") as pipe:
+            write_message(pipe, before)
+            _limit(request.limits)
+            answer = _answer(request, data)
+            if isinstance(answer, dict):
+                answer["peak_megabytes"] = max(_peak() - before, 0.0)
             write_message(pipe, answer)
     finally:
         os._exit(0)
+
+
+def _answer(request: Request, data: Prepared) -> dict[str, Any] | IsthmusError:
+    try:
+        method = cloudpickle.loads(request.method)
+    except Exception as error:  # of a module that is not there, for example
+        return _not_started(request, error)
+    try:
+        return {"status": "ok", "message": "", **fit(request.task, method, data)}
+    except BaseException as error:  # sys.exit() is one way to give up, too
+        return _failure(error)
 
 
 def _limit(limits: Limits) -> None:
@@ -137,11 +180,14 @@ def _resident() -> float:
 
 def _peak() -> float:
     """The most memory that this process ever had, in megabytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1024 if sys.platform == "linux" else 2**20)
+    return _megabytes(resource.getrusage(resource.RUSAGE_SELF))
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def _megabytes(used: resource.struct_rusage) -> float:
+    return used.ru_maxrss / (1024 if sys.platform == "linux" else 2**20)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
     words = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH]
     short = isinstance(error, MemoryError) or "allocate memory" in words
     return {"status": "memory" if short else "failed", "message": words}

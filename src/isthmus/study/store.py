@@ -13,6 +13,7 @@ from typing import Any
 from isthmus.errors import InvalidInputError
 from isthmus.files import held_alone, write_atomically
 from isthmus.study.metrics import METRICS
+from isthmus.study.plan import read_plan
 
 __all__ = ["COLUMNS", "Row", "Store"]
 
@@ -45,6 +46,8 @@ COLUMNS: dict[str, str] = {
 """Columns of the results, with their Arrow types. `entry` is the settings' place in the grid,
 `finished` seconds since 1970."""
 
+# Without these a row cannot be told from others.
+NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
 # A directory with more files than this is tidied up on the way.
 MANY_FILES = 200
 
@@ -54,6 +57,9 @@ class Store:
 
     Every file is complete when it appears, so a run that is killed loses nothing that was
     written. ``pandas.read_parquet``, polars and duckdb read the directory as one table.
+
+    What counts is written in ``plan.json``: for each dataset and method, the fits that the newest
+    run asked for. Results of earlier runs that asked for others stay in the files.
 
     Parameters
     ----------
@@ -80,33 +86,46 @@ class Store:
         if len(self._files()) > MANY_FILES:
             self.compact()
 
-    def read(self) -> list[dict[str, Any]]:
-        """All results, the newest for every task, in the order of dataset, method and settings."""
-        import pyarrow.parquet as parquet
+    def read(self, everything: bool = False) -> list[dict[str, Any]]:
+        """Results, the newest for every task, in the order of dataset, method and settings.
 
-        newest: dict[str, dict[str, Any]] = {}
-        for path in self._files():
-            try:
-                rows = parquet.read_table(path).to_pylist()
-            except FileNotFoundError:  # merged into another just now
-                return self.read()
-            for row in rows:
-                known = newest.get(row["id"])
-                if known is None or row["finished"] > known["finished"]:
-                    newest[row["id"]] = row
+        Parameters
+        ----------
+        everything : bool
+            Not only what counts: for each dataset and method, the fits that the newest run with
+            both of them asked for. Without a plan, everything counts.
+        """
+        rows = self._newest()
+        plan = None if everything else read_plan(self.directory)
+        if plan is not None:
+            places = {key: place for ids in plan.values() for key, place in ids.items()}
+            rows = [_placed(row, places[row["id"]]) for row in rows if row["id"] in places]
         keys = ("dataset", "method", "entry", "seed", "id")
-        return sorted(newest.values(), key=lambda row: tuple(row[key] for key in keys))
+        return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
     def compact(self) -> None:
         """Merge all files into one."""
         files = self._files()
         if len(files) < 2:
             return
-        self._write(self.read())
+        self._write(self.read(everything=True))
         # The new file is there before the old ones go: killed here, rows are only there twice,
         # which `read` knows how to take.
         for path in files:
             path.unlink()
+
+    def _newest(self) -> list[dict[str, Any]]:
+        newest: dict[str, dict[str, Any]] = {}
+        for path in self._files():
+            try:
+                rows = _rows(path)
+            except FileNotFoundError:  # merged into another just now
+                return self._newest()
+            for row in rows:
+                known = newest.get(row["id"])
+                if known is None or row["finished"] > known["finished"]:
+                    newest[row["id"]] = row
+        return list(newest.values())
 
     def _files(self) -> list[Path]:
         return sorted(self.results.glob("*.parquet"))
@@ -123,6 +142,31 @@ class Store:
         parquet.write_table(table, buffer, compression="zstd")
         name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
         write_atomically(self.results / name, buffer.getvalue())
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    arrow, parquet = _arrow()
+    try:
+        table = parquet.read_table(path)
+    except FileNotFoundError:
+        raise
+    except (arrow.ArrowException, OSError) as error:
+        words = " ".join(str(error).split()).rstrip(".")
+        raise InvalidInputError(
+            f"{path} cannot be read ({words}). Remove it or move it away; its fits are then done "
+            "again by the same `isthmus study run`."
+        ) from None
+    if not set(table.column_names) >= NEEDED:
+        raise InvalidInputError(
+            f"{path} holds no results of a study. Move it away: that directory is for these only."
+        )
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _placed(row: dict[str, Any], place: int | None) -> dict[str, Any]:
+    """The row with its settings' place in the grid as it is now."""
+    return row if place is None else {**row, "entry": place}
 
 
 def _type(arrow: Any, kind: str) -> Any:

@@ -1,0 +1,185 @@
+"""What counts in a directory with results of several runs, and what cannot be read there."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isthmus.errors import InvalidInputError
+from isthmus.study import Limits, Method, Settings, Store, combinations, run, status
+from isthmus.study.plan import read_plan, updated, write_plan
+from isthmus.study.runner import PROGRESS
+
+pytestmark = pytest.mark.usefixtures("instant")
+
+
+def kmeans(**settings: Any) -> Any:
+    raise NotImplementedError("no fit is done here")
+
+
+def method(*restarts: int, name: str = "mine") -> Method:
+    """One with a grid of so many restarts."""
+    return Method(name, kmeans, combinations(n_init=list(restarts)))
+
+
+def rows_of(directory: Path, everything: bool = False) -> list[tuple[str, int, int, int]]:
+    return [
+        (row["method"], json.loads(row["parameters"])["n_init"], row["entry"], row["n_rows"])
+        for row in Store(directory).read(everything)
+    ]
+
+
+def test_a_new_run_replaces_what_counts_for_its_pairs_and_leaves_the_others(tmp_path: Path) -> None:
+    first = Settings(("iris",), (method(1, 2, 3), method(4, name="other")), seeds=(0,))
+    assert run(tmp_path, first).set_aside == 0
+    assert len(rows_of(tmp_path)) == 4
+    # Fewer settings, in another order, on fewer rows; then on all rows again.
+    again = replace(first, methods=(method(3, 5),), rows=60)
+    second = run(tmp_path, again)
+    assert (second.done, second.set_aside) == (2, 3)
+    assert rows_of(tmp_path) == [("mine", 3, 0, 60), ("mine", 5, 1, 60), ("other", 4, 0, 150)]
+    assert str(status(tmp_path)).endswith("3 of 3 fits done (3 ok)")
+    third = run(tmp_path, replace(again, rows=5000))
+    assert (third.before, third.done, third.set_aside) == (1, 1, 2)
+    assert rows_of(tmp_path) == [("mine", 3, 0, 150), ("mine", 5, 1, 150), ("other", 4, 0, 150)]
+    assert len(rows_of(tmp_path, everything=True)) == len(pd.read_parquet(Store(tmp_path).results))
+    assert len(rows_of(tmp_path, everything=True)) == 7
+
+
+def test_a_small_run_does_not_make_an_unfinished_one_look_finished(tmp_path: Path) -> None:
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    large = Settings(("iris",), ("KMeans",), seeds=(0,))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, large, report=stop)
+    assert status(tmp_path).missing == 7
+    run(tmp_path, Settings(("wine",), ("KMeans",), seeds=(0,), entries=1))
+    found = status(tmp_path)
+    assert (found.total, found.missing) == (9, 7)
+    assert found.seconds_left is None
+
+
+def test_a_plan_of_the_earlier_form_is_read_and_brought_up_to_date(tmp_path: Path) -> None:
+    settings = Settings(("iris", "wine"), (method(1, 2),), seeds=(0,))
+    run(tmp_path, settings)
+    ids = [task.id for task in settings.tasks()]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps([*ids[:3], "unknown"]))
+    assert [row["id"] for row in Store(tmp_path).read()] == ids[:3]
+    assert status(tmp_path).missing == 1
+    run(tmp_path, Settings(("iris",), (method(2),), seeds=(0,)))
+    assert [row["id"] for row in Store(tmp_path).read()] == ids[1:3]
+    assert read_plan(tmp_path) == {
+        ("wine", "mine"): {ids[2]: None},
+        ("", ""): {"unknown": None},
+        ("iris", "mine"): {ids[1]: 0},
+    }
+    plan.unlink()
+    assert len(Store(tmp_path).read()) == 4
+    run(tmp_path, Settings(("iris",), (method(2),), seeds=(0,)))
+    assert [row["id"] for row in Store(tmp_path).read()] == ids[1:]
+
+
+def test_a_plan_is_written_and_read_back(tmp_path: Path) -> None:
+    tasks = Settings(("iris",), (method(1, 2),), seeds=(0,)).tasks()
+    places = {("mine", task.parameters): place for place, task in enumerate(tasks)}
+    plan = updated(None, tasks, places, [])
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == plan == {("iris", "mine"): {tasks[0].id: 0, tasks[1].id: 1}}
+    assert read_plan(tmp_path / "nowhere") is None
+
+
+def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None:
+    told: list[float | None] = []
+    settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
+    run(tmp_path, settings, report=lambda _: told.append(status(tmp_path).seconds_left))
+    assert told[0] is not None
+    assert told[0] >= 0
+    assert status(tmp_path).seconds_left is None
+    note = {"process": os.getpid(), "ends": time.time() + 100}
+    (tmp_path / PROGRESS).write_text(json.dumps(note))
+    assert status(tmp_path).seconds_left == pytest.approx(100, abs=10)
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    (tmp_path / PROGRESS).write_text(json.dumps({**note, "process": killed.pid}))
+    assert status(tmp_path).seconds_left is None
+
+
+@pytest.mark.parametrize("text", ["5", "null", '"x"', "{", '{"iris": 3}', '{"iris": {"m": 3}}'])
+def test_a_plan_that_is_none_is_told_by_its_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(InvalidInputError, match=r"plan\.json is not the plan.* Remove it"):
+        status(tmp_path)
+
+
+def test_files_that_are_no_results_are_told_with_what_to_do(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    settings = Settings(("iris",), (method(1),), seeds=(0,))
+    run(tmp_path, settings)
+    (whole,) = store.results.iterdir()
+    foreign = store.results / "foreign.parquet"
+    pd.DataFrame({"a": [1]}).to_parquet(foreign)
+    for attempt in (store.read, lambda: status(tmp_path), lambda: run(tmp_path, settings)):
+        with pytest.raises(InvalidInputError, match=r"foreign\.parquet holds no results.*Move it"):
+            attempt()
+    foreign.unlink()
+    content = whole.read_bytes()
+    for harm in (content[:-20], b"", b"PAR1" + content[4:-4][::-1] + b"PAR1"):
+        whole.write_bytes(harm)
+        words = rf"{whole.name} cannot be read .*Remove it or move it away; its fits .* again"
+        with pytest.raises(InvalidInputError, match=words):
+            store.read()
+    whole.unlink()
+    assert run(tmp_path, settings).done == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"datasets": []}, "datasets must have at least one"),
+        ({"datasets": "iris"}, "datasets must be a list"),
+        ({"methods": "KMeans"}, "methods must be a list"),
+        ({"methods": [kmeans]}, "a name or a Method"),
+        ({"seeds": ()}, "seeds must have at least one"),
+        ({"seeds": 3}, "seeds must be a list"),
+        ({"seeds": (-1,)}, "a seed must be a whole number from 0"),
+        ({"seeds": (0.5,)}, "a seed must be"),
+        ({"seeds": (2**32,)}, "a seed must be"),
+        ({"seeds": (0, 0)}, "differ from each other"),
+        ({"entries": 0}, "entries must be a whole number from 1 up"),
+        ({"entries": -3}, "entries must be"),
+        ({"limits": (1, 2)}, "limits must be Limits"),
+    ],
+)
+def test_settings_that_ask_for_nothing_or_nonsense_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    settings = replace(Settings(("iris",), ("KMeans",), entries=1), **changes)
+    with pytest.raises(InvalidInputError, match=message):
+        run(tmp_path / "out", settings)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Limits(float("inf"), float("inf")),
+        lambda: Limits(float("nan")),
+        lambda: Limits(-1),
+        lambda: Limits(1, 0),
+        lambda: Limits("1"),  # type: ignore[arg-type]
+        lambda: Limits(True),
+        lambda: Limits(1, 1, 0),
+    ],
+)
+def test_limits_are_finite_and_above_zero(make: Callable[[], Limits]) -> None:
+    with pytest.raises(InvalidInputError, match="finite number above zero"):
+        make()
