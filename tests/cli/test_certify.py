@@ -188,7 +188,19 @@ IMPOSSIBLE = {
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
     "no picture": (["{data}", "--plot", "{tmp}/rows.txt"], ".png"),
     "too large": (["{tmp}/huge.csv"], "too large"),
+    "too small": (["{tmp}/tiny.csv"], "too small"),
+    "no place for a picture": (["{data}", "--plot", "{tmp}/no/a.png"], "--plot {tmp}/no/a.png:"),
+    "two on stdout": (["{data}", "-o", "-", "--json"], "choose one"),
+    "twins": (["{tmp}/twins.csv"], "exact twin"),
 }
+
+
+def test_rows_go_to_stdout_alone_if_asked(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = data.with_name("rows.csv")
+    assert main(["certify", str(data), "-o", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["certify", str(data), "-o", "-"]) == 0
+    assert capsys.readouterr().out == out.read_text()
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
@@ -199,6 +211,8 @@ def test_the_impossible_is_one_clear_line_and_leaves_nothing(
     (tmp_path / "gap.csv").write_text("x,y\n1,2\n3,\n4,nan\n")
     (tmp_path / "infinite.csv").write_text("x,y\n1,2\n3,inf\n")
     (tmp_path / "huge.csv").write_text("x,y\n1e200,2\n3,4\n")
+    (tmp_path / "tiny.csv").write_text("x,y\n1e-200,2\n3e-201,4\n")
+    (tmp_path / "twins.csv").write_text("who,x,y\na,1,200\nb,1,200\nc,2,0\nd,2,0\n")
     before = sorted(tmp_path.iterdir())
     arguments, words = IMPOSSIBLE[case]
     out = [] if "-o" in arguments else ["-o", "{tmp}/out.csv"]
@@ -206,6 +220,7 @@ def test_the_impossible_is_one_clear_line_and_leaves_nothing(
     assert main(["certify", *command]) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert streams.err.splitlines()[-1].startswith("isthmus: ")
-    assert words in streams.err.splitlines()[-1]
+    assert streams.err.startswith("isthmus: ")
+    assert streams.err.count("\n") == 1
+    assert words.format(tmp=tmp_path) in streams.err
     assert sorted(tmp_path.iterdir()) == before

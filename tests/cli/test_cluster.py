@@ -209,6 +209,44 @@ def test_what_tells_no_rows_apart_is_said_unless_quiet(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("options", [[], ["--no-standardise"]])
+def test_columns_of_two_values_are_told_where_they_may_split_clusters(
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(20, 1)).round(2)
+    lines = [f"{x},{n % 2},{n == 3},5,{n % 3}" for n, (x,) in enumerate(rows)]
+    lines[4] = lines[4].replace(",0,", ",,")
+    Path("t.csv").write_text("\n".join(["a,half,once,same,third", *lines]))
+    assert main(["cluster", "t.csv", "-k", "2", *options]) == 0
+    told = "may split clusters in two: half. --drop" in capsys.readouterr().err
+    assert told == (not options)
+    assert main(["cluster", "t.csv", "-k", "2", "--drop", "half", *options]) == 0
+    assert "split" not in capsys.readouterr().err
+
+
+def test_ids_are_found_by_name_and_a_model_without_them_says_so(
+    iris: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = IRIS.data.copy()
+    frame.insert(1, "plant_id", 1000 + np.arange(len(frame)))
+    frame.to_csv("numbered.csv", index=False)
+    assert main(["cluster", "numbered.csv", "-k", "2"]) == 0
+    rows = pd.read_csv("numbered.clusters.csv")
+    assert list(rows["plant_id"]) == list(frame["plant_id"])
+    assert np.array_equal(rows["cluster"] - 1, ClAMELBO(2, random_state=0).fit(Z).labels_)
+    assert "'plant_id', by its name, is taken for the ids of rows" in capsys.readouterr().err
+    save = ["cluster", "numbered.csv", "-k", "2", "--id", "none", "--save", "m"]
+    assert main(save) == 0
+    assert "5 features" in capsys.readouterr().out
+    assert main(["cluster", "numbered.csv", "--model", "m"]) == 2
+    assert capsys.readouterr().err.endswith("; say --id none, to use 'plant_id'.\n")
+    assert main(["cluster", "numbered.csv", "--model", "m", "--id", "none"]) == 0
+
+
 def test_many_clusters_are_written_without_their_posteriors_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,7 +304,14 @@ def test_the_picture_is_written(iris: Path, suffix: str) -> None:
         (["gaps.csv", "--method", "mean-shift"], "needs complete rows"),
         (["iris.csv", "--plot", "a.gif"], "must end in .png or .svg"),
         (["iris.csv", "-o", "iris.csv"], "is the data itself"),
-        (["iris.csv", "-o", "a.csv", "--plot", "iris.csv"], "is taken"),
+        (["iris.csv", "-o", "a.csv", "--plot", "iris.csv"], "--plot iris.csv is taken by DATA"),
+        (["iris.csv", "--plot", "q.png", "--save", "./q.png"], "--save q.png is taken by --plot"),
+        (["iris.csv", "-o", "q.csv", "--save", "q.csv"], "--save q.csv is taken by -o"),
+        (["iris.csv", "--save", "iris.clusters.csv"], "is taken by -o"),
+        (["iris.csv", "--plot", "nowhere/a.png"], "--plot nowhere/a.png: nowhere is not a"),
+        (["iris.csv", "--save", "nowhere/m"], "--save nowhere/m: nowhere is not a directory"),
+        (["iris.csv", "--model", "absent.safetensors"], "not a readable isthmus model"),
+        (["tiny.csv"], "too small to compute with"),
         (["iris.csv", "-o", "nowhere/a.csv"], "make it first"),
         (["iris.csv", "-o", "-", "--json"], "choose one"),
         (["iris.csv", "--model", "iris.csv"], "not a readable isthmus model"),
@@ -279,10 +324,11 @@ def test_the_picture_is_written(iris: Path, suffix: str) -> None:
 def test_bad_input_ends_with_2_and_one_line_and_no_file(
     iris: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("gaps.csv").write_text("a,b\n1,2\n,3\n")
+    Path("gaps.csv").write_text("a,b,c\n1,2,x\n,3,y\n")
+    Path("tiny.csv").write_text("a,b\n1e-200,2\n3e-200,3\n")
     ClAMELBO(1).fit(Z).save("bare.safetensors")
     before = {path.name: path.read_bytes() for path in iris.parent.iterdir()}
-    assert main(["cluster", *options, "--quiet"]) == 2
+    assert main(["cluster", *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

@@ -223,6 +223,33 @@ def test_a_table_without_gaps_is_copied_and_says_so(
     assert Path("data.completed.csv").read_text() == Path("data.csv").read_text()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_ids_are_no_features_and_are_written_as_they_were(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    suffix: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(0).normal(size=(12, 2)).round(3).astype(str)
+    values[5, 1] = ""
+    header = ["customer_id,a,b,group_id"]
+    lines = [f"{50 - n},{a},{b},{n // 5}" for n, (a, b) in enumerate(values)]
+    Path("t.csv").write_text("\n".join(header + lines))
+    Path("plain.csv").write_text("\n".join(line.split(",", 1)[1] for line in header + lines))
+    command = ["complete", "t.csv", "--sigma", "1", "-o", f"out{suffix}"]
+    assert main(command) == 0
+    assert "'customer_id', by its name, is taken for the ids" in capsys.readouterr().err
+    assert main(["complete", "plain.csv", "--sigma", "1", "-o", "plain_out.csv"]) == 0
+    found = pd.read_csv("out.csv") if suffix == ".csv" else pd.read_json("out.json")
+    assert list(found.columns) == header[0].split(",")
+    assert list(found["customer_id"]) == list(range(50, 38, -1))
+    assert np.allclose(found.iloc[:, 1:], pd.read_csv("plain_out.csv"), rtol=1e-12)
+    # A memory may have fewer distinct ones, which are then a column that is not looked at.
+    Path("memory.csv").write_text("\n".join([*header, *lines, lines[0]]))
+    assert main([*command, "--memory", "memory.csv"]) == 0
+
+
 def test_rows_and_columns_of_little_are_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,11 +287,11 @@ def test_bad_input_ends_with_2_and_one_line_and_no_file(
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("few.csv").write_text("a,b\n1,2\n,3\n4,\n")
+    Path("few.csv").write_text("a,b,c\n1,2,x\n,3,y\n4,,z\n")
     Path("other.csv").write_text("c,d\n1,2\n")
     Path("bad.csv").write_text("a,b\n1,2\nx,3\n4,\n")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert main(["complete", *options, "--quiet"]) == 2
+    assert main(["complete", *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

@@ -181,8 +181,41 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(
     assert main([*command, "-o", str(path)]) == 0
     assert path.read_text() == printed.out
     capsys.readouterr()
+    assert main([*command, "-o", "-"]) == 0
+    assert capsys.readouterr().out == printed.out
     assert main([*command, "--seed", "1", "--sampler", "langevin"]) == 0
     assert capsys.readouterr().out != printed.out
+
+
+def test_a_dash_is_stdout_for_an_evaluation_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["icl", "eval", "--model", str(model), "--tasks", "1", "--contexts", "0"]
+    assert main([*command, "--references", "em-0.1", "--json", "-o", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_are_no_points_can_be_left_out(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "more.csv"
+    names, *rows = data.read_text().splitlines()
+    lines = [f"point_id,who,{names},age", *(f"{n},x,{row},{n / 2}" for n, row in enumerate(rows))]
+    more.write_text("\n".join(lines))
+    command = ["icl", "sample", "--model", str(model), "-n", "2", "--steps", "2"]
+    assert main([*command, "--context", str(more)]) == 2
+    err = capsys.readouterr().err
+    assert "3 columns of numbers, but the model reads 2; --drop leaves" in err
+    assert err.count("\n") == 1
+    assert main([*command, "--context", str(more), "--drop", "age"]) == 0
+    streams = capsys.readouterr()
+    assert "'point_id', by its name, is taken for the ids" in streams.err
+    assert "not numbers: who." in streams.err
+    assert main([*command, "--context", str(data)]) == 0
+    assert streams.out == capsys.readouterr().out
+    assert main([*command, "--context", str(more), "--drop", "age", "--id", "none"]) == 2
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".tsv"])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,11 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["icl", "swim"], "'swim' is not a command; there are train, eval, sample, plot"),
         (["study", "rnu"], "'rnu' is not a command; did you mean run? (see isthmus study --help)"),
         (["cluster", "a.csv", "--method", "emp"], "--method: 'emp' is not one; there are crp"),
+        (["cluster", "a.csv", "--methd", "crp"], "--methd crp; did you mean --method?"),
+        (["cluster", "a.csv", "--meth=crp"], "did you mean --method? (see isthmus cluster --help)"),
+        (["icl", "sample", "--contex", "a.csv"], "did you mean --context? (see isthmus icl sample"),
+        (["datasets", "fetch", "--al"], "did you mean --all?"),
+        (["certify", "a.csv", "--xyzzy"], "unrecognized arguments: --xyzzy (see"),
     ],
 )
 def test_what_it_does_not_know_is_one_line_and_ends_with_2(
@@ -195,6 +201,61 @@ def test_a_reader_that_goes_away_is_no_error(
 def listen_to_control_c() -> None:
     # A shell starts background jobs, and so what they start, deaf to it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_control_c_is_one_line_even_before_the_command_line_is_loaded() -> None:
+    script = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'isthmus.cli.main':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "runpy.run_module('isthmus', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        preexec_fn=listen_to_control_c,
+    )
+    assert done.returncode == 130
+    assert done.stderr == "isthmus: interrupted\n"
+
+
+def test_the_installed_command_loads_nothing_before_it_listens_to_control_c() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, name = project["project"]["scripts"]["isthmus"].split(":")
+    script = f"import sys\nfrom {module} import {name}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"argparse", "isthmus.cli", "isthmus.errors"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "words"),
+    [
+        ("stdout", 2, "isthmus: stdout is closed; send it to a file, or to /dev/null.\n"),
+        ("stderr", 0, ""),
+        ("stdin", 2, "isthmus: stdin is closed; name a file instead of -.\n"),
+    ],
+)
+def test_a_closed_stream_is_one_line_or_nothing(
+    closed: str, code: int, words: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "points.csv"
+    data.write_text("who,x,y\nann,1,2\nbob,2,1\neve,4,3\n")
+    number = ("stdin", "stdout", "stderr").index(closed)
+    source = "-" if closed == "stdin" else str(data)
+    done = subprocess.run(
+        [sys.executable, "-m", "isthmus", "complete", source, "-o", "-"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.close(number),
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ("" if code else data.read_text())
+    assert done.stderr == words
 
 
 def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:

@@ -218,10 +218,32 @@ IMPOSSIBLE = {
     "bandwidth of clusters": (["{data}", "--energy", "crp", "--sigma", "1"], "--sigma is for"),
     "two of one": (["{data}", "--sigma", "1", "--beta", "1"], "give one"),
     "steps of exact": (["{data}", "--step-size", "1"], "--sampler langevin"),
-    "diverging": (["{data}", "--sampler", "langevin", "--step-size", "1e6"], "Reduce step_size"),
+    "diverging": (["{tmp}/two.csv", "--sampler", "langevin", "--step-size", "1e6"], "Reduce step"),
     "nowhere": (["{data}", "-o", "{tmp}/no/rows.csv"], "make it first"),
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
+    "two on stdout": (["{data}", "-o", "-", "--json"], "choose one"),
+    "one row": (["{tmp}/one.csv"], "give --sigma"),
+    "too many clusters": (["{tmp}/one.csv", "--energy", "clam", "-k", "9"], "more than the 1 row"),
 }
+
+
+def test_what_is_left_out_is_told_unless_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "two.csv"
+    data.write_text("name,x\nAda,1\nBob,2\n")
+    for options in ([], ["--sampler", "mala", "--steps", "2"]):
+        assert main(["sample", str(data), "-n", "2", *options]) == 0
+        assert "not numbers: name." in capsys.readouterr().err
+    assert main(["sample", str(data), "-n", "2", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_dash_is_stdout(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", str(data), "-n", "3"]) == 0
+    expected = capsys.readouterr().out
+    assert main(["sample", str(data), "-n", "3", "-o", "-"]) == 0
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
@@ -230,6 +252,8 @@ def test_the_impossible_is_one_clear_line_and_leaves_nothing(
 ) -> None:
     (tmp_path / "text.csv").write_text("name,place\nAda,London\n")
     (tmp_path / "fake.safetensors").write_text("not a model")
+    (tmp_path / "one.csv").write_text("name,x\nAda,1\n")
+    (tmp_path / "two.csv").write_text("name,x\nAda,1\nBob,2\n")
     before = sorted(tmp_path.iterdir())
     arguments, words = IMPOSSIBLE[case]
     out = [] if "-o" in arguments else ["-o", "{tmp}/out.csv"]

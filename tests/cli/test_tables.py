@@ -61,9 +61,67 @@ def test_decimal_commas_go_with_semicolons(tmp_path: Path) -> None:
     assert same(table.X, [[1.5, 2], [-0.25, 10]])
 
 
-def test_a_comma_is_no_decimal_one_where_points_are(tmp_path: Path) -> None:
-    path = written(tmp_path, "a;b;c\n1.5;2,3;1\n2.5;3,4;2\n")
-    assert read_table(path).columns == ("a", "c")
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        ("a;b\n1,5;2\n3;4\n", "line 2, column 'a', 1,5 is 1.5"),
+        ("a;b\n1,200;x\n0,250;y\n", "line 3, column 'a', 0,250 is 0.250"),
+        ("a\tb\n-1,200\t1\n2,345\t3,1\n", "line 3, column 'b', 3,1 is 3.1"),
+        ("a;b\n1.5;2\n3;4\n", ""),
+        ("a;b\n1;1,200\n2;Rome\n3;Oslo\n", ""),
+    ],
+)
+def test_decimal_commas_are_told(tmp_path: Path, content: str, note: str) -> None:
+    notes = " ".join(read_table(written(tmp_path, content)).notes)
+    assert ("commas in numbers are read as decimal points" in notes) == bool(note)
+    assert note in notes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a\tb\n950\t2\n1,200\t3\n", "'a': 1,200 may be 1200, or have a decimal comma"),
+        ("a;b\n950;2\n1,234,567;3\n1,200;4\n", "'a': 1,234,567 may be 1234567"),
+    ],
+)
+def test_commas_that_may_be_of_thousands_are_refused(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(InvalidInputError, match=rf"line 3, column {words}.* --drop a\."):
+        read_table(path)
+    assert read_table(path, drop=["a"]).columns == ("b",)
+    assert read_table(path, id="a").ids[0] == "950"
+
+
+@pytest.mark.parametrize(
+    ("content", "cell"),
+    [
+        ("a;b;c\n1.5;2,3;1\n2.5;3,4;2\n", "2,3"),
+        ("a\tb\n9.99\t1,200\n5.50\t950\n7.25\t2,300\n", "1,200"),
+        ('a,b\n1,"421,602"\n2,"360,524"\n', "421,602"),
+        ('a,b\n1,"5,1"\n2,"3,5"\n', "5,1"),
+        ("a;b\n2,5;1.234,5\n3,5;2.345,6\n", "1.234,5"),
+        ('a,b\n1,"1,234.5"\n2,"2,345.6"\n', "1,234.5"),
+    ],
+)
+def test_numbers_with_commas_of_another_kind_are_no_reason_to_lose_a_column(
+    tmp_path: Path, content: str, cell: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"line 2, column 'b': '{cell}' .* decimal point"):
+        read_table(written(tmp_path, content))
+
+
+def test_where_commas_are_decimal_points_are_not(tmp_path: Path) -> None:
+    lines = [f"{row},5;1" for row in range(300)]
+    path = written(tmp_path, "\n".join(["a;b", *lines, "1.200;1"]))
+    with pytest.raises(InvalidInputError, match=r"line 302, column 'a': '1\.200' is not a number"):
+        read_table(path)
+
+
+def test_quoted_numbers_with_commas_are_no_names(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="line 1, column 'x1': '5,1'"):
+        read_table(written(tmp_path, '"5,1","3,5"\n"4,9","3,0"\n'))
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -87,7 +145,7 @@ def test_gzip_and_stdin_are_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert same(read_table(Path("-")).X, [[1, 2]])
 
 
-@pytest.mark.parametrize("mark", ["", "NA", "n/a", "NaN", "null", "None", "?", "  "])
+@pytest.mark.parametrize("mark", ["", "NA", "n/a", "#N/A", "NaN", "null", "None", "?", "  "])
 def test_missing_cells_are_allowed_or_told_with_their_place(tmp_path: Path, mark: str) -> None:
     path = written(tmp_path, f"a,b\n1,2\n\n3,{mark}\n")
     assert same(read_table(path, missing=True).X, [[1, 2], [3, NAN]])
@@ -101,22 +159,28 @@ def test_values_whose_squares_overflow_are_refused(tmp_path: Path) -> None:
     assert read_table(written(tmp_path, "a,b\n1,2\n-1e149,3\n")).X.min() == -1e149
 
 
+@pytest.mark.parametrize("power", ["e-200", "e-310"])
+def test_columns_whose_squares_vanish_are_refused(tmp_path: Path, power: str) -> None:
+    path = written(tmp_path, f"a,b\n1,2.5{power}\n2,-1{power}\n3,0\n")
+    with pytest.raises(InvalidInputError, match=f"column 'b': its values, 2.5{power} at most, are"):
+        read_table(path)
+    assert read_table(path, drop=["b"]).columns == ("a",)
+    assert read_table(written(tmp_path, f"a,b\n0,1\n0,2{power}\n")).X[1, 1] == float(f"2{power}")
+
+
 @pytest.mark.parametrize("infinite", ["inf", "-Infinity", "1e999"])
 def test_infinities_are_refused_even_where_gaps_are_allowed(tmp_path: Path, infinite: str) -> None:
     with pytest.raises(InvalidInputError, match="line 3, column 'a': the value is infinite"):
         read_table(written(tmp_path, f"a,b\n1,2\n{infinite},3\n"), missing=True)
 
 
-def test_text_and_dates_are_left_out_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_and_dates_are_left_out_and_named(tmp_path: Path) -> None:
     path = written(tmp_path, "who,a,when,empty\nann,1,2020-01-05,\nbob,2,2020-02-07,NA\n")
     table = read_table(path, missing=True)
     assert table.columns == ("a",)
     assert table.left_out == ("who", "when", "empty")
-    assert "who, when, empty" in capsys.readouterr().err
-    read_table(path, missing=True, quiet=True)
-    assert capsys.readouterr().err == ""
+    assert "left out" in table.notes[0]
+    assert "who, when, empty" in table.notes[0]
 
 
 def test_true_and_false_are_one_and_zero(tmp_path: Path) -> None:
@@ -204,16 +268,108 @@ def test_what_numpy_savetxt_writes_comes_back(tmp_path: Path) -> None:
 
 
 def test_names_that_occur_twice_or_not_at_all_are_told_apart(tmp_path: Path) -> None:
-    table = read_table(written(tmp_path, "a,a,,a.2\n1,2,3,4\n"), quiet=True)
+    table = read_table(written(tmp_path, "a,a,,a.2\n1,2,3,4\n"))
     assert len(set(table.columns)) == 4
     assert {"a", "x3", "a.2"} <= set(table.columns)
 
 
-def test_a_column_that_looks_like_ids_is_worth_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "id",
+        "ID",
+        "Index",
+        "row",
+        "rowid",
+        "row_id",
+        "customer_id",
+        "PATIENT_ID",
+        "customerId",
+        "userID",
+        "customer id",
+        "Unnamed: 0",
+    ],
+)
+@pytest.mark.parametrize("values", [("12", "007", "9"), ("b7", "a1", "x"), ("1", "", "A3")])
+def test_a_column_called_as_ids_are_is_taken_for_them(
+    tmp_path: Path, name: str, values: tuple[str, ...]
 ) -> None:
-    read_table(written(tmp_path, "id,a\n11,0.5\n12,0.7\n13,0.1\n"))
-    assert "--id id" in capsys.readouterr().err
+    lines = [f"{number / 4},{value},7" for number, value in enumerate(values)]
+    path = written(tmp_path, "\n".join([f"a,{name},b", *lines]))
+    table = read_table(path)
+    assert table.columns == ("a", "b")
+    assert (table.id_name, tuple(table.ids)) == (name, values)
+    assert any(f"{name!r}, by its name, is taken for the ids" in note for note in table.notes)
+    assert any("--id none" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("paid", (1, 2, 3)),  # only ends like that
+        ("rapid", (1, 2, 3)),
+        ("group_id", (1, 1, 2)),  # not distinct
+        ("index", (0.5, 1.5, 2)),  # not whole
+        ("parent_id", (7, "", "")),  # hardly there
+    ],
+)
+def test_a_column_that_cannot_be_ids_is_a_feature(
+    tmp_path: Path, name: str, values: tuple[object, ...]
+) -> None:
+    lines = [f"{value},{number / 4}" for number, value in enumerate(values)]
+    table = read_table(written(tmp_path, "\n".join([f"{name},a", *lines])), missing=True)
+    assert table.columns == (name, "a")
+    assert table.id_name == "row"
+    assert table.notes == ()
+
+
+def test_ids_found_by_name_can_be_overruled(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,order_id,a,b\n1,4,.5,x\n2,5,.7,y\n3,9,.1,z\n")
+    found = read_table(path)
+    assert found.columns == ("order_id", "a")
+    assert list(found.ids) == [1, 2, 3]
+    assert any("look like ids, too: order_id" in note for note in found.notes)
+    none = read_table(path, id="none")
+    assert none.columns == ("id", "order_id", "a")
+    assert list(none.ids) == [1, 2, 3]
+    assert none.id_name == "row"
+    assert read_table(path, id="b").columns == ("id", "order_id", "a")
+    assert read_table(path, label="id").id_name == "order_id"
+    assert read_table(path, drop=["id"]).id_name == "order_id"
+    nameless = written(tmp_path, ",a\n7,1\n8,2\n", "nameless.csv")
+    assert read_table(nameless).columns == ("a",)
+    assert read_table(nameless, id="none").columns == ("id", "a")
+
+
+def test_the_only_column_of_numbers_is_used_whatever_its_name(tmp_path: Path) -> None:
+    assert read_table(written(tmp_path, "index,who\n1,a\n2,b\n3,c\n")).columns == ("index",)
+
+
+def test_ids_that_only_differ_in_their_last_digits_are_distinct(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,a\n12345678901234567,1\n12345678901234568,2\n")
+    assert list(read_table(path).ids) == [12345678901234567, 12345678901234568]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("# made by x\na,b\n1,2\n", ("a", "b")),
+        ("# made by x, y\n#\n\na,b\n1,2\n", ("a", "b")),
+        ("## one\n#a,b\n1,2\n", ("a", "b")),
+        ("# units: cm\n#a;b\n1,5;2\n", ("a", "b")),
+        ("# no names\n1,2\n", ("x1", "x2")),
+    ],
+)
+def test_comments_above_a_table_are_not_read(
+    tmp_path: Path, content: str, columns: tuple[str, ...]
+) -> None:
+    table = read_table(written(tmp_path, content))
+    assert table.columns == columns
+    assert len(table) == 1
+    end = content.splitlines()[-1]
+    wrong = written(tmp_path, content + "\n".join([end, end, end.replace("2", "oops"), end]))
+    with pytest.raises(InvalidInputError, match=f"line {len(content.splitlines()) + 3}, column"):
+        read_table(wrong)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +381,11 @@ def test_a_column_that_looks_like_ids_is_worth_a_word(
         ("a,b\n1,2\n3\n", "line 3: 1 cell, but the line of names has 2"),
         ("1,2\n3,4\n5,6,7\n", "line 3: 3 cells"),
         ('a,b\n1,"2\n3,4\n', "quote left open"),
-        ("name\nx\ny\n", "no column of numbers"),
+        ("name\nx\ny\n", "no column of numbers to use: line 2, column 'name': 'x' is not"),
+        ("a,b\n$1.5,2%\n$3,4%\n", "to use: line 2, column 'a': '\\$1.5' is not a number"),
+        ("a,2020,b\n1,2,3\n4,5,6\n7,8,9\n", "line 1, column 'x1': 'a' .*--header yes"),
+        ("a,b\n1,2\n-,3\n4,5\n", "line 3, column 'a': '-' .*leave it empty .*NA"),
+        ("a,b\n1,2\n# hm\n4,5\n", "line 3: 1 cell.*remove the line"),
         (b"\x00\x01\x02\x03" * 50, "not a text file"),
         (b"a,b\n1,caf\xe9\n", "not text in UTF-8"),
     ],

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from scipy.spatial.distance import pdist
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
@@ -49,6 +50,26 @@ def test_every_memory_is_marked_with_its_number() -> None:
     assert np.allclose(axes.collections[1].get_offsets(), project(X, X[:3])[1])
     assert {"1", "2", "3"} <= {text.get_text() for text in axes.texts}
     assert len(axes.get_legend().get_texts()) == 3
+
+
+@pytest.mark.parametrize("clusters", [3, 30])
+def test_rings_that_would_hide_each_other_are_moved_apart(clusters: int) -> None:
+    X = RNG.normal(size=(90, 4))
+    memories = np.concatenate([X[[0] * clusters], 4 * X[1:3]])
+    figure = cluster_map(X, np.arange(90) % len(memories), np.ones(90), memories)
+    figure.canvas.draw()
+    axes, places = figure.axes[0], project(X, memories)[1]
+    rings = np.asarray(axes.collections[1].get_offsets())
+    on_paper = axes.transData.transform(rings) * 72 / figure.dpi
+    wide = np.sqrt(axes.collections[1].get_sizes()[0])
+    assert pdist(on_paper).min() > wide
+    assert np.allclose(rings[-2:], places[-2:])
+    stems = {tuple(np.round(line.get_xydata()[0], 9)) for line in axes.lines}
+    assert stems == {tuple(np.round(places[0], 9))}
+    assert len(axes.lines) >= clusters - 1
+    assert any("moved apart" in text.get_text() for text in axes.texts)
+    marked = {text.get_text(): text.xy for text in axes.texts if text.get_text().isdecimal()}
+    assert np.allclose([marked[str(number + 1)] for number in range(len(rings))], rings)
 
 
 def test_neighbours_differ_where_colours_repeat() -> None:

@@ -6,11 +6,12 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli.certify_report import in_words, summarise
+from isthmus.cli.delimited import STDIN
 from isthmus.cli.files import path, writable_file
 from isthmus.cli.models import Scaling
 from isthmus.cli.options import (
@@ -21,7 +22,7 @@ from isthmus.cli.options import (
     make_parser,
     positive_number,
     show_progress,
-    warn,
+    tell,
     whole_number,
 )
 from isthmus.cli.tables import Table, add_table_options, load_table, output_file, write_rows
@@ -72,14 +73,14 @@ def run(argv: Sequence[str]) -> int:
     table = load_table(arguments)
     scaling = Scaling.of(table.X, arguments.standardise)
     X = scaling.into(table.X)
-    if not (arguments.standardise or arguments.quiet):
-        _compare_scales(table)
     with show_progress("certify", 2, arguments.quiet) as report:
         report("choosing sigma", 0)
         sigma = _sigma(X, arguments)
         report(f"rows at sigma {sigma:.4g}", 1)
         certificate = _certified(X, sigma, arguments)
         report("", 2)
+    unlike = () if arguments.standardise else _compare_scales(table)
+    tell((*table.notes, *unlike), arguments.quiet)
     summary = summarise(
         table,
         certificate,
@@ -93,7 +94,10 @@ def run(argv: Sequence[str]) -> int:
 
         save(draw(X, certificate, table.columns), arguments.plot)
     if arguments.output is not None:
-        write_rows(arguments.output, rows(table, certificate))
+        to_stdout = arguments.output == STDIN
+        write_rows(None if to_stdout else arguments.output, rows(table, certificate))
+        if to_stdout:
+            return 0
     if arguments.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
     else:
@@ -103,12 +107,15 @@ def run(argv: Sequence[str]) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be done before any work is."""
-    if arguments.output is not None:
+    if arguments.output == STDIN:
+        if arguments.json:
+            raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
+    elif arguments.output is not None:
         output_file(arguments.output, arguments.data)
     if arguments.plot is not None:
         if arguments.plot.suffix.lower() != ".png":
             raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
-        writable_file(arguments.plot)
+        writable_file(arguments.plot, "--plot")
     if arguments.sigma is not None and arguments.beta is not None:
         raise InvalidInputError("--sigma and --beta say the same, beta = 1 / sigma^2; give one.")
     if arguments.model == "hopfield" and _is_chosen(arguments):
@@ -122,7 +129,7 @@ def _is_chosen(arguments: argparse.Namespace) -> bool:
     return arguments.beta is None and arguments.sigma in (None, "auto")
 
 
-def _compare_scales(table: Table) -> None:
+def _compare_scales(table: Table) -> Iterator[str]:
     """Say so if one column decides nearly alone how far rows are apart."""
     import numpy as np
 
@@ -135,7 +142,7 @@ def _compare_scales(table: Table) -> None:
     }
     if spreads and max(spreads.values()) > UNLIKE * min(spreads.values()):
         most, least = max(spreads, key=spreads.__getitem__), min(spreads, key=spreads.__getitem__)
-        warn(
+        yield (
             f"column {most!r} varies {spreads[most] / spreads[least]:.0f} times as much as "
             f"{least!r} and decides on distances; --standardise gives all the same weight."
         )
@@ -263,7 +270,11 @@ def _parser() -> Parser:
     parser.add_argument(
         "--seed", type=whole_number(0), metavar="N", help="taken, but nothing here is random"
     )
-    add_output(parser, "FILE", words="a table of all rows: .csv, .tsv, .parquet or .json")
+    add_output(
+        parser,
+        "FILE",
+        words="a table of all rows: .csv, .tsv, .parquet or .json, - for stdout",
+    )
     parser.add_argument("--plot", type=path, metavar="FILE.png", help="a picture of the rows")
     add_json(parser)
     add_quiet(parser)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli.cluster_report import Clusters, report, summarise
 from isthmus.cli.delimited import STDIN
-from isthmus.cli.files import path, writable_file
+from isthmus.cli.files import path, separate_files, writable_file
 from isthmus.cli.models import Scaling, TableModel, load_model, save_model
 from isthmus.cli.options import (
     Parser,
@@ -21,7 +21,7 @@ from isthmus.cli.options import (
     add_seed,
     make_parser,
     positive_number,
-    warn,
+    tell,
     whole_number,
 )
 from isthmus.cli.sources import listed
@@ -74,8 +74,8 @@ def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
     _check(arguments)
-    table = load_table(arguments, missing=True)
     known = None if arguments.model is None else load_model(arguments.model)
+    table = load_table(arguments, missing=True)
     model = known or fit(
         table,
         arguments.method,
@@ -87,6 +87,8 @@ def run(argv: Sequence[str]) -> int:
         quiet=arguments.quiet,
     )
     X = model.rows(table, arguments.data)
+    if known is not None:
+        tell(table.notes, arguments.quiet)
     found = describe(model, X)
     summary = summarise(table, X, model, found)
     to_stdout = arguments.output == STDIN
@@ -121,9 +123,15 @@ def _check(arguments: argparse.Namespace) -> None:
     for option in ("plot", "save"):
         target = getattr(arguments, option)
         if target is not None:
-            writable_file(target)
-            if target.resolve() in (arguments.data.resolve(), arguments.output.resolve()):
-                raise InvalidInputError(f"--{option} {target} is taken; name another file.")
+            writable_file(target, f"--{option}")
+    separate_files(
+        {
+            "DATA": arguments.data,
+            "-o": arguments.output,
+            "--plot": arguments.plot,
+            "--save": arguments.save,
+        }
+    )
     if arguments.plot is not None and arguments.plot.suffix.lower() not in FIGURES:
         raise InvalidInputError(f"--plot {arguments.plot} must end in {' or '.join(FIGURES)}.")
     _check_method(arguments)
@@ -184,12 +192,13 @@ def fit(
         )
     scaling = Scaling.of(table.X, standardise)
     estimator = getattr(cluster, METHODS[method])(**options)
+    tell((*table.notes, *_sameness(table)), quiet)
+    if standardise:
+        tell(_halves(table), quiet)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         estimator.fit(scaling.into(table.X))
-    if not quiet:
-        for words in (*_sameness(table), *(str(warning.message) for warning in caught)):
-            warn(words)
+    tell((str(warning.message) for warning in caught), quiet)
     if method != "mean-shift":
         estimator.set_params(verbose=0)
     return TableModel(estimator, scaling, table.columns)
@@ -207,6 +216,26 @@ def _sameness(table: Table) -> Iterator[str]:
         yield f"{rows}, which makes one cluster, whose density means nothing."
     elif same:
         yield f"the same value in every row, which tells none apart: {listed(same)}."
+
+
+def _halves(table: Table) -> Iterator[str]:
+    """Say which columns have two values, each in some rows: in standard units, far apart."""
+    import numpy as np
+
+    X = table.X
+    lowest, highest = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+    low, high = (np.equal(X, ends).sum(0) for ends in (lowest, highest))
+    halves = (low + high == (~np.isnan(X)).sum(0)) & (np.minimum(low, high) > 1)
+    two = [
+        name
+        for name, is_half in zip(table.columns, halves & (lowest < highest), strict=True)
+        if is_half
+    ]
+    if two and len(two) < len(table.columns):
+        yield (
+            f"two values only, which may split clusters in two: {listed(two)}. "
+            "--drop COLUMN,... leaves columns out."
+        )
 
 
 def describe(model: TableModel, X: NDArray[np.float64]) -> Clusters:

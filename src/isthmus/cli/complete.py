@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli.completion import Check, candidates, check, fill, learned_energy
 from isthmus.cli.delimited import MISSING, STDIN
 from isthmus.cli.files import path
-from isthmus.cli.models import Scaling, load_model
+from isthmus.cli.models import Scaling, TableModel, load_model
 from isthmus.cli.options import (
     Parser,
     add_json,
@@ -21,6 +21,7 @@ from isthmus.cli.options import (
     make_parser,
     positive_number,
     show_progress,
+    tell,
     warn,
 )
 from isthmus.cli.tables import (
@@ -33,6 +34,7 @@ from isthmus.cli.tables import (
     load_table,
     output_file,
     read_table,
+    tidied,
     write_rows,
 )
 from isthmus.errors import InvalidInputError
@@ -65,6 +67,7 @@ def run(argv: Sequence[str]) -> int:
 
     arguments = _parser().parse_args(argv)
     _check_options(arguments)
+    model = None if arguments.model is None else load_model(arguments.model)
     table = load_table(arguments, missing=True, keep_cells=True)
     summary: dict[str, Any] = {
         "rows": len(table),
@@ -73,10 +76,11 @@ def run(argv: Sequence[str]) -> int:
         "rows_with_gaps": int(np.isnan(table.X).any(1).sum()),
     }
     X = table.X
-    if summary["missing"] and arguments.model is not None:
-        X = _by_model(table, arguments, summary)
+    if summary["missing"] and model is not None:
+        X = _by_model(model, table, arguments, summary)
     elif summary["missing"]:
         X = _by_rows(table, arguments, summary)
+    tell((*table.notes, *summary.pop("notes", [])), arguments.quiet)
     summary["left_empty"] = int(np.isnan(X).sum())
     if summary["left_empty"] and not arguments.quiet:
         empty = counted(summary["left_empty"], "cell")
@@ -121,10 +125,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _by_model(
-    table: Table, arguments: argparse.Namespace, summary: dict[str, Any]
+    model: TableModel, table: Table, arguments: argparse.Namespace, summary: dict[str, Any]
 ) -> NDArray[np.float64]:
     """Fill the columns that a saved model knows."""
-    model = load_model(arguments.model)
     rows = model.rows(table, arguments.data)
     filled = fill(model.estimator.energy_, model.scaling.into(rows), arguments.how)
     X = table.X.copy()
@@ -153,8 +156,7 @@ def _by_rows(
                 "There are too few complete rows to choose a bandwidth; give it with --sigma, or "
                 "use --energy crp."
             )
-        if not arguments.quiet:
-            warn("too few rows to say how well the gaps are filled.")
+        summary["notes"] = ["too few rows to say how well the gaps are filled."]
     else:
         chosen = found.chosen
         summary["check"] = _checked(found, table, scaling)
@@ -172,7 +174,8 @@ def _only_gaps(X: NDArray[np.float64], filled: NDArray[np.float64]) -> NDArray[n
 
 
 def _memory(table: Table, arguments: argparse.Namespace) -> NDArray[np.float64]:
-    memory = read_table(arguments.memory, missing=True, quiet=True)
+    # By name, a column of it that looks like ids is as good as another.
+    memory = read_table(arguments.memory, id="none", missing=True)
     absent = [name for name in table.columns if name not in memory.columns]
     if absent:
         raise InvalidInputError(
@@ -211,6 +214,9 @@ def _columns(table: Table, X: NDArray[np.float64], as_text: bool) -> dict[str, A
     for name, cells in table.cells.items():
         columns[name] = cells
         if name not in table.columns:
+            whole = tidied(cells) if not as_text else None
+            if whole is not None and whole.dtype.kind == "i":
+                columns[name] = whole  # such as ids, or a column that was dropped
             continue
         values = X[:, table.columns.index(name)]
         gaps = np.isnan(table.X[:, table.columns.index(name)])

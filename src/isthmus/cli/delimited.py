@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["MISSING", "STDIN", "TextColumn", "TextTable", "read_delimited"]
+__all__ = ["MISSING", "STDIN", "TextColumn", "TextTable", "has_commas", "read_delimited"]
 
 STDIN = Path("-")
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
 """What stands for a missing value, in small or capital letters."""
 
 # Where several fit equally well the first is taken: a comma may be a decimal one.
@@ -33,6 +33,10 @@ SAMPLE_BYTES = 2**16
 SAMPLE_LINES = 200
 ROWS_AT_A_TIME = 10_000
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+# What may have commas between thousands; no such number begins with a zero.
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+WITH_COMMAS = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
+SWAPPED = str.maketrans(",.", ".,")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -48,8 +52,11 @@ class TextColumn:
         The cells as they are written; None where they are not kept.
     numbers, flags, words : int
         How many cells hold a number, true or false, and something else.
-    odd : (int, str) or None
-        Line and text of the first word; `flag` likewise of the first true or false.
+    with_commas : int
+        How many of the words would be numbers, but for their commas.
+    odd, flag, decimal, thousands : (int, str) or None
+        Line and text of the first word, of the first true or false, of the first number with a
+        decimal comma, and of the first whose comma may be one between thousands.
     """
 
     text: list[str] | None
@@ -57,8 +64,11 @@ class TextColumn:
     numbers: int = 0
     flags: int = 0
     words: int = 0
+    with_commas: int = 0
     odd: tuple[int, str] | None = None
     flag: tuple[int, str] | None = None
+    decimal: tuple[int, str] | None = None
+    thousands: tuple[int, str] | None = None
 
     def add(self, cells: Sequence[str], lines: Sequence[int], decimal_comma: bool) -> None:
         """Append the cells of some more rows."""
@@ -66,18 +76,33 @@ class TextColumn:
 
         if self.text is not None:
             self.text.extend(cells)
-        plain = [cell.replace(",", ".") for cell in cells] if decimal_comma else cells
+        plain = cells
+        if decimal_comma:
+            self._look_at_commas(cells, lines)
+            # Where commas are decimal, a point is not.
+            plain = [cell.translate(SWAPPED) for cell in cells]
         try:
             if "_" in "".join(plain):
                 raise ValueError  # Python's own way to write 1_000 is nobody else's
             values = np.array(list(map(float, plain)))
             self.numbers += int((~np.isnan(values)).sum())
         except ValueError:
-            values = np.array([self._value(*cell) for cell in zip(plain, lines, strict=True)])
+            found = zip(plain, cells, lines, strict=True)
+            values = np.array([self._value(*cell) for cell in found])
         self.parts.append(values)
 
-    def _value(self, cell: str, line: int) -> float:
-        word = cell.strip().lower()
+    def _look_at_commas(self, cells: Sequence[str], lines: Sequence[int]) -> None:
+        """Keep the first cell of either kind; with a decimal one, nothing more is to be known."""
+        for cell, line in zip(cells, lines, strict=True):
+            if self.decimal is not None:
+                return
+            if THOUSANDS.fullmatch(cell.strip()):
+                self.thousands = self.thousands or (line, cell.strip())
+            elif DECIMAL_COMMA.fullmatch(cell.strip()):
+                self.decimal = (line, cell.strip())
+
+    def _value(self, plain: str, cell: str, line: int) -> float:
+        word = plain.strip().lower()
         if word in MISSING:
             return float("nan")
         if word in ("true", "false"):
@@ -86,10 +111,16 @@ class TextColumn:
             return float(word == "true")
         if not _is_number(word):
             self.words += 1
+            self.with_commas += has_commas(cell)
             self.odd = self.odd or (line, cell.strip())
             return float("nan")
         self.numbers += 1
         return float(word)
+
+
+def has_commas(cell: str) -> bool:
+    """Whether a cell would be a number, but for a decimal comma or commas between thousands."""
+    return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, WITH_COMMAS))
 
 
 @dataclass(frozen=True)
@@ -130,6 +161,8 @@ def read_delimited(
 def _content(path: Path) -> Callable[[], IO[bytes] | gzip.GzipFile]:
     """A function that opens the file anew each time; stdin is held, as it comes but once."""
     if path == STDIN:
+        if sys.stdin is None:
+            raise InvalidInputError("stdin is closed; name a file instead of -.")
         held = sys.stdin.buffer.read()
         return lambda: io.BytesIO(held)
     if path.suffix.lower() == ".gz":
@@ -191,9 +224,12 @@ def _read(
         for line, cells in chunk:
             if len(cells) != width:
                 first = "the line of names" if named else "the first line"
+                advice = "Are cells with a separator in them quoted?"
+                if cells[0].startswith("#"):
+                    advice = "Comments are read only above the table; remove the line."
                 raise InvalidInputError(
                     f"{path}, line {line}: {_counted(len(cells))}, but {first} has {width}. "
-                    "Are cells with a separator in them quoted?"
+                    f"{advice}"
                 )
         cells_of = zip(*(cells for _, cells in chunk), strict=True)
         for column, values in zip(columns, cells_of, strict=True):
@@ -209,8 +245,8 @@ def _counted(cells: int) -> str:
 def _rows(
     path: Path, text: Iterable[str], separator: str, strict: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each row that is not blank."""
-    text = _unmarked(text)
+    """Line number and cells of each row that is neither blank nor a comment above the table."""
+    text = _uncommented(text, separator)
     if separator == " ":
         text = (line.strip() for line in text)
     reader = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=strict)
@@ -223,10 +259,31 @@ def _rows(
         raise InvalidInputError(f"{place}: {error}. Is a quote left open?") from None
 
 
-def _unmarked(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without the # that numpy.savetxt puts before names."""
-    for number, line in enumerate(lines):
-        yield line if number else line.removeprefix("#")
+def _uncommented(lines: Iterable[str], separator: str) -> Iterator[str]:
+    """Lines with blank ones for comments above the table.
+
+    The last comment has the names, as numpy.savetxt writes them, if it has as many cells as the
+    row of numbers below it.
+    """
+    rest, above = iter(lines), []
+    for line in rest:
+        above.append(line)
+        if line.strip() and not line.startswith("#"):
+            break
+    *comments, first = above or [""]
+    marked = [place for place, line in enumerate(comments) if line.startswith("#")]
+    if marked:
+        last = comments[marked[-1]].removeprefix("#")
+        names, cells = (
+            line.replace('"', "").split(None if separator == " " else separator)
+            for line in (last, first)
+        )
+        numbers = any(_is_number(cell) or has_commas(cell) for cell in cells)
+        if len(names) == len(cells) and numbers:
+            comments[marked[-1]] = last
+    yield from ("\n" if line.startswith("#") else line for line in comments)
+    yield first
+    yield from rest
 
 
 def _separator(path: Path, sample: list[str]) -> str:
@@ -252,7 +309,7 @@ def _has_decimal_commas(rows: list[list[str]]) -> bool:
 def _has_names(rows: list[list[str]], comma: bool) -> tuple[bool, str]:
     """Whether the first row holds names, and a word where that is not certain."""
     first, *others = [[_plain(cell, comma) for cell in row] for row in rows]
-    numeric = [place for place, cell in enumerate(first) if _is_number(cell)]
+    numeric = [place for place, cell in enumerate(first) if _is_number(cell) or has_commas(cell)]
     if not numeric:
         return any(cell.lower() not in MISSING for cell in first), ""
     # Numbers as names, as of years, or as pandas gives them: whole ones, in steps of one,
@@ -269,7 +326,7 @@ def _has_names(rows: list[list[str]], comma: bool) -> tuple[bool, str]:
 
 
 def _plain(cell: str, comma: bool) -> str:
-    return (cell.replace(",", ".") if comma else cell).strip()
+    return (cell.translate(SWAPPED) if comma else cell).strip()
 
 
 def _is_number(cell: str) -> bool:

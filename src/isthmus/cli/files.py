@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["path", "writable_directory", "writable_file"]
+__all__ = ["path", "separate_files", "writable_directory", "writable_file"]
 
 
 def path(text: str) -> Path:
@@ -31,18 +32,31 @@ def writable_directory(out: Path) -> Path:
     return out
 
 
-def writable_file(path: Path) -> Path:
+def separate_files(places: Mapping[str, Path | None]) -> None:
+    """Refuse options that name the same file, of which one would be lost; - is no file."""
+    seen: dict[Path, str] = {}
+    for option, target in places.items():
+        if target is None or target == Path("-"):
+            continue
+        other = seen.setdefault(target.resolve(), option)
+        if other != option:
+            raise InvalidInputError(f"{option} {target} is taken by {other}; name another file.")
+
+
+def writable_file(path: Path, option: str = "-o") -> Path:
     """Check that a file can be put there, before any work is done that could not be kept."""
     if path.is_dir():
-        raise InvalidInputError(f"-o {path} is a directory; name a file.")
+        raise InvalidInputError(f"{option} {path} is a directory; name a file.")
     if not path.parent.is_dir():
-        raise InvalidInputError(f"-o {path}: {path.parent} is not a directory; make it first.")
+        raise InvalidInputError(
+            f"{option} {path}: {path.parent} is not a directory; make it first."
+        )
     probe = path.with_name(f".{path.name}.probe")
     try:
         probe.touch()
         probe.unlink()
     except OSError:
         raise InvalidInputError(
-            f"-o {path}: {path.parent} cannot be written to; name another."
+            f"{option} {path}: {path.parent} cannot be written to; name another."
         ) from None
     return path

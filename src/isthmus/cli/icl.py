@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isthmus.cli.delimited import STDIN
 from isthmus.cli.files import path, writable_directory, writable_file
 from isthmus.cli.options import (
     Parser,
@@ -20,10 +21,11 @@ from isthmus.cli.options import (
     names,
     positive_number,
     put,
+    tell,
     warn,
     whole_number,
 )
-from isthmus.cli.tables import Table, output_file, read_table, write_rows
+from isthmus.cli.tables import Table, add_drop, add_id, output_file, read_table, write_rows
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -115,7 +117,9 @@ def _train(arguments: argparse.Namespace) -> int:
 def _eval(arguments: argparse.Namespace) -> int:
     from isthmus.incontext.evaluation import evaluate
 
-    target = arguments.output and writable_file(arguments.output)
+    target = _target(arguments)
+    if target is not None:
+        writable_file(target)
     evaluation = evaluate(
         _model(arguments.model),
         _prior(arguments.prior),
@@ -140,11 +144,13 @@ def _sample(arguments: argparse.Namespace) -> int:
     from isthmus.dynamics.samplers import MALA, Langevin
     from isthmus.incontext.sampling import draw
 
-    target = arguments.output and output_file(arguments.output, arguments.context)
+    target = _target(arguments)
+    if target is not None:
+        output_file(target, arguments.context)
     model = _model(arguments.model)
     points, columns = np.empty((0, model.dim)), [f"x{axis + 1}" for axis in range(model.dim)]
     if arguments.context is not None:
-        table = _context(arguments.context, model, arguments.quiet)
+        table = _context(arguments, model)
         points, columns = table.X, list(table.columns)
     kind = MALA if arguments.sampler == "mala" else Langevin
     drawn = draw(
@@ -178,7 +184,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         tasks = _prior(arguments.prior).draw(arguments.tasks, generator)
         figure = context_landscapes(model, tasks, sizes, seed=arguments.seed + 1)
     else:
-        points = _context(arguments.context, model, arguments.quiet).X
+        points = _context(arguments, model).X
         some = [size for size in sizes if size < len(points)]
         figure = context_landscapes(model, points[None], [*some, len(points)])
     print(save(figure, target))
@@ -256,14 +262,23 @@ def _prior(name: str) -> Prior:
     return prior(name)
 
 
-def _context(path: Path, model: ICLEBM, quiet: bool) -> Table:
+def _target(arguments: argparse.Namespace) -> Path | None:
+    """The file of ``-o``; None is stdout."""
+    return None if arguments.output == STDIN else arguments.output
+
+
+def _context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
     """Points that the model can read; those outside its box are worth a word."""
-    table = read_table(path, quiet=quiet)
+    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
     if table.X.shape[1] != model.dim:
         columns = f"{table.X.shape[1]} column{'s' if table.X.shape[1] > 1 else ''} of numbers"
-        raise InvalidInputError(f"{path} has {columns}, but the model reads {model.dim}.")
+        raise InvalidInputError(
+            f"{arguments.context} has {columns}, but the model reads {model.dim}; --drop leaves "
+            "columns out."
+        )
+    tell(table.notes, arguments.quiet)
     box = model.config.box
-    if box is not None and not quiet:
+    if box is not None and not arguments.quiet:
         outside = int((abs(table.X) > box).any(1).sum())
         if outside:
             warn(
@@ -334,6 +349,8 @@ def _parser() -> Parser:
     sample.add_argument(
         "--context", type=path, metavar="DATA", help=f"{_DATA}; default: none, an empty context"
     )
+    add_id(sample)
+    add_drop(sample)
     sample.add_argument(
         "-n", dest="number", type=whole_number(1), default=1000, metavar="N", help="default: 1000"
     )
@@ -348,13 +365,15 @@ def _parser() -> Parser:
         metavar="N",
         help="of each chain; default: 100",
     )
-    add_output(sample, "FILE", words=".csv, .tsv, .parquet or .json; default: CSV on stdout")
+    add_output(sample, "FILE", words=".csv, .tsv, .parquet or .json; default, and -: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     _add_model(plot)
     source = plot.add_mutually_exclusive_group()
     source.add_argument("--context", type=path, metavar="DATA", help=_DATA)
     source.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
+    add_id(plot)
+    add_drop(plot)
     plot.add_argument(
         "--tasks", type=whole_number(1), default=3, metavar="N", help="rows, of a prior; default: 3"
     )

@@ -47,6 +47,11 @@ BUG, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        print("isthmus: stdout is closed; send it to a file, or to /dev/null.", file=sys.stderr)
+        return BAD_INPUT
     try:
         try:
             with _warnings_in_one_line():

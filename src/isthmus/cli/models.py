@@ -69,9 +69,11 @@ class TableModel:
         """The columns that the model knows, in its order and in the table's units. (n, D)"""
         absent = [name for name in self.columns if name not in table.columns]
         if absent:
+            taken = table.id_name in absent
             raise InvalidInputError(
                 f"{path} has no column of numbers called {', '.join(map(repr, absent[:5]))}, which "
-                "the model learned from."
+                "the model learned from"
+                + (f"; say --id none, to use {table.id_name!r}." if taken else ".")
             )
         return table.X[:, [table.columns.index(name) for name in self.columns]]
 

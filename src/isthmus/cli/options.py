@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ __all__ = [
     "put",
     "sections",
     "show_progress",
+    "tell",
     "warn",
     "whole_number",
 ]
@@ -48,7 +50,22 @@ LARGEST = 2**32
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error is told."""
+    """Says what is wrong in one line, as every other error is told; options are written out."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, and refuse what is not known here, where the nearest option can be named."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(word, re.findall(r"--[\w-]+", self.format_usage()), 1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Raise what `main` prints as its one line."""
@@ -183,6 +200,12 @@ def put(text: str, target: Path | None) -> None:
 def warn(words: str) -> None:
     """Say something on stderr that does not stop the work."""
     print(f"isthmus: {words}", file=sys.stderr, flush=True)
+
+
+def tell(notes: Iterable[str], quiet: bool) -> None:
+    """Say several such things, unless nothing is to be said."""
+    for note in () if quiet else notes:
+        warn(note)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus.cli.delimited import STDIN
 from isthmus.cli.models import Scaling, load_model
 from isthmus.cli.options import (
     Parser,
@@ -19,6 +20,7 @@ from isthmus.cli.options import (
     add_seed,
     make_parser,
     positive_number,
+    tell,
     warn,
     whole_number,
 )
@@ -49,7 +51,7 @@ and says on stderr whether its chains agree (R-hat near 1).
 """
 FILES = """
 DATA  a table, or a model saved by `isthmus cluster DATA --save FILE.safetensors`
--o    the draws, a row each; default: CSV on stdout
+-o    the draws, a row each; default, and -: CSV on stdout
 """
 EXAMPLES = """
 isthmus sample iris.csv -n 100 > more.csv
@@ -83,12 +85,15 @@ class Source:
         All of them.
     constants : dict
         The value of each column that does not vary.
+    notes : tuple of str
+        On how the table was read, if they were not told yet.
     """
 
     energy: GaussianMemory
     scaling: Scaling
     columns: tuple[str, ...]
     constants: dict[str, float]
+    notes: tuple[str, ...] = ()
 
     def in_units(self, draws: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Draws (n, D) of the energy as columns of the table."""
@@ -120,8 +125,10 @@ def run(argv: Sequence[str]) -> int:
     }
     if arguments.sampler == "exact":
         draws = source.energy.sample(arguments.number, seed=arguments.seed)
+        tell(source.notes, arguments.quiet)
     else:
         chains = _chains(source.energy, arguments)
+        tell(source.notes, arguments.quiet)
         summary["chains"] = diagnosed(chains)
         if not arguments.quiet:
             _tell(summary["chains"])
@@ -156,6 +163,10 @@ def _write(
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be done before any work is."""
+    if arguments.output == STDIN:
+        if arguments.json:
+            raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
+        arguments.output = None
     if arguments.output is not None:
         output_file(arguments.output, arguments.data)
     if arguments.sampler == "exact":
@@ -204,7 +215,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     if kind in ROWS:
         scaling = Scaling.of(varying.X, arguments.standardise)
         energy = _of_rows(scaling.into(varying.X), kind, arguments)
-        return Source(energy, scaling, table.columns, constants)
+        return Source(energy, scaling, table.columns, constants, table.notes)
     from isthmus.cli.cluster import fit
 
     model = fit(
@@ -357,7 +368,7 @@ def _parser() -> Parser:
     group.add_argument(
         "--chains", type=whole_number(1), metavar="N", help="side by side; default: 64"
     )
-    add_output(parser, "FILE", words=".csv, .tsv, .parquet or .json; default: CSV on stdout")
+    add_output(parser, "FILE", words=".csv, .tsv, .parquet or .json; default, and -: CSV on stdout")
     add_json(parser)
     add_seed(parser)
     add_quiet(parser)

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.delimited import STDIN, read_delimited
+from isthmus.cli.delimited import STDIN, TextColumn, TextTable, has_commas, read_delimited
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["READABLE", "Source", "find_column", "listed", "load_pyarrow", "read_source"]
+__all__ = [
+    "READABLE",
+    "Source",
+    "find_column",
+    "listed",
+    "load_pyarrow",
+    "named_like_ids",
+    "read_source",
+]
 
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 PARQUET = b"PAR1"  # what such files begin and end with
 READABLE = ".csv, .tsv, .txt (each also with .gz), .parquet, .npy or .npz"
+# customer_id and customerId, but not paid.
+ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9](Id|ID)")
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class Source:
         Arrays beside the table that can be ids or labels.
     notes : tuple of str
         What the reader should know.
+    words : dict of int to str
+        For columns that are not numbers, the first cell that is none, and where it is.
     """
 
     names: list[str]
@@ -53,6 +66,7 @@ class Source:
     ids_called: str = ""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    words: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_source(
@@ -101,6 +115,11 @@ def find_column(path: Path, found: list[str], name: str, option: str) -> int:
     raise InvalidInputError(f"{option} {name}: {path} has no such column; it has {listed(found)}.")
 
 
+def named_like_ids(name: str) -> bool:
+    """Whether a column is called as ids of rows are: id, index, customer_id, customerId."""
+    return ID_NAME.fullmatch(name) is not None
+
+
 def listed(words: Sequence[str], most: int = 12) -> str:
     """Words in a row, and how many more there are."""
     shown = ", ".join(words[:most])
@@ -118,6 +137,7 @@ def _text_source(
         unique = _unique(found or [""] * width)
         aside.update(find_column(path, unique, name, "--id or --label") for name in wanted)
         kept = set(aside)
+        kept.update(place for place, name in enumerate(unique) if named_like_ids(name))
         if found and found[0] == "":
             kept.add(0)
         aside.update(find_column(path, unique, name, "--drop") for name in drop)
@@ -126,32 +146,84 @@ def _text_source(
     table = read_delimited(path, keep_text, header)
     columns = table.columns
     found = _unique(table.names or [""] * len(columns))
-    numbers: list[NDArray[np.float64] | None] = []
-    for place, column in enumerate(columns):
-        odd, count = column.odd, column.words
-        if column.numbers and column.flags:
-            odd, count = odd or column.flag, count + column.flags
-        if odd and place not in aside and column.numbers >= count:
-            line, cell = odd
-            raise InvalidInputError(
-                f"{path}, line {line}, column {found[place]!r}: {cell!r} is not a number, though "
-                f"most of the column is. Correct it or leave it empty; or leave the column out, "
-                f"with --drop {found[place]}."
-            )
-        parts = column.parts or [np.empty(0)]
-        numbers.append(None if odd else np.concatenate(parts))
-    nameless_first = bool(table.names) and table.names[0] == "" and any(table.names)
-    notes = (table.note,) if table.note else ()
+    used = {found[place]: one for place, one in enumerate(columns) if place not in aside}
+    notes = [table.note, _decimal_commas(path, used)]
+    for name, column in used.items():
+        text = column.text or []
+        if not (named_like_ids(name) and len(set(text)) == len(text)):
+            _check_words(path, name, column, table)
     if len(set(filter(None, table.names))) < len([name for name in table.names if name]):
-        notes = (*notes, f"some names occur twice; the columns are {listed(found)}.")
+        notes.append(f"some names occur twice; the columns are {listed(found)}.")
+    nameless_first = bool(table.names) and table.names[0] == "" and any(table.names)
+    numeric = [one.odd is None and not (one.numbers and one.flags) for one in columns]
     return Source(
         found,
-        numbers,
+        [
+            np.concatenate(one.parts or [np.empty(0)]) if whole else None
+            for one, whole in zip(columns, numeric, strict=True)
+        ],
         values=lambda place: np.array(columns[place].text or [], dtype=object),
         place=lambda row: f"line {table.lines[row]}",
         ids=0 if nameless_first else None,
         ids_called="the first column, which has no name,",
-        notes=notes,
+        notes=tuple(filter(None, notes)),
+        words={
+            place: f"line {one.odd[0]}, column {found[place]!r}: {one.odd[1]!r} is not a number"
+            for place, one in enumerate(columns)
+            if one.odd is not None
+        },
+    )
+
+
+def _decimal_commas(path: Path, columns: Mapping[str, TextColumn]) -> str:
+    """Words on commas that are read as decimal ones; an error where they may be of thousands."""
+    numeric = {
+        name: column
+        for name, column in columns.items()
+        if column.numbers + column.with_commas >= column.words
+    }
+    for name, column in numeric.items():
+        if column.decimal is not None:
+            line, cell = column.decimal
+            number = cell.replace(",", ".")
+            return (
+                "commas in numbers are read as decimal points: in line "
+                f"{line}, column {name!r}, {cell} is {number}."
+            )
+    for name, column in numeric.items():
+        if column.thousands is not None:
+            line, cell = column.thousands
+            raise InvalidInputError(
+                f"{path}, line {line}, column {name!r}: {cell} may be {cell.replace(',', '')}, or "
+                "have a decimal comma, and no other cell tells which. Write numbers without "
+                "separators of thousands, and with a decimal point; or leave the column out, with "
+                f"--drop {name}."
+            )
+    return ""
+
+
+def _check_words(path: Path, name: str, column: TextColumn, table: TextTable) -> None:
+    """Refuse a column that is one of numbers, but for some cells."""
+    odd, count = column.odd, column.words
+    if column.numbers and column.flags:
+        odd, count = odd or column.flag, count + column.flags
+    if odd is None or column.numbers + column.with_commas < count:
+        return
+    line, cell = odd
+    place = f"{path}, line {line}, column {name!r}: {cell!r} is not a number"
+    if has_commas(cell):
+        raise InvalidInputError(
+            f"{place} here. Write numbers without separators of thousands, and with a decimal "
+            f"point; or leave the column out, with --drop {name}."
+        )
+    if not table.names and line == table.lines[0]:
+        raise InvalidInputError(
+            f"{place}, though most of the column is. If the first line has names of columns, say "
+            f"--header yes; or leave the column out, with --drop {name}."
+        )
+    raise InvalidInputError(
+        f"{place}, though most of the column is. Correct it, or leave it empty if it is missing "
+        f"(NA will do, too); or leave the column out, with --drop {name}."
     )
 
 

@@ -12,10 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.delimited import STDIN
+from isthmus.cli.delimited import MISSING, STDIN
 from isthmus.cli.files import path, writable_file
-from isthmus.cli.options import add_output, names, warn
-from isthmus.cli.sources import READABLE, Source, find_column, listed, load_pyarrow, read_source
+from isthmus.cli.options import add_output, names
+from isthmus.cli.sources import (
+    READABLE,
+    Source,
+    find_column,
+    listed,
+    load_pyarrow,
+    named_like_ids,
+    read_source,
+)
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
@@ -33,16 +41,19 @@ __all__ = [
     "load_table",
     "output_file",
     "read_table",
+    "tidied",
     "write_rows",
 ]
 
 WRITABLE = (".csv", ".tsv", ".parquet", ".json")
 ROW = "row"
 """The name of the ids of rows that have none: their numbers, from 1."""
+NO_IDS = "none"
+"""What ``--id`` is told if no column has ids, whatever it looks like."""
 
-
-# Squares of larger values, summed over some rows and columns, would overflow.
-LARGEST = 1e150
+# Squares of larger values, summed over some rows and columns, would overflow. In a column of
+# smaller ones, squares of differences would vanish.
+LARGEST, SMALLEST = 1e150, 1e-130
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,8 @@ class Table:
     label_name : str or None
     left_out : tuple of str
         Columns that are not numbers.
+    notes : tuple of str
+        What to tell about how the file was read, once it is known that it will do.
     cells : dict
         Every column of the file by name, if asked for: text as it is written, or arrays.
     """
@@ -75,6 +88,7 @@ class Table:
     label: NDArray[Any] | None = None
     label_name: str | None = None
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     cells: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -85,16 +99,31 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add DATA and the options that say how it is read."""
     parser.add_argument("data", type=path, metavar="DATA", help=f"{READABLE}; - is stdin")
     group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
-    group.add_argument("--id", metavar="COLUMN", help="ids of rows; default: numbers from 1")
+    add_id(group)
     group.add_argument("--label", metavar="COLUMN", help="known classes, never learned from")
-    group.add_argument(
-        "--drop", type=names, default=(), metavar="COLUMN,...", help="columns to leave out"
-    )
+    add_drop(group)
     group.add_argument("--array", metavar="NAME", help="which array of an .npz; default: X")
     group.add_argument(
         "--header",
         choices=("yes", "no"),
         help="whether names come first in a text file; found out by default",
+    )
+
+
+def add_id(group: argparse._ActionsContainer) -> None:
+    """Add ``--id``."""
+    group.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help="ids of rows; default: a column called so (id, customer_id, ...) whose values are "
+        "distinct, or else numbers from 1; none: no column has ids",
+    )
+
+
+def add_drop(group: argparse._ActionsContainer) -> None:
+    """Add ``--drop``."""
+    group.add_argument(
+        "--drop", type=names, default=(), metavar="COLUMN,...", help="columns to leave out"
     )
 
 
@@ -127,7 +156,6 @@ def load_table(
         header=None if arguments.header is None else arguments.header == "yes",
         missing=missing,
         keep_cells=keep_cells,
-        quiet=getattr(arguments, "quiet", False),
     )
 
 
@@ -141,9 +169,8 @@ def read_table(
     header: bool | None = None,
     missing: bool = False,
     keep_cells: bool = False,
-    quiet: bool = False,
 ) -> Table:
-    """Read the numeric columns of a file; the others are named on stderr and left out.
+    """Read the numeric columns of a file; the others are named in the notes and left out.
 
     Parameters
     ----------
@@ -151,7 +178,8 @@ def read_table(
         CSV, TSV or other text (also .gz), Parquet, .npy or .npz; ``-`` is text on stdin.
     id, label : str, optional
         A column's name, or its number from 1. Neither is used as a feature. In an .npz, the
-        name of an array as long as the table will do too.
+        name of an array as long as the table will do too. Without an `id`, a column that is
+        called as ids are and has distinct whole numbers or words is taken; ``"none"`` takes none.
     drop : sequence of str
         Columns to leave out.
     array : str, optional
@@ -163,17 +191,15 @@ def read_table(
         Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
     keep_cells : bool
         Keep all columns, for writing them again.
-    quiet : bool
-        No warnings.
     """
     if array is not None and path.suffix.lower() != ".npz":
         raise InvalidInputError(f"--array names an array of an .npz file, which {path} is not.")
-    wanted = [name for name in (id, label) if name is not None]
+    wanted = [name for name in (None if id == NO_IDS else id, label) if name is not None]
     try:
         source = read_source(path, wanted, drop, array, header, keep_cells)
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return _table(path, source, id, label, drop, missing, keep_cells, quiet)
+    return _table(path, source, id, label, drop, missing, keep_cells)
 
 
 def _table(
@@ -184,12 +210,11 @@ def _table(
     drop: Sequence[str],
     missing: bool,
     keep_cells: bool,
-    quiet: bool,
 ) -> Table:
     import numpy as np
 
     size = next((len(found) for found in source.numbers if found is not None), 0)
-    roles = {"--id": id, "--label": label}
+    roles = {"--id": None if id == NO_IDS else id, "--label": label}
     given = {
         option: find_column(path, source.names, name, option)
         for option, name in roles.items()
@@ -197,34 +222,26 @@ def _table(
     }
     aside = set(given.values()) | {find_column(path, source.names, name, "--drop") for name in drop}
     notes = list(source.notes)
-    ids = given.get("--id")
-    if id is None and source.ids is not None and source.ids not in aside:
-        ids = source.ids
-        aside.add(ids)
-        notes.append(f"{source.ids_called} is taken for the ids of rows.")
-    used: list[int] = []
-    left_out: list[int] = []
-    for place, values in enumerate(source.numbers):
-        if place not in aside:
-            empty = values is None or (len(values) > 0 and bool(np.isnan(values).all()))
-            (left_out if empty else used).append(place)
+    if id is None:
+        found_ids, words = _find_ids(source, aside)
+        given |= found_ids
+        aside |= set(found_ids.values())
+        notes += words
+    used, left_out = _features(source, aside)
     outside = tuple(source.names[place] for place in left_out)
     if not used:
-        raise InvalidInputError(f"{path} has no column of numbers to use.")
+        shown = [f": {source.words[place]}" for place in left_out if place in source.words]
+        raise InvalidInputError(f"{path} has no column of numbers to use{(*shown, '')[0]}.")
     if size == 0:
         raise InvalidInputError(f"{path} has names, but no rows.")
     if outside:
         done = "written as they are" if keep_cells else "left out"
-        notes.append(f"{done}, since there are no numbers in them: {listed(outside)}.")
-    notes += _suspects(source, used, id)
+        notes.append(f"{done}, since most of their cells are not numbers: {listed(outside)}.")
     found = [source.numbers[place] for place in used]
     X = np.column_stack([values for values in found if values is not None])
     _check_finite(path, source, X, used, missing)
-    if not quiet:
-        for note in notes:
-            warn(note)
     columns = tuple(source.names[place] for place in used)
-    id_values, id_name = _chosen(source, id, ids)
+    id_values, id_name = _chosen(source, roles["--id"], given.get("--id"))
     label_values, label_name = _chosen(source, label, given.get("--label"))
     return Table(
         X=X,
@@ -234,10 +251,67 @@ def _table(
         label=label_values,
         label_name=label_name,
         left_out=outside,
+        notes=tuple(notes),
         cells={name: source.values(at) for at, name in enumerate(source.names)}
         if keep_cells
         else {},
     )
+
+
+def _features(source: Source, aside: set[int]) -> tuple[list[int], list[int]]:
+    """The places of columns that hold numbers, and of those that do not."""
+    import numpy as np
+
+    used: list[int] = []
+    left_out: list[int] = []
+    for place, values in enumerate(source.numbers):
+        if place not in aside:
+            empty = values is None or (len(values) > 0 and bool(np.isnan(values).all()))
+            (left_out if empty else used).append(place)
+    return used, left_out
+
+
+def _find_ids(source: Source, aside: set[int]) -> tuple[dict[str, int], list[str]]:
+    """The column that holds ids of rows, as the file or the column's name says; and notes."""
+    used, left_out = _features(source, aside)
+    likely = [
+        place
+        for place in sorted(used + left_out)
+        # A single column of numbers is there to be used, whatever its name.
+        if place == source.ids or (used != [place] and _are_ids(source, place))
+    ]
+    if source.ids in likely:
+        likely.sort(key=lambda place: place != source.ids)
+    if not likely:
+        return {}, []
+    first, *others = likely
+    called = f"column {source.names[first]!r}, by its name,"
+    if first == source.ids:
+        called = source.ids_called
+    notes = [f"{called} is taken for the ids of rows; --id none makes it a column as any other."]
+    more = [source.names[place] for place in others if place in used]
+    if more:
+        notes.append(f"used as features, though they look like ids, too: {listed(more)}.")
+    return {"--id": first}, notes
+
+
+def _are_ids(source: Source, place: int) -> bool:
+    """Whether a column is called as ids are, and has distinct whole numbers or words.
+
+    Some ids may be missing, but not most.
+    """
+    import numpy as np
+
+    if not named_like_ids(source.names[place]):
+        return False
+    numbers = source.numbers[place]
+    if numbers is not None:
+        known = numbers[~np.isnan(numbers)]
+        if not (np.isfinite(known) & (known == np.floor(known))).all():
+            return False
+    cells = tidied(source.values(place)).tolist()
+    values = [cell for cell in cells if str(cell).lower() not in MISSING]
+    return len(set(values)) == len(values) > len(cells) / 2
 
 
 def _chosen(
@@ -245,13 +319,13 @@ def _chosen(
 ) -> tuple[NDArray[Any] | None, str | None]:
     """The values of a column of ids or labels, and its name."""
     if place is not None:
-        return _tidied(source.values(place)), source.names[place]
+        return tidied(source.values(place)), source.names[place]
     if name is not None:
-        return _tidied(source.extra[name]), name
+        return tidied(source.extra[name]), name
     return None, None
 
 
-def _tidied(values: Any) -> NDArray[Any]:
+def tidied(values: Any) -> NDArray[Any]:
     """Whole numbers where all are written as such; text otherwise, empty where missing."""
     import numpy as np
 
@@ -273,23 +347,6 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-def _suspects(source: Source, used: list[int], id_name: str | None) -> list[str]:
-    """A word about a column of whole numbers, each once, that is called an id."""
-    import numpy as np
-
-    notes = []
-    for place in used if id_name is None else []:
-        values, name = source.numbers[place], source.names[place]
-        if name.lower() in ("id", "index", "row") and values is not None:
-            distinct = len(np.unique(values)) == len(values) > 1
-            if distinct and not np.isnan(values).any() and not (values % 1).any():
-                notes.append(
-                    f"column {name!r} is used as a feature, though it looks like ids of rows; "
-                    f"if so, say --id {name}."
-                )
-    return notes
-
-
 def _check_finite(
     path: Path, source: Source, X: NDArray[np.float64], used: list[int], missing: bool
 ) -> None:
@@ -299,6 +356,7 @@ def _check_finite(
         huge = np.abs(X) > LARGEST
     wrong = huge if missing else huge | np.isnan(X)
     if not wrong.any():
+        _check_vanishing(path, source, X, used)
         return
     row, column = np.argwhere(wrong)[0]
     place = f"{path}, {source.place(int(row))}, column {source.names[used[column]]!r}"
@@ -314,6 +372,18 @@ def _check_finite(
         f"{place}: the value is missing ({more} in all). Fill gaps with `isthmus complete` "
         "first, or remove such rows."
     )
+
+
+def _check_vanishing(path: Path, source: Source, X: NDArray[np.float64], used: list[int]) -> None:
+    import numpy as np
+
+    largest = np.nanmax(np.abs(X), axis=0)
+    for place, value in zip(used, largest, strict=True):
+        if 0 < value < SMALLEST:
+            raise InvalidInputError(
+                f"{path}, column {source.names[place]!r}: its values, {value:.3g} at most, are too "
+                "small to compute with. Rescale, or drop it."
+            )
 
 
 def counted(number: int, noun: str) -> str:

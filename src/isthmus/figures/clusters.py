@@ -21,6 +21,8 @@ COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a519
 PALE = "#dfe4e9"
 SHOWN_ROWS = 6000
 NAMED_IN_LEGEND = 8
+# How often rings that lie on each other push each other away, at most.
+MOVES = 300
 
 
 @styled
@@ -83,14 +85,15 @@ def cluster_map(
         axes.set_xlabel(columns[0] if rows.shape[1] == 1 and columns else "main direction")
         note = "Triangles are memories."
     else:
-        _draw_rows(axes, points[kept], colours[owners[kept]], _strength(sure[kept]))
-        _draw_places(axes, places, colours)
         names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
         axes.set(xlabel=names[0], ylabel=names[1])
         axes.set_aspect("equal", adjustable="datalim")
-        note = "Rings are memories; a row is the paler, the less sure its cluster is."
+        _draw_rows(axes, points[kept], colours[owners[kept]], _strength(sure[kept]))
+        moved = _draw_places(axes, places, colours)
+        rings = "Rings are memories" + ", moved apart where they met" * moved
+        note = f"{rings}; a row is the paler, the less sure its cluster is."
         if len(places) > len(COLOURS):
-            note += " Colours repeat, far apart."
+            note += " Colours repeat."
     if len(kept) < len(rows):
         note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
     heading(axes, title, note, characters=110, lines=1)
@@ -163,18 +166,23 @@ def _draw_rows(
     )
 
 
-def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> None:
+def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> bool:
+    """Draw numbered rings; say whether some had to be moved apart, so that all can be read."""
     large = len(places) <= 20
+    moved, rings = _apart(axes, places, 24.0 if large else 17.0)
+    for place, ring, colour in zip(places[moved], rings[moved], colours[moved], strict=True):
+        stem = np.stack([place, ring], axis=1)
+        axes.plot(*stem, "o-", color=colour, lw=1.6, ms=5, mec=PAPER, markevery=[0], zorder=3)
     axes.scatter(
-        places[:, 0],
-        places[:, 1],
+        rings[:, 0],
+        rings[:, 1],
         s=330 if large else 170,
         c=PAPER if large else "#ffffffa0",
         edgecolors=[tuple(colour) for colour in colours],
         linewidths=2.4 if large else 1.8,
         zorder=4,
     )
-    for number, place in enumerate(places, 1):
+    for number, place in enumerate(rings, 1):
         axes.annotate(
             str(number),
             place,
@@ -185,6 +193,34 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> Non
             color=INK,
             zorder=5,
         )
+    return bool(moved.any())
+
+
+def _apart(
+    axes: Axes, places: NDArray[Any], points: float
+) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Which places are moved, and where to, for all to be so many points apart on paper.
+
+    Those that are nearer push each other away, until none is.
+    """
+    axes.autoscale_view()
+    axes.apply_aspect()
+    scale = axes.figure.dpi / 72
+    before = axes.transData.transform(places) / scale
+    # Where two are in one place, they leave it in directions of their own.
+    angles = 2.4 * np.arange(len(places))
+    now = before + 1e-3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    for _ in range(MOVES):
+        away = now[:, None] - now
+        distances = np.linalg.norm(away, axis=2)
+        np.fill_diagonal(distances, np.inf)
+        short = (points - distances).clip(min=0)
+        if not short.any():
+            break
+        now += (away * (0.5 * short / distances)[..., None]).sum(1)
+    moved: NDArray[np.bool_] = np.linalg.norm(now - before, axis=1) > 1
+    found = axes.transData.inverted().transform(now * scale)
+    return moved, np.where(moved[:, None], found, places)
 
 
 def _draw_histogram(
