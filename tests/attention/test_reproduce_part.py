@@ -20,5 +20,5 @@ def test_the_transformer_has_learned_something(section):
 
 
 def test_normalisers_tie_mixing_to_concentration(section):
-    assert min(section.numbers["correlation_with_log_mixing"]) > 0.8
+    assert min(section.numbers["correlation_with_log_mixing_by_head"]) > 0.8
     assert len(section.figure.axes) == 5  # four heads and a scale

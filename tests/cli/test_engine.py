@@ -69,8 +69,8 @@ class Fake(Part):
                 time.sleep(60)
         finding = Finding("It is so", "held with a correction", "0.5 < 1")
         return SimpleNamespace(
-            title=self.name.title(), caption="A caption.", figure=None, table=None,
-            numbers=numbers, findings=(finding,),
+            caption="A caption.", figure=None, table=None, numbers=numbers, findings=(finding,),
+            observations=("It was seen that 1 > 0.",),
         )
 '''
 
@@ -94,7 +94,9 @@ def parts(place: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(**deeds: str) -> tuple[Part, ...]:
         from fake_parts import Fake
 
-        made = tuple(Fake(name, "energies", f"{deed}:{place}") for name, deed in deeds.items())
+        made = tuple(
+            Fake(name, name.title(), "energies", f"{deed}:{place}") for name, deed in deeds.items()
+        )
         monkeypatch.setattr(reproduce, "PARTS", made)
         return made
 
@@ -136,6 +138,7 @@ def test_what_a_part_does_to_itself_leaves_the_others_alone(
     assert streams.out == f"{place / 'report' / 'index.html'}\n"
     assert streams.err.count("\n") == 1
     assert "7 parts failed" in streams.err
+    assert f"Logs are in {place / 'report' / 'parts'}." in streams.err
     assert all(name in streams.err for name in status if name.startswith("to-"))
     log = (place / "report" / "parts" / "to-raise.log").read_text()
     assert "Traceback" in log
@@ -157,7 +160,9 @@ def test_a_part_that_failed_is_tried_again_and_its_failure_shown_until_then(
     assert (runs(place, "good"), runs(place, "bad")) == (1, 2)
 
 
-def test_a_part_that_hangs_is_ended_when_its_time_is_up(parts: Make, place: Path) -> None:
+def test_a_part_that_hangs_is_ended_when_its_time_is_up(
+    parts: Make, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts(stuck="hang", good="ok")
     began = time.monotonic()
     code, results = reproduced(place, "--limit", "2", "--jobs", "1", "--quiet")
@@ -166,6 +171,12 @@ def test_a_part_that_hangs_is_ended_when_its_time_is_up(parts: Make, place: Path
     assert "Not done after 2 s" in results["parts"]["stuck"]["message"]
     assert results["parts"]["good"]["status"] == "done"
     assert is_free(place / "stuck.held")
+    # It printed nothing, so nobody is sent to read it.
+    assert not (place / "report" / "parts" / "stuck.log").exists()
+    assert "stuck.log" not in (place / "report" / "index.html").read_text()
+    errors = capsys.readouterr().err
+    assert "stuck: Not done after 2 s" in errors
+    assert "Logs" not in errors
 
 
 def test_what_is_done_is_not_done_again_and_gives_the_same_files(parts: Make, place: Path) -> None:
@@ -243,8 +254,8 @@ def test_a_run_that_is_stopped_ends_its_parts_and_goes_on_where_it_was(
         "from fake_parts import Fake\nfrom isthmus.cli import reproduce\n"
         "from isthmus.cli.engine import inputs\nfrom isthmus.cli.main import main\n"
         "inputs.source_digest = lambda directory: 'as it is'\n"
-        f"reproduce.PARTS = (Fake('one', 'energies', 'ok:{place}'), "
-        f"Fake('two', 'energies', 'hang:{place}'))\n"
+        f"reproduce.PARTS = (Fake('one', 'One', 'energies', 'ok:{place}'), "
+        f"Fake('two', 'Two', 'energies', 'hang:{place}'))\n"
         f"sys.exit(main(['reproduce', '--jobs', '1', '--out', {str(out)!r}]))"
     )
     engine = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
@@ -280,6 +291,11 @@ def test_only_these_and_the_page_says_what_is_missing(
     assert told["verdicts"] == {"held": 0, "held with a correction": 2, "did not hold": 0}
     html = (place / "report" / "index.html").read_text()
     assert "1 of 3 parts not made yet" in html
+    assert [part["title"] for part in results["parts"].values()] == ["One", "Two", "Three"]
+    assert '<a href="#two">Two</a> (missing)' in html
+    assert html.count("It was seen that 1 &gt; 0.") == 2
+    assert results["parts"]["one"]["observations"] == ["It was seen that 1 > 0."]
+    assert results["parts"]["two"]["observations"] == []
     results = reproduced(place, "--only", "two", "--seed", "5")[1]
     assert results["parts"]["one"]["status"] == "missing"
     assert "another seed" in results["parts"]["one"]["message"]
@@ -358,8 +374,8 @@ def test_a_value_that_json_cannot_hold_is_named(value: Any, place: str) -> None:
 
 def test_a_picture_belongs_to_its_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    inputs = inputs_of(Part("one", "energies", "x:y"), 0, False)
-    record = Record(inputs, "done", 1.5, title="Größe", numbers={"a": 1 / 3}, picture=b"PNG")
+    inputs = inputs_of(Part("one", "One", "energies", "x:y"), 0, False)
+    record = Record(inputs, "done", 1.5, caption="Größe", numbers={"a": 1 / 3}, picture=b"PNG")
     with store.writing():
         store.write("one", record)
         assert store.read("one") == record
@@ -390,8 +406,8 @@ def test_a_part_depends_on_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "docs" / "study").mkdir(parents=True)
     (tmp_path / "src" / "isthmus").mkdir(parents=True)
     monkeypatch.setattr("isthmus.files.__file__", str(tmp_path / "src" / "isthmus" / "files.py"))
-    study = Part("a", "clustering", "study:ranks", "docs/study")
-    other = Part("b", "energies", "other:thing")
+    study = Part("a", "A", "clustering", "study:ranks", "docs/study")
+    other = Part("b", "B", "energies", "other:thing")
     before = inputs_of(study, 0, False)
     (tmp_path / "docs" / "study" / "rows.parquet").write_bytes(b"\1")
     source_digest.cache_clear()

@@ -2,9 +2,11 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +20,16 @@ from isthmus.cli.parts import study as study_part
 from isthmus.cli.parts.verdicts import finding, verdict
 from isthmus.figures import Section
 from isthmus.study import Store
+from isthmus.study.statistics import Pair
 
 
 def verdicts(section: Section) -> list[str]:
     json.dumps(section.numbers, allow_nan=False)
-    assert all(each.claim.endswith(".") and each.because for each in section.findings)
+    for each in section.findings:
+        # In the list of all claims a claim stands alone: it points to nothing before it.
+        assert each.claim.endswith(".")
+        assert each.claim.split()[0] not in {"It", "Its", "That", "This", "They", "Both"}
+        assert each.because
     return [each.verdict for each in section.findings]
 
 
@@ -31,6 +38,8 @@ def test_every_part_has_a_name_of_its_own_a_chapter_and_a_function() -> None:
     assert len(set(names)) == len(names)
     for part in PARTS:
         assert part.chapter in CHAPTERS
+        assert part.title
+        assert "_" not in part.title
         module, _, function = part.function.partition(":")
         assert callable(getattr(import_module(f"isthmus.cli.parts.{module}"), function))
 
@@ -85,7 +94,7 @@ def test_a_memory_that_keeps_its_landscape_is_not_swapped(monkeypatch: pytest.Mo
 def test_merging_basins_and_the_limit_of_two() -> None:
     section = capacity.merging_of_basins(0)
     assert verdicts(section) == ["held", "held"]
-    assert section.numbers["basins_at_sigma"]["0.2"] == {"3": 3, "5": 5, "9": 9}
+    assert section.numbers["basins_by_sigma_and_N"]["0.2"] == {"3": 3, "5": 5, "9": 9}
     assert (capacity.pair_basins(0.99), capacity.pair_basins(1.01)) == (1, 2)
 
 
@@ -142,7 +151,7 @@ def test_the_full_sweep_has_the_papers_particles(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(capacity, "FULL_COUNTS", (4, 16))
     section = capacity.retrieval_against_numbers(0, full=True)
     assert asked[0]["n_particles"] == 100
-    assert section.numbers["5"]["16"]["retrieved"] == 0.8
+    assert section.numbers["retrieval_by_D_and_N"]["5"]["16"]["share_retrieved"] == 0.8
 
 
 def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +160,10 @@ def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch
     expected = ["did not hold", "held with a correction", "held with a correction"]
     assert verdicts(section) == expected
     assert section.numbers["first_dimension_above_ceiling"] == 8
+    # The ceiling is for patterns that keep half of their weight, and whoever reads of it is told.
+    for words in (section.caption, section.findings[0].because):
+        assert "half of" in words
+        assert "own weight" in words
 
 
 def test_four_models_come_to_bayes_rule() -> None:
@@ -302,25 +315,62 @@ def test_equal_scores() -> None:
     assert not study_part._equal(0.5, 0.5001)
 
 
+def pair(difference: float, *chances: float, datasets: int = 9) -> Pair:
+    """A pair of methods with this difference on average, and p before and after correction."""
+    raw, corrected = chances or (0.4, 0.8)
+    return Pair("a", "b", datasets, difference, corrected, raw, ahead=5, behind=4)
+
+
+class Judged:
+    """The paper's claim, with these pairs and this outcome."""
+
+    def __init__(self, outcome: str, **pairs: Pair) -> None:
+        self.pairs = pairs
+        self._outcome = outcome
+        self.asked: list[str] = []
+
+    def outcome(self, metrics: Iterable[str]) -> str:
+        self.asked += metrics
+        return self._outcome
+
+
 @pytest.mark.parametrize(
-    ("outcome", "pair", "difference", "expected"),
+    ("outcome", "difference", "expected"),
     [
-        ("held", "competitive", -0.01, "held"),
-        ("undecided", "undecided", 0.03, "held with a correction"),  # ahead, by more than a little
-        ("undecided", "undecided", -0.03, "did not hold"),
-        ("did not hold", "worse", -0.03, "did not hold"),
-        ("not tested", "undecided", None, "did not hold"),
+        ("held", -0.01, "held"),
+        ("undecided", 0.03, "held with a correction"),  # ahead, by more than a little
+        ("undecided", -0.03, "did not hold"),
+        ("not tested", math.nan, "did not hold"),
     ],
 )
-def test_what_becomes_of_the_studys_claim(
-    outcome: str, pair: str, difference: float | None, expected: str
-) -> None:
-    chance = {"p_value": 0.8, "raw_p_value": 0.4}
-    scores = {"difference": difference, "verdict": pair, "datasets": 9, **chance}
-    claim = {"outcomes": {"unsupervised metrics": outcome}, "metrics": {"silhouette": scores}}
-    found = study_part._competitive(claim, "unsupervised metrics", "the silhouette")
+def test_what_becomes_of_the_studys_claim(outcome: str, difference: float, expected: str) -> None:
+    claim = Judged(outcome, silhouette=pair(difference), davies_bouldin=pair(-0.5))
+    metrics = study_part.UNLABELLED
+    found = study_part._competitive(claim, metrics, "do not see the labels")
     assert found.verdict == expected
-    assert ("not tested" if difference is None else f"{difference:+.3f}") in found.because
+    assert claim.asked == ["silhouette"]
+    said = "not tested" if math.isnan(difference) else f"silhouette {difference:+.3f}"
+    assert said in found.because
+    # Scores of other scales are named, by the word that `isthmus study table` has for them.
+    assert "Davies-Bouldin -0.500, no difference shown (p = 0.8 after Holm" in found.because
+    assert "Calinski" not in found.because
+
+
+def test_a_difference_that_is_shown_is_told_as_such() -> None:
+    worse = pair(-0.5, 0.001, 0.002)
+    assert study_part._word("davies_bouldin", worse) == "worse"
+    assert study_part._word("silhouette", pair(0.3)) == "undecided"
+
+
+def test_memories_that_grow_are_told_beside_their_rival() -> None:
+    ranks = {"ClAM+CRP": 1.25, "BayesianGaussianMixture": 2.5, "HDBSCAN": 2.25}
+    comparison = SimpleNamespace(ranks=ranks, ranked=("iris", "wine"))
+    words = " ".join(study_part._growing(comparison, {"ClAM+CRP": pair(0.125)}))
+    assert "ClAM+CRP 1.25, HDBSCAN 2.25, BayesianGaussianMixture 2.50" in words
+    assert "over 2 datasets" in words
+    assert "ClAM+CRP +0.125 on average, ahead on 5 of 9 and behind on 4, undecided" in words
+    assert study_part._growing(comparison, {}) == ()
+    assert study_part._growing(SimpleNamespace(ranks={}), {"ClAM+CRP": pair(0.1)}) == ()
 
 
 def test_without_published_results_a_short_study_is_run_once(

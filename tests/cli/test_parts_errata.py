@@ -28,14 +28,17 @@ def numbers(found: dict[int, Erratum]) -> dict[int, dict[str, float]]:
 def test_there_are_thirty_and_three_are_notation_only(found: dict[int, Erratum]) -> None:
     assert list(found) == list(range(1, 31))
     assert [number for number, each in found.items() if each.confirmed is None] == [21, 23, 24]
+    assert [number for number, each in found.items() if each.kind == "notation"] == [21, 23, 24]
     assert [each.name for each in found.values() if each.confirmed is False] == []
 
 
-def test_the_capacity_claim_passes_the_ceiling_at_eight_dimensions(numbers) -> None:
+def test_the_capacity_claim_passes_the_ceiling_at_eight_dimensions(numbers, found) -> None:
     assert numbers[1]["needed_degrees"] == pytest.approx(90)
     assert numbers[1]["reached_degrees"] == pytest.approx(41, abs=1.5)
     assert numbers[1]["first_dimension_above_ceiling"] == 8
     assert numbers[1]["base_per_dimension"] == pytest.approx(3.402, abs=1e-3)
+    assert "keep half of their own weight" in found[1].shown
+    assert "keep half of their own weight" in found[1].right
     # The ceiling at D = 8, by its formula: 2 / A_0, with scipy's scaled Bessel function.
     kappa = 4 * 7
     mean = math.gamma(4) * (2 / kappa) ** 3 * ive(3, kappa)
@@ -153,10 +156,40 @@ def test_the_section_is_a_table_that_json_can_hold(
     assert all(len(row) == len(section.table.columns) for row in section.table.rows)
     json.dumps(section.numbers, allow_nan=False)
     assert section.findings[0].verdict == "held with a correction"
+    # What is harmless, or right on a condition, did not fail.
+    wrong, loose, harmless = section.findings[0].because.split(";")
+    assert "failing" in wrong
+    assert all(f"{name}," in wrong for name in ("E2", "E8", "E28"))
+    assert all(f"{name}," in loose for name in ("E9", "E11", "E13"))
+    assert "(E3)" in harmless
+    assert section.numbers["wrong"] + section.numbers["loose"] + section.numbers["harmless"] == 27
+
+
+@pytest.mark.parametrize(
+    ("kinds", "all_confirmed", "verdict"),
+    [
+        ({}, True, "held"),
+        ({"harmless": ["E3"]}, True, "held"),
+        ({"loose": ["E4"]}, True, "held with a correction"),
+        ({"wrong": ["E2"], "loose": ["E4"]}, True, "held with a correction"),
+        ({"wrong": ["E2"]}, False, "did not hold"),
+    ],
+)
+def test_formulas_hold_unless_an_erratum_that_matters_is_confirmed(
+    kinds: dict[str, list[str]], all_confirmed: bool, verdict: str
+) -> None:
+    by_kind = {kind: kinds.get(kind, []) for kind in ("wrong", "loose", "harmless")}
+    found = errata._formulas(by_kind, all_confirmed)
+    assert found.verdict == verdict
+    for names in kinds.values():
+        assert f"({', '.join(names)})" in found.because
 
 
 def test_an_erratum_that_is_not_confirmed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    false = [Erratum(1, "here", "a", "b", "c", {}, False), Erratum(2, "there", "a", "b", "c")]
+    false = [
+        Erratum(1, "wrong", "here", "a", "b", "c", {}, False),
+        Erratum(2, "notation", "there", "a", "b", "c"),
+    ]
     monkeypatch.setattr(errata, "all_errata", lambda seed: false)
     section = errata.table_of_errata(0)
     assert section.table is not None

@@ -71,7 +71,7 @@ def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
 
 def test_completion_beats_filling_with_the_mean() -> None:
     numbers = numbers_of("completion")
-    assert numbers["error_completed"] < 0.9 * numbers["error_mean_filling"]
+    assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]
     assert numbers["share_with_the_right_digit"] > 0.8
 
 
@@ -84,15 +84,24 @@ def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
 
 @pytest.mark.slow
 def test_energies_sharpen_in_context_and_stay_near_bayes() -> None:
-    divergence = list(numbers_of("incontext-landscapes")["kl_from_truth"].values())
+    divergence = list(numbers_of("incontext-landscapes")["kl_from_truth_by_n"].values())
     assert divergence == sorted(divergence, reverse=True)
     assert divergence[-1] < 0.5 * divergence[0]
     numbers = numbers_of("incontext-likelihood")
-    nll = numbers["nll"]
-    for size, excess in numbers["above_bayes"].items():
-        assert abs(excess) < 0.05 + 3 * numbers["standard_error_of_above_bayes"][size], size
+    nll = numbers["nll_by_predictor_and_n"]
+    for size, excess in numbers["nats_above_bayes_by_n"].items():
+        error = numbers["standard_error_of_nats_above_bayes_by_n"][size]
+        assert abs(excess) < 0.05 + 3 * error, size
         if nll["kde-best"][size] is not None:
             assert nll["model"][size] < nll["kde-best"][size], size
+
+
+def test_help_says_what_exit_code_1_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--help"])
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  1  ")]
+    assert ["part failed" in line for line in told] == [True, False]
+    assert "bug in isthmus" in told[1]
 
 
 @pytest.mark.parametrize("out", ["taken", "taken/inside"])

@@ -29,6 +29,16 @@ def test_patterns_are_added_from_the_first_on() -> None:
         "3 patterns, 2 basins",
     ]
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert {axes.get_ylabel() for axes in figure.axes} == {"energy (nats)", ""}
+
+
+def test_bandwidths_are_drawn_on_one_scale_that_shows_the_wider() -> None:
+    narrow, wide = basins_merging([[-1.0], [1.0], [7.0]], [0.4, 1.6]).axes
+    assert narrow.get_ylim() == wide.get_ylim()
+    low, high = wide.get_ylim()
+    curves = [axes.lines[0].get_ydata() for axes in (narrow, wide)]
+    assert low < min(curve.min() for curve in curves)
+    assert curves[1].max() < high < curves[0].max()
 
 
 def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
@@ -46,6 +56,7 @@ def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
         capacity_bound(dim, kind="ceiling") for dim in (2, 3)
     ]
     assert len({line.get_marker() for line in lines}) == 2
+    assert "no more can keep half of" in " ".join(text.get_text() for text in left.texts)
 
 
 def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
@@ -55,6 +66,9 @@ def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
     handles, labels = close_up.get_legend_handles_labels()
     assert labels == ["random", "spread"]
     np.testing.assert_allclose(handles[-1].get_ydata(), np.log10(24))
+    assert [float(handle.get_xdata()[0]) for handle in handles] == [3, 3]  # where they belong
+    assert handles[0].get_markersize() > handles[1].get_markersize()  # and both to be seen
+    assert "half of their own weight" in " ".join(text.get_text() for text in everything.texts)
     names = dict(zip(*reversed(everything.get_legend_handles_labels()), strict=True))
     assert len(names) == len(close_up.lines) - 2 == 5
     for kind in get_args(CapacityKind):
@@ -73,3 +87,19 @@ def test_a_certificate_is_drawn_by_what_is_known() -> None:
     assert png_bytes(figure, dpi=40) == png_bytes(certificate_plot(certify(X), X), dpi=40)
     with pytest.raises(ShapeError):
         certificate_plot(certify(X), X[:2])
+
+
+@pytest.mark.parametrize("stretch", [(9.0, 2.0), (3.0, 3.0)])
+def test_a_certificate_fills_its_paper(stretch: tuple[float, float]) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 2)) * stretch
+    figure = certificate_plot(certify(X), X)
+    figure.draw_without_rendering()
+    box, paper = figure.axes[0].get_tightbbox(), figure.bbox
+    assert box.y0 < 0.08 * paper.height
+    assert box.y1 > 0.92 * paper.height
+
+
+def test_a_certificate_on_a_line_is_not_flat() -> None:
+    X = np.column_stack([np.arange(5.0), np.zeros(5)])
+    figure = certificate_plot(certify(X, 0.1), X)
+    assert figure.get_size_inches()[1] > 2

@@ -132,7 +132,7 @@ def test_the_printed_energy_inflates_the_new_cluster_as_the_erratum_says(dim: in
 
 
 def test_the_report_says_how_long_each_dynamic_takes() -> None:
-    numbers = dynamics_of_posteriors(0).numbers
-    assert set(numbers["steps_exact"].values()) == {1}
-    assert max(numbers["steps_mirror"].values()) < 30
-    assert numbers["steps_euclidean"]["20"] is None
+    steps = dynamics_of_posteriors(0).numbers["steps_by_dynamics_and_logit"]
+    assert set(steps["exact"].values()) == {1}
+    assert max(steps["mirror"].values()) < 30
+    assert steps["euclidean"]["20"] is None

@@ -116,6 +116,18 @@ def test_nothing_is_drawn_beyond_the_edge_of_the_paper(draw: Callable[[], Figure
             assert box.y1 <= height, text
 
 
+def test_an_energy_has_a_unit_where_it_is_minus_a_log_density() -> None:
+    # The quadratic energy has no density, and that of growing memories has the factor 1 / beta.
+    labels = [axes.get_ylabel() for axes in draw_line().axes]
+    assert labels == ["energy", "energy (nats)", "energy (nats)", "energy"]
+
+
+def test_the_planes_of_the_whole_idea_name_their_axes() -> None:
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in draw_hero().axes[:2]] == [
+        ("x₁", "x₂")
+    ] * 2
+
+
 def markers(figure: Figure, panel: int, marker: str) -> list[np.ndarray]:
     return [line.get_xydata() for line in figure.axes[panel].lines if line.get_marker() == marker]
 

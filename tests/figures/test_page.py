@@ -63,22 +63,38 @@ def entries() -> list[Entry]:
     return [
         Entry(
             "first-part",
+            "The “first” <i>",
             "energies",
             command.format("first-part"),
-            title="The “first” <i>",
             caption="See `isthmus --help` & more. Twice.",
             numbers=numbers,
             findings=(held, corrected),
+            observations=("Seen: 2 > 1 (E2).",),
             picture=picture,
             seconds=12.34,
         ),
-        Entry("broken", "energies", "x", "failed", "ValueError: <oh> no", log="parts/broken.log"),
-        Entry("later", "energies", "x", "missing", "What is stored was made with another seed."),
+        Entry(
+            "broken",
+            "Broken",
+            "energies",
+            "x",
+            "failed",
+            "ValueError: <oh> no",
+            log="parts/broken.log",
+        ),
+        Entry(
+            "later",
+            "Made <later>",
+            "energies",
+            "x",
+            "missing",
+            "What is stored was made with another seed.",
+        ),
         Entry(
             "errata",
+            "Slips",
             "errata",
             command.format("errata"),
-            title="Slips",
             findings=(refuted,),
             table=Table(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
             seconds=7200.0,
@@ -146,7 +162,7 @@ def test_claims_are_counted_and_verdicts_told_by_sign_and_word(html: str, parsed
 
 def test_what_failed_or_is_missing_is_said_on_top_and_in_its_place(parsed: Page) -> None:
     assert "1 of 4 parts failed: Broken" in parsed.text
-    assert "1 of 4 parts not made yet: Later" in parsed.text
+    assert "1 of 4 parts not made yet: Made <later>" in parsed.text
     assert "This part failed: ValueError: <oh> no" in parsed.text
     assert "parts/broken.log" in parsed.text
     assert "made with another seed. The command below makes it." in parsed.text
@@ -160,6 +176,16 @@ def test_each_part_tells_its_command_and_time(parsed: Page) -> None:
 def test_findings_link_to_the_rows_they_name(html: str, parsed: Page) -> None:
     assert 'by 3 (<a href="#E2">E2</a>, E3, E22)' in html  # two rows are E3, and none E22
     assert {"E1", "E2"} == {name for name in parsed.ids if name.startswith("E")}
+
+
+def test_observations_stand_below_findings_without_a_verdict(html: str, parsed: Page) -> None:
+    assert 'beyond the paper</span> Seen: 2 &gt; 1 (<a href="#E2">E2</a>).' in html
+    assert parsed.text.index("by 3 (") < parsed.text.index("Seen: 2 > 1")
+    assert parsed.text.count("Seen: 2") == 1  # and not among the claims
+
+
+def test_what_is_missing_has_its_title(parsed: Page) -> None:
+    assert parsed.text.count("Made <later>") == 3  # in the contents, on top, and in its place
 
 
 def test_a_chapter_without_parts_is_left_out(parsed: Page) -> None:
@@ -209,8 +235,35 @@ def test_mappings_that_are_not_alike_are_tables_of_their_own() -> None:
 
 
 def test_three_levels_are_tables_with_a_title() -> None:
-    numbers = {"by_dim": {"2": {"4": {"a": 1}, "9": {"a": 2}}, "3": {"4": {"a": 5}}}}
-    assert [grid.title for grid in grids(numbers)] == ["By dimension: 2", "By dimension: 3"]
+    numbers = {"all_of": {"2": {"4": {"a": 1}, "9": {"a": 2}}, "3": {"4": {"a": 5}}}}
+    assert [grid.title for grid in grids(numbers)] == ["All of: 2", "All of: 3"]
+
+
+def test_names_say_what_the_names_below_them_stand_for() -> None:
+    cells = {"4": {"p_after_holm": 1}, "12": {"p_after_holm": 2}}
+    numbers = {
+        "share_by_D_and_N": {"2": cells},
+        "entropy_by_n": {"0": 2.5, "32": 1.5},
+        "kl_from_truth_by_n": {"0": 0.5, "32": 0.25},
+        "nll_by_predictor_and_n": {"kde-best": {"8": 3.5}, "em-0.1": {"8": 4.5}},
+        "loss_by_rate": {"1e-06": 1},
+        "weight_by_head": [0.5, 0.25],
+    }
+    assert list(grids(numbers)) == [
+        Grid("Share: D = 2", ("p after Holm",), (("N = 4", ("1",)), ("N = 12", ("2",)))),
+        Grid(
+            "",
+            ("n = 0", "n = 32"),
+            (("Entropy", ("2.5", "1.5")), ("KL divergence from truth", ("0.5", "0.25"))),
+        ),
+        Grid(
+            "Negative log-likelihood",
+            ("n = 8",),
+            (("KDE-best", ("3.5",)), ("EM-0.1", ("4.5",))),
+        ),
+        Grid("", ("rate 1e-06",), (("Loss", ("1",)),)),
+        Grid("", ("head 1", "head 2"), (("Weight", ("0.5", "0.25")),)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +272,12 @@ def test_three_levels_are_tables_with_a_title() -> None:
         ("largest_energy_rise", "Largest energy rise"),
         ("basins_at_sigma", "Basins at σ"),
         ("sigma_found", "σ found"),
+        ("ami", "AMI"),
+        ("rand", "Rand"),
+        ("calinski_harabasz", "Calinski-Harabasz"),
+        ("davies_bouldin", "Davies-Bouldin"),
+        ("p_after_holm", "p after Holm"),
+        ("share_of_D", "Share of D"),
         ("nll", "Negative log-likelihood"),
         ("kde-best", "KDE-best"),
         ("Gaussian KDE", "Gaussian KDE"),
@@ -231,7 +290,14 @@ def test_names_are_said_in_words(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(1234567, "1\u202f234\u202f567"), (2024, "2024"), (1e-12, "1e-12"), (False, "no"), ("a", "a")],
+    [
+        (1234567, "1\u202f234\u202f567"),
+        (2024, "2024"),
+        (1e-12, "1e-12"),
+        (False, "no"),
+        ("a", "a"),
+        ([], "none"),
+    ],
 )
 def test_values_are_said_in_words(value: object, said: str) -> None:
     assert value_text(value) == said

@@ -14,6 +14,7 @@ from isthmus.cli.engine.inputs import environment, inputs_of
 from isthmus.cli.engine.store import Store
 from isthmus.cli.files import path, writable_directory
 from isthmus.cli.options import (
+    EXIT_CODES,
     Parser,
     add_json,
     add_quiet,
@@ -21,6 +22,7 @@ from isthmus.cli.options import (
     make_parser,
     names,
     positive_number,
+    sections,
     show_progress,
     warn,
     whole_number,
@@ -48,8 +50,12 @@ isthmus reproduce --full --jobs 8
 FILES = """
 DIR/index.html    the page, which needs no other file
 DIR/results.json  all of it for machines
-DIR/parts         what is done, kept for the next run; the log of what failed
+DIR/parts         what is done, kept for the next run; logs of what was printed on the way
 """
+CODES = EXIT_CODES.replace(
+    "1    a bug in isthmus",
+    "1    a part failed: stderr and the page say which, and why\n1    a bug in isthmus",
+)
 HALF_AN_HOUR, A_WEEK = 1800.0, 7 * 86400.0
 SOME_FAILED, INTERRUPTED = 1, 130
 
@@ -74,7 +80,8 @@ def run(argv: Sequence[str]) -> int:
     if failed:
         reasons = "; ".join(f"{entry.name}: {entry.message.rstrip('.')}" for entry in failed)
         few = "1 part" if len(failed) == 1 else f"{len(failed)} parts"
-        warn(f"{few} failed ({reasons}). Logs are in {store.directory}.")
+        logs = f" Logs are in {store.directory}." if any(entry.log for entry in failed) else ""
+        warn(f"{few} failed ({reasons}).{logs}")
     return SOME_FAILED if failed else 0
 
 
@@ -177,6 +184,7 @@ def _parser() -> Parser:
         EXAMPLES,
         FILES,
     )
+    parser.epilog = sections({"files": FILES, "exit codes": CODES, "examples": EXAMPLES})
     parser.add_argument(
         "--only",
         type=names,

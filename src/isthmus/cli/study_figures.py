@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matplotlib.figure import Figure
 
@@ -34,14 +34,20 @@ TITLES = {
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO")
 
 
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """All figures of a study, by name.
+def figures(rows: Sequence[Row], only: Collection[str] | None = None) -> dict[str, Figure]:
+    """The figures of a study, by name.
 
     Parameters
     ----------
     rows : sequence of mapping
         Of :meth:`isthmus.study.Store.read`.
+    only : collection of str, optional
+        Names of those to draw. All by default; one that the rows have nothing for is left out.
     """
+
+    def wanted(name: str) -> bool:
+        return only is None or name in only
+
     report = make_report(rows)
     drawn: dict[str, Figure] = {}
     tables = {}
@@ -50,14 +56,16 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
         if not scores.methods:
             continue
         tables[_title(kind)] = _cells(scores)
-        for metrics, name in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
-            columns = [_column(report, rows, kind, metric) for metric in metrics]
-            drawn[f"violins-{word}-{name}"] = grid_violins(columns, scores.datasets, scores.methods)
-    rankings = _rankings(report)
-    if rankings:
+        for metrics, group in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
+            if wanted(name := f"violins-{word}-{group}"):
+                columns = [_column(report, rows, kind, metric) for metric in metrics]
+                drawn[name] = grid_violins(columns, scores.datasets, scores.methods)
+    if wanted("critical-difference") and (rankings := _rankings(report)):
         drawn["critical-difference"] = critical_difference_diagram(rankings)
-    datasets = list(dict.fromkeys(name for table in tables.values() for name, _ in table))
-    drawn["scores"] = score_map(tables, sorted(datasets), "ARI of the selected fit, no labels seen")
+    if wanted("scores"):
+        datasets = sorted({dataset for table in tables.values() for dataset, _ in table})
+        words = "ARI of the selected fit, no labels seen"
+        drawn["scores"] = score_map(tables, datasets, words)
     return drawn
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from isthmus.capacity import Certificate, Sweep, basins, capacity_bound
 from isthmus.capacity.counts import CapacityKind
@@ -42,6 +43,9 @@ BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
     "random": (PURPLE, ":", "random, Ramsauer's theorem"),
 }
+# Of a certificate, in inches: above and below the axes, what the legend leaves of the width, and
+# how low and how high the axes may be.
+HEADING, BESIDE_LEGEND, HEIGHTS = 0.95, 7.3, (1.6, 7.5)
 # What the sweep is compared with, and its marker.
 THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
 
@@ -51,6 +55,8 @@ def basins_merging(
     memories: Any, sigmas: Iterable[float], counts: Iterable[int] | None = None
 ) -> Figure:
     """Draw the energy of patterns on a line, and where each flows: a row for each bandwidth.
+
+    All panels have the scale of the bandwidth with the lowest hills; higher ones leave the panel.
 
     Parameters
     ----------
@@ -78,8 +84,12 @@ def basins_merging(
         draw_landscape(axes, GaussianKDE(shown, sigma), shown, shown, window=marks)
         note = f"{count} patterns, {found} {'basin' if found == 1 else 'basins'}"
         heading(axes, f"σ = {sigma:g}", note, lines=1)
-        axes.set(xlabel="x", ylabel="energy")
+        axes.set(xlabel="x", ylabel="energy (nats)")
+    heights = np.array([np.asarray(axes.lines[0].get_ydata()) for axes in grid.flat])  # of curves
+    low = float(heights.min())
+    high = float(heights.reshape(len(rows), -1).max(1).min())
     for axes in grid.flat:
+        axes.set_ylim(low - 0.16 * (high - low), high + 0.1 * (high - low))
         axes.label_outer()
         axes.tick_params(labelleft=True)
     return figure
@@ -91,7 +101,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
 
     Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, which
     is written beside them: a triangle where so many patterns can be stored (certified), a bar
-    where no more can.
+    where no more can keep half of their own weight.
 
     Parameters
     ----------
@@ -120,9 +130,10 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     left.set_ylabel("share of particles")
     right.set_ylim(-0.03 * right.get_ylim()[1], 1.15 * right.get_ylim()[1])
     right.set_ylabel("final / initial distance")
-    note = "Triangle: so many can be stored, certified. Bar: no more can."
-    heading(left, "Retrieved", note, characters=70, lines=1)
-    heading(right, "Distance that is left", "Below 1, particles come closer.", lines=1)
+    note = "Triangle: so many can be stored, certified. "
+    note += "Bar: no more can keep half of their own weight."
+    heading(left, "Retrieved", note, characters=56)
+    heading(right, "Distance that is left", "Below 1, particles come closer.")
     return figure
 
 
@@ -165,8 +176,11 @@ def capacity_bounds(
     panels = figure.subplots(1, 2, width_ratios=(1.15, 1)) if measured else [figure.subplots()]
     for axes in panels:
         _draw_bounds(axes, grid)
-    note = "Certified, packing and random: so many can be stored. Ceiling: no more can."
-    heading(panels[0], "How many patterns fit on a sphere", note, characters=90, lines=1)
+    note = (
+        "Certified, packing and random: so many can be stored. Ceiling: no more can keep half of "
+        "their own weight."
+    )
+    heading(panels[0], "How many patterns fit on a sphere", note, characters=62)
     panels[0].legend(frameon=False, fontsize=9, loc="upper left")
     if measured:
         last = max(dim for counts in measured.values() for dim in counts)
@@ -176,26 +190,25 @@ def capacity_bounds(
         panels[1].set_ylim(-0.08, top + 0.3)
         panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[1].legend(frameon=False, fontsize=9, loc="upper left", title="measured")
-        heading(panels[1], "Few dimensions, close up", "Lines as on the left.", lines=1)
+        heading(panels[1], "Few dimensions, close up", "Lines as on the left; marks are measured.")
     return figure
 
 
 def _draw_measured(axes: Axes, measured: Mapping[str, Mapping[int, float]]) -> None:
-    """Marks side by side, so that none hides another; only they are in the legend."""
+    """Marks, each smaller than the one before, so that none hides another; only they are named."""
     for line in axes.lines:
         line.set_label("_" + str(line.get_label()))
     for number, (name, counts) in enumerate(measured.items()):
         at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
-        shift = 0.1 * (number - (len(measured) - 1) / 2)
         mark, face = MARKS[number % len(MARKS)], FACES[number % len(FACES)]
         axes.plot(
-            at + shift,
+            at,
             np.log10(found),
             mark,
             color=INK,
             mfc=face,
             mew=1.3,
-            ms=7,
+            ms=max(9.5 - 1.5 * number, 4),
             label=name,
             zorder=4,
         )
@@ -236,10 +249,12 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
             f"X must be the {len(certificate)} patterns of the certificate, in a plane, not "
             f"{points.shape}."
         )
-    figure = new_figure(6.2)
-    axes = figure.subplots()
     proved = certificate.decided == "proved"
     finite = proved & np.isfinite(certificate.guaranteed_radius)
+    lower, upper = _window(points, certificate.guaranteed_radius, finite)
+    wide, tall = upper - lower
+    figure = new_figure(HEADING + float(np.clip(BESIDE_LEGEND * tall / wide, *HEIGHTS)))
+    axes = figure.subplots()
     widths = 2 * certificate.guaranteed_radius[finite]
     balls = EllipseCollection(
         widths,
@@ -263,16 +278,21 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
         if rows.any():
             label = f"{name}: {int(rows.sum())}"
             axes.plot(*points[rows].T, marker, color=colour, ms=6, mec=PAPER, mew=0.6, label=label)
-    reach = certificate.guaranteed_radius[finite, None] if finite.any() else np.zeros((1, 1))
-    held = points[finite] if finite.any() else points
-    lower = np.minimum((held - reach).min(0), points.min(0))
-    upper = np.maximum((held + reach).max(0), points.max(0))
-    margin = 0.04 * float((upper - lower).max()) or 1.0
-    axes.set_xlim(lower[0] - margin, upper[0] + margin)
-    axes.set_ylim(lower[1] - margin, upper[1] + margin)
+    axes.set_xlim(lower[0], upper[0])
+    axes.set_ylim(lower[1], upper[1])
     axes.set_aspect("equal")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
     note = "Disc: every start in it reaches the pattern's own fixed point."
     heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
     return figure
+
+
+def _window(
+    points: NDArray[np.float64], radius: NDArray[np.float64], finite: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The corners of what holds all points (N, 2), and the balls of those with a finite radius."""
+    reach = np.where(finite, radius, 0.0)[:, None]
+    lower, upper = (points - reach).min(0), (points + reach).max(0)
+    margin = 0.04 * float((upper - lower).max()) or 1.0
+    return lower - margin, upper + margin

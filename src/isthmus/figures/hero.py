@@ -51,7 +51,7 @@ def hero(
     points = (to_array(energy.as_input(value)) for value in (memories, queries, draws))
     marks, starts, drawn = points
     reach = 1.08 * float(np.abs(np.concatenate([marks, starts])).max())
-    figure = new_figure(height=3.7)
+    figure = new_figure(height=3.8)
     grid = figure.add_gridspec(1, 3, wspace=0.06)
 
     valleys = figure.add_subplot(grid[0])
@@ -73,7 +73,7 @@ def hero(
 
 
 def _finish(axes: Axes, title: str, note: str) -> None:
-    axes.set(xticks=[], yticks=[])
+    axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂")
     axes.spines[:].set_visible(True)
     axes.set_anchor("N")
     heading(axes, title, note, characters=60, lines=1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.figures.style import (
     CURVE,
     INK,
@@ -31,7 +31,7 @@ from isthmus.figures.style import (
     visible_range,
 )
 
-__all__ = ["draw_landscape", "landscapes_1d"]
+__all__ = ["draw_landscape", "energy_label", "landscapes_1d"]
 
 QUERIES = 9
 
@@ -73,7 +73,7 @@ def landscapes_1d(
     >>> memories = torch.tensor([[-1.0], [1.0]])
     >>> figure = landscapes_1d({"KDE": ist.GaussianKDE(memories, sigma=0.5)}, memories)
     >>> figure.axes[0].get_ylabel()
-    'energy'
+    'energy (nats)'
     """
     if not energies:
         raise InvalidInputError("energies is empty; pass at least one to draw.")
@@ -83,13 +83,22 @@ def landscapes_1d(
     if queries is None:
         queries = np.linspace(lower, upper, QUERIES + 2)[1:-1, None]
     figure, grid = panels(len(energies), columns=3, panel_height=2.9)
-    for index, (axes, (name, energy)) in enumerate(zip(grid, energies.items(), strict=True)):
+    for axes, (name, energy) in zip(grid, energies.items(), strict=True):
         draw_landscape(axes, energy, marks, queries, resolution=resolution)
         axes.set_xlabel("x")
-        axes.set_ylabel("energy" if index % 3 == 0 else "")
+        axes.set_ylabel(energy_label(energy))
         heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
     return figure
+
+
+def energy_label(energy: Energy) -> str:
+    """The name of its axis, with the unit: an energy that is -log p, up to a constant, has one."""
+    try:
+        energy.log_normalizer()
+    except UnknownNormalizerError:
+        return "energy"
+    return "energy (nats)" if float(energy.inverse_temperature) == 1 else "energy"
 
 
 def draw_landscape(

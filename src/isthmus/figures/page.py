@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from isthmus.figures.numbers import Grid, grids, label
+from isthmus.figures.numbers import Grid, grids
 from isthmus.figures.page_style import STYLE
 from isthmus.figures.section import VERDICTS, Finding, Section, Table, Verdict
 
@@ -37,13 +37,14 @@ class Entry:
     ----------
     name : str
         Its place on the page: a link to ``#name`` leads there.
+    title : str
     chapter : str
     command : str
         That made it, or would.
     status : {"done", "failed", "missing"}
     message : str
         Why it failed, or is missing.
-    title, caption, numbers, findings, table
+    caption, numbers, findings, observations, table
         As in :class:`Section`.
     picture : bytes or None
         Its figure, a PNG.
@@ -54,23 +55,19 @@ class Entry:
     """
 
     name: str
+    title: str
     chapter: str
     command: str
     status: Status = "done"
     message: str = ""
-    title: str = ""
     caption: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    observations: tuple[str, ...] = ()
     table: Table | None = None
     picture: bytes | None = None
     seconds: float | None = None
     log: str = ""
-
-    @property
-    def heading(self) -> str:
-        """Its title, or what its name says if it has none yet."""
-        return self.title or label(self.name.replace("-", " "))
 
 
 def page(
@@ -135,7 +132,7 @@ def _contents(by_chapter: Mapping[str, Sequence[Entry]], chapters: Mapping[str, 
     items = []
     for chapter, inside in by_chapter.items():
         links = "".join(
-            f'<li><a href="#{escape(entry.name)}">{_text(entry.heading)}</a>'
+            f'<li><a href="#{escape(entry.name)}">{_text(entry.title)}</a>'
             f"{'' if entry.status == 'done' else f' ({entry.status})'}</li>"
             for entry in inside
         )
@@ -150,7 +147,7 @@ def _notices(entries: Sequence[Entry]) -> str:
     for status, words in (("failed", "failed"), ("missing", "not made yet")):
         names = [entry for entry in entries if entry.status == status]
         if names:
-            links = ", ".join(f'<a href="#{escape(e.name)}">{_text(e.heading)}</a>' for e in names)
+            links = ", ".join(f'<a href="#{escape(e.name)}">{_text(e.title)}</a>' for e in names)
             count = f"{len(names)} of {len(entries)} parts"
             said.append(
                 f'<div class="notice {status}"><p><b>{count} {words}:</b> {links}.</p></div>'
@@ -190,7 +187,7 @@ def _claims(by_chapter: Mapping[str, Sequence[Entry]], chapters: Mapping[str, st
 
 def _article(entry: Entry, marks: frozenset[str]) -> str:
     name = escape(entry.name)
-    head = f"<h3>{_text(entry.heading)}{_anchor(entry.name)}</h3>"
+    head = f"<h3>{_text(entry.title)}{_anchor(entry.name)}</h3>"
     made = [f"<code>{escape(entry.command)}</code>"]
     if entry.seconds is not None:
         made.append(_duration(entry.seconds))
@@ -222,8 +219,10 @@ def _content(entry: Entry, marks: frozenset[str]) -> str:
     pieces = [_figure(entry)]
     if entry.table is not None:
         pieces.append(_table(entry.table, marks))
-    if entry.findings:
-        items = "\n".join(_finding(finding, marks) for finding in entry.findings)
+    said = [_finding(finding, marks) for finding in entry.findings]
+    said += [_observation(words, marks) for words in entry.observations]
+    if said:
+        items = "\n".join(said)
         pieces.append(f'<ul class="findings">\n{items}\n</ul>')
     tables = "\n".join(map(_grid, grids(entry.numbers)))
     if tables:
@@ -238,10 +237,10 @@ def _figure(entry: Entry) -> str:
     # The size of a PNG stands in its first bytes; with it, the page does not jump as it loads.
     width, height = struct.unpack(">II", entry.picture[16:24])
     first = re.split(r"(?<=[.!?])\s", entry.caption, maxsplit=1)[0]
-    described = escape(f"{entry.heading}. {first}".replace("`", "").strip())
+    described = escape(f"{entry.title}. {first}".replace("`", "").strip())
     return (
         f'<figure>\n<div class="picture" tabindex="0" role="group" '
-        f'aria-label="Figure: {escape(entry.heading)}">'
+        f'aria-label="Figure: {escape(entry.title)}">'
         f'<img alt="{described}" width="{width}" height="{height}" '
         f'src="data:image/png;base64,{data}"></div>\n'
         f"<figcaption>{_text(entry.caption)}</figcaption>\n</figure>"
@@ -249,13 +248,21 @@ def _figure(entry: Entry) -> str:
 
 
 def _finding(finding: Finding, marks: frozenset[str]) -> str:
-    because = MARK.sub(
-        lambda found: f'<a href="#{found[0]}">{found[0]}</a>' if found[0] in marks else found[0],
-        _text(finding.because),
-    )
     return (
         f"<li>{_badge(finding.verdict)} <strong>{_text(finding.claim)}</strong>"
-        f"<p>{because}</p></li>"
+        f"<p>{_linked(finding.because, marks)}</p></li>"
+    )
+
+
+def _observation(words: str, marks: frozenset[str]) -> str:
+    return f'<li><span class="badge seen">beyond the paper</span> {_linked(words, marks)}</li>'
+
+
+def _linked(words: str, marks: frozenset[str]) -> str:
+    """Text in which the numbers of rows are links to them."""
+    return MARK.sub(
+        lambda found: f'<a href="#{found[0]}">{found[0]}</a>' if found[0] in marks else found[0],
+        _text(words),
     )
 
 

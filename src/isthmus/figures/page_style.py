@@ -66,6 +66,7 @@ nav > ul > li > a { font-weight: 600; color: var(--ink); }
 .held { color: var(--held); background: var(--held-tint); }
 .corrected { color: var(--corrected); background: var(--corrected-tint); }
 .refuted { color: var(--refuted); background: var(--refuted-tint); }
+.seen { color: var(--muted); background: var(--raised); }
 .badge { display: inline-block; border-radius: 1rem; padding: 0.05rem 0.65rem; font-size: 0.8125rem;
   font-weight: 600; white-space: nowrap; }
 

@@ -1,4 +1,4 @@
-"""What a part of a report says: a title, a caption, a figure or a table, numbers, findings."""
+"""What a part of a report says: a caption, a figure or a table, numbers, findings."""
 
 from __future__ import annotations
 
@@ -72,20 +72,22 @@ class Section:
 
     Attributes
     ----------
-    title : str
     caption : str
         A few sentences in plain words; what stands between backticks is shown as code.
     figure : Figure or None
     numbers : mapping
-        What was measured, for machines too: numbers, text, None, lists, and mappings of them.
+        What was measured, for machines too: numbers, text, None, lists, and mappings of them. A
+        name such as ``basins_by_sigma_and_N`` says what the names inside of it stand for.
     findings : tuple of Finding
         What it says about the paper's claims.
     table : Table or None
+    observations : tuple of str
+        What was seen where the paper claims nothing, with its numbers: sentences without a verdict.
     """
 
-    title: str
     caption: str
     figure: Figure | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     table: Table | None = None
+    observations: tuple[str, ...] = ()

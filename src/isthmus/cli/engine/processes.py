@@ -149,5 +149,5 @@ def _settle(one: _Process, store: Store, limit: float) -> None:
     one.close()
     if not (succeeded and store.finished(name, inputs)):
         store.write(name, Record(inputs, "failed", seconds, message=problem))
-    elif one.log.stat().st_size == 0:
+    if one.log.stat().st_size == 0:
         one.log.unlink()

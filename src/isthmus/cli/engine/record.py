@@ -27,10 +27,10 @@ class Record:
     seconds: float
     message: str = ""
     """Why it failed."""
-    title: str = ""
     caption: str = ""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """Each with "claim", "verdict" and "because"."""
+    observations: list[str] = field(default_factory=list)
     table: dict[str, Any] | None = None
     """With "columns" and "rows"."""
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Record:
             inputs=inputs,
             status="done",
             seconds=seconds,
-            title=section.title,
             caption=section.caption,
             findings=[asdict(finding) for finding in section.findings],
+            observations=[*section.observations],
             table=table,
             numbers=plain(section.numbers, "numbers"),
             picture=picture,

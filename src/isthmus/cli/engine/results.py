@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus import __version__
@@ -36,7 +37,7 @@ def entry_of(part: Part, seed: int, full: bool, store: Store) -> Entry:
     command = command_for(part.name, seed, full)
     if record is None or record.inputs != inputs:
         why = "" if record is None else _difference(record, inputs)
-        return Entry(part.name, part.chapter, command, "missing", why)
+        return Entry(part.name, part.title, part.chapter, command, "missing", why)
     table = None
     if record.table is not None:
         rows = tuple(tuple(row) for row in record.table["rows"])
@@ -44,19 +45,24 @@ def entry_of(part: Part, seed: int, full: bool, store: Store) -> Entry:
     log = store.log(part.name)
     return Entry(
         part.name,
+        part.title,
         part.chapter,
         command,
         record.status,
         record.message,
-        title=record.title,
         caption=record.caption,
         numbers=record.numbers,
         findings=tuple(Finding(**finding) for finding in record.findings),
+        observations=tuple(record.observations),
         table=table,
         picture=record.picture,
         seconds=record.seconds,
-        log=log.relative_to(store.out).as_posix() if log.exists() else "",
+        log=log.relative_to(store.out).as_posix() if _says_something(log) else "",
     )
+
+
+def _says_something(log: Path) -> bool:
+    return log.exists() and log.stat().st_size > 0
 
 
 def _difference(record: Record, inputs: Inputs) -> str:
@@ -96,7 +102,7 @@ def summary_of(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
 def _part(entry: Entry, store: Store) -> dict[str, Any]:
     picture = store.directory / f"{entry.name}.png"
     return {
-        "title": entry.heading,
+        "title": entry.title,
         "chapter": entry.chapter,
         "status": entry.status,
         "message": entry.message,
@@ -104,6 +110,7 @@ def _part(entry: Entry, store: Store) -> dict[str, Any]:
         "caption": entry.caption,
         "figure": None if entry.picture is None else picture.relative_to(store.out).as_posix(),
         "findings": [asdict(finding) for finding in entry.findings],
+        "observations": [*entry.observations],
         "table": entry.table and asdict(entry.table),
         "numbers": entry.numbers,
     }

@@ -33,6 +33,8 @@ class Part:
 
     name: str
     """That of its figure's file, of its entry in results.json and of its place on the page."""
+    title: str
+    """Its heading on the page, made or not."""
     chapter: str
     function: str
     """Where its function is: ``module:name`` below ``isthmus.cli.parts``."""
@@ -49,31 +51,97 @@ class Part:
 STUDY = "docs/study/results"
 
 PARTS: tuple[Part, ...] = (
-    Part("hero", "overview", "hero:three_uses_of_one_energy"),
-    Part("landscapes-1d", "energies", "landscapes:landscapes_on_a_line"),
-    Part("landscapes-2d", "energies", "landscapes:landscapes_on_a_plane"),
-    Part("completion", "energies", "completion:completion_of_digits"),
-    Part("samples", "energies", "sampling:samples_of_two_moons"),
-    Part("incontext-landscapes", "incontext", "incontext:landscapes_in_context"),
-    Part("incontext-samples", "incontext", "incontext:samples_in_context"),
-    Part("incontext-likelihood", "incontext", "incontext:likelihood_in_context"),
-    Part("four-models", "clustering", "clustering:four_models_at_once"),
-    Part("memory-creation", "clustering", "clustering:creation_of_memories"),
-    Part("elbo-dynamics", "clustering", "clustering:dynamics_of_posteriors"),
-    Part("study-labelled", "clustering", "study:violins_seeing_labels", STUDY),
-    Part("study-unlabelled", "clustering", "study:violins_without_labels", STUDY),
-    Part("study-ranks", "clustering", "study:ranks_of_the_study", STUDY),
-    Part("clustering-tour", "clustering", "clustering:tour_of_clustering"),
-    Part("basins-merging", "capacity", "capacity:merging_of_basins"),
-    Part("capacity-sweep", "capacity", "capacity:retrieval_against_numbers"),
-    Part("capacity-bounds", "capacity", "capacity:bounds_on_capacity"),
-    Part("hopfield-equivalence", "capacity", "capacity:equality_with_hopfield"),
-    Part("attention-heads", "attention", "attention:heads_as_mixtures"),
+    Part("hero", "One energy, three uses", "overview", "hero:three_uses_of_one_energy"),
+    Part("landscapes-1d", "Six memories on a line", "energies", "landscapes:landscapes_on_a_line"),
+    Part(
+        "landscapes-2d", "Six memories on a plane", "energies", "landscapes:landscapes_on_a_plane"
+    ),
+    Part(
+        "completion",
+        "Half a digit in, the whole out",
+        "energies",
+        "completion:completion_of_digits",
+    ),
+    Part("samples", "Sampling from a memory", "energies", "sampling:samples_of_two_moons"),
+    Part(
+        "incontext-landscapes",
+        "An energy of any dataset, in context",
+        "incontext",
+        "incontext:landscapes_in_context",
+    ),
+    Part("incontext-samples", "Samples in context", "incontext", "incontext:samples_in_context"),
+    Part(
+        "incontext-likelihood",
+        "What in-context energies are worth",
+        "incontext",
+        "incontext:likelihood_in_context",
+    ),
+    Part(
+        "four-models",
+        "Four models of learned memories",
+        "clustering",
+        "clustering:four_models_at_once",
+    ),
+    Part(
+        "memory-creation", "Room for a new memory", "clustering", "clustering:creation_of_memories"
+    ),
+    Part(
+        "elbo-dynamics",
+        "Three ways to a posterior",
+        "clustering",
+        "clustering:dynamics_of_posteriors",
+    ),
+    Part(
+        "study-labelled",
+        "The study: K given, scores that see the labels",
+        "clustering",
+        "study:violins_seeing_labels",
+        STUDY,
+    ),
+    Part(
+        "study-unlabelled",
+        "The study: K given, scores that see none",
+        "clustering",
+        "study:violins_without_labels",
+        STUDY,
+    ),
+    Part(
+        "study-unknown-labelled",
+        "The study: K not given, scores that see the labels",
+        "clustering",
+        "study:violins_seeing_labels_without_k",
+        STUDY,
+    ),
+    Part(
+        "study-unknown-unlabelled",
+        "The study: K not given, scores that see none",
+        "clustering",
+        "study:violins_without_labels_or_k",
+        STUDY,
+    ),
+    Part("study-ranks", "The study: ranks", "clustering", "study:ranks_of_the_study", STUDY),
+    Part("clustering-tour", "A tour of clustering", "clustering", "clustering:tour_of_clustering"),
+    Part("basins-merging", "Basins merge", "capacity", "capacity:merging_of_basins"),
+    Part(
+        "capacity-sweep",
+        "Retrieval against numbers",
+        "capacity",
+        "capacity:retrieval_against_numbers",
+    ),
+    Part("capacity-bounds", "How much fits", "capacity", "capacity:bounds_on_capacity"),
+    Part(
+        "hopfield-equivalence",
+        "KDE and Hopfield network",
+        "capacity",
+        "capacity:equality_with_hopfield",
+    ),
+    Part("attention-heads", "Attention as clustering", "attention", "attention:heads_as_mixtures"),
     Part(
         "attention-training",
+        "High learning rates",
         "attention",
         "attention:training_at_high_rates",
         "benchmarks/results/attention.json",
     ),
-    Part("errata", "errata", "errata:table_of_errata"),
+    Part("errata", "Errata", "errata", "errata:table_of_errata"),
 )

@@ -55,11 +55,11 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
         "largest_difference_as_printed": largest_difference(
             as_printed(view, layer.head_dim), weights
         ),
-        "mean_concentration": report.mean_concentration.tolist(),
-        "correlation_with_log_weight": report.correlation.tolist(),
-        "correlation_with_log_mixing": report.mixing_correlation.tolist(),
-        "spread_of_concentration": report.concentration_spread.tolist(),
-        "spread_of_log_weight": report.weight_spread.tolist(),
+        "mean_concentration_by_head": report.mean_concentration.tolist(),
+        "correlation_with_log_weight_by_head": report.correlation.tolist(),
+        "correlation_with_log_mixing_by_head": report.mixing_correlation.tolist(),
+        "spread_of_concentration_by_head": report.concentration_spread.tolist(),
+        "spread_of_log_weight_by_head": report.weight_spread.tolist(),
     }
     caption = (
         "The four heads of a block of a small transformer, trained on digits cut into 16 patches, "
@@ -72,9 +72,7 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
         "which the paper takes for the mixing proportion, and by "
         f"{_listed(report.mixing_correlation)} with the true one, which has the normaliser."
     )
-    return Section(
-        "Attention as clustering", caption, attention_sphere(view), numbers, _theorem(numbers)
-    )
+    return Section(caption, attention_sphere(view), numbers, _theorem(numbers))
 
 
 def _theorem(numbers: dict[str, Any]) -> tuple[Finding, ...]:
@@ -82,7 +80,8 @@ def _theorem(numbers: dict[str, Any]) -> tuple[Finding, ...]:
     off = numbers["largest_difference_to_attention_weights"]
     printed = numbers["largest_difference_as_printed"]
     mixing, weight = (
-        min(map(abs, numbers[f"correlation_with_log_{name}"])) for name in ("mixing", "weight")
+        min(map(abs, numbers[f"correlation_with_log_{name}_by_head"]))
+        for name in ("mixing", "weight")
     )
     return (
         finding(
@@ -146,7 +145,7 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
             variant: {"pairs": total, "lower": lower} for variant, (lower, total) in pairs.items()
         },
         **{
-            measure: {
+            f"{measure}_by_variant_and_rate": {
                 variant: {
                     f"{rate:g}": _finite(found.median(measure, variant, rate)) for rate in rates
                 }
@@ -154,7 +153,7 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
             }
             for measure in ("loss", "test_loss", "largest_logit", "entanglement")
         },
-        "share_diverged": {
+        "share_diverged_by_variant_and_rate": {
             variant: {f"{rate:g}": found.fraction_diverged(variant, rate) for rate in rates}
             for variant in found.variants
         },
@@ -173,7 +172,7 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
     )
     figure = attention_experiment(found)
     findings = _stability(found, pairs)
-    return Section("High learning rates", caption, figure, numbers, findings)
+    return Section(caption, figure, numbers, findings)
 
 
 def _stability(found: Experiment, pairs: dict[str, tuple[int, int]]) -> tuple[Finding, ...]:
@@ -208,7 +207,8 @@ def _stability(found: Experiment, pairs: dict[str, tuple[int, int]]) -> tuple[Fi
             as_printed=saln_chance < LEVEL,
         ),
         finding(
-            "That layer frees concentration and weight from each other.",
+            "A layer that gives each key a weight of its own (SALN) frees concentration and weight "
+            "from each other.",
             f"At rates below {HIGH_RATE:g} the absolute correlation of the two across keys is "
             f"{tied['SALN']:.2f} with SALN and {tied['pre-norm']:.2f} with pre-norm; half would "
             "count as freed.",

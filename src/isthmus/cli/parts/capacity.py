@@ -71,8 +71,9 @@ def merging_of_basins(seed: int, full: bool = False) -> Section:
     narrow, wide = (list(numbers[f"{sigma:g}"].values()) for sigma in SIGMAS)
     caption = (
         f"The energy of a Gaussian KDE of {', '.join(map(str, SHOWN))} patterns (orange) in the "
-        "same interval, at two bandwidths. Each pattern flows from its hollow dot to the full one. "
-        f"At sigma = {SIGMAS[0]:g} they have {_listed(narrow)} basins, at {SIGMAS[1]:g} "
+        "same interval, at two bandwidths and one scale: at the smaller, hills between patterns "
+        "that are far apart leave the panel. Each pattern flows from its hollow dot to the full "
+        f"one. At sigma = {SIGMAS[0]:g} they have {_listed(narrow)} basins, at {SIGMAS[1]:g} "
         f"{_listed(wide)}: patterns that share one are no longer stored one by one."
     )
     lost = [count - found for count, found in zip(SHOWN, wide, strict=True)]
@@ -93,7 +94,7 @@ def merging_of_basins(seed: int, full: bool = False) -> Section:
             and (pair_basins(0.99), pair_basins(1.01)) == (1, 2),
         ),
     )
-    return Section("Basins merge", caption, figure, {"basins_at_sigma": numbers}, findings)
+    return Section(caption, figure, {"basins_by_sigma_and_N": numbers}, findings)
 
 
 def pair_basins(half: float) -> int:
@@ -119,28 +120,28 @@ def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
         max_steps=steps,
         progress=False,
     )
-    table = {
+    retrieval = {
         str(dim): {
             str(count): {
-                "retrieved": found.band("retrieved", dim, count)[0],
-                "ratio": found.band("ratio", dim, count)[0],
-                "ratio_as_printed": found.band("normalized_ratio", dim, count)[0],
+                "share_retrieved": found.band("retrieved", dim, count)[0],
+                "distance_ratio": found.band("ratio", dim, count)[0],
+                "distance_ratio_as_printed": found.band("normalized_ratio", dim, count)[0],
             }
             for count in counts
         }
         for dim in dims
     }
+    numbers = {"draws": draws, "retrieval_by_D_and_N": retrieval}
     caption = (
         "Patterns on a sphere of radius 2 sigma sqrt(D - 1), pushed off by half a sigma, and "
         "where they end: the share that is nearest to its own pattern again, and the distance "
         "left, over that at the start. Bands are 95 % over "
         f"{draws} draws. In more dimensions many more "
-        "patterns find home; triangles and bars are bounds on how many can all be stored. The "
-        "draws are the same for every seed."
+        "patterns find home. Triangles: so many can be stored, certified. Bars: with more, some "
+        "have less than half of their own weight at their own place. The draws are the same for "
+        "every seed."
     )
-    return Section(
-        "Retrieval against numbers", caption, retrieval_sweep(found), table, _retrieval(found)
-    )
+    return Section(caption, retrieval_sweep(found), numbers, _retrieval(found))
 
 
 def _retrieval(found: Sweep) -> tuple[Finding, ...]:
@@ -186,35 +187,38 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     }
     dims = [*range(2, 41)]
     numbers: dict[str, Any] = {
-        "log10_bounds": {
+        "log10_bounds_by_kind_and_D": {
             kind: {
                 str(dim): capacity_bound(dim, kind=kind, log=True) / math.log(10)
                 for dim in (5, 10, 20, 40)
             }
             for kind in KINDS
         },
-        "measured": {
+        "largest_number_measured_by_patterns_and_D": {
             name: {str(dim): count for dim, count in counts.items()}
             for name, counts in measured.items()
         },
+        "first_dimension_above_ceiling": dimension_above_ceiling(),
+        "base_per_dimension": math.exp(capacity_rate(2.0)),
     }
     caption = (
-        "How many patterns fit on a sphere of radius 2 sigma sqrt(D - 1). The paper's 4^(D-1) "
-        "lies above what any arrangement can hold from D = 8 on. Random coding with this "
+        "How many patterns fit on a sphere of radius 2 sigma sqrt(D - 1). The ceiling holds for "
+        "any arrangement in which each pattern keeps at least half of its own weight, the share "
+        "that it has in the update at its own place, as certified patterns do; from "
+        f"D = {numbers['first_dimension_above_ceiling']} on the paper's 4^(D-1) lies above it. "
+        "Random coding with this "
         "package's certificate proves a lower bound that grows as fast as the ceiling. Marks: "
         "the largest numbers of which that share is stored, by bisection: patterns drawn at "
         "random, and patterns that repel each other until they are spread."
     )
-    numbers["first_dimension_above_ceiling"] = dimension_above_ceiling()
-    numbers["base_per_dimension"] = math.exp(capacity_rate(2.0))
     figure = capacity_bounds(dims, measured)
-    return Section("How much fits", caption, figure, numbers, _capacity(numbers, seed))
+    return Section(caption, figure, numbers, _capacity(numbers, seed))
 
 
 def _capacity(numbers: dict[str, Any], seed: int) -> tuple[Finding, ...]:
     """What becomes of the paper's propositions on capacity."""
     first, base = numbers["first_dimension_above_ceiling"], numbers["base_per_dimension"]
-    logs = numbers["log10_bounds"]
+    logs = numbers["log10_bounds_by_kind_and_D"]
     # Growth per dimension of what is certified, from D = 20 to 40.
     certified, ceiling = (
         10 ** ((logs[kind]["40"] - logs[kind]["20"]) / 20) for kind in ("certified", "ceiling")
@@ -223,8 +227,10 @@ def _capacity(numbers: dict[str, Any], seed: int) -> tuple[Finding, ...]:
     return (
         finding(
             "The capacity of a Gaussian KDE is 2^(2(D-1)).",
-            f"From D = {first} on that is more than any arrangement can hold: at D = 20 it is "
-            f"10^{logs['claimed']['20']:.2f}, the ceiling 10^{logs['ceiling']['20']:.2f} (E1).",
+            f"From D = {first} on not all of so many patterns can keep half of their own weight, "
+            "however they are arranged, and proofs of storage need that they do: at D = 20 it is "
+            f"10^{logs['claimed']['20']:.2f}, the ceiling 10^{logs['ceiling']['20']:.2f}. What is "
+            "not excluded are fixed points of patterns with less (E1).",
             as_printed=first is None,
         ),
         finding(
@@ -286,7 +292,7 @@ def equality_with_hopfield(seed: int, full: bool = False) -> Section:
         ),
     )
     figure = kde_and_hopfield(circle, uneven, queries, sigma, gaps)
-    return Section("KDE and Hopfield network", caption, figure, numbers, findings)
+    return Section(caption, figure, numbers, findings)
 
 
 def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:

@@ -78,7 +78,7 @@ def four_models_at_once(seed: int, full: bool = False) -> Section:
         f"and the likeliest memory agree for {agree:.0%} of the data."
     )
     claim = finding(
-        "Both extensions together give a memory that creates memories and computes posteriors.",
+        "ClAM+CRP+ELBO is a memory that creates memories and computes posteriors.",
         f"With and without room for new memories, assignments come to rest within {off:.0e} of "
         f"the posterior by Bayes' rule; {opened} of {len(data)} data open a memory.",
         as_printed=off <= POSTERIOR_TOLERANCE and opened > 0,
@@ -86,7 +86,7 @@ def four_models_at_once(seed: int, full: bool = False) -> Section:
     figure = four_models(
         MEANS, COUNTS, data, beta=BETA, rho=RHO, alpha=SCHEME_ALPHA, reach=SCHEME_REACH
     )
-    return Section("Four models of learned memories", caption, figure, numbers, (claim,))
+    return Section(caption, figure, numbers, (claim,))
 
 
 def posterior_gap(energy: ist.Mixture | ist.CRPMixture, data: Tensor) -> float:
@@ -114,8 +114,8 @@ def creation_of_memories(seed: int, full: bool = False) -> Section:
         for alpha in GROWTH
     }
     numbers = {
-        "memories_found_for_alpha": found,
-        "printed_energy_inflates_new_cluster_by": {str(dim): inflation(dim) for dim in (2, 13, 54)},
+        "memories_found_by_alpha": found,
+        "new_cluster_as_printed_too_likely_by_D": {str(dim): inflation(dim) for dim in (2, 13, 54)},
     }
     caption = (
         "Three memories as a finite mixture (left), and as Chinese-restaurant mixtures that keep "
@@ -128,7 +128,7 @@ def creation_of_memories(seed: int, full: bool = False) -> Section:
         "would be too large by a factor of "
         f"{inflation(2):.0f} in 2 dimensions and of 10^{math.log10(inflation(54)):.0f} in 54."
     )
-    return Section("Room for a new memory", caption, figure, numbers, _creation(found, seed))
+    return Section(caption, figure, numbers, _creation(found, seed))
 
 
 def _creation(found: dict[str, int], seed: int) -> tuple[Finding, ...]:
@@ -165,27 +165,32 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     start = joint.new_zeros(len(SIZES), len(joint))
     start[:, -1] = torch.tensor(SIZES, dtype=torch.float64)
     target = joint.expand_as(start)
-    numbers: dict[str, Any] = {}
+    steps: dict[str, dict[str, int | None]] = {}
     for dynamics in ("exact", "mirror", "euclidean"):
         flow = elbo_flow(target, dynamics, start=start, max_steps=STEPS)
-        numbers[f"steps_{dynamics}"] = {
-            f"{size:g}": int(steps) if reached else None
-            for size, steps, reached in zip(SIZES, flow.steps, flow.converged, strict=True)
+        steps[dynamics] = {
+            f"{size:g}": int(taken) if reached else None
+            for size, taken, reached in zip(SIZES, flow.steps, flow.converged, strict=True)
         }
-    mirror, euclidean = numbers["steps_mirror"], numbers["steps_euclidean"]
-    stalled = [size for size, steps in euclidean.items() if steps is None]
+    euclidean = steps["euclidean"]
+    mirror = [taken for taken in steps["mirror"].values() if taken is not None]
+    stalled = [size for size, taken in euclidean.items() if taken is None]
+    rise = rise_of_the_printed_flow(joint, start)
+    numbers: dict[str, Any] = {
+        "steps_by_dynamics_and_logit": steps,
+        "largest_energy_rise_of_the_printed_flow": rise,
+    }
     caption = (
         "In ClAM+ELBO the state of a datum is a vector of assignment logits, and they flow to the "
         "posterior. All three dynamics have that one resting point. The exact step is there at "
-        f"once, the mirror flow after {max(mirror.values())} steps at most (to 1e-6, of size "
+        f"once, the mirror flow after {max(mirror)} steps at most (to 1e-6, of size "
         f"0.5). The paper's Euclidean flow needs {euclidean['0']} steps from zero, "
         f"{euclidean['5']} from a logit of 5 for the least probable memory, and has not arrived "
         f"after {STEPS} from {' and '.join(stalled)}: where one probability is nearly 1, hardly "
         "anything moves, and for a time that grows exponentially with the logit."
     )
     figure = elbo_dynamics(LOG_JOINT, SIZES, steps=STEPS)
-    numbers["largest_energy_rise_euclidean"] = rise_of_the_printed_flow(joint, start)
-    arrived = sum(steps is not None for steps in euclidean.values())
+    arrived = sum(taken is not None for taken in euclidean.values())
     sign, places = sign_of_the_entropy(torch.Generator().manual_seed(seed)), fixed_points()
     findings = (
         finding(
@@ -195,13 +200,12 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
             corrected=bool(sign.confirmed),
         ),
         finding(
-            "Its dynamics never raise the energy, so they are sure to converge.",
-            f"The energy rose by {numbers['largest_energy_rise_euclidean']:.0e} at most. But only "
+            "The dynamics of ClAM+ELBO never raise its energy, so they are sure to converge.",
+            f"The energy rose by {rise:.0e} at most. But only "
             f"{arrived} of {len(SIZES)} starts arrived within {STEPS} steps; by the mirror flow "
-            f"all of them, in {max(mirror.values())} at most (E4).",
+            f"all of them, in {max(mirror)} at most (E4).",
             as_printed=arrived == len(SIZES),
-            corrected=None not in mirror.values()
-            and numbers["largest_energy_rise_euclidean"] <= LARGEST_RISE,
+            corrected=len(mirror) == len(SIZES) and rise <= LARGEST_RISE,
         ),
         finding(
             "ClAM+ELBO preserves ClAM's fixed points and their stability.",
@@ -209,7 +213,7 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
             as_printed=not places.confirmed,
         ),
     )
-    return Section("Three ways to a posterior", caption, figure, numbers, findings)
+    return Section(caption, figure, numbers, findings)
 
 
 def rise_of_the_printed_flow(joint: Tensor, start: Tensor) -> float:
@@ -248,10 +252,12 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         "memories_found": model.n_clusters_,
         "adjusted_rand_index": float(adjusted_rand_score(labels, model.labels_)),
         "values_unknown": int(gaps.sum()),
-        "error_completed": error(model.complete(given)),
-        "error_conditional_mean": error(expected),
-        "error_mean_filling": error(np.broadcast_to(np.nanmean(given, axis=0), points.shape)),
-        "novelty_of_strangers": [float(chance) for chance in model.novelty(strangers)],
+        "rms_error_of_completion": error(model.complete(given)),
+        "rms_error_of_conditional_mean": error(expected),
+        "rms_error_of_filling_with_means": error(
+            np.broadcast_to(np.nanmean(given, axis=0), points.shape)
+        ),
+        "novelty_by_stranger": [float(chance) for chance in model.novelty(strangers)],
         "mean_novelty_of_known_rows": float(model.novelty(given).mean()),
     }
     caption = (
@@ -259,10 +265,10 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         f"(adjusted Rand index {numbers['adjusted_rand_index']:.2f} with the "
         f"{len(CENTRES)} clusters that were drawn), although {gaps.sum()} values were unknown. It "
         "fills a gap from one memory, also where the other coordinate fits two of them: the root "
-        f"mean square error is {numbers['error_completed']:.2f}, that of the posterior mean "
-        f"{numbers['error_conditional_mean']:.2f}, and that of the mean of the column "
-        f"{numbers['error_mean_filling']:.2f}. Crosses on the right are data it never saw, with "
-        "the probability that each belongs to no known memory; "
+        f"mean square error is {numbers['rms_error_of_completion']:.2f}, that of the posterior "
+        f"mean {numbers['rms_error_of_conditional_mean']:.2f}, and that of the mean of the column "
+        f"{numbers['rms_error_of_filling_with_means']:.2f}. Crosses on the right are data it never "
+        "saw, with the probability that each belongs to no known memory; "
         f"the mean over its own rows is {numbers['mean_novelty_of_known_rows']:.3f}."
     )
     score = numbers["adjusted_rand_index"]
@@ -272,6 +278,4 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         f"index {score:.2f} ({GOOD_INDEX:g} would do).",
         as_printed=model.n_clusters_ == len(CENTRES) and score >= GOOD_INDEX,
     )
-    return Section(
-        "A tour of clustering", caption, clustering_tour(model, given, strangers), numbers, (claim,)
-    )
+    return Section(caption, clustering_tour(model, given, strangers), numbers, (claim,))

@@ -62,9 +62,9 @@ def completion_of_digits(seed: int, full: bool = False) -> Section:
         "images_remembered": memory.n_memories,
         "images_completed": len(result.originals),
         "sigma": float(memory.sigma),
-        "error_completed": ours,
-        "error_conditional_mean": error(memory.conditional_mean(result.masked, ~unknown)),
-        "error_mean_filling": mean_filled,
+        "rms_error_of_completion": ours,
+        "rms_error_of_conditional_mean": error(memory.conditional_mean(result.masked, ~unknown)),
+        "rms_error_of_filling_with_the_mean": mean_filled,
         "share_with_the_right_digit": same,
     }
     firsts = [int((result.labels == digit).nonzero()[0]) for digit in range(10)]
@@ -89,4 +89,4 @@ def completion_of_digits(seed: int, full: bool = False) -> Section:
         f"{same:.0%} of the digits become one of their own kind.",
         as_printed=found_enough,
     )
-    return Section("Half a digit in, the whole out", caption, figure, numbers, (claim,))
+    return Section(caption, figure, numbers, (claim,))

@@ -36,4 +36,4 @@ def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
         "peaks of a density that can be evaluated and drawn from. And it completes: with some "
         "coordinates held, the others roll downhill alone."
     )
-    return Section("One energy, three uses", caption, figure)
+    return Section(caption, figure)

@@ -68,7 +68,7 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
         "which has no lower bound, are exact log-densities up to a constant."
     )
     findings = (energies_are_densities(energies, queries, numbers), descent(numbers, "on a line"))
-    return Section("Six memories on a line", caption, figure, numbers, findings)
+    return Section(caption, figure, numbers, findings)
 
 
 def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
@@ -93,7 +93,7 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
         f"in any update of any path is {rise:.0e}."
     )
     findings = (descent(numbers, "on a plane"), hot_swap(energies, queries))
-    return Section("Six memories on a plane", caption, figure, numbers, findings)
+    return Section(caption, figure, numbers, findings)
 
 
 def judge(energies: dict[str, ist.Energy], queries: Tensor, reach: float) -> dict[str, Any]:

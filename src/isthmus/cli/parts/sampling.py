@@ -81,7 +81,7 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
         as_printed=distances[name] < CLOSE * max(among_exact),
         corrected=distances["Langevin"] < CLOSE * max(among_exact),
     )
-    return Section("Sampling from a memory", caption, figure, numbers, (claim,))
+    return Section(caption, figure, numbers, (claim,))
 
 
 def energy_distance(first: Tensor, second: Tensor) -> float:

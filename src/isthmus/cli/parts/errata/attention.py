@@ -25,6 +25,7 @@ def attention_errata(seed: int) -> list[Erratum]:
         normalisers_of_components(seed),
         Erratum(
             21,
+            "notation",
             "self-attention",
             "V softmax(K q)",
             "keys are the rows of K and values the columns of V",
@@ -45,6 +46,7 @@ def length_of_the_query(generator: torch.Generator) -> Erratum:
     off = max(abs(length - math.sqrt(dim)) for dim, length in lengths.items())
     return Erratum(
         18,
+        "wrong",
         "length of a normalised query",
         "|q̃| ≈ 1",
         "|q̃| = sqrt(D), and q̃ is orthogonal to the ones: a sphere in D − 1 dimensions",
@@ -97,6 +99,7 @@ def projections_and_scale(seed: int) -> Erratum:
     off_plain = float((plain - weights).abs().max())
     return Erratum(
         19,
+        "wrong",
         "attention as clustering",
         "exp(k·q), with no W_Q and no 1/sqrt(d)",
         "κ = sqrt(D/d) |P(γ ⊙ W_Qᵀ k)| and log w = k·(W_Q δ + b_Q)/sqrt(d)",
@@ -128,6 +131,7 @@ def normalisers_of_components(seed: int) -> Erratum:
     total = float((one.sum(-1) - 1).abs().max())
     return Erratum(
         20,
+        "wrong",
         "mixing proportions",
         "π = exp(k·δ)",
         "π ∝ exp(k·δ) / C(κ): the normaliser of a von Mises-Fisher density depends on κ",
@@ -150,6 +154,7 @@ def product_not_sum(generator: torch.Generator) -> Erratum:
     off, off_printed = (float((guess - true).abs().max()) for guess in (corrected, printed))
     return Erratum(
         30,
+        "wrong",
         "the poster: factors of exp(k·q)",
         "exp(κ m·q/|q|) exp(|q|), the second the same for all keys",
         "κ = |k||q|: k·q is a product of the lengths, not a sum",

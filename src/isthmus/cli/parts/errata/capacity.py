@@ -34,7 +34,7 @@ def capacity_errata(seed: int) -> list[Erratum]:
 
 
 def dimension_above_ceiling(largest: int = 40) -> int | None:
-    """The first dimension where 2^(2(D-1)) patterns are more than any arrangement can hold."""
+    """The first dimension where not all of 2^(2(D-1)) patterns can keep half of their weight."""
     for dim in range(2, largest + 1):
         claimed, ceiling = (
             capacity_bound(dim, kind=kind, log=True) for kind in ("claimed", "ceiling")
@@ -56,13 +56,15 @@ def number_of_patterns(seed: int) -> Erratum:
     rate = math.exp(capacity_rate(2.0))
     return Erratum(
         1,
+        "wrong",
         "capacity of Gaussian KDEs",
         "C = 2^(2(D−1)), by patterns at equal angles of 2π / N^(1/(D−1))",
-        f"a claim, not a theorem, and too large: provable and possible both grow as {rate:.3f}^D "
-        "at M = 2σ sqrt(D−1)",
+        f"a claim, not a theorem, and too large for patterns that keep half of their own weight: "
+        f"their number, provable and possible, grows as {rate:.3f}^D at M = 2σ sqrt(D−1)",
         f"At D = 4 the proof puts {claimed} patterns at {needed:.0f}° from each other; at most "
         f"{2 * dim} can be so, and {claimed} spread by repulsion come to {reached:.0f}°. From "
-        f"D = {first} on the claim lies above a ceiling for any arrangement.",
+        f"D = {first} on the claim lies above the ceiling for patterns that keep half of their own "
+        "weight, in any arrangement.",
         {
             "needed_degrees": needed,
             "reached_degrees": reached,
@@ -84,6 +86,7 @@ def normaliser_of_the_kernel() -> Erratum:
     corrected = float(ist.GaussianKDE(memories, width).log_prob(points).exp().sum() * step**2)
     return Erratum(
         12,
+        "wrong",
         "the kernel density estimate",
         "1/(N h) Σ K((x − x_n)/h)",
         "1/(N h^D)",
@@ -120,6 +123,7 @@ def equal_to_hopfield_on_the_sphere(generator: torch.Generator) -> Erratum:
     on = update_differences(on_sphere(anywhere, 2.0), queries, 0.8)
     return Erratum(
         13,
+        "loose",
         "KDE “exactly equivalent” to the modern Hopfield network",
         "for any patterns (main text)",
         "for patterns of equal length; otherwise descent with step σ² is mean shift",
@@ -151,6 +155,7 @@ def two_separations(generator: torch.Generator) -> Erratum:
     off, on = differ(patterns), differ(on_sphere(patterns, 1.0))
     return Erratum(
         14,
+        "loose",
         "definition of separation",
         "½ min |x_n − x_m|² for both models",
         "that for the KDE; min x_n·(x_n − x_m) for the Hopfield network",
@@ -169,6 +174,7 @@ def one_fixed_point_for_the_ball() -> Erratum:
     inside = bool((ends.abs() <= 3.4).all())
     return Erratum(
         15,
+        "loose",
         "definition of storage",
         "every point of the ball converges to “some” fixed point in it",
         "one common fixed point for the whole ball",
@@ -207,6 +213,7 @@ def radius_is_a_lower_bound(seed: int) -> Erratum:
     measured = distance_that_returns(patterns, 1.0, seed)
     return Erratum(
         16,
+        "wrong",
         "radius of convergence",
         "equal to σ²/(N M)",
         "at least that; usually far more",
@@ -230,6 +237,7 @@ def radius_grows_with_the_bandwidth() -> Erratum:
     tens = {name: value / math.log(10) for name, value in logs.items()}
     return Erratum(
         17,
+        "loose",
         "capacity proposition",
         "M = 2 sqrt(D−1), with σ = 1 only in the proof",
         "M = 2σ sqrt(D−1)",
@@ -254,6 +262,7 @@ def ratio_with_a_unit() -> Erratum:
     normalized = cells[1].normalized_ratio / cells[0].normalized_ratio
     return Erratum(
         25,
+        "loose",
         "figure of retrieval against N and D",
         "final over initial distance, divided by the mean distance of patterns",
         "the ratio alone, which has no unit, and the share retrieved",

@@ -69,6 +69,7 @@ def sign_of_the_entropy(generator: torch.Generator) -> Erratum:
     end = _descend_printed_energy(log_joint, logits.detach())
     return Erratum(
         2,
+        "wrong",
         "ClAM+ELBO's energy",
         "−Σ q log p(x, z) + H(q)",
         "−Σ q log p(x, z) − H(q), least at the posterior, where it is −log p(x)",
@@ -98,6 +99,7 @@ def the_extra_one(generator: torch.Generator) -> Erratum:
     largest = float((logit_metric(q) @ torch.ones(6, dtype=torch.float64)).abs().max())
     return Erratum(
         3,
+        "harmless",
         "ClAM+ELBO's dynamics",
         "(diag q − q qᵀ)(log p − log q − 1)",
         "(diag q − q qᵀ)(log p − log q): the 1 does nothing",
@@ -120,6 +122,7 @@ def flow_that_stalls() -> Erratum:
     slowest = int(mirror.steps.max())
     return Erratum(
         4,
+        "loose",
         "ClAM+ELBO, “convergence is guaranteed”",
         "gradient flow of the logits",
         "true in infinite time: near a vertex the flow stalls. The mirror flow "
@@ -149,6 +152,7 @@ def fixed_points() -> Erratum:
     in_assignments = len(torch.unique(flow.probabilities.round(decimals=4), dim=0))
     return Erratum(
         5,
+        "wrong",
         "ClAM+ELBO “preserves the fixed points and their stability” of ClAM",
         "the same fixed points",
         "another state and other fixed points: one for each datum, its posterior",
@@ -169,6 +173,7 @@ def covariance_of_components(generator: torch.Generator) -> Erratum:
     }
     return Erratum(
         6,
+        "wrong",
         "covariance of ClAM's components",
         "Σ = 2 β⁻¹ I beside exp(−β d²)",
         "Σ = I / (2β)",
@@ -190,6 +195,7 @@ def factor_of_the_dynamics(generator: torch.Generator) -> Erratum:
     ratio = (slope / force).tolist()
     return Erratum(
         7,
+        "loose",
         "ClAM's dynamics",
         "Σ (μ_k − x) softmax, called −∇E",
         "−½ ∇E; the 2 is in the time constant",
@@ -227,6 +233,7 @@ def normaliser_of_the_new_cluster() -> Erratum:
     plane, many = inflation(2), inflation(54)
     return Erratum(
         8,
+        "wrong",
         "ClAM+CRP's energy",
         "exp(−κ |x|²)(α + K d) for the new cluster",
         "the same times (κ/β)^(D/2): its Gaussian is wider than the others",
@@ -252,6 +259,7 @@ def exponent_of_the_new_cluster() -> Erratum:
     stated, corrected = (0.5 / (factor / beta + factor / rho) for factor in (2.0, 0.5))
     return Erratum(
         9,
+        "loose",
         "exponent of the new cluster",
         "(1/β + 1/ρ)⁻¹ with covariances 2 I/β and 2 I/ρ",
         "the same with I/(2β) and I/(2ρ)",
@@ -280,6 +288,7 @@ def pull_to_the_origin(generator: torch.Generator) -> Erratum:
     belongs = float(energy.responsibilities(near)[0])
     return Erratum(
         10,
+        "wrong",
         "ClAM+CRP, “if a datum flows to the origin, we create a new memory”",
         "decide by where the datum comes to rest",
         "decide by the responsibility of the new cluster; its pull is scaled by κ/β",
@@ -309,6 +318,7 @@ def weights_below_zero() -> Erratum:
     normaliser = float(sizes.sum()) + alpha
     return Erratum(
         11,
+        "loose",
         "weights of the Chinese restaurant process",
         "n_k − d",
         "needs n_k > d, so empty and small soft clusters must go first",
@@ -344,6 +354,7 @@ def loss_without_a_mask(generator: torch.Generator) -> Erratum:
     cosine = float(torch.cosine_similarity(first, second, dim=0))
     return Erratum(
         27,
+        "wrong",
         "ClAM's loss",
         "Σ |x_n − x_n(T)|², all coordinates given",
         "ClAM's authors hide some coordinates, move only those and score only those",
@@ -370,6 +381,7 @@ def one_step_is_no_fixed_point(generator: torch.Generator) -> Erratum:
     )
     return Erratum(
         29,
+        "wrong",
         "the workshop version and the poster: fixed points of ClAM",
         "x* = Σ p(z = k | x) μ_k is a fixed point",
         "x* = Σ p(z = k | x*) μ_k; the printed one is the first step of mean shift",

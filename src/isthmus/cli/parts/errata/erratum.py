@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-__all__ = ["Erratum"]
+__all__ = ["Erratum", "Kind"]
+
+Kind = Literal["wrong", "loose", "harmless", "notation"]
+"""Who follows the print errs; the print is right on a condition that it does not state; it is
+right and says more than it must; only its signs or names are mixed up."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,7 @@ class Erratum:
     ----------
     number : int
         Its place in the list, E1 to E30.
+    kind : {"wrong", "loose", "harmless", "notation"}
     place : str
         Where in the paper.
     printed, right : str
@@ -25,11 +31,13 @@ class Erratum:
     numbers : mapping of str to float
         The same for machines.
     confirmed : bool or None
-        Whether the print failed the check and the corrected form passed it. None where only
-        notation is concerned and there is nothing to measure.
+        Whether the check bore it out: if it is wrong, the print failed and the corrected form
+        passed; if it is loose, the print passes on the condition and fails without; if it is
+        harmless, both forms come to the same. None for notation: there is nothing to measure.
     """
 
     number: int
+    kind: Kind
     place: str
     printed: str
     right: str
@@ -47,4 +55,4 @@ class Erratum:
         """In a word or two."""
         if self.confirmed is None:
             return "notation only"
-        return "confirmed" if self.confirmed else "not confirmed"
+        return f"{self.kind}, confirmed" if self.confirmed else "not confirmed"

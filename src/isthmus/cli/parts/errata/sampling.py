@@ -21,6 +21,7 @@ def sampling_errata(seed: int) -> list[Erratum]:
         noise_of_langevin(seed),
         Erratum(
             23,
+            "notation",
             "gradient of contrastive divergence",
             "x⁺ and D drawn jointly, bars and commas mixed",
             "E[∂E(x⁺ | D)] − E[∂E(x⁻ | D)], with D the points before",
@@ -28,6 +29,7 @@ def sampling_errata(seed: int) -> list[Erratum]:
         ),
         Erratum(
             24,
+            "notation",
             "training pseudocode",
             "confab_data is assigned and sampled_data read; no regulariser",
             "one name; the authors' code adds the mean squared energies times 0.001",
@@ -69,6 +71,7 @@ def noise_of_langevin(seed: int) -> Erratum:
     corrected, small = variances
     return Erratum(
         22,
+        "wrong",
         "Langevin dynamics with α = 3.16 and noise 0.01",
         "samples from p",
         "noise sqrt(2α); the printed pair has a temperature of "
@@ -96,6 +99,7 @@ def hopfield_without_a_floor() -> Erratum:
     spread = float((shift - diagonal).abs().max())
     return Erratum(
         26,
+        "loose",
         "the Hopfield energy",
         "−½ xᵀ(1/N Σ x_n x_nᵀ) x for x in R^D",
         "for x in {−1, 1}^D or on a sphere: over R^D it has no lower bound",
@@ -126,6 +130,7 @@ def temperature_of_the_density(seed: int) -> Erratum:
     corrected, printed = off(beta), off(1.0)
     return Erratum(
         28,
+        "wrong",
         "from an energy with 1/β to a density",
         "p = exp(−E)/Z",
         "p = exp(−βE)/Z for the energies of MCHN, ClAM and CRP",
