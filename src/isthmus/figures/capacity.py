@@ -270,7 +270,7 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     axes.add_collection(balls)
     groups = {
         "stored, proved": (proved, CURVE, "o"),
-        "stored, found by iterating": (certificate.stored & ~proved, GREEN, "s"),
+        "stored, by iterating": (certificate.stored & ~proved, GREEN, "s"),
         "not stored": (~certificate.stored & (certificate.decided == "iterated"), MEMORY, "X"),
         "open": (~certificate.stored & (certificate.decided == "open"), MUTED, "d"),
     }
@@ -281,6 +281,8 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     axes.set_xlim(lower[0], upper[0])
     axes.set_ylim(lower[1], upper[1])
     axes.set_aspect("equal")
+    axes.set_xlabel("first coordinate")
+    axes.set_ylabel("second coordinate")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
     note = "Disc: every start in it reaches the pattern's own fixed point."
