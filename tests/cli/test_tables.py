@@ -13,14 +13,8 @@ import polars as pl
 import pytest
 
 from isthmus.cli.options import make_parser
-from isthmus.cli.tables import (
-    add_table_options,
-    default_output,
-    load_table,
-    output_file,
-    read_table,
-    write_rows,
-)
+from isthmus.cli.outputs import default_output, output_file, write_rows
+from isthmus.cli.tables import add_table_options, load_table, read_table
 from isthmus.errors import InvalidInputError
 
 NAN = float("nan")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.tables import Table, counted
+from isthmus.cli.outputs import counted
+from isthmus.cli.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np

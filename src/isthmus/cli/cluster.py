@@ -24,18 +24,9 @@ from isthmus.cli.options import (
     tell,
     whole_number,
 )
+from isthmus.cli.outputs import add_table_output, counted, default_output, output_file, write_rows
 from isthmus.cli.sources import listed
-from isthmus.cli.tables import (
-    Table,
-    add_no_standardise,
-    add_table_options,
-    add_table_output,
-    counted,
-    default_output,
-    load_table,
-    output_file,
-    write_rows,
-)
+from isthmus.cli.tables import Table, add_no_standardise, add_table_options, load_table
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli.models import Scaling, TableModel
-from isthmus.cli.tables import Table, counted
+from isthmus.cli.outputs import counted
+from isthmus.cli.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,18 +24,14 @@ from isthmus.cli.options import (
     tell,
     warn,
 )
+from isthmus.cli.outputs import add_table_output, counted, default_output, output_file, write_rows
 from isthmus.cli.tables import (
     Table,
     add_no_standardise,
     add_table_options,
-    add_table_output,
-    counted,
-    default_output,
     load_table,
-    output_file,
     read_table,
     tidied,
-    write_rows,
 )
 from isthmus.errors import InvalidInputError
 

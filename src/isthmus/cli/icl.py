@@ -25,7 +25,8 @@ from isthmus.cli.options import (
     warn,
     whole_number,
 )
-from isthmus.cli.tables import Table, add_drop, add_id, output_file, read_table, write_rows
+from isthmus.cli.outputs import output_file, write_rows
+from isthmus.cli.tables import Table, add_drop, add_id, read_table
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from isthmus.cli.options import (
     warn,
     whole_number,
 )
-from isthmus.cli.tables import Table, add_table_options, load_table, output_file, write_rows
+from isthmus.cli.outputs import output_file, write_rows
+from isthmus.cli.tables import Table, add_table_options, load_table
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:
