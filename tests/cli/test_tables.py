@@ -173,8 +173,10 @@ def test_text_and_dates_are_left_out_and_named(tmp_path: Path) -> None:
     table = read_table(path, missing=True)
     assert table.columns == ("a",)
     assert table.left_out == ("who", "when", "empty")
-    assert "left out" in table.notes[0]
-    assert "who, when, empty" in table.notes[0]
+    assert table.notes == (
+        "left out, since all of their cells are missing: empty.",
+        "left out, since most of their cells are not numbers: who, when.",
+    )
 
 
 def test_true_and_false_are_one_and_zero(tmp_path: Path) -> None:
@@ -335,8 +337,15 @@ def test_ids_found_by_name_can_be_overruled(tmp_path: Path) -> None:
     assert read_table(nameless, id="none").columns == ("id", "a")
 
 
-def test_the_only_column_of_numbers_is_used_whatever_its_name(tmp_path: Path) -> None:
-    assert read_table(written(tmp_path, "index,who\n1,a\n2,b\n3,c\n")).columns == ("index",)
+def test_the_only_column_is_used_whatever_its_name(tmp_path: Path) -> None:
+    assert read_table(written(tmp_path, "index\n1\n2\n3\n")).columns == ("index",)
+
+
+def test_ids_beside_words_alone_are_nothing_to_learn_from(tmp_path: Path) -> None:
+    path = written(tmp_path, "index,who\n1,a\n2,b\n3,c\n")
+    with pytest.raises(InvalidInputError, match=r"no column of numbers .* --id none makes it"):
+        read_table(path)
+    assert read_table(path, id="none").columns == ("index",)
 
 
 def test_ids_that_only_differ_in_their_last_digits_are_distinct(tmp_path: Path) -> None:

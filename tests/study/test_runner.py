@@ -359,3 +359,10 @@ def test_grids_hold_plain_values_each_once() -> None:
         Settings(("iris",), (Method("m", dict, ({"a": object()},)),)).tasks()
     with pytest.raises(InvalidInputError, match="twice"):
         Settings(("iris",), (Method("m", dict, combinations(a=[1, 1])),)).tasks()
+
+
+def test_without_pyarrow_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidInputError, match="pip install"):
+        run(tmp_path / "out", Settings(("iris",), ["KMeans"], seeds=(0,), entries=1))
+    assert not (tmp_path / "out").exists()

@@ -109,7 +109,8 @@ def test_the_outcome_of_the_claim(shift: Any, outcome: str, verdict: str) -> Non
     }
     assert claim.outcomes["supervised metrics"] == outcome
     assert claim.outcomes["all of them"] == outcome
-    assert f"The claim under supervised metrics: **{outcome}**" in str(claim)
+    words = f"The claim by scores with a common scale, under supervised metrics: **{outcome}**"
+    assert words in str(claim)
 
 
 def test_one_metric_can_spoil_the_claim_under_all_of_them() -> None:

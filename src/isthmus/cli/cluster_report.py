@@ -144,6 +144,9 @@ def report(summary: dict[str, Any]) -> str:
     if "mean_certainty" in summary:
         words = f"{summary['share_sure']:.0%} of rows are in their cluster with probability {SURE}"
         facts.append(("how sure", f"{words} or more; {summary['mean_certainty']:.3f} on average"))
+    if summary["method"].startswith("ClAMCRP"):
+        words = f"{summary['n_clusters']} is a suggestion: rows without groups are split as well"
+        facts.append(("how many", words))
     density = f"{summary['mean_log_density']:.2f} nats per row, in the units of the data"
     facts.append(("mean log-density", density))
     if "new_rows" in summary:

@@ -39,8 +39,10 @@ __all__ = ["run"]
 TITLE = "Bridging associative memory and probabilistic modelling, redone"
 INTRODUCTION = (
     "Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), computed "
-    "afresh. Each part shows its figure, the numbers behind it, the command that made it, and "
-    "what became of what the paper says: it held, it held with a correction, or it did not."
+    "afresh; only the clustering study and the training at high rates are shown as recorded, with "
+    "a part of each done again. Each part shows its figure, the numbers behind it, the command "
+    "that made it, and what became of what the paper says: it held, it held with a correction, "
+    "or it did not."
 )
 EXAMPLES = """
 isthmus reproduce

@@ -204,6 +204,7 @@ def _table(
     }
     aside = set(given.values()) | {find_column(path, source.names, name, "--drop") for name in drop}
     notes = list(source.notes)
+    words: list[str] = []
     if id is None:
         found_ids, words = _find_ids(source, aside)
         given |= found_ids
@@ -213,12 +214,17 @@ def _table(
     outside = tuple(source.names[place] for place in left_out)
     if not used:
         shown = [f": {source.words[place]}" for place in left_out if place in source.words]
-        raise InvalidInputError(f"{path} has no column of numbers to use{(*shown, '')[0]}.")
+        end = f" And {words[0]}" if words else ""
+        raise InvalidInputError(f"{path} has no column of numbers to use{(*shown, '')[0]}.{end}")
     if size == 0:
         raise InvalidInputError(f"{path} has names, but no rows.")
-    if outside:
-        done = "written as they are" if keep_cells else "left out"
-        notes.append(f"{done}, since most of their cells are not numbers: {listed(outside)}.")
+    done = "written as they are" if keep_cells else "left out"
+    empty = [source.names[place] for place in left_out if source.numbers[place] is not None]
+    if empty:
+        notes.append(f"{done}, since all of their cells are missing: {listed(empty)}.")
+    if len(outside) > len(empty):
+        rest = [name for name in outside if name not in empty]
+        notes.append(f"{done}, since most of their cells are not numbers: {listed(rest)}.")
     found = [source.numbers[place] for place in used]
     X = np.column_stack([values for values in found if values is not None])
     _check_finite(path, source, X, used, missing)
@@ -259,8 +265,8 @@ def _find_ids(source: Source, aside: set[int]) -> tuple[dict[str, int], list[str
     likely = [
         place
         for place in sorted(used + left_out)
-        # A single column of numbers is there to be used, whatever its name.
-        if place == source.ids or (used != [place] and _are_ids(source, place))
+        # The only column is there to be used, whatever its name.
+        if place == source.ids or (len(used + left_out) > 1 and _are_ids(source, place))
     ]
     if source.ids in likely:
         likely.sort(key=lambda place: place != source.ids)

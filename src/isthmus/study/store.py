@@ -73,6 +73,7 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the directory for this process alone, until it leaves, however it ends."""
+        _arrow()  # before any work, and before anything is written
         self.results.mkdir(parents=True, exist_ok=True)
         with held_alone(self.directory / "lock", self.directory):
             for leftover in self.results.glob(".*.part"):

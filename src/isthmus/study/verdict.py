@@ -80,7 +80,7 @@ class Claim:
         heads = ["metric", first, second, "difference", "ahead / even / behind"]
         heads += ["p", "p, Holm", "verdict"]
         words = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
-        words = f"The claim under {words}"
+        words = f"The claim by scores with a common scale, under {words}"
         lines = [f"{VIEWS[self.view].capitalize()}. {words}.", ""]
         return "\n".join([*lines, markdown(heads, map(self._cells, self.comparisons))])
 
