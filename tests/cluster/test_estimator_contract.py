@@ -287,7 +287,7 @@ def test_progress_goes_to_stderr_only(make, blobs, capsys, monkeypatch):
     make().fit(blobs)
     assert capsys.readouterr() == ("", "")
     terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     model = make(verbose=1).fit(blobs)

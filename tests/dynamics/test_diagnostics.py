@@ -1,6 +1,7 @@
 """R-hat and effective sample size against known autocorrelations and a loop-by-loop reference."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_chains_that_stand_still() -> None:
 
 
 @pytest.mark.parametrize("measure", [split_r_hat, effective_sample_size])
-def test_bad_draws_are_named(measure) -> None:  # type: ignore[no-untyped-def]
+def test_bad_draws_are_named(measure: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(InvalidInputError, match="at least 4 draws"):
         measure(torch.zeros(3, 2, 1))
     with pytest.raises(ShapeError, match="shape \\(draws, chains, D\\)"):

@@ -83,7 +83,9 @@ def test_few_long_chains_draw_from_the_same_law_as_many_short_ones() -> None:
 @pytest.mark.parametrize(
     "sampler", [Langevin(0.01), MALA(0.2), HMC(0.3, n_leapfrog=5)], ids=lambda s: type(s).__name__
 )
-def test_a_memory_is_sampled_as_its_own_exact_sampler_does(memory: GaussianKDE, sampler) -> None:  # type: ignore[no-untyped-def]
+def test_a_memory_is_sampled_as_its_own_exact_sampler_does(
+    memory: GaussianKDE, sampler: Langevin | MALA | HMC
+) -> None:
     draws = sample(memory, 2000, sampler, burn_in=300)
     exact = memory.sample(2000, seed=1)
     assert draws.dtype == torch.float64

@@ -6,13 +6,8 @@ from collections.abc import Collection, Sequence
 
 from matplotlib.figure import Figure
 
-from isthmus.figures.study import (
-    MetricColumn,
-    Ranking,
-    critical_difference_diagram,
-    grid_violins,
-    score_map,
-)
+from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+from isthmus.figures.violins import MetricColumn, grid_violins
 from isthmus.study import Report, Scores, distribution, make_report
 from isthmus.study.methods import Kind
 from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED

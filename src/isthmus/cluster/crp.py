@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, State
 from isthmus.cluster.data import Rows
@@ -29,6 +28,7 @@ from isthmus.cluster.settings import (
     require_flag,
     require_number,
 )
+from isthmus.cluster.tightness import calinski_harabasz, effective_dimension, settled
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 
@@ -38,7 +38,6 @@ __all__ = ["ClAMCRP", "ClAMCRPELBO"]
 # rows are looked at to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 5000
-CHOOSING_ITERATIONS = 20
 # Improvements are judged over so many iterations, since opening a cluster may not be one.
 PATIENCE = 5
 # Means keep at least this share of the variance, so that the prior on them stays proper.
@@ -116,7 +115,7 @@ class _CRPEstimator(MemoryEstimator):
         few = rows
         if len(rows) > CHOOSING_ROWS:
             few = rows.take(torch.from_numpy(generator.permutation(len(rows))[:CHOOSING_ROWS]))
-        temper = math.sqrt(_effective_dimension(few) / rows.dim)
+        temper = math.sqrt(effective_dimension(few) / rows.dim)
         limit = max(100, len(few) // 20)
         tries: list[tuple[float, Clusters, House]] = []
         for _ in range(self.n_init):
@@ -126,25 +125,15 @@ class _CRPEstimator(MemoryEstimator):
                 opened = seat_in_order(few, order, house)
                 if len(opened) > limit and tries:
                     break  # tighter clusters still would be more, and none of them any use
-                clusters = self._settled(few, opened, house)
+                clusters = settled(few, opened, house, self.soft)
                 kept = self._without_small(few, clusters, house)
-                tries.append((_calinski_harabasz(few, kept), clusters, house))
+                tries.append((calinski_harabasz(few, kept), clusters, house))
         # Several tightnesses often find the same clusters. The tightest of them is the best
         # at telling new ones, in a stream, from those that are known.
         best = max(score for score, _, _ in tries)
         equals = [found for found in tries if found[0] >= best * (1 - 1e-9)]
         _, clusters, house = max(equals, key=lambda found: found[2].beta)
         return clusters.scaled(rows.total / few.total), house
-
-    def _settled(self, rows: Rows, clusters: Clusters, house: House) -> Clusters:
-        """Merge and reseat until the evidence stands still."""
-        evidence = clusters.log_evidence(house)
-        for _ in range(CHOOSING_ITERATIONS):
-            clusters = seat(rows, clusters.merged(house), house, self.soft)
-            before, evidence = evidence, clusters.log_evidence(house)
-            if abs(before - evidence) <= 1e-6 * abs(evidence):
-                break
-        return clusters
 
     def _rules(self, inner: float, temper: float, dim: int) -> House:
         """Rules for clusters that keep the share `inner` of the variance, tempered."""
@@ -413,24 +402,3 @@ def _surprise(clusters: Clusters, house: House, moments: NDArray[np.float64]) ->
 
 def _largest_first(clusters: Clusters) -> Clusters:
     return clusters.select(torch.argsort(clusters.counts, descending=True, stable=True))
-
-
-def _effective_dimension(rows: Rows) -> float:
-    """Participation ratio of the covariance: how many directions share the variance."""
-    values = rows.values.double() * rows.weights.double().sqrt()[:, None]
-    small = values.T @ values if values.shape[1] <= values.shape[0] else values @ values.T
-    spread = float(small.square().sum())
-    return float(small.diagonal().sum()) ** 2 / spread if spread > 0 else 1.0
-
-
-def _calinski_harabasz(rows: Rows, clusters: Clusters) -> float:
-    """Spread between clusters over spread within, each per degree of freedom."""
-    total, size = float(clusters.counts.sum()), len(clusters)
-    if size < 2 or total <= size:
-        return -math.inf
-    square = float(rows.weights.double() @ rows.squares.double())
-    means: Tensor = clusters.sums / clusters.masses.clamp(min=1e-300)
-    explained = float((clusters.sums * means).sum())
-    centre = float(clusters.sums.sum(0).square().sum()) / total
-    within = max(square - explained, 1e-12 * square)
-    return (explained - centre) / (size - 1) / (within / (total - size))

@@ -11,19 +11,15 @@ from isthmus.figures.clusters import cluster_map
 from isthmus.figures.completion import completion
 from isthmus.figures.files import save
 from isthmus.figures.hero import hero
-from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
+from isthmus.figures.incontext import context_landscapes, context_samples
 from isthmus.figures.landscape_1d import landscapes_1d
 from isthmus.figures.landscape_2d import landscapes_2d
+from isthmus.figures.likelihood import nll_against_context
 from isthmus.figures.page import Entry, page
 from isthmus.figures.sampling import samples_against_density
 from isthmus.figures.section import Finding, Section, Table, Verdict
-from isthmus.figures.study import (
-    MetricColumn,
-    Ranking,
-    critical_difference_diagram,
-    grid_violins,
-    score_map,
-)
+from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+from isthmus.figures.violins import MetricColumn, grid_violins
 from isthmus.files import write_atomically
 
 __all__ = [
