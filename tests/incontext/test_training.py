@@ -77,6 +77,24 @@ def test_fresh_tasks_every_pass_from_the_seed_alone():
     assert not any(torch.equal(drawn(3, 1), other) for other in others)
 
 
+def test_a_pool_of_densities_is_drawn_once_from_the_seed():
+    settings = replace(SMALL, pool=3, prior=GaussianMixtures(components=1, std_high=0.3))
+    passes = [
+        draw_pass(settings, update, part, torch.device("cpu"))[0]
+        for update in range(6)
+        for part in range(2)
+    ]
+    places = torch.cat(passes).mean(1)
+    centres = places[:1]  # datasets of one component: those of one density have nearly one mean
+    for place in places:
+        if (centres - place).norm(dim=1).min() > 1.0:
+            centres = torch.cat([centres, place[None]])
+    assert len(centres) == 3
+    assert len(torch.cat(passes).flatten(0, 1).unique(dim=0)) == 12 * 2 * 5  # fresh points
+    assert weights_equal(train(settings).model, train(settings).model)
+    assert not weights_equal(train(settings).model, train(replace(settings, pool=4)).model)
+
+
 def test_two_runs_are_bit_equal_and_leave_the_global_stream_alone(tmp_path):
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
@@ -263,6 +281,8 @@ def test_presets():
     assert paper.objective.sampler.noise == 0.01
     assert paper.objective.sampler.steps == 15
     assert (paper.length, paper.micro_batch, paper.batch) == (40, 32, 64)
+    assert (paper.updates, paper.pool, paper.model.feedforward) == (1250, 100, 2048)
+    assert (paper.optimizer, paper.epsilon, paper.weight_decay) == ("Adam", 1e-4, 1e-5)
     with pytest.raises(InvalidInputError, match="default, paper, tiny"):
         preset("huge")
 
@@ -274,6 +294,8 @@ def test_presets():
         ({"updates": 0}, "updates"),
         ({"model": ICLEBMConfig(dim=3)}, "2 dimensions"),
         ({"seed": -1}, "seed"),
+        ({"pool": 0}, "pool"),
+        ({"optimizer": "SGD"}, "AdamW"),
     ],
 )
 def test_impossible_settings_are_refused(change, message):

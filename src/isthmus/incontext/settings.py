@@ -24,7 +24,7 @@ class TrainingSettings:
     ----------
     model : ICLEBMConfig
     prior : Prior
-        Where fresh datasets come from, at every update.
+        Distribution over densities, from which datasets are drawn.
     objective : Objective
     updates : int
         Steps of the optimiser.
@@ -35,7 +35,13 @@ class TrainingSettings:
         also divides the work between processes. Default: the whole batch.
     length : int
         Points of each dataset, so contexts have 0 to ``length - 1`` points.
-    learning_rate, betas, epsilon, weight_decay : of AdamW
+    pool : int, optional
+        Number of densities to train on, drawn once from the seed. Every dataset then holds fresh
+        points of one of them. Default: fresh densities at every update.
+    optimizer : {"AdamW", "Adam"}
+        The two differ in weight decay: Adam adds it to the gradient.
+    learning_rate, betas, epsilon, weight_decay : float
+        Settings of the optimizer.
     warmup : int
         Updates over which the learning rate rises from zero.
     schedule : {"cosine", "constant"}
@@ -52,6 +58,8 @@ class TrainingSettings:
     batch: int = 16
     micro_batch: int | None = None
     length: int = 41
+    pool: int | None = None
+    optimizer: Literal["AdamW", "Adam"] = "AdamW"
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-8
@@ -64,6 +72,10 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name in ("updates", "batch", "length"):
             as_count(getattr(self, name), name)
+        if self.pool is not None:
+            as_count(self.pool, "pool")
+        if self.optimizer not in ("AdamW", "Adam"):
+            raise InvalidInputError(f'optimizer must be "AdamW" or "Adam", not {self.optimizer!r}.')
         as_count(self.warmup, "warmup", at_least=0)
         as_count(self.seed, "seed", at_least=0)
         if self.batch % self.pass_size:
@@ -105,15 +117,17 @@ class TrainingSettings:
 
 
 def _paper() -> TrainingSettings:
-    """The authors' settings, as far as the paper and their code tell them."""
+    """Return the settings of the paper and, where it gives none, of its authors' code."""
     return TrainingSettings(
-        model=ICLEBMConfig(),
+        model=ICLEBMConfig(feedforward=2048),
         prior=GaussianMixtures.paper(),
         objective=ContrastiveDivergence.paper(),
         updates=1250,
         batch=64,
         micro_batch=32,
         length=40,
+        pool=100,
+        optimizer="Adam",
         learning_rate=1e-3,
         betas=(0.9, 0.999),
         epsilon=1e-4,

@@ -187,7 +187,7 @@ def _run(
     model = new_model(settings)
     if weights is not None:
         model.load_state_dict(weights)
-    optimizer = torch.optim.AdamW(
+    optimizer = getattr(torch.optim, settings.optimizer)(
         model.parameters(),
         lr=settings.learning_rate,
         betas=settings.betas,
@@ -273,15 +273,25 @@ def new_model(settings: TrainingSettings) -> ICLEBM:
 def draw_pass(
     settings: TrainingSettings, update: int, part: int, device: torch.device
 ) -> tuple[Tensor, torch.Generator]:
-    """Datasets (B, S, D) of one pass, and the generator for everything random that follows.
+    """Return datasets (B, S, D) of one pass, and the generator for the rest of its randomness.
 
-    They depend on the seed, the update and the number of the pass, and on nothing else: not on what
-    was drawn before, nor on which process asks.
+    They depend only on the settings, the update and the number of the pass: not on what was drawn
+    before, nor on which process asks.
     """
-    words = np.random.SeedSequence([settings.seed, update, part]).generate_state(2)
-    generator = torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
-    tasks = settings.prior.draw(settings.pass_size, generator)
+    generator = _generator(np.random.SeedSequence([settings.seed, update, part]), device)
+    if settings.pool is None:
+        tasks = settings.prior.draw(settings.pass_size, generator)
+    else:  # the same pool for every pass, and cheap enough to draw again
+        once = _generator(np.random.SeedSequence(settings.seed, spawn_key=(0,)), device)
+        pool = settings.prior.draw(settings.pool, once)
+        chosen = (settings.pass_size,)
+        tasks = pool[torch.randint(settings.pool, chosen, generator=generator, device=device)]
     return tasks.sample(settings.length, generator), generator
+
+
+def _generator(seed: np.random.SeedSequence, device: torch.device) -> torch.Generator:
+    words = seed.generate_state(2)
+    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
 
 
 def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, update: int) -> Tensor:
