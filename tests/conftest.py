@@ -4,10 +4,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor
 
 import isthmus as ist
 from isthmus.memories import Memory
+
+# The same examples on every run and every machine, however slow it is.
+settings.register_profile("isthmus", derandomize=True, deadline=None, database=None)
+settings.load_profile("isthmus")
 
 MakeMemory = Callable[[Tensor], Memory]
 

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import gaussian_kde
+from sklearn.neighbors import KernelDensity
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.memories import bandwidth
+from isthmus.memories.bandwidth import leave_one_out, left_out_log_density, scott, silverman
+
+tables = st.builds(
+    lambda n, dim, seed, scale: scale * np.random.default_rng(seed).normal(size=(n, dim)),
+    st.integers(8, 40),
+    st.integers(1, 4),
+    st.integers(0, 2**16),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+)
+
+
+def brute_force(X: np.ndarray, sigma: float) -> float:
+    """Mean left-out log-density, one scikit-learn model per row."""
+    found = [
+        KernelDensity(bandwidth=sigma).fit(np.delete(X, i, 0)).score_samples(X[i : i + 1])[0]
+        for i in range(len(X))
+    ]
+    return float(np.mean(found))
+
+
+@settings(max_examples=10)
+@given(tables, st.floats(0.1, 2.0))
+def test_left_out_density_matches_scikit_learn(X: np.ndarray, share: float) -> None:
+    sigma = share * X.std()
+    assert left_out_log_density(X, sigma) == pytest.approx(brute_force(X, sigma), abs=1e-8)
+
+
+@settings(max_examples=5)
+@given(tables)
+def test_leave_one_out_is_the_best_of_a_grid(X: np.ndarray) -> None:
+    sigma = leave_one_out(X)
+    best = brute_force(X, sigma)
+    for factor in (0.8, 0.95, 1.05, 1.25):
+        assert brute_force(X, factor * sigma) <= best + 1e-9
+
+
+@settings(max_examples=20)
+@given(tables, st.floats(0.01, 100.0))
+def test_rules_scale_with_the_data_and_ignore_an_offset(X: np.ndarray, factor: float) -> None:
+    for rule in (leave_one_out, scott, silverman):
+        expected = factor * np.asarray(rule(X))
+        np.testing.assert_allclose(rule(factor * (X + X.std())), expected, rtol=1e-4)
+
+
+@settings(max_examples=20)
+@given(tables)
+def test_scott_and_silverman_match_scipy(X: np.ndarray) -> None:
+    kde = gaussian_kde(X.T)
+    spread = np.sqrt(X.var(0).mean())
+    assert scott(X) == pytest.approx(kde.scotts_factor() * spread)
+    np.testing.assert_allclose(silverman(X), kde.silverman_factor() * X.std(0, ddof=1))
+
+
+def test_scott_of_constant_data_is_one() -> None:
+    assert scott(np.full((5, 2), 3.0)) == 1.0
+
+
+def test_silverman_takes_a_batch_of_tables() -> None:
+    batch = torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    widths = silverman(batch)
+    assert widths.shape == (3, 2, 4)
+    torch.testing.assert_close(widths[1, 1], silverman(batch[1, 1]))
+
+
+def test_duplicates_count_once() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    assert leave_one_out(np.concatenate([X, X, X[:7]])) == leave_one_out(X)
+
+
+def test_a_subset_is_corrected_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 2))
+    whole = leave_one_out(X)
+    monkeypatch.setattr(bandwidth, "MAX_PAIRED_ROWS", 200)
+    assert leave_one_out(X) == pytest.approx(whole, rel=0.2)
+    assert leave_one_out(X, seed=1) == leave_one_out(X, seed=1) != leave_one_out(X, seed=2)
+
+
+def test_tables_without_a_bandwidth_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="one distinct row"):
+        leave_one_out(np.ones((4, 2)))
+    with pytest.raises(InvalidInputError, match="at least two"):
+        left_out_log_density(np.ones((1, 2)), 1.0)
+    with pytest.raises(ShapeError, match="n >= 2"):
+        silverman(np.ones((1, 2)))
+    with pytest.raises(ShapeError, match="table"):
+        scott(np.ones(3))
+    with pytest.raises(InvalidInputError, match="NaN"):
+        scott(np.array([[np.nan], [1.0]]))
