@@ -1,11 +1,14 @@
 """Files appear whole or not at all."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from isthmus.files import write_atomically
+from isthmus.errors import RunInProgressError
+from isthmus.files import exclusive, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,25 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
         write_atomically(tmp_path / "nowhere" / "file", "text")
+
+
+def test_a_directory_is_locked_until_the_holder_ends_however_it_ends(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from isthmus.files import exclusive
+with exclusive({str(tmp_path)!r}):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(RunInProgressError, match="choose another directory"):
+            exclusive(tmp_path).__enter__()
+        other.kill()
+        other.wait()
+    for _ in range(2):
+        with exclusive(tmp_path):
+            pass

@@ -1,4 +1,8 @@
-"""Every error that isthmus raises on purpose, each saying what to do next."""
+"""The exceptions that isthmus raises. Each message says what to do next.
+
+All derive from :class:`IsthmusError`, and all are a ``ValueError`` or a ``TypeError`` as well, so
+that code written for scikit-learn or NumPy catches them too.
+"""
 
 __all__ = [
     "CheckFailedError",
@@ -17,48 +21,48 @@ __all__ = [
 
 
 class IsthmusError(Exception):
-    """Base class: ``except IsthmusError`` catches everything below."""
+    """Base class of all exceptions below."""
 
 
 class InvalidInputError(IsthmusError, ValueError):
-    """A value that no answer exists for: NaN, an infinity, a negative bandwidth, no rows."""
+    """An argument has no valid meaning: NaN, an infinity, a negative bandwidth, no rows."""
 
 
 class ShapeError(InvalidInputError):
-    """An array whose shape does not fit the others."""
+    """The shape of an array does not match the other arguments."""
 
 
-class DtypeError(IsthmusError, TypeError):
-    """An array that does not hold float32 or float64 numbers."""
-
-
-class UnknownNormalizerError(IsthmusError, RuntimeError):
-    """``log_prob`` of an energy whose partition function is not known in closed form."""
+class DtypeError(InvalidInputError, TypeError):
+    """An array does not hold numbers of a supported type."""
 
 
 class UnsupportedOperationError(IsthmusError, TypeError):
-    """An operation that this kind of energy does not have."""
+    """The energy does not have the requested operation."""
 
 
-class OutsideSupportError(IsthmusError, ValueError):
-    """A question about a place where the density is zero, so that it has no answer."""
+class UnknownNormalizerError(UnsupportedOperationError, RuntimeError):
+    """The energy has no closed-form normaliser, so its ``log_prob`` is unknown."""
 
 
-class DivergenceError(IsthmusError, ArithmeticError):
-    """A chain or a flow that left the representable numbers."""
+class OutsideSupportError(InvalidInputError):
+    """The density is zero at the given point, so the result is undefined there."""
 
 
-class CheckFailedError(IsthmusError, AssertionError):
-    """An energy that broke one of the promises in :func:`isthmus.checks.check_energy`."""
+class DivergenceError(InvalidInputError, ArithmeticError):
+    """A chain or a flow left the representable numbers."""
 
 
-class DatasetNotFoundError(IsthmusError, FileNotFoundError):
-    """A dataset that is not on this machine and could not be downloaded."""
+class CheckFailedError(IsthmusError, AssertionError, ValueError):
+    """An energy failed a check of :func:`isthmus.checks.check_energy`."""
 
 
-class DatasetChangedError(IsthmusError, ValueError):
-    """A dataset's file, or a download of it, that is not what it should be."""
+class DatasetNotFoundError(IsthmusError, FileNotFoundError, ValueError):
+    """A dataset is not on this machine and could not be downloaded."""
 
 
-class RunInProgressError(IsthmusError, RuntimeError):
-    """A study's directory that another run is writing to."""
+class DatasetChangedError(InvalidInputError):
+    """The file of a dataset, or its download, does not match its checksum."""
+
+
+class RunInProgressError(IsthmusError, RuntimeError, ValueError):
+    """Another process is writing to the same directory."""

@@ -1,4 +1,4 @@
-"""Files: written so that nobody ever meets half of one, and those that come with isthmus."""
+"""Atomic writes, locked directories, and the files that ship beside the package."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 
 from isthmus.errors import RunInProgressError
 
-__all__ = ["held_alone", "shipped", "write_atomically"]
+__all__ = ["exclusive", "shipped", "write_atomically"]
 
-# Where a wheel has what lies beside the package in a clone; see pyproject.toml.
+# Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
+LOCK = ".lock"
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write a file beside its final place and move it there in one go.
+    """Write a file under a temporary name and move it into place.
 
     Parameters
     ----------
     path : str or Path
     content : str or bytes
-        Text is written as UTF-8.
+        Text is encoded as UTF-8.
 
     Returns
     -------
@@ -33,7 +34,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} is not a folder; make it first to save {target}.")
     data = content.encode() if isinstance(content, str) else content
-    # Not tempfile, whose files nobody else may read, whatever the umask says.
+    # Not tempfile: its files are private to the user, whatever the umask.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         with partial.open("xb") as file:
@@ -48,40 +49,45 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
 
 @contextmanager
-def held_alone(lock: Path, directory: Path) -> Iterator[None]:
-    """Hold a directory for this process alone, until it leaves, however it ends.
+def exclusive(directory: str | Path) -> Iterator[None]:
+    """Lock a directory for this process until the block ends.
 
-    Parameters
-    ----------
-    lock : Path
-        A file that stands for the directory; it stays behind, and means nothing by itself.
-    directory : Path
-        Named in the error if another process holds it.
+    The lock is released by the operating system if the process is killed. The file ``.lock``
+    remains in the directory and carries no information.
+
+    Raises
+    ------
+    RunInProgressError
+        If another process holds the lock.
     """
-    import fcntl  # not on Windows, where the rest of this module is of use all the same
+    from filelock import FileLock, Timeout
 
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunInProgressError(
-                f"Another run is writing to {directory}. Wait for it, or name another directory."
-            ) from None
+    lock = FileLock(Path(directory) / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunInProgressError(
+            f"Another run is writing to {directory}. Wait for it to finish, or choose another "
+            "directory."
+        ) from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def shipped(place: str) -> Path | None:
-    """A file or folder of the repository that is no part of the package, such as ``benchmarks``.
+    """Return the path of a file or folder that ships beside the package.
 
     Parameters
     ----------
     place : str
-        Where it is in a clone of the repository.
+        Its path in a clone of the repository, such as ``"benchmarks"``.
 
     Returns
     -------
     Path or None
-        In the clone, or in the installed package; None if it is in neither.
+        In the clone or in the installed package; None if it is in neither.
     """
     package = Path(__file__).parent
     for root in (package.parents[1], package / SHIPPED):

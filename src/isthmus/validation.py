@@ -1,21 +1,31 @@
-"""Turning what users pass into checked tensors, with errors that say what to do."""
+"""Checks of arguments: every value that a user passes is checked here, once.
+
+The scalar checks do not import torch, so that the command line can use them before any work.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
 __all__ = [
+    "as_array",
+    "as_choice",
     "as_count",
+    "as_flag",
     "as_log_weights",
     "as_mask",
+    "as_number",
     "as_points",
     "as_positive",
     "as_tensor",
@@ -23,18 +33,98 @@ __all__ = [
     "require_finite",
 ]
 
-FLOATS = (torch.float32, torch.float64)
+
+def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
+    """Return a whole number as an int.
+
+    Integers of Python and NumPy and whole floats such as ``1e6`` are accepted; booleans are not.
+    """
+    bound = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+    expected = f"{name} must be a whole number {bound}, not {value!r}."
+    number = _as_float(value, expected)
+    if not number.is_integer() or number < at_least or (at_most is not None and number > at_most):
+        raise InvalidInputError(expected)
+    return int(value)
+
+
+def as_number(
+    value: Any,
+    name: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """Return a finite number within the given bounds as a float."""
+    bounds = [
+        ("above", above, operator.gt),
+        ("at least", at_least, operator.ge),
+        ("below", below, operator.lt),
+        ("at most", at_most, operator.le),
+    ]
+    given = [(word, bound, holds) for word, bound, holds in bounds if bound is not None]
+    words = " and ".join(f"{word} {bound:g}" for word, bound, _ in given)
+    expected = f"{name} must be a finite number{' ' * bool(words)}{words}, not {value!r}."
+    number = _as_float(value, expected)
+    if not math.isfinite(number) or not all(holds(number, bound) for _, bound, holds in given):
+        raise InvalidInputError(expected)
+    return number
+
+
+def _as_float(value: Any, expected: str) -> float:
+    if isinstance(value, str | bytes | bool | np.bool_):
+        raise DtypeError(expected)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidInputError(expected) from None
+    except (TypeError, ValueError, RuntimeError):
+        raise DtypeError(expected) from None
+
+
+def as_choice(value: Any, name: str, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of the words."""
+    choices = tuple(choices)
+    if not isinstance(value, str) or value not in choices:
+        words = ", ".join(map(repr, choices))
+        raise InvalidInputError(f"{name} must be one of {words}, not {value!r}.")
+    return value
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return True or False as a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInputError(f"{name} must be True or False, not {value!r}.")
+    return bool(value)
+
+
+def as_array(values: Any, name: str, *, allow_negative: bool = True) -> NDArray[np.float64]:
+    """Return `values` as a float64 array (...) without NaN; infinities are allowed."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DtypeError(f"{name} must hold numbers, not {values!r}.") from None
+    if bool(np.isnan(array).any()):
+        raise InvalidInputError(f"{name} must not contain NaN.")
+    if not allow_negative and bool((array < 0).any()):
+        raise InvalidInputError(f"{name} must not be negative; its minimum is {array.min():g}.")
+    return array
 
 
 def is_transforming() -> bool:
-    """Whether ``torch.func`` or ``torch.compile`` is tracing, so values cannot be looked at."""
+    """Return True while ``torch.func`` or ``torch.compile`` traces, so values are not readable."""
+    import torch
+
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """Return `value` as a float32 or float64 tensor that shares memory where it can."""
-    tensor: Tensor = value if isinstance(value, Tensor) else _from_array(value, name)
-    if tensor.dtype not in FLOATS:
+    """Return `value` as a float32 or float64 tensor that shares memory where possible."""
+    import torch
+
+    tensor: Tensor = value if isinstance(value, torch.Tensor) else _from_array(value, name)
+    if tensor.dtype not in (torch.float32, torch.float64):
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.layout != torch.strided:
         raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
@@ -61,6 +151,8 @@ def _from_array(value: Any, name: str) -> Tensor:
         )
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise _wrong_dtype(name, array.dtype)
+    import torch
+
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     flags = native.flags
     if not (flags.writeable and flags.aligned) or any(stride < 0 for stride in native.strides):
@@ -69,9 +161,11 @@ def _from_array(value: Any, name: str) -> Tensor:
 
 
 def require_finite(value: Tensor, name: str, advice: str) -> None:
-    """Raise if `value` has a NaN or an infinity. One pass, no temporary of its size on success."""
+    """Raise if `value` contains NaN or infinities. Makes one pass and no temporary on success."""
     if is_transforming() or value.numel() == 0:
         return
+    import torch
+
     detached = value.detach()
     # A sum is finite unless an entry is not, or it overflows; only then is a closer look needed.
     if math.isfinite(detached.sum().item()) or bool(torch.isfinite(detached).all()):
@@ -98,18 +192,20 @@ def as_points(
     like : Tensor, optional
         Points take this tensor's dtype; arrays also go to its device.
     allow_nan : bool
-        Whether NaN marks an unknown coordinate rather than a mistake.
+        Accept NaN as the mark of an unknown coordinate.
     """
+    import torch
+
     points = as_tensor(value, name)
     if points.ndim == 0:
         raise ShapeError(f"{name} is a single number; pass points of shape (..., D).")
     if dim is not None and points.shape[-1] != dim:
         raise ShapeError(
-            f"{name} has {points.shape[-1]} coordinates in its last axis, but the energy lives in "
+            f"{name} has {points.shape[-1]} coordinates in its last axis, but the energy has "
             f"{dim}. Its shape {tuple(points.shape)} should end in {dim}."
         )
     if like is not None:
-        device = points.device if isinstance(value, Tensor) else like.device
+        device = points.device if isinstance(value, torch.Tensor) else like.device
         points = points.to(device=device, dtype=like.dtype)
     if not allow_nan:
         advice = "Remove such rows first."
@@ -123,7 +219,9 @@ def as_points(
 
 def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False) -> Tensor:
     """Return a positive, finite scalar as a 0-dimensional tensor; a tensor keeps its graph."""
-    if isinstance(value, Tensor):
+    import torch
+
+    if isinstance(value, torch.Tensor):
         if value.is_complex():
             raise InvalidInputError(f"{name} must be a positive number, not a complex one.")
         scalar = value.to(like)
@@ -143,23 +241,12 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
     return scalar
 
 
-def as_count(value: Any, name: str, *, at_least: int = 1) -> int:
-    """Return a whole number as an int; a float is refused even if it is whole."""
-    try:
-        count = at_least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        count = at_least - 1
-    if count < at_least:
-        raise InvalidInputError(
-            f"{name} must be a whole number of at least {at_least}, not {value!r}."
-        )
-    return count
-
-
 def as_log_weights(value: Any, name: str, memories: Tensor) -> Tensor:
     """Return a log-weight per memory, finite or ``-inf``, as a tensor of its own dtype. (N,)."""
+    import torch
+
     weights = as_tensor(value, name)
-    if not isinstance(value, Tensor):
+    if not isinstance(value, torch.Tensor):
         weights = weights.to(memories)
     if weights.shape != memories.shape[:1]:
         raise ShapeError(
@@ -176,7 +263,9 @@ def as_log_weights(value: Any, name: str, memories: Tensor) -> Tensor:
 
 def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
     """Return `value` as a boolean mask in the shape and on the device of `points`."""
-    if isinstance(value, Tensor):
+    import torch
+
+    if isinstance(value, torch.Tensor):
         mask = value.to(points.device)
     else:
         array = np.asarray(value)

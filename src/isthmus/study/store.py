@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import held_alone, write_atomically
+from isthmus.files import exclusive, write_atomically
 from isthmus.study.metrics import METRICS
 from isthmus.study.plan import read_plan
 
@@ -75,7 +75,7 @@ class Store:
         """Hold the directory for this process alone, until it leaves, however it ends."""
         _arrow()  # before any work, and before anything is written
         self.results.mkdir(parents=True, exist_ok=True)
-        with held_alone(self.directory / "lock", self.directory):
+        with exclusive(self.directory):
             for leftover in self.results.glob(".*.part"):
                 leftover.unlink()
             self.compact()

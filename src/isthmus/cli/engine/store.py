@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.cli.engine.inputs import Inputs
 from isthmus.cli.engine.record import Record
-from isthmus.files import held_alone, write_atomically
+from isthmus.files import exclusive, write_atomically
 
 __all__ = ["Store"]
 
@@ -35,7 +35,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Hold the report for this process alone, until it leaves, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with held_alone(self.out / "parts" / ".lock", self.out):
+        with exclusive(self.out):
             for leftover in [*self.out.glob(".*.part"), *self.directory.glob(".*.part")]:
                 leftover.unlink(missing_ok=True)
             yield
