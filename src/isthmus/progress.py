@@ -90,7 +90,9 @@ def _open_bar(title: str, total: float | None, unit: str) -> Progress:
     amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
     columns = (name, BarColumn(), amount, TimeRemainingColumn(), note)
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    # A file keeps the last state of the bar; a terminal is left as it was.
+    bar = Progress(*columns, console=console, transient=console.is_terminal)
     bar.add_task(title, total=total, note="")
     bar.start()
     return bar
