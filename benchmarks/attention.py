@@ -1,25 +1,65 @@
 """Pre-norm, QK-norm and SALN attention in one small transformer, at learning rates up to 1.
 
-    python benchmarks/attention.py            # what is missing, then the table
-    python benchmarks/attention.py --table    # the table of what is there
+    python benchmarks/attention.py            # trains what is missing, then prints the table
+    python benchmarks/attention.py --table    # prints the table of the stored runs
     python benchmarks/attention.py --seeds 10
 
-The task is scikit-learn's digits, as 16 patches each. Finished runs are kept in
-benchmarks/results/attention.json and are not done again; with the file removed, the default
-takes some six minutes of one core. Numbers are medians over seeds.
+The task is scikit-learn's digits, as 16 patches each. Finished runs are stored in
+benchmarks/results/attention.json and are not repeated; with the file removed, the default
+takes about six minutes on one core. Numbers are medians over seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from measuring import Row, print_rows
 
 from isthmus.attention.experiment import Experiment, compare_variants
 from isthmus.figures import attention_experiment, save
 
 RESULTS = Path(__file__).parent / "results" / "attention.json"
+MEASURES = {
+    "training loss": "loss",
+    "test loss": "test_loss",
+    "test accuracy": "test_accuracy",
+    "largest logit": "largest_logit",
+    "entanglement": "entanglement",
+}
+
+
+def rows_of(found: Experiment) -> Iterator[Row]:
+    """Yield a row for each learning rate and variant, then the paired comparisons."""
+    for rate in found.learning_rates:
+        for variant in found.variants:
+            yield {
+                "table": "Medians over seeds",
+                "learning rate": rate,
+                "attention": variant,
+                **{title: found.median(name, variant, rate) for title, name in MEASURES.items()},
+                "share diverged": found.fraction_diverged(variant, rate),
+            }
+    first, *others = found.variants
+    for variant in others:
+        for measured in ("loss", "test_loss"):
+            lower, pairs = found.pairs_lower(measured, variant, first)
+            yield {
+                "table": "Pairs of runs of equal learning rate and seed",
+                "measure": measured,
+                "attention": variant,
+                "lower than": first,
+                "in": lower,
+                "of": pairs,
+            }
+
+
+def measure(full: bool = False, seed: int = 0, *, out: Path = RESULTS) -> Iterator[Row]:
+    """Train what is missing in `out`, with one seed or with five, and yield rows."""
+    torch.set_num_threads(1)
+    yield from rows_of(compare_variants(seeds=range(seed, seed + (5 if full else 1)), path=out))
 
 
 def main() -> None:
@@ -34,11 +74,7 @@ def main() -> None:
         found = Experiment.load(options.out)
     else:
         found = compare_variants(seeds=options.seeds, path=options.out)
-    print(found)
-    for variant in found.variants[1:]:
-        for measure in ("loss", "test_loss"):
-            lower, pairs = found.pairs_lower(measure, variant, found.variants[0])
-            print(f"{measure} of {variant} below {found.variants[0]}'s: {lower} of {pairs} pairs")
+    print_rows(rows_of(found))
     if options.figure:
         save(attention_experiment(found), options.figure)
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from measuring import Row, in_fresh_process, memory_megabytes, print_rows, timed
 from naive_clam import NaiveClAM
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, MiniBatchKMeans
@@ -46,31 +44,19 @@ BATCH = 5000
 GRADIENT_BATCH = 256
 NAIVE_BATCHES = 8
 TURNS = 5
-SEEDS = range(10)
-FEW_SEEDS = range(3)
+SEEDS, FEW_SEEDS = 10, 3
 COVERTYPE_CLASSES = 7
 
 
-class Finding(NamedTuple):
-    """One line of the table."""
-
-    what: str
-    target: str
-    measured: str
-    holds: bool
-
-
-def blobs(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def blobs(rows: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     points, y = make_blobs(
-        rows, DIM, centers=N_CLUSTERS, cluster_std=6, center_box=(-10, 10), random_state=0
+        rows, DIM, centers=N_CLUSTERS, cluster_std=6, center_box=(-10, 10), random_state=seed
     )
     return points.astype(np.float32), y
 
 
-def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
+def finding(what: str, ratio: float, target: str, holds: bool | None, **details: Any) -> Row:
+    return {"what": what, "ratio": ratio, "target": target, "holds": holds, "details": details}
 
 
 def turns(
@@ -82,8 +68,7 @@ def turns(
     for seed in seeds:
         for name, function in functions.items():
             measured = [
-                cpu_seconds(lambda function=function, seed=seed: function(seed))
-                for _ in range(repeats)
+                timed(lambda function=function, seed=seed: function(seed)) for _ in range(repeats)
             ]
             totals[name] += min(seconds for seconds, _ in measured)
             results[name].append(measured[0][1])
@@ -104,47 +89,53 @@ def streamed(points: NDArray[Any], seed: int) -> ClAMELBO:
     return model
 
 
-def fits(points: NDArray[Any], y: NDArray[Any]) -> Iterator[Finding]:
-    """Whole fits that are told the number of clusters, and one that is not."""
+def fits(points: NDArray[Any], y: NDArray[Any], seed: int) -> Iterator[Row]:
+    """Compare whole fits, with the number of clusters given and not given."""
     seconds, models = turns(
         {
             "KMeans": lambda seed: KMeans(N_CLUSTERS, n_init=1, random_state=seed).fit(points),
             "ClAMELBO": lambda seed: ClAMELBO(N_CLUSTERS, n_init=1, random_state=seed).fit(points),
         },
-        SEEDS,
+        range(seed, seed + SEEDS),
     )
     spreads = {name: [inertia(points, model) for model in found] for name, found in models.items()}
     reference = np.mean(spreads["KMeans"])
-    worse = np.mean(spreads["ClAMELBO"]) / reference
+    worse = float(np.mean(spreads["ClAMELBO"]) / reference)
     error = np.hypot(*(np.std(found, ddof=1) for found in spreads.values()))
-    error = error / reference / np.sqrt(len(SEEDS))
+    error = float(error / reference / np.sqrt(SEEDS))
     ratio = seconds["ClAMELBO"] / seconds["KMeans"]
     first = models["KMeans"][0]
     continued = ClAMELBO(N_CLUSTERS, init=first.cluster_centers_).fit(points)
-    same_start = inertia(points, continued) / spreads["KMeans"][0]
-    yield Finding(
+    yield finding(
         "ClAMELBO fit / KMeans fit",
-        "at most 2x, same inertia",
-        f"{ratio:.2f}x, inertia {worse:.3f}x (+- {error:.3f}); {same_start:.4f}x from one start",
+        ratio,
+        "at most 2, same inertia",
         ratio <= 2 and worse <= 1 + 2 * error,
+        inertia=worse,
+        standard_error=error,
+        inertia_from_one_start=inertia(points, continued) / spreads["KMeans"][0],
     )
-    unknown, found = turns({"CRP": lambda seed: ClAMCRP(random_state=seed).fit(points)}, FEW_SEEDS)
-    ratio = unknown["CRP"] / len(FEW_SEEDS) / (seconds["KMeans"] / len(SEEDS))
-    sizes = ", ".join(str(model.n_clusters_) for model in found["CRP"])
-    agreement = [
-        np.mean([adjusted_rand_score(y, model.labels_) for model in group])
+    unknown, found = turns(
+        {"CRP": lambda seed: ClAMCRP(random_state=seed).fit(points)}, range(seed, seed + FEW_SEEDS)
+    )
+    ratio = unknown["CRP"] / FEW_SEEDS / (seconds["KMeans"] / SEEDS)
+    ari, peer_ari = (
+        float(np.mean([adjusted_rand_score(y, model.labels_) for model in group]))
         for group in (found["CRP"], models["KMeans"])
-    ]
-    yield Finding(
-        "ClAMCRP fit, K unknown / KMeans fit, K told",
-        "at most 15x",
-        f"{ratio:.1f}x, K {sizes}, ARI {agreement[0]:.2f} (KMeans {agreement[1]:.2f})",
+    )
+    yield finding(
+        "ClAMCRP fit, K unknown / KMeans fit, K given",
+        ratio,
+        "at most 15",
         ratio <= 15,
+        K=[int(model.n_clusters_) for model in found["CRP"]],
+        ARI=ari,
+        KMeans_ARI=peer_ari,
     )
 
 
-def streams(points: NDArray[Any]) -> Iterator[Finding]:
-    """One epoch in batches, against MiniBatchKMeans until it stops by itself."""
+def streams(points: NDArray[Any], seed: int) -> Iterator[Row]:
+    """Compare one epoch in batches with MiniBatchKMeans until it stops by itself."""
     seconds, models = turns(
         {
             "theirs": lambda seed: MiniBatchKMeans(N_CLUSTERS, n_init=1, random_state=seed).fit(
@@ -152,37 +143,38 @@ def streams(points: NDArray[Any]) -> Iterator[Finding]:
             ),
             "ours": lambda seed: streamed(points, seed),
         },
-        SEEDS,
+        range(seed, seed + SEEDS),
         repeats=3,
     )
     spread = {name: np.mean([inertia(points, model) for model in models[name]]) for name in models}
     ratio = seconds["ours"] / seconds["theirs"]
-    yield Finding(
+    yield finding(
         "ClAMELBO, one streaming epoch / MiniBatchKMeans fit",
-        "at most 0.33x",
-        f"{ratio:.2f}x, inertia {spread['ours'] / spread['theirs']:.3f}x",
+        ratio,
+        "at most 0.33",
         ratio <= 1 / 3,
+        inertia=float(spread["ours"] / spread["theirs"]),
     )
 
 
-def iterations(points: NDArray[Any]) -> Iterator[Finding]:
-    """One iteration of ClAMELBO against one of scikit-learn's round Gaussian mixture."""
-    seeds = points[np.random.RandomState(0).permutation(len(points))[:N_CLUSTERS]]
+def iterations(points: NDArray[Any], seed: int) -> Iterator[Row]:
+    """Compare one iteration of ClAMELBO with one of scikit-learn's spherical mixture."""
+    means = points[np.random.RandomState(seed).permutation(len(points))[:N_CLUSTERS]]
     few, many = 2, 7
 
     def ours(max_iter: int) -> Any:
-        model = ClAMELBO(N_CLUSTERS, init=seeds, weights="learned", tol=0, max_iter=max_iter)
+        model = ClAMELBO(N_CLUSTERS, init=means, weights="learned", tol=0, max_iter=max_iter)
         return model.fit(points)
 
     def mixture(max_iter: int) -> Any:
         model = GaussianMixture(
             N_CLUSTERS,
             covariance_type="spherical",
-            means_init=seeds,
+            means_init=means,
             init_params="random_from_data",
             tol=0,
             max_iter=max_iter,
-            random_state=0,
+            random_state=seed,
         )
         return model.fit(points)
 
@@ -190,23 +182,23 @@ def iterations(points: NDArray[Any]) -> Iterator[Finding]:
         warnings.simplefilter("ignore")  # they are stopped on purpose
         times = {
             (function, count): min(
-                cpu_seconds(lambda function=function, count=count: function(count))[0]
-                for _ in range(3)
+                timed(lambda function=function, count=count: function(count))[0] for _ in range(3)
             )
             for function in (ours, mixture)
             for count in (few, many)
         }
     ratio = (times[mixture, many] - times[mixture, few]) / (times[ours, many] - times[ours, few])
-    yield Finding(
+    yield finding(
         "ClAMELBO iteration, times faster than GaussianMixture(spherical)",
-        "at least 2x",
-        f"{ratio:.1f}x",
+        ratio,
+        "at least 2",
         ratio >= 2,
     )
 
 
-def gradients(dim: int) -> Iterator[Finding]:
-    """An epoch of gradient descent against the direct transcription, on the same batches."""
+def gradients(dim: int, seed: int) -> Iterator[Row]:
+    """Compare an epoch of gradient descent with the direct transcription, on the same batches."""
+    torch.manual_seed(seed)
     points = torch.randn(40 * GRADIENT_BATCH * NAIVE_BATCHES, dim).numpy()
     rows = Rows.of(points, np.ones(len(points)), Frame.of(points, np.ones(len(points))))
     memories = rows.values[:N_CLUSTERS].clone()
@@ -236,14 +228,15 @@ def gradients(dim: int) -> Iterator[Finding]:
     # Turns of about the same length, so that other work on the machine disturbs both alike.
     naive, ours, many = np.inf, np.inf, 20 * NAIVE_BATCHES
     for _ in range(TURNS):
-        naive = min(naive, cpu_seconds(lambda: naive_epoch(NAIVE_BATCHES))[0] / NAIVE_BATCHES)
-        ours = min(ours, cpu_seconds(lambda: our_epoch(many))[0] / many)
-    ratio, error = naive / ours, gradient_error(rows, beta, steps, rate)
-    yield Finding(
+        naive = min(naive, timed(lambda: naive_epoch(NAIVE_BATCHES))[0] / NAIVE_BATCHES)
+        ours = min(ours, timed(lambda: our_epoch(many))[0] / many)
+    ratio = float(naive / ours)
+    yield finding(
         f"ClAM gradient epoch, D = {dim} (T = 10, batches of 256), times faster than naive_clam.py",
-        "at least 30x" if dim == DIM else "",
-        f"{ratio:.0f}x, gradients differ by {error:.0e} in float64",
-        ratio >= 30,
+        ratio,
+        "at least 30" if dim == DIM else "",
+        ratio >= 30 if dim == DIM else None,
+        gradients_differ_by=gradient_error(rows, beta, steps, rate),
     )
 
 
@@ -259,32 +252,21 @@ def gradient_error(rows: Rows, beta: float, steps: int, rate: float) -> float:
     return float((naive.memories.grad - ours).norm() / ours.norm())
 
 
-def peak_megabytes() -> float:
-    """The most memory that this process has held, as Linux tells it."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
-
-
-def in_a_process(arguments: list[str], threads: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--threads", str(threads), *arguments]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
-    result: dict[str, Any] = json.loads(found.stdout)
-    return result
-
-
-def stream_memory(threads: int) -> Iterator[Finding]:
-    """Whether peak memory grows with the length of a stream."""
+def stream_memory(threads: int) -> Iterator[Row]:
+    """Compare the peak memory of long and short streams."""
     for name in ("ClAMELBO", "ClAMCRP"):
         short, long = (
-            in_a_process(["--stream", name, "--batches", str(n)], threads)["megabytes"]
-            for n in (10, 200)
+            in_fresh_process(
+                __file__, "--threads", threads, "--stream", name, "--batches", batches
+            )["megabytes"]
+            for batches in (10, 200)
         )
-        yield Finding(
+        yield finding(
             f"{name}.partial_fit, peak memory of 200 batches / of 10",
+            long / short,
             "no growth",
-            f"{long / short:.3f}x ({long:.0f} MB)",
             long <= 1.05 * short,
+            MB=long,
         )
 
 
@@ -296,7 +278,7 @@ def one_stream(name: str, batches: int) -> dict[str, Any]:
         batch = centres[generator.randint(N_CLUSTERS, size=BATCH)]
         batch = batch + generator.normal(scale=3.0, size=batch.shape)
         model.partial_fit(batch.astype(np.float32))
-    return {"megabytes": peak_megabytes(), "found": model.n_clusters_}
+    return {"megabytes": memory_megabytes("VmHWM"), "found": model.n_clusters_}
 
 
 COVERTYPE: dict[str, Callable[[], Any]] = {
@@ -311,43 +293,58 @@ COVERTYPE: dict[str, Callable[[], Any]] = {
 def one_covertype(name: str, data: Path) -> dict[str, Any]:
     with np.load(data / "forest_covertype.npz", allow_pickle=False) as file:
         points = StandardScaler().fit_transform(file["X"].astype(np.float32))
-    before = peak_megabytes()
+    before = memory_megabytes("VmHWM")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seconds, model = cpu_seconds(lambda: COVERTYPE[name]().fit(points))
+        seconds, model = timed(lambda: COVERTYPE[name]().fit(points))
     return {
         "seconds": seconds,
         "found": len(model.cluster_centers_),
         "iterations": model.n_iter_,
         "before": before,
-        "megabytes": peak_megabytes(),
+        "megabytes": memory_megabytes("VmHWM"),
     }
 
 
-def print_covertype(data: Path, threads: int) -> None:
-    print("\nCovertype, 581,012 x 54, standardised, float32; K = 7 where it is told\n")
-    print("| fit | CPU time / KMeans | CPU minutes here | K | iterations | peak MB | under 3 GB |")
-    print("|---|---|---|---|---|---|---|")
+def covertype(data: Path, threads: int) -> Iterator[Row]:
+    """Yield a row for each fit of Covertype, 581,012 x 54, standardised, float32, K = 7."""
     reference = None
     for name in COVERTYPE:
-        found = in_a_process(["--fit", name, "--data", str(data)], threads)
+        found = in_fresh_process(__file__, "--threads", threads, "--fit", name, "--data", data)
         reference = reference or found["seconds"]
-        print(
-            f"| {name} | {found['seconds'] / reference:.1f}x | {found['seconds'] / 60:.1f} "
-            f"| {found['found']} | {found['iterations']} | {found['megabytes']:.0f} "
-            f"(data alone {found['before']:.0f}) | {yes_or_no(found['megabytes'] < 3000)} |",
-            flush=True,
-        )
+        yield {
+            "table": "Covertype",
+            "fit": name,
+            "CPU time / KMeans": found["seconds"] / reference,
+            "CPU minutes here": found["seconds"] / 60,
+            "K": found["found"],
+            "iterations": found["iterations"],
+            "peak MB": found["megabytes"],
+            "MB of the data alone": found["before"],
+            "under 3 GB": found["megabytes"] < 3000,
+        }
 
 
-def yes_or_no(holds: bool) -> str:
-    return "yes" if holds else "no"
+def measure(
+    full: bool = False, seed: int = 0, *, rows: int | None = None, threads: int = 1
+) -> Iterator[Row]:
+    """Yield a row for each comparison, on 5,000 or on 100,000 rows."""
+    torch.set_num_threads(threads)
+    with threadpool_limits(threads):
+        points, y = blobs(rows or (100_000 if full else 5000), seed)
+        yield from fits(points, y, seed)
+        yield from iterations(points, seed)
+        yield from streams(points, seed)
+        yield from gradients(DIM, seed)
+        yield from gradients(4 * DIM, seed)
+        yield from stream_memory(threads)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--covertype", action="store_true", help="fit Covertype instead")
     parser.add_argument("--data", type=Path, default=os.environ.get("ISTHMUS_DATA"))
     parser.add_argument("--fit", choices=list(COVERTYPE), help=argparse.SUPPRESS)
@@ -355,7 +352,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
     if (options.covertype or options.fit) and options.data is None:
         parser.error("name the directory of forest_covertype.npz: --data, or ISTHMUS_DATA")
     with threadpool_limits(options.threads):
@@ -364,30 +360,10 @@ def main() -> None:
         elif options.stream:
             print(json.dumps(one_stream(options.stream, options.batches)))
         elif options.covertype:
-            print_covertype(Path(options.data), options.threads)
+            print_rows(covertype(Path(options.data), options.threads))
         else:
-            print_blobs(options.rows, options.threads)
-
-
-def print_blobs(rows: int, threads: int) -> None:
-    points, y = blobs(rows)
-    print(f"{rows:,} x {DIM}, {N_CLUSTERS} blobs, float32, threads: {threads}\n")
-    print("| what | target | measured | holds |\n|---|---|---|---|")
-    parts = (
-        fits(points, y),
-        iterations(points),
-        streams(points),
-        gradients(DIM),
-        gradients(4 * DIM),
-        stream_memory(threads),
-    )
-    for part in parts:
-        for finding in part:
-            print(
-                f"| {finding.what} | {finding.target} | {finding.measured} "
-                f"| {yes_or_no(finding.holds) if finding.target else ''} |",
-                flush=True,
-            )
+            rows = measure(seed=options.seed, rows=options.rows, threads=options.threads)
+            print_rows(rows)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,24 @@ step       One training step of the paper's objective at the authors' size (B=32
            with the same model, the same noise, and gradients that are compared. CPU seconds and
            peak memory, each measured in a fresh process.
 condition  Condition on 40 points, then the energies of 10,000 candidates, against encoding the
-           context anew with each candidate.
-time       CPU to a held-out likelihood: what the paper's objective reaches in so many CPU minutes
-           (--minutes, default 10), at its best temperature, and how soon the default
-           objective gets there, as it is.
+           context again with each candidate.
+time       CPU time to a held-out likelihood: the paper's objective trains for --minutes CPU
+           minutes (default 10); the default objective trains until it is as good.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from measuring import Row, cpu_seconds, in_fresh_process, peak_megabytes, print_rows
 from naive_icl import langevin, loss, transformer
 from torch import Tensor
 
@@ -42,31 +41,17 @@ OBJECTIVE = ContrastiveDivergence.paper()
 SECTIONS = ("step", "condition", "time")
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    start = time.process_time()
-    function()
-    return time.process_time() - start
-
-
-def memory_kilobytes(field: str) -> int:
-    """A field of this process's memory use, as Linux tells it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
-
-
-def step_setting() -> tuple[ICLEBM, Tensor, Tensor, torch.Generator]:
-    generator = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
+def step_setting(seed: int) -> tuple[ICLEBM, Tensor, Tensor, torch.Generator]:
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     model = ICLEBM(ICLEBMConfig())
     x = GaussianMixtures.paper().draw(BATCH, generator).sample(LENGTH, generator)
     return model, x, OBJECTIVE.proposal.sample(x, CHAINS, generator), generator
 
 
-def one_step(kind: str) -> None:
-    """Do one step, and print its CPU seconds, peak memory and gradient."""
-    model, x, start, generator = step_setting()
-    before = memory_kilobytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+def one_step(kind: str, path: Path, seed: int) -> dict[str, float]:
+    """Do one step, save its gradient, and return its CPU seconds and peak memory."""
+    model, x, start, generator = step_setting(seed)
 
     def sample() -> Tensor:
         if kind == "naive":
@@ -83,50 +68,55 @@ def one_step(kind: str) -> None:
             total = real.mean() - fake.mean() + OBJECTIVE.regularization * penalty
         total.backward()
 
-    descend(start)  # so that memory is at hand, as it is in the middle of training
-    clock = time.process_time()
-    negative = sample()
-    sampled = time.process_time() - clock
-    descend(negative)
-    seconds = time.process_time() - clock
-    megabytes = (memory_kilobytes("VmHWM") - before) / 1024
+    def step() -> tuple[float, float, Tensor]:
+        descend(start)  # so that memory is allocated, as it is in the middle of training
+        clock = time.process_time()
+        negative = sample()
+        sampled = time.process_time() - clock
+        descend(negative)
+        return time.process_time() - clock, sampled, negative
+
+    megabytes, (seconds, sampled, negative) = peak_megabytes(step)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    torch.save({"gradient": gradient, "negative": negative}, sys.argv[-1])
-    print(json.dumps({"seconds": seconds, "sampled": sampled, "megabytes": megabytes}))
+    torch.save({"gradient": gradient, "negative": negative}, path)
+    return {"seconds": seconds, "sampled": sampled, "megabytes": megabytes}
 
 
-def steps(folder: Path) -> None:
-    """Ours before and after the naive one, since the machine is not always equally fast."""
-    found, kept = {}, {}
-    for kind in ("ours", "naive", "ours"):
-        path = folder / f"step-{kind}.pt"
-        command = [sys.executable, __file__, "--step", kind, str(path)]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        row, kept[kind] = json.loads(output), torch.load(path)
-        found[kind] = {
-            name: (value + found[kind][name]) / 2 if kind in found else value
-            for name, value in row.items()
-        }
-        path.unlink()
-    ours, naive = found["ours"], found["naive"]
-    error = {
-        name: float((kept["ours"][name] - kept["naive"][name]).norm() / kept["naive"][name].norm())
-        for name in ("gradient", "negative")
-    }
-    print("| training step | CPU s | of it sampling | extra MB |\n|---|---|---|---|")
+def steps(seed: int) -> Iterator[Row]:
+    """Measure ours before and after the naive one, since the machine's speed varies."""
+    found: dict[str, dict[str, float]] = {}
+    kept = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("ours", "naive", "ours"):
+            path = Path(folder) / f"step-{kind}.pt"
+            row = in_fresh_process(__file__, "--seed", seed, "--step", kind, path)
+            kept[kind] = torch.load(path)
+            found[kind] = {
+                name: (value + found[kind][name]) / 2 if kind in found else value
+                for name, value in row.items()
+            }
+    naive = found["naive"]
     for kind, row in found.items():
-        print(f"| {kind} | {row['seconds']:.1f} | {row['sampled']:.1f} | {row['megabytes']:.0f} |")
-    print(
-        f"\n{naive['seconds'] / ours['seconds']:.1f}x faster, "
-        f"{ours['megabytes'] / naive['megabytes']:.2f} of the memory; relative difference of "
-        f"gradients {error['gradient']:.0e}, of negatives {error['negative']:.0e}\n",
-        flush=True,
-    )
+        yield {
+            "table": "Training step",
+            "version": kind,
+            "CPU s": row["seconds"],
+            "of it sampling": row["sampled"],
+            "extra MB": row["megabytes"],
+            "times faster": naive["seconds"] / row["seconds"],
+            "of the memory": row["megabytes"] / naive["megabytes"],
+            **{
+                f"{name}s differ by": float(
+                    (kept[kind][name] - kept["naive"][name]).norm() / kept["naive"][name].norm()
+                )
+                for name in ("gradient", "negative")
+            },
+        }
 
 
 @torch.no_grad()
-def conditioning(candidates: int = 10_000, block: int = 500) -> None:
-    model, x, _, generator = step_setting()
+def conditioning(seed: int, candidates: int = 10_000, block: int = 500) -> Iterator[Row]:
+    model, x, _, generator = step_setting(seed)
     context = x[0]
     points = 10 * torch.randn(candidates, 2, generator=generator)
 
@@ -141,11 +131,15 @@ def conditioning(candidates: int = 10_000, block: int = 500) -> None:
         return model.condition(context).energy(points)
 
     ours()
-    fast = min(cpu_seconds(ours) for _ in range(3))
-    slow = cpu_seconds(naive)
-    error = float((ours() - naive()).abs().max())
-    print(f"condition on {LENGTH} points + {candidates:,} energies: {fast:.2f} s of CPU,")
-    print(f"{slow / fast:.0f}x faster than encoding anew; largest difference {error:.0e}\n")
+    fast, slow = cpu_seconds(ours, 3), cpu_seconds(naive)
+    yield {
+        "table": "Condition on a context, then compute energies",
+        "context": LENGTH,
+        "energies": candidates,
+        "CPU s": fast,
+        "times faster than encoding the context again": slow / fast,
+        "largest difference": float((ours() - naive()).abs().max()),
+    }
 
 
 class Judge:
@@ -179,7 +173,7 @@ def run_for(
     every: float,
     stop: Callable[[float, float, float], bool],
 ) -> list[tuple[float, float, float]]:
-    """Train plainly; a list of CPU seconds, likelihood, and likelihood at the best temperature."""
+    """Train; return CPU seconds, likelihood, and likelihood at the best temperature."""
     model, rows = new_model(settings), []
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -203,15 +197,14 @@ def run_for(
         spent += time.process_time() - clock
         if spent >= due or update + 1 == settings.updates:
             rows.append((spent, *judge(model)))
-            print(f"  {spent:6.1f} s  {rows[-1][1]:.3f}  {rows[-1][2]:.3f}", flush=True)
             due = spent + every
             if stop(*rows[-1]):
                 break
     return rows
 
 
-def time_to_likelihood(minutes: float) -> None:
-    """The two objectives on the same tasks, with the same model."""
+def time_to_likelihood(minutes: float) -> Iterator[Row]:
+    """Compare the two objectives on the same tasks, with the same model."""
     judge, compact = Judge(), GaussianMixtures.compact()
     paper = replace(
         preset("paper"),
@@ -219,38 +212,58 @@ def time_to_likelihood(minutes: float) -> None:
         objective=ContrastiveDivergence.paper(box=compact.box),
         updates=10**6,
     )
-    print("paper's objective: CPU s, NLL at T=1, NLL at its best T")
-    rows = run_for(paper, judge, 60.0, lambda spent, _, __: spent >= 60 * minutes)
-    plain, tempered = min(row[1] for row in rows), min(row[2] for row in rows)
-    print("default objective: CPU s, NLL at T=1, NLL at its best T")
+    theirs = run_for(paper, judge, 60.0, lambda spent, _, __: spent >= 60 * minutes)
+    plain, tempered = min(row[1] for row in theirs), min(row[2] for row in theirs)
     default = replace(preset("default"), schedule="constant")
     ours = run_for(default, judge, 1.0, lambda spent, nll, _: nll <= tempered or spent > 600)
-    for name, goal in (("at T=1", plain), ("at its best temperature", tempered)):
-        first = next((spent for spent, nll, _ in ours if nll <= goal), float("nan"))
-        print(
-            f"{goal:.3f} nats, the paper's best {name} in {minutes:g} CPU minutes: "
-            f"default objective after {first:.1f} s, {60 * minutes / first:.0f}x less"
-        )
+    for objective, rows in (("paper", theirs), ("default", ours)):
+        for spent, nll, best in rows:
+            yield {
+                "table": "Held-out likelihood in training",
+                "objective": objective,
+                "CPU s": spent,
+                "nats at T = 1": nll,
+                "nats at the best T": best,
+            }
+    for name, goal in (("T = 1", plain), ("its best temperature", tempered)):
+        first = next((spent for spent, nll, _ in ours if nll <= goal), math.nan)
+        yield {
+            "table": "Time to the paper's likelihood",
+            "paper's objective at": name,
+            "nats": goal,
+            "CPU minutes": minutes,
+            "default objective, CPU s": first,
+            "times faster": 60 * minutes / first,
+        }
+
+
+def measure(
+    full: bool = False, seed: int = 0, *, only: Sequence[str] = (), minutes: float = 10.0
+) -> Iterator[Row]:
+    """Yield the rows of the chosen sections; by default those of `condition`, in full all."""
+    torch.set_num_threads(1)
+    sections = only or (SECTIONS if full else ("condition",))
+    if "step" in sections:
+        yield from steps(seed)
+    if "condition" in sections:
+        yield from conditioning(seed)
+    if "time" in sections:
+        yield from time_to_likelihood(minutes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--minutes", type=float, default=10.0, help="for the paper's objective")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step", choices=["ours", "naive"], help=argparse.SUPPRESS)
-    parser.add_argument("path", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("path", nargs="?", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     if options.step:
-        one_step(options.step)
+        torch.set_num_threads(1)
+        print(json.dumps(one_step(options.step, options.path, options.seed)))
         return
-    if "step" in options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            steps(Path(folder))
-    if "condition" in options.only:
-        conditioning()
-    if "time" in options.only:
-        time_to_likelihood(options.minutes)
+    print_rows(measure(True, options.seed, only=options.only, minutes=options.minutes))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""`isthmus bench`: finds its scripts, runs them as they are, and lets interruptions through."""
+"""`isthmus bench`: finds the benchmarks, prints their rows, and passes interruptions on."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -13,59 +11,57 @@ import pytest
 from isthmus.cli import bench
 from isthmus.cli.main import main
 
-SCRIPT = """
-import argparse
+BENCHMARK = """
 from beside import RATIO
-parser = argparse.ArgumentParser()
-parser.add_argument("--sizes", default="all")
-options = parser.parse_args()
-print(f"sizes: {options.sizes}\\n\\n| memories | faster |\\n|---|---|")
-print(f"| 10,000 | {RATIO}x |\\n| a few | 0.5 (yes) |")
+def measure(full=False, seed=0):
+    yield {"table": "Speed", "size": 10_000 if full else 100, "seed": seed, "faster": RATIO}
+    yield {"table": "Speed", "size": 1, "seed": seed, "faster": float("nan")}
+    yield {"table": "Memory", "holds": True, "more": {"inertia": 1.0034}, "K": [2, 3]}
 """
 
 
 @pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Scripts that are quick, in place of those of the project."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Quick benchmarks in place of those of the project, with its own printer."""
+    shutil.copy(Path(__file__).parents[2] / "benchmarks" / "measuring.py", tmp_path)
     for name in bench.BENCHMARKS:
-        (tmp_path / f"{name}.py").write_text("print('nothing')\n")
-    (tmp_path / "attend.py").write_text(SCRIPT)
+        (tmp_path / f"{name}.py").write_text("def measure(full, seed, out=None): return []\n")
+    (tmp_path / "attend.py").write_text(BENCHMARK)
     (tmp_path / "beside.py").write_text("RATIO = 3.1\n")
-    monkeypatch.setattr(bench, "_scripts", lambda: tmp_path)
+    monkeypatch.setattr(bench, "_folder", lambda: tmp_path)
     return tmp_path
 
 
-@pytest.mark.usefixtures("scripts")
-def test_without_a_name_the_short_one_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    before = list(sys.argv), list(sys.path)
-    assert main(["bench"]) == 0
+@pytest.mark.usefixtures("folder")
+def test_by_default_the_shortest_benchmark_prints_tables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = list(sys.path), set(sys.modules)
+    assert main(["bench", "--seed", "7"]) == 0
     streams = capsys.readouterr()
+    _, _, table = streams.out.partition("\n\n")
     assert streams.out.startswith("attend: ")
-    assert "sizes: small\n" in streams.out
-    assert "| 10,000 | 3.1x |" in streams.out
-    assert streams.err == ""
-    assert (sys.argv, sys.path) == before
-
-
-@pytest.mark.usefixtures("scripts")
-def test_tables_become_numbers_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "attend", "cluster", "attend", "--full", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["attend", "cluster"]
-    assert found["attend"]["arguments"] == []
-    assert found["attend"]["lines"] == ["sizes: all"]
-    assert found["attend"]["tables"] == [
-        [{"memories": 10000, "faster": 3.1}, {"memories": "a few", "faster": "0.5 (yes)"}]
-    ]
-    assert found["cluster"]["lines"] == ["nothing"]
-
-
-def test_a_table_that_ends_and_another_are_two() -> None:
-    tables, lines = bench.parsed(
-        "| a |\n|---|\n| -1e-07 |\n\nnext\n| b | c |\n|:--|--:|\n| | x |\n"
+    assert table == (
+        "Speed\n\n| size | seed | faster |\n|---|---|---|\n| 100 | 7 | 3.1 |\n| 1 | 7 | nan |\n\n"
+        "Memory\n\n| holds | more | K |\n|---|---|---|\n| yes | inertia 1 | 2 / 3 |\n\n"
     )
-    assert tables == [[{"a": -1e-7}], [{"b": "", "c": "x"}]]
-    assert lines == ["next"]
+    assert streams.err == ""
+    assert (sys.path, set(sys.modules) - {"measuring"}) == before
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_holds_the_rows_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "attend", "cluster", "attend", "--full", "--json", "--quiet"]) == 0
+    streams = capsys.readouterr()
+    found = json.loads(streams.out, parse_constant=pytest.fail)
+    assert streams.err == ""
+    assert list(found) == ["attend", "cluster"]
+    assert found["attend"]["rows"] == [
+        {"table": "Speed", "size": 10000, "seed": 0, "faster": 3.1},
+        {"table": "Speed", "size": 1, "seed": 0, "faster": None},
+        {"table": "Memory", "holds": True, "more": {"inertia": 1.0034}, "K": [2, 3]},
+    ]
+    assert found["cluster"]["rows"] == []
 
 
 def test_the_list_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,16 +72,17 @@ def test_the_list_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> N
     assert list(json.loads(capsys.readouterr().out)) == list(bench.BENCHMARKS)
 
 
-def test_the_scripts_of_the_project_take_what_they_are_given(tmp_path: Path) -> None:
-    folder = bench._scripts()
-    for name, benchmark in bench.BENCHMARKS.items():
-        text = (folder / f"{name}.py").read_text()
-        for word in (*benchmark.short, *benchmark.full):
-            if word.startswith("--"):
-                assert f'add_argument("{word}"' in text, (name, word)
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
+def test_the_benchmarks_of_the_project_take_the_arguments_of_the_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path))
+    with bench._importable(bench._folder()):
+        module = __import__(name)
+        signature(module.measure).bind(False, 0, **bench._places(name, tmp_path))
 
 
-def test_without_scripts_the_way_out_is_told(
+def test_an_installation_without_benchmarks_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site-packages" / "isthmus"
@@ -94,11 +91,11 @@ def test_without_scripts_the_way_out_is_told(
     assert "pip install -e ." in capsys.readouterr().err
     installed = package / "_shipped" / "benchmarks"
     shutil.copytree(Path(__file__).parents[2] / "benchmarks", installed)
-    assert bench._scripts() == installed
+    assert bench._folder() == installed
 
 
-@pytest.mark.usefixtures("scripts")
-def test_what_cannot_be_run_is_one_clear_line(
+@pytest.mark.usefixtures("folder")
+def test_bad_arguments_are_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
@@ -106,6 +103,7 @@ def test_what_cannot_be_run_is_one_clear_line(
     taken.write_text("mine")
     for arguments, words in {
         "speed": "there are attend",
+        "atend": "did you mean attend?",
         "quality": "ISTHMUS_DATA",
         f"attention --out {taken}": "is a file",
     }.items():
@@ -116,38 +114,18 @@ def test_what_cannot_be_run_is_one_clear_line(
         assert words in streams.err
 
 
-@pytest.mark.usefixtures("scripts")
-def test_runs_are_kept_where_out_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "attention.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+@pytest.mark.usefixtures("folder")
+def test_stored_runs_go_where_out_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    benchmark = "def measure(full, seed, out): yield {'out': str(out)}\n"
+    (tmp_path / "attention.py").write_text(benchmark)
     out = tmp_path / "deep" / "kept"
     assert main(["bench", "attention", "--out", str(out)]) == 0
-    assert f"--seeds 1 --out {out}/attention.json" in capsys.readouterr().out
+    assert f"| {out}/attention.json |" in capsys.readouterr().out
     assert out.is_dir()
 
 
-def listen_to_control_c() -> None:
-    # A shell starts background jobs, and so what they start, deaf to it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_control_c_goes_through(scripts: Path) -> None:
-    (scripts / "attend.py").write_text("import time\nprint('go', flush=True)\ntime.sleep(60)\n")
-    script = (
-        "import sys, pathlib\nfrom isthmus.cli import bench\nfrom isthmus.cli.main import main\n"
-        f"bench._scripts = lambda: pathlib.Path({str(scripts)!r})\nsys.exit(main(['bench']))"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ,
-        preexec_fn=listen_to_control_c,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while process.stdout.readline() != "go\n":
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "isthmus: interrupted\n"
-    assert process.returncode == 130
+@pytest.mark.usefixtures("folder")
+def test_an_interruption_ends_with_130(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "attend.py").write_text("def measure(full, seed): raise KeyboardInterrupt\n")
+    assert main(["bench"]) == 130
+    assert capsys.readouterr().err == "isthmus: interrupted\n"

@@ -139,7 +139,7 @@ def compare_variants(
     variants: Iterable[str] = VARIANTS,
     learning_rates: Iterable[float] = LEARNING_RATES,
     *,
-    seeds: int = 5,
+    seeds: int | Iterable[int] = 5,
     steps: int = 200,
     batch: int = 64,
     width: int = 32,
@@ -156,7 +156,9 @@ def compare_variants(
     ----------
     variants : iterable of {"pre-norm", "QK-norm", "SALN"}
     learning_rates : iterable of float
-    seeds, steps, batch, width, depth : int
+    seeds : int or iterable of int
+        The number of seeds, from 0 on, or the seeds themselves.
+    steps, batch, width, depth : int
     path : path, optional
         A JSON file that each finished run is added to; runs found there are not done again.
     progress : bool, optional
@@ -177,7 +179,7 @@ def compare_variants(
     }
     wanted = [
         (variant, float(rate), seed)
-        for seed in range(as_count(seeds, "seeds"))
+        for seed in (seeds if isinstance(seeds, Iterable) else range(as_count(seeds, "seeds")))
         for rate in learning_rates
         for variant in variants
     ]

@@ -1,97 +1,83 @@
-"""`isthmus bench [NAME ...]`: the benchmarks of the documentation, measured on this machine."""
+"""`isthmus bench [NAME ...]`: run the benchmarks of the documentation on this machine."""
 
 from __future__ import annotations
 
-import io
 import json
+import math
 import os
-import re
-import runpy
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isthmus.cli.files import path, writable_directory
-from isthmus.cli.options import Parser, add_json, add_quiet, make_parser, show_progress
+from isthmus.cli.options import (
+    Parser,
+    add_json,
+    add_quiet,
+    add_seed,
+    did_you_mean,
+    make_parser,
+    warn,
+)
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 
 __all__ = ["run"]
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A script, and how it is called.
-
-    Attributes
-    ----------
-    summary : str
-        What is measured against what.
-    short, full : tuple of str
-        Arguments of the script; ``{out}`` and ``{data}`` stand for directories.
-    times : tuple of str
-        How long the two take, about, on one free core.
-    """
+class Benchmark(NamedTuple):
+    """A module of the benchmarks: its summary, usual times, results file and use of datasets."""
 
     summary: str
-    short: tuple[str, ...]
-    full: tuple[str, ...]
-    times: tuple[str, str]
+    short: str
+    full: str
+    results: str = ""
+    needs_data: bool = False
 
 
 BENCHMARKS = {
     "attend": Benchmark(
-        "one retrieval update against chunked torch, scikit-learn and scipy",
-        ("--sizes", "small"),
-        (),
-        ("20 s", "minutes"),
+        "one retrieval update against chunked torch, scikit-learn and scipy", "20 s", "minutes"
     ),
     "capacity": Benchmark(
-        "certificates and Gaussian mean shift against scikit-learn's neighbours and mean shift",
-        ("--sizes", "small"),
-        (),
-        ("30 s", "minutes"),
+        "certificates and Gaussian mean shift against scikit-learn", "30 s", "minutes"
     ),
     "cluster": Benchmark(
-        "the clusterers against k-means, Gaussian mixtures and a plain ClAM",
-        ("--rows", "5000"),
-        (),
-        ("minutes", "minutes"),
+        "the clusterers against k-means, Gaussian mixtures and a plain ClAM", "minutes", "minutes"
     ),
     "incontext": Benchmark(
-        "in-context energies against encoding the context anew; in full, training too",
-        ("--only", "condition"),
-        (),
-        ("60 s", "25 min"),
+        "in-context energies against encoding the context again; --full: and training",
+        "60 s",
+        "25 min",
     ),
     "attention": Benchmark(
         "pre-norm, QK-norm and SALN attention at learning rates up to 1",
-        ("--seeds", "1", "--out", "{out}/attention.json"),
-        ("--seeds", "5", "--out", "{out}/attention.json"),
-        ("minutes", "6 min"),
+        "minutes",
+        "6 min",
+        "attention.json",
     ),
     "quality": Benchmark(
         "agreement with known classes on 15 datasets, against scikit-learn's clusterers",
-        ("--data", "{data}", "--cache", "{out}/quality.jsonl"),
-        ("--data", "{data}", "--cache", "{out}/quality.jsonl"),
-        ("hours", "hours"),
+        "hours",
+        "hours",
+        "quality.jsonl",
+        needs_data=True,
     ),
 }
 DEFAULT = "attend"
 DESCRIPTION = """
 Run the benchmarks of the documentation on this machine. Every method is measured in the
-same run, on the same data and the same number of threads, so that ratios can be trusted
-where times cannot. Without a name, the shortest is run: well under two minutes.
+same run, on the same data and the same number of threads, so ratios are reliable even
+where times are not. Without a name, the shortest benchmark runs: well under two minutes.
 
-Memory is measured as Linux tells it; other systems cannot run attend, capacity, cluster
-and incontext.
+Memory is measured through /proc, so attend, capacity, cluster and incontext need Linux.
 """
 FILES = """
---out  finished runs of attention and quality are kept there, and not done again
+--out  attention and quality store finished runs there, and do not repeat them
 quality reads the datasets in the directory that ISTHMUS_DATA names
 """
 EXAMPLES = """
@@ -100,55 +86,58 @@ isthmus bench --list
 isthmus bench capacity incontext --json
 isthmus bench cluster --full
 """
-NUMBER = re.compile(r"(-?[\d,]*\.?\d+(?:e[+-]?\d+)?)x?")
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
     if arguments.list:
-        _list(arguments.json)
+        _print_list(arguments.json)
         return 0
     names = list(dict.fromkeys(arguments.names)) or [DEFAULT]
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        raise InvalidInputError(
-            f"{unknown[0]!r} is not a benchmark; there are {', '.join(BENCHMARKS)}."
-        )
-    scripts = _scripts()
-    calls = {name: _call(name, arguments.full, arguments.out) for name in names}
-    found: dict[str, Any] = {}
-    with show_progress("bench", len(names), arguments.quiet or not arguments.json) as report:
-        for done, (name, call) in enumerate(calls.items()):
-            report(name, done)
-            if arguments.json:
-                found[name] = _measured(scripts / f"{name}.py", call)
-            else:
+    for name in names:
+        if name not in BENCHMARKS:
+            raise InvalidInputError(
+                f"{name!r} is not a benchmark; {did_you_mean(name, BENCHMARKS)}"
+            )
+    folder = _folder()
+    places = {name: _places(name, arguments.out) for name in names}
+    results: dict[str, Any] = {}
+    with _importable(folder):
+        print_rows = import_module("measuring").print_rows
+        for name in names:
+            rows = import_module(name).measure(arguments.full, arguments.seed, **places[name])
+            if not arguments.json:
                 print(f"{name}: {BENCHMARKS[name].summary}\n", flush=True)
-                _run_script(scripts / f"{name}.py", call)
+                print_rows(rows)
                 print(flush=True)
+                continue
+            if not arguments.quiet:
+                warn(f"running {name}")
+            start = time.monotonic()
+            found = [_plain(row) for row in rows]
+            seconds = round(time.monotonic() - start, 1)
+            results[name] = {"seed": arguments.seed, "seconds": seconds, "rows": found}
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(results, indent=2, allow_nan=False))
     return 0
 
 
-def _list(as_json: bool) -> None:
+def _print_list(as_json: bool) -> None:
     if as_json:
         listed = {
-            name: {"summary": each.summary, "short": each.times[0], "full": each.times[1]}
-            for name, each in BENCHMARKS.items()
+            name: {"summary": one.summary, "short": one.short, "full": one.full}
+            for name, one in BENCHMARKS.items()
         }
         print(json.dumps(listed, indent=2))
         return
-    lines = [
-        (name, each.times[0], each.times[1], each.summary) for name, each in BENCHMARKS.items()
-    ]
-    for name, short, full, summary in [("name", "short", "--full", "what is measured"), *lines]:
-        print(f"{name:<10}  {short:<7}  {full:<7}  {summary}")
+    print(f"{'name':<10}  {'short':<7}  {'--full':<7}  summary")
+    for name, one in BENCHMARKS.items():
+        print(f"{name:<10}  {one.short:<7}  {one.full:<7}  {one.summary}")
 
 
-def _scripts() -> Path:
-    """The directory of the scripts: that of the clone, or else what was installed with isthmus."""
+def _folder() -> Path:
+    """Return the directory of the benchmarks: in the clone, or in the installed package."""
     folder = shipped("benchmarks")
     if folder is not None and all((folder / f"{name}.py").is_file() for name in BENCHMARKS):
         return folder
@@ -158,79 +147,43 @@ def _scripts() -> Path:
     )
 
 
-def _call(name: str, full: bool, out: Path) -> list[str]:
-    """The arguments of the script; the directories that it needs are there afterwards."""
-    benchmark = BENCHMARKS[name]
-    words = benchmark.full if full else benchmark.short
-    places: dict[str, str] = {}
-    if any("{data}" in word for word in words):
-        places["data"] = os.environ.get("ISTHMUS_DATA", "")
-        if not Path(places["data"]).is_dir() or not places["data"]:
+def _places(name: str, out: Path) -> dict[str, Path]:
+    """Return the paths that a benchmark reads and writes; its output directory exists."""
+    places = {}
+    if BENCHMARKS[name].needs_data:
+        data = os.environ.get("ISTHMUS_DATA", "")
+        if not data or not Path(data).is_dir():
             raise InvalidInputError(
                 f"{name} needs datasets: set ISTHMUS_DATA to a directory of .npz files."
             )
-    if any("{out}" in word for word in words):
-        places["out"] = str(writable_directory(out))
-    return [word.format(**places) for word in words]
-
-
-def _run_script(script: Path, call: list[str]) -> None:
-    """Run a script in this process, so that Ctrl-C and errors reach `main`."""
-    with _in_place_of_this_program(script, call):
-        runpy.run_path(str(script), run_name="__main__")
+        places["data"] = Path(data)
+    if BENCHMARKS[name].results:
+        places["out"] = writable_directory(out) / BENCHMARKS[name].results
+    return places
 
 
 @contextmanager
-def _in_place_of_this_program(script: Path, call: list[str]) -> Iterator[None]:
-    """What Python gives a script that it starts: its arguments, and imports from beside it."""
-    before = sys.argv, sys.path
-    sys.argv, sys.path = [str(script), *call], [str(script.parent), *sys.path]
+def _importable(folder: Path) -> Iterator[None]:
+    """Import benchmarks from their folder, and forget them afterwards."""
+    before = dict(sys.modules)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.argv, sys.path = before
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            place = getattr(module, "__file__", None)
+            if name not in before and place is not None and Path(place).parent == folder:
+                del sys.modules[name]
 
 
-def _measured(script: Path, call: list[str]) -> dict[str, Any]:
-    """What a script prints, for machines: tables as lists of rows, and all other lines."""
-    text, began = io.StringIO(), time.monotonic()
-    with redirect_stdout(text):
-        _run_script(script, call)
-    tables, lines = parsed(text.getvalue())
-    return {
-        "arguments": call,
-        "seconds": round(time.monotonic() - began, 1),
-        "tables": tables,
-        "lines": lines,
-    }
-
-
-def parsed(text: str) -> tuple[list[list[dict[str, Any]]], list[str]]:
-    """Tables in Markdown, each a list of rows by column, and the lines outside of them.
-
-    Cells such as ``3.1x`` and ``10,000`` become numbers; others stay as they are.
-    """
-    tables: list[list[dict[str, Any]]] = []
-    others: list[str] = []
-    columns: list[str] | None = None
-    for line in text.splitlines():
-        if not line.startswith("|"):
-            columns = None
-            if line.strip():
-                others.append(line)
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if columns is None:
-            columns = cells
-            tables.append([])
-        elif not all(set(cell) <= set("-: ") and cell for cell in cells):
-            tables[-1].append(dict(zip(columns, map(_value, cells), strict=True)))
-    return tables, others
-
-
-def _value(cell: str) -> float | str:
-    match = NUMBER.fullmatch(cell)
-    return float(match[1].replace(",", "")) if match else cell
+def _plain(value: Any) -> Any:
+    """Replace numbers that JSON cannot hold by None."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parser() -> Parser:
@@ -238,15 +191,16 @@ def _parser() -> Parser:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; default: {DEFAULT}"
     )
-    parser.add_argument("--list", action="store_true", help="what there is, and how long it takes")
-    parser.add_argument("--full", action="store_true", help="as large as in the documentation")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and their times")
+    parser.add_argument("--full", action="store_true", help="the sizes of the documentation")
     parser.add_argument(
         "--out",
         type=path,
         default=Path("report/bench"),
         metavar="DIR",
-        help="default: %(default)s",
+        help="directory of stored runs (default: %(default)s)",
     )
+    add_seed(parser)
     add_json(parser)
     add_quiet(parser)
     return parser
