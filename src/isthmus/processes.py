@@ -1,0 +1,421 @@
+"""Functions in child processes with limits on time and memory.
+
+The first call starts a server: a Python process that imports what children need and forks them.
+Each call gets a supervisor, which forks the child, waits for its answer or its end, kills
+whatever the child has started, and reports. When the process that called is gone, however it
+ended, the supervisors kill their children and the server ends.
+
+The pools of :mod:`multiprocessing`, loky and pebble do not serve here: their processes cannot be
+started from the workers of Dask, they import the main script again, and they do not report the
+time and memory that a call took.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import math
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+import cloudpickle
+
+from isthmus.errors import InvalidInputError
+
+__all__ = ["Call", "Limits", "Outcome", "run_all", "run_limited"]
+
+# Results must not depend on the number of calls at a time: every child has one thread.
+ENVIRONMENT = {
+    **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "MPLBACKEND": "Agg",
+}
+LOST = "The process that watches over the call was killed twice, or ran out of memory."
+MESSAGE_LENGTH = 500
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on one call; ``math.inf`` stands for none.
+
+    Parameters
+    ----------
+    seconds : float
+        CPU time.
+    megabytes : float
+        Memory, beyond what the child has when it starts. Enforced on Linux.
+    wall_seconds : float, optional
+        Wall-clock time, for a call that waits and takes no CPU time. The default is ten times
+        `seconds` plus 30, so that a busy machine stops no call that would end in time.
+    clock_seconds : float, optional
+        Former name of `wall_seconds`.
+
+    Examples
+    --------
+    >>> Limits(seconds=5).wall_seconds
+    80.0
+    """
+
+    seconds: float = 60.0
+    megabytes: float = 4096.0
+    wall_seconds: float = None  # type: ignore[assignment]  # __post_init__ fills it in
+    clock_seconds: InitVar[float | None] = None
+
+    def __post_init__(self, clock_seconds: float | None) -> None:
+        values = vars(self) | {"wall_seconds": vars(self)["wall_seconds"] or clock_seconds}
+        if values["wall_seconds"] is None:
+            del values["wall_seconds"]
+        for name, value in values.items():
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not (number and float(value) > 0):
+                raise InvalidInputError(f"Limits are numbers above zero; {name} is {value!r}.")
+        wall = values.get("wall_seconds", 10 * self.seconds + 30)
+        object.__setattr__(self, "wall_seconds", wall)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one call."""
+
+    status: Literal["ok", "failed", "timeout", "memory", "crashed"]
+    """"failed": the function raised; "crashed": its process ended without an answer."""
+    value: Any = None
+    """The returned value; None unless the status is "ok"."""
+    message: str = ""
+    """The reason for any other status."""
+    seconds: float | None = None
+    """CPU time of the child and of its own children; None if unknown."""
+    peak_megabytes: float | None = None
+    """Largest memory of the child, beyond what it had when it started; None if unknown."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call for :func:`run_all`; see :func:`run_limited` for the parameters not listed here.
+
+    Parameters
+    ----------
+    name : str
+        Identifies the call.
+    after : sequence of str
+        Names of calls that must have ended, in whatever way, before this one starts.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    log: str | Path | None = None
+    warm: Callable[[], object] | None = None
+    after: Sequence[str] = ()
+
+
+def run_limited(
+    function: Callable[..., Any],
+    *args: Any,
+    limits: Limits,
+    log: str | Path | None = None,
+    warm: Callable[[], object] | None = None,
+) -> Outcome:
+    """Call a function in a child process with limits and wait for its outcome.
+
+    The child has the environment variables, the module search path and the working directory of
+    the caller at the time of the call. It runs on one thread. Threads may call this at the same
+    time.
+
+    Parameters
+    ----------
+    function : callable
+        Pickled by reference where it can be imported, by value otherwise.
+    *args
+    limits : Limits
+    log : str or Path, optional
+        File for what the child prints, with the traceback if it fails. By default prints go to
+        the standard error stream and there is no traceback.
+    warm : callable, optional
+        Called in the server before it forks the child, to import modules and to fill caches
+        that children then share. Its errors are ignored.
+
+    Returns
+    -------
+    Outcome
+
+    Examples
+    --------
+    >>> run_limited(pow, 2, 10, limits=Limits(seconds=5)).value
+    1024
+    >>> run_limited(int, "ten", limits=Limits(seconds=5)).message
+    "ValueError: invalid literal for int() with base 10: 'ten'"
+    """
+    return next(run_all([Call("", function, args, limits, log, warm)]))[1]
+
+
+def run_all(
+    calls: Sequence[Call], *, jobs: int = 1, started: Callable[[Call], None] | None = None
+) -> Iterator[tuple[Call, Outcome]]:
+    """Run calls, several at a time, and yield each with its outcome as soon as it ends.
+
+    A call whose supervisor is killed runs once more. When the iterator is closed or
+    an exception such as KeyboardInterrupt leaves it, the remaining children are killed.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        Started in this order, except for those that wait for others.
+    jobs : int
+        Number of calls at a time.
+    started : callable, optional
+        Called with each call when it starts.
+    """
+    waiting, running = list(calls), dict[Connection, Call]()
+    lost = set[int]()
+    try:
+        while waiting or running:
+            unfinished = {call.name for call in (*waiting, *running.values())}
+            ready = [call for call in waiting if unfinished.isdisjoint(call.after)]
+            if not (ready or running):
+                raise InvalidInputError(
+                    f"Calls wait for each other: {', '.join(call.name for call in waiting)}."
+                )
+            for call in ready[: jobs - len(running)]:
+                waiting.remove(call)
+                running[_server.send(call)] = call
+                if started is not None:
+                    started(call)
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                call = running.pop(connection)
+                outcome = _receive(connection)
+                if outcome is None and id(call) not in lost:
+                    lost.add(id(call))
+                    waiting.insert(0, call)
+                else:
+                    yield call, outcome or Outcome("crashed", message=LOST)
+    finally:
+        for connection in running:
+            connection.close()  # which ends the child
+
+
+def _receive(connection: Connection) -> Outcome | None:
+    """Return the outcome, or None if the supervisor is gone without a word."""
+    with connection:
+        try:
+            seconds, peak, content = connection.recv()
+        except (EOFError, OSError):
+            return None
+    status, value, message = cloudpickle.loads(content)
+    return Outcome(status, value, message, seconds, peak)
+
+
+class _Server:
+    """The server of this process, started by the first call."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+
+    def send(self, call: Call) -> Connection:
+        """Start a call; its answer comes over the connection, whose closing ends it."""
+        state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
+        log = None if call.log is None else os.path.abspath(call.log)
+        work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
+        ours, theirs = Pipe()
+        with theirs, self.lock:
+            try:
+                self._hand_over(theirs)
+            except OSError:  # the server was killed
+                self.close()
+                self._hand_over(theirs)
+        with contextlib.suppress(OSError):  # killed just now; then there is no answer either
+            ours.send((state, call.limits, log, *work))
+        return ours
+
+    def _hand_over(self, connection: Connection) -> None:
+        if self.control is None:
+            self.control, far = socket.socketpair()
+            path = os.pathsep.join(filter(None, sys.path))
+            with far:
+                self.process = subprocess.Popen(
+                    # -P: code in the current directory is not imported by accident.
+                    [sys.executable, "-P", "-c", START, str(far.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                    pass_fds=[far.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the caller, which ends the children
+                )
+        socket.send_fds(self.control, [b"."], [connection.fileno()])
+
+    def close(self) -> None:
+        """End the server; calls that run go on as long as their connections are open."""
+        if self.control is not None:
+            self.control.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.process = self.control = None
+
+
+START = "import sys; from isthmus.processes import _serve; _serve(int(sys.argv[1]))"
+_server = _Server()
+atexit.register(lambda: _server.close())
+
+
+def _forget_server() -> None:
+    """In a fork of this process: the server belongs to the parent."""
+    global _server
+    _server = _Server()
+
+
+os.register_at_fork(after_in_child=_forget_server)
+
+
+def _serve(number: int) -> None:
+    """Fork a supervisor for every connection handed over, until the caller is gone."""
+    control = socket.socket(fileno=number)
+    os.dup2(2, 1)  # the standard output stream of the caller is for its own results
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    while handles := socket.recv_fds(control, 1, 1)[1]:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # supervisors that have ended
+                pass
+        with Connection(handles[0]) as connection, contextlib.suppress(EOFError):
+            state, limits, log, warm, work = connection.recv()
+            with contextlib.suppress(Exception):
+                _prepare(state, warm)
+            if os.fork() == 0:
+                control.close()
+                _supervise(connection, limits, log, work)
+
+
+def _prepare(state: tuple[str, dict[str, str], list[str]], pickled: bytes) -> None:
+    """Make this process like the caller, and warm it up."""
+    directory, environment, sys.path[:] = state
+    os.environ.clear()
+    os.environ.update({**environment, **ENVIRONMENT})
+    os.chdir(directory)
+    warm = cloudpickle.loads(pickled)
+    if warm is not None:
+        warm()
+
+
+def _supervise(connection: Connection, limits: Limits, log: str | None, work: bytes) -> None:
+    """Fork the child, wait for its answer or for its end, and send the outcome."""
+    answers, writable = Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        answers.close()
+        _work(writable, limits, log, work)
+    writable.close()
+    content: bytes | None = None
+    late, before = False, math.inf
+    try:
+        before = answers.recv()
+        timeout = None if math.isinf(limits.wall_seconds) else limits.wall_seconds
+        ready = wait([answers, connection], timeout)
+        late = not ready
+        if answers in ready:
+            content = answers.recv_bytes()
+    except EOFError:
+        pass
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    _, status, used = os.wait4(child, 0)
+    seconds = used.ru_utime + used.ru_stime
+    if content is None:
+        content = pickle.dumps(_end_without_answer(status, late, seconds, limits))
+    with contextlib.suppress(OSError):  # nobody waits for the answer any more
+        connection.send((seconds, max(_megabytes(used.ru_maxrss) - before, 0.0), content))
+    os._exit(0)
+
+
+def _end_without_answer(
+    status: int, late: bool, seconds: float, limits: Limits
+) -> tuple[str, None, str]:
+    """Return the status and the message of a call whose process gave no answer."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGXCPU:
+        return "timeout", None, f"Not done after {limits.seconds:g} s of CPU time."
+    if late:
+        clock = f"Not done after {limits.wall_seconds:g} s by the clock"
+        return "timeout", None, f"{clock}, with {seconds:.1f} s of CPU time used."
+    if code == -signal.SIGKILL:
+        return "crashed", None, "Killed (SIGKILL), as the system does when memory runs out."
+    if code < 0:
+        name = signal.Signals(-code).name
+        return "crashed", None, f"The process crashed: {signal.strsignal(-code)} ({name})."
+    return "crashed", None, f"The process ended with exit code {code} and without a result."
+
+
+def _work(writable: Connection, limits: Limits, log: str | None, work: bytes) -> None:
+    """Do the call in the child and send its status, value and message."""
+    try:
+        os.setpgid(0, 0)
+        if sys.platform == "linux":
+            # Do not outlive the supervisor, and be the first to go when memory runs out.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
+        if log is not None:
+            with open(log, "wb") as file:
+                for stream in (1, 2):
+                    os.dup2(file.fileno(), stream)
+            faulthandler.enable()
+        writable.send(_limit(limits))
+        try:
+            function, args = cloudpickle.loads(work)
+            content = cloudpickle.dumps(("ok", function(*args), ""))
+        except BaseException as error:  # sys.exit() is one way to give up, too
+            if log is not None:
+                traceback.print_exc()
+            content = pickle.dumps(_failure(error))
+        writable.send_bytes(content)
+        sys.stdout.flush()
+    finally:
+        os._exit(1)  # whatever the function leaves behind, such as threads, delays nothing
+
+
+def _limit(limits: Limits) -> float:
+    """Set the limits of this process; return the megabytes that it occupies already."""
+    import resource  # does not exist on Windows
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if math.isfinite(limits.seconds):
+        seconds = max(1, round(limits.seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    if sys.platform != "linux":
+        return _megabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
+    if math.isfinite(limits.megabytes):
+        size = int(kilobytes["VmSize"]) * 1024 + round(limits.megabytes * 2**20)
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    return int(kilobytes["VmRSS"]) / 1024
+
+
+def _megabytes(ru_maxrss: int) -> float:
+    return ru_maxrss / (1024 if sys.platform == "linux" else 2**20)
+
+
+def _failure(error: BaseException) -> tuple[str, None, str]:
+    words = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
+    short = isinstance(error, MemoryError) or "allocate memory" in words
+    return "memory" if short else "failed", None, words

@@ -1,0 +1,259 @@
+"""Calls in child processes: limits hold, nothing is left behind, callers see every end."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from isthmus import processes
+from isthmus.errors import InvalidInputError
+from isthmus.processes import Call, Limits, run_all, run_limited
+
+# Pytest imports this module under a name that children cannot import.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+AMPLE = Limits(seconds=30)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
+
+
+def misbehave(deed: str) -> Any:
+    if deed == "raises":
+        raise ValueError("no\n luck")
+    if deed == "exits":
+        sys.exit("licence missing")
+    if deed == "leaves":
+        os._exit(0)
+    if deed == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if deed == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed == "sleeps":
+        time.sleep(60)
+    if deed == "spins":
+        while True:
+            pass
+    if deed == "eats":
+        return len(bytearray(10**9))
+    if deed == "returns a lambda":
+        return lambda: 3
+    if deed == "returns a generator":
+        return (each for each in "ab")
+    return deed
+
+
+@LINUX
+def test_every_end_of_a_call_has_a_status_and_a_message() -> None:
+    limits = Limits(seconds=1, megabytes=500, wall_seconds=4)
+    expected = {
+        "raises": ("failed", "ValueError: no luck"),
+        "exits": ("failed", "SystemExit: licence missing"),
+        "leaves": ("crashed", "The process ended with exit code 0 and without a result."),
+        "crashes": ("crashed", "The process crashed: Segmentation fault (SIGSEGV)."),
+        "is killed": ("crashed", "Killed (SIGKILL), as the system does when memory runs out."),
+        "sleeps": ("timeout", "Not done after 4 s by the clock, with 0."),
+        "spins": ("timeout", "Not done after 1 s of CPU time."),
+        "eats": ("memory", "MemoryError"),
+        "returns a generator": ("failed", "TypeError: cannot pickle 'generator' object"),
+        "is fine": ("ok", ""),
+    }
+    calls = [Call(deed, misbehave, (deed,), limits) for deed in expected]
+    found = {call.name: outcome for call, outcome in run_all(calls, jobs=3)}
+    for name, (status, message) in expected.items():
+        assert found[name].status == status
+        assert found[name].message.startswith(message)
+    assert found["is fine"].value == "is fine"
+    assert found["spins"].seconds == pytest.approx(1, abs=0.5)
+    assert all(each.seconds is not None and each.seconds < 1.5 for each in found.values())
+    assert all(0 <= (each.peak_megabytes or 0) < 500 for each in found.values())
+
+
+def test_values_come_back_whole_and_by_value_if_need_be() -> None:
+    assert run_limited(bytes, 10**7, limits=AMPLE).value == bytes(10**7)
+    assert run_limited(misbehave, "returns a lambda", limits=AMPLE).value() == 3
+
+
+@LINUX
+def test_the_memory_of_a_call_that_is_stopped_is_known() -> None:
+    def greedy() -> None:
+        kept = bytearray(200 * 2**20)
+        while kept:
+            pass
+
+    outcome = run_limited(greedy, limits=Limits(1, 2048))
+    assert outcome.status == "timeout"
+    assert outcome.peak_megabytes == pytest.approx(200, rel=0.2)
+
+
+def test_the_child_has_one_thread_and_the_state_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state() -> Any:
+        import torch
+
+        return os.getcwd(), os.environ["PLACE"], torch.get_num_threads(), "" in sys.path
+
+    (tmp_path / "torch.py").write_text("raise ImportError('from the current directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "here")
+    outcome = run_limited(state, limits=AMPLE)
+    assert outcome.value == (str(tmp_path), "here", 1, False), outcome.message
+
+
+def test_what_a_call_prints_goes_into_its_log(tmp_path: Path) -> None:
+    def talk(fail: bool) -> None:
+        print("on stdout")
+        subprocess.run(["echo", "from a program"], check=True)
+        if fail:
+            raise ValueError("no luck")
+
+    for fail in (False, True):
+        run_limited(talk, fail, limits=AMPLE, log=tmp_path / "log")
+        text = (tmp_path / "log").read_text()
+        assert text.startswith("on stdout\nfrom a program\n")
+        assert ("Traceback" in text) == fail
+
+
+def test_what_is_warmed_up_is_shared_by_children_and_its_errors_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "import os, functools\nslowly_made = functools.cache(os.getpid)"
+    (tmp_path / "costly.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def slowly_made() -> int:
+        import costly  # type: ignore[import-not-found]
+
+        return costly.slowly_made()
+
+    first, second = (run_limited(slowly_made, limits=AMPLE, warm=slowly_made) for _ in range(2))
+    assert first.value == second.value != os.getpid()
+    assert run_limited(abs, -1, limits=AMPLE, warm=lambda: 1 / 0).value == 1
+
+
+def test_calls_overlap_keep_their_order_and_wait_for_those_they_need() -> None:
+    def calls(**after: str) -> list[Call]:
+        return [Call(name, time.sleep, (0.3,), AMPLE, after=need) for name, need in after.items()]
+
+    started: list[str] = []
+    ended: list[str] = []
+    begun = time.monotonic()
+    todo = calls(last="dc", a="", b="", c="b", d="")
+    for call, outcome in run_all(todo, jobs=3, started=lambda call: started.append(call.name)):
+        assert outcome.status == "ok"
+        ended.append(call.name)
+        if call.name == "c":
+            assert "b" in ended
+    assert started[:3] == ["a", "b", "d"]
+    assert started[3:] == ["c", "last"] == ended[3:]
+    assert time.monotonic() - begun < 20
+    with pytest.raises(InvalidInputError, match="wait for each other: a, b"):
+        list(run_all(calls(a="b", b="a")))
+
+
+def test_threads_may_call_at_the_same_time() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = pool.map(lambda n: run_limited(pow, n, 2, limits=AMPLE), range(12))
+        assert [each.value for each in outcomes] == [n * n for n in range(12)]
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_call_whose_supervisor_is_killed_runs_once_more(tmp_path: Path, deaths: int) -> None:
+    log = tmp_path / "tries"
+
+    def deadly() -> str:
+        with log.open("a") as file:
+            file.write("tried\n")
+        if len(log.read_text().splitlines()) <= deaths:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        return "done"
+
+    outcome = run_limited(deadly, limits=AMPLE)
+    assert outcome.status == ("ok" if deaths == 1 else "crashed")
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_new_server_is_started_after_one_is_killed() -> None:
+    assert run_limited(abs, -1, limits=AMPLE).value == 1
+    server = processes._server.process
+    assert server is not None
+    server.kill()
+    server.wait()
+    assert run_limited(abs, -2, limits=AMPLE).value == 2
+
+
+def descendants(process: int) -> list[int]:
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not question():
+        assert time.monotonic() < deadline, "not within a minute"
+        time.sleep(0.1)
+
+
+@LINUX
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_caller_that_is_killed_or_interrupted(number: signal.Signals) -> None:
+    script = textwrap.dedent(
+        """
+        import subprocess
+        from isthmus.processes import Call, Limits, run_all
+
+        def slow():
+            subprocess.run(["sleep", "123"])
+
+        list(run_all([Call(name, slow, (), Limits()) for name in "ab"], jobs=2))
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    try:
+        # The server, two supervisors, two children, and a program of each child.
+        wait_for(lambda: len(descendants(process.pid)) == 7)
+        born = descendants(process.pid)
+    finally:
+        process.send_signal(number)
+        process.wait()
+    wait_for(lambda: not any(map(alive, born)))
+
+
+@LINUX
+def test_closing_the_iterator_ends_the_children() -> None:
+    calls = [Call(str(n), time.sleep, (n,), AMPLE) for n in (0, 100)]
+    outcomes = run_all(calls, jobs=2)
+    assert next(outcomes)[0].name == "0"
+    outcomes.close()  # type: ignore[attr-defined]
+    server = processes._server.process
+    assert server is not None
+    wait_for(lambda: not any(map(alive, descendants(server.pid))))
+
+
+def test_limits_default_to_ample_wall_time_and_are_checked() -> None:
+    assert (Limits().seconds, Limits().megabytes, Limits().wall_seconds) == (60, 4096, 630)
+    assert Limits(5, wall_seconds=7).wall_seconds == Limits(5, clock_seconds=7).wall_seconds == 7
+    assert Limits(math.inf, math.inf, 9).wall_seconds == 9
+    for bad in (0, -1, math.nan, "many", True):
+        with pytest.raises(InvalidInputError, match="seconds is"):
+            Limits(seconds=bad)  # type: ignore[arg-type]
