@@ -35,6 +35,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from isthmus.errors import InvalidInputError
+from isthmus.validation import as_count
 
 __all__ = ["Call", "Limits", "Outcome", "run_all", "run_limited"]
 
@@ -69,7 +70,7 @@ class Limits:
     Examples
     --------
     >>> Limits(seconds=5).wall_seconds
-    80.0
+    80
     """
 
     seconds: float = 60.0
@@ -183,6 +184,7 @@ def run_all(
     started : callable, optional
         Called with each call when it starts.
     """
+    jobs = as_count(jobs, "jobs")
     waiting, running = list(calls), dict[Connection, Call]()
     lost = set[int]()
     try:
