@@ -210,8 +210,16 @@ class GaussianMemory(Memory):
 
     def energy(self, x: Any) -> Tensor:
         """Energy of each point. x: (..., D) -> (...)."""
-        logsumexp = self._log_mixture(self.as_input(x)).logsumexp
+        x = self.as_input(x)
+        return self._energy(x, self._attend(x).logsumexp)
+
+    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+        """Return the energy of points (..., D), given the log-sum-exp of their logits (...)."""
         return -(logsumexp + self.log_total_weight) / self.inverse_temperature
+
+    def _attend(self, x: Tensor) -> Attention:
+        beta, bias, metric = self._kernel()
+        return attend(x, self.memories, beta=beta, bias=bias, metric=metric)
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Go to the responsibility-weighted mean of the memories.
@@ -219,9 +227,13 @@ class GaussianMemory(Memory):
         x: (..., D) -> (..., D). Coordinates marked True in `observed` stay as they are.
         """
         x = self.as_input(x)
-        beta, bias, metric = self._kernel()
-        mean = attend(x, self.memories, beta=beta, bias=bias, metric=metric).mean
-        return keep_observed(mean, x, observed)
+        return keep_observed(self._attend(x).mean, x, observed)
+
+    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
+        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
+        x = self.as_input(x)
+        attention = self._attend(x)
+        return keep_observed(attention.mean, x, observed), self._energy(x, attention.logsumexp)
 
     def score(self, x: Any) -> Tensor:
         """The force -dE/dx, in closed form. x: (..., D) -> (..., D)."""

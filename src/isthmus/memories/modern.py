@@ -7,7 +7,6 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from isthmus.attend import attend
 from isthmus.memories.base import GaussianMemory, Kernel
 from isthmus.validation import as_positive
 
@@ -80,11 +79,8 @@ class ModernHopfield(GaussianMemory):
     def _kernel(self) -> Kernel:
         return Kernel(self.beta, None, "dot")
 
-    def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        attention = attend(x, self.memories, beta=self.beta)
-        energy: Tensor = 0.5 * x.square().sum(-1) - attention.logsumexp / self.beta
+    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+        energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta
         return energy
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
