@@ -1,9 +1,11 @@
-# Two commands: `make reproduce` runs the main job, `make test` the checks.
-# Each makes .venv first if it is not there or out of date.
+# `make reproduce` runs the main job, `make test` the checks.
+# Both create .venv first if it is missing or out of date.
 
 PYTHON ?= python3
 PIP_FLAGS ?=
-VENV := .venv
+# The versions to install: constraints.txt, constraints-oldest.txt, or /dev/null for the newest.
+CONSTRAINTS ?= constraints.txt
+VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
@@ -11,20 +13,26 @@ HTML := docs/_build/html
 
 export PYTHONHASHSEED := 0
 export MPLBACKEND := Agg
-# Tests run in one process per core, so each needs one thread.
+# One process per core, so one thread per process.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+COVERAGE := --cov --cov-report=term:skip-covered --cov-fail-under=93
+PIP := python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c $(CONSTRAINTS)
 
-.PHONY: reproduce test test-all lint format docs bench clean
+.PHONY: reproduce test test-all test-only lint format docs wheel bench clean
 
-# Its problems are small: a second thread would only wait.
+# One thread: the report runs its parts in parallel.
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/isthmus reproduce
 
 test: $(STAMP) lint
-	$(PYTEST)
+	$(PYTEST) $(COVERAGE)
 
 test-all: $(STAMP) lint
-	$(PYTEST) -m "slow or not slow"
+	$(PYTEST) $(COVERAGE) -m "slow or not slow"
+
+# Without lint, whose findings depend on the versions of the linters.
+test-only: $(STAMP)
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -40,21 +48,30 @@ docs: $(DOCS_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs $(HTML)
 	@echo "The pages are in $(HTML)/index.html"
 
+# Build the wheel, install it in an empty environment, and run the README's first example there.
+wheel: $(STAMP)
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/$(PIP) dist/*.whl
+	awk '/^```python/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md > build/example.py
+	cd build && venv/bin/python -P example.py && venv/bin/isthmus --version
+
 bench: $(STAMP)
 	$(BIN)/isthmus bench
 
 clean:
 	rm -rf $(VENV) report build dist docs/_build
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'
-	@echo "Installing into $(VENV): about 2 GB, some minutes."
+	@echo "Installing into $(VENV): about 2 GB, a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --editable . --group dev
+	$(BIN)/$(PIP) "pip>=25.1"
+	$(BIN)/$(PIP) --editable . --group dev
 	touch $@
 
-# Sphinx is for `make docs` alone.
+# Sphinx is needed by `make docs` only.
 $(DOCS_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --group docs
+	$(BIN)/$(PIP) --group docs
 	touch $@
