@@ -1,0 +1,57 @@
+"""The skeletons that CONTRIBUTING.md starts from work as they are."""
+
+import doctest
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.checks import check_energy
+
+FOLDER = Path(__file__).parents[1] / "docs" / "skeletons"
+SKELETONS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"skeleton_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", SKELETONS)
+def test_examples_in_docstrings_run(name: str) -> None:
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testmod(load(name), optionflags=flags)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_contributing_names_every_skeleton() -> None:
+    text = (FOLDER.parents[1] / "CONTRIBUTING.md").read_text()
+    assert all(f"docs/skeletons/{name}.py" in text for name in SKELETONS)
+
+
+def test_the_energy_passes_check_energy_and_matches_torch() -> None:
+    energy = load("energy").DiagonalGaussian([0.0, 1.0, -2.0], [1.0, 0.5, 3.0])
+    check_energy(energy)
+    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = torch.distributions.Normal(energy.mean, energy.sigma).log_prob(x).sum(-1)
+    torch.testing.assert_close(energy.log_prob(x), expected)
+
+
+def test_the_sampler_draws_with_the_exact_moments() -> None:
+    energy = load("energy").DiagonalGaussian([3.0, -1.0], [1.0, 0.5])
+    sampler = load("sampler").RandomWalk(0.8)
+    draws = ist.sample(energy, 4000, sampler, init=[3.0, -1.0], burn_in=200, thin=1, seed=0)
+    # 4,000 independent chains: four standard errors.
+    assert ((draws.mean(0) - energy.mean).abs() < 4 * energy.sigma / 4000**0.5).all()
+    spread = draws.var(0) / energy.sigma.square() - 1
+    assert (spread.abs() < 4 * (2 / 4000) ** 0.5).all()
