@@ -22,8 +22,9 @@ from isthmus.capacity.contraction import (
     kde_terms,
 )
 from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
-from isthmus.dynamics.flow import flow
+from isthmus.dynamics.geometry import centred
 from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
+from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
@@ -308,11 +309,13 @@ def _iterated(
     basin, rests = np.full(n, -1), np.zeros(n, dtype=bool)
     if chosen.any():
         sigma = float(memory.sigma)
-        starts = torch.from_numpy(patterns[chosen])
-        found = flow(memory, starts, tol=tol * sigma, max_steps=max_steps)
-        fixed[chosen] = found.state.double().numpy()
-        error[chosen] = np.linalg.norm(fixed[chosen] - patterns[chosen], axis=1)
-        basin[chosen] = shared_fixed_points(fixed[chosen], SAME_POINT * sigma)
+        start = memory.as_input(torch.from_numpy(patterns[chosen]))
+        moved, start, centre = centred(memory, start)
+        found = retrieve(moved, start, tol=tol * sigma, max_steps=max_steps)
+        ends = found.state.double().numpy()
+        fixed[chosen] = ends + centre.numpy()
+        error[chosen] = np.linalg.norm(ends - start.double().numpy(), axis=1)
+        basin[chosen] = shared_fixed_points(ends, SAME_POINT * sigma)
         rests[chosen] = found.converged.numpy()
     return fixed, error, basin, rests
 

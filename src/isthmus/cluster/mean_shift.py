@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isthmus.cluster.data import naming_text_columns
-from isthmus.dynamics.flow import flow
+from isthmus.dynamics.geometry import centred, distances
 from isthmus.dynamics.modes import find_modes
+from isthmus.dynamics.retrieve import retrieve
 from isthmus.memories.kde import GaussianKDE
 
 __all__ = ["GaussianMeanShift"]
@@ -98,9 +99,10 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         table = self._table(X, reset=False)
         starts = torch.from_numpy(np.array(table))
         limit = self.tol * self.bandwidth_
-        ends = flow(self.energy_, starts, tol=limit, max_steps=self.max_iter).state
-        modes = torch.from_numpy(self.cluster_centers_).to(ends.dtype)
-        return torch.cdist(ends, modes).argmin(1).numpy()
+        energy, starts, centre = centred(self.energy_, starts)
+        ends = retrieve(energy, starts, tol=limit, max_steps=self.max_iter).state
+        modes = torch.from_numpy(self.cluster_centers_) - centre
+        return distances(ends.double(), modes).argmin(1).numpy()
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Log-density of each row. -> (n_samples,)"""

@@ -1,16 +1,16 @@
-r"""Balls about modes from within which every point is known to flow to the mode.
+r"""Balls about modes in which every point is known to flow to the mode.
 
-Take a point m, and put y_j = x_j - m, p_j for the responsibilities at m, e = f(m) - m for what
-an update f moves it by, z_j = R |y_j|/s^2 and :math:`c = e^{R|e|/s^2}`. Within R of m, an update
-brings m + u to within
+At a point m let y_j = x_j - m, let p_j be the responsibilities, let e = f(m) - m be the
+displacement by an update f, z_j = R |y_j|/s^2 and :math:`c = e^{R|e|/s^2}`. For |u| <= R, an
+update moves m + u to within
 
 .. math::
     \rho\, |u| + c\, |e| , \qquad \rho = \frac{c}{s^2}
         \lambda_{\max}\Bigl(\sum_j p_j \frac{e^{z_j} - 1}{z_j}\, y_j y_j^\top\Bigr) ,
 
 of m, and with :math:`e^{z_j}` in place of the fraction the same expression bounds the Jacobian.
-So all points of the ball come into a small one that f contracts. docs/capacity-proofs.md,
-section 10, has the proof.
+Therefore all points of the ball enter a small one that f contracts. The proof is in
+docs/capacity-proofs.md, section 10.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ import torch
 from torch import Tensor
 
 from isthmus.attend import attend
+from isthmus.dynamics.geometry import distances
 from isthmus.memories.base import GaussianMemory
 
 __all__ = ["Attractors", "attracting_radius", "attractors", "homes_after_one_update"]
 
-# Radii are looked for between these, in units of sigma; the smallest ball is the contracted one.
+# Radii are searched between these, in units of sigma; the smallest ball is the contracted one.
 SMALLEST, LARGEST, TRIALS = 0.02, 3.0, 7
-# rho must be below this, not below 1, which leaves room for rounding.
+# Upper limit on rho; the distance from 1 leaves room for rounding.
 CONTRACTS = 0.99
-# Of the memories about a centre, this share is bounded together; the rest is always looked at.
+# This share of the memories about a centre is bounded together; the rest is always evaluated.
 CORE = 0.9
-# Cores nearer to each other than this many sigma are looked at together.
+# Cores nearer to each other than this many sigma are evaluated together.
 NEAR = 3.0
 
 
 class Attractors(NamedTuple):
-    """Balls, each of which one fixed point attracts.
+    """Balls, each attracted by one fixed point.
 
     Attributes
     ----------
@@ -49,14 +50,14 @@ class Attractors(NamedTuple):
     radii: Tensor
 
     def holding(self, x: Tensor) -> Tensor:
-        """Which ball each point lies in; -1 where it is in none. (N, D) -> (N,)"""
+        """Return the index of the ball that holds each point, or -1. (N, D) -> (N,)"""
         if not len(self.radii):
             return torch.full((len(x),), -1)
-        distance, nearest = torch.cdist(x, self.centres).min(1)
+        distance, nearest = distances(x, self.centres).min(1)
         return torch.where(distance <= self.radii[nearest], nearest, -1)
 
     def placed(self, x: Tensor, home: Tensor) -> Tensor:
-        """A copy of points, those that have a home at its centre. (N, D), (N,) -> (N, D)"""
+        """Return the points, with those that have a home moved to its centre. (N, D), (N,)"""
         state = x.clone()
         state[home >= 0] = self.centres[home[home >= 0]]
         return state
@@ -64,13 +65,13 @@ class Attractors(NamedTuple):
 
 @torch.no_grad()
 def attractors(memory: GaussianMemory, points: Tensor) -> Attractors:
-    """The balls about those of some points that have one. points: (B, D)"""
+    """Return the balls about the points (B, D) that have one."""
     radii = points.new_tensor([attracting_radius(memory, point) for point in points])
     return Attractors(points[radii > 0], radii[radii > 0])
 
 
 def attracting_radius(memory: GaussianMemory, point: Tensor) -> float:
-    """The largest radius found for a point (D,) that (nearly) rests; 0 if there is none."""
+    """Return the largest radius found for a point (D,) that (nearly) rests, or 0."""
     variance = float(memory.variance)
     smallest = SMALLEST * variance**0.5
     apart = memory.memories - point
@@ -97,18 +98,18 @@ def attracting_radius(memory: GaussianMemory, point: Tensor) -> float:
 
 
 class _Cores:
-    """Memories by their nearest centre: most of them in a core about it, the others loose.
+    """Memories grouped by their nearest centre: most of them in a core about it, the others loose.
 
     Attributes
     ----------
     radii, log_weights : Tensor (B,)
-        How far the core of each centre reaches, and the log of its total weight.
+        Radius of the core of each centre, and the log of its total weight.
     far : Tensor (B, B) of bool
-        Which pairs of cores are far from each other.
+        Pairs of cores that are far from each other.
     """
 
     def __init__(self, memory: GaussianMemory, centres: Tensor) -> None:
-        distance, self._owner = torch.cdist(memory.memories, centres).min(1)
+        distance, self._owner = distances(memory.memories, centres).min(1)
         own = self._owner[:, None] == torch.arange(len(centres))
         of_each = torch.where(own, distance[:, None], torch.nan)
         self.radii = of_each.nanquantile(CORE, dim=0).nan_to_num()
@@ -116,28 +117,27 @@ class _Cores:
         core = own & ~self._loose[:, None]
         weights = memory.log_mixing_weights[:, None]
         self.log_weights = torch.where(core, weights, -torch.inf).logsumexp(0)
-        gap = torch.cdist(centres, centres) - self.radii[:, None] - self.radii
+        gap = distances(centres, centres) - self.radii[:, None] - self.radii
         self.far = gap > NEAR * memory.sigma
 
     def near(self, centre: int) -> Tensor:
-        """Which memories are loose or in a core that is not far from that of `centre`."""
+        """Return the indices of memories that are loose or in a core near that of `centre`."""
         return torch.nonzero(self._loose | ~self.far[centre][self._owner])[:, 0]
 
 
 @torch.no_grad()
 def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Tensor:
-    """In which ball each point is sure to be after one update; -1 if that is not sure.
+    """Return the ball that certainly holds each point after one update, or -1. (N, D) -> (N,)
 
-    (N, D) -> (N,). Each point is updated with the memories near it only. What the others could
-    change follows from their weight, their least distance from the point and their largest from
-    the result.
+    Each point is updated with the memories near it only. The influence of the others is bounded
+    by their weight, their least distance from the point and their largest from the result.
     """
     homes = torch.full((len(x),), -1)
     if len(balls.radii) < 2:
         return homes
     centres, beta, weights = balls.centres, 0.5 / memory.variance, memory.log_mixing_weights
     cores = _Cores(memory, centres)
-    nearest = torch.cdist(x, centres).argmin(1)
+    nearest = distances(x, centres).argmin(1)
     rows = [torch.nonzero(nearest == g)[:, 0] for g in range(len(centres))]
     kept = [cores.near(g) for g in range(len(centres))]
     cost = sum(len(some) * len(near) for some, near in zip(rows, kept, strict=True))
@@ -148,9 +148,9 @@ def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors)
         found = attend(
             here, memory.memories[near], beta=beta, bias=weights[near], metric="sqeuclidean"
         )
-        gap = (torch.cdist(here, centres) - cores.radii).clamp(min=0)
+        gap = (distances(here, centres) - cores.radii).clamp(min=0)
         left_out = (cores.log_weights - beta * gap.square() - found.logsumexp[:, None]).exp()
-        reach = torch.cdist(found.mean, centres) + cores.radii
+        reach = distances(found.mean, centres) + cores.radii
         shift = (left_out * reach)[:, cores.far[g]].sum(1)
         distance = torch.linalg.vector_norm(found.mean - centres[g], dim=1)
         homes[some[distance + shift <= 0.999 * balls.radii[g]]] = g

@@ -1,4 +1,4 @@
-"""Which starts come to rest at the same point."""
+"""Modes of Gaussian memories, and the starts that reach each of them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from isthmus.dynamics.attraction import Attractors, attractors, homes_after_one_update
-from isthmus.dynamics.flow import flow
+from isthmus.dynamics.geometry import centred
+from isthmus.dynamics.retrieve import descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
 
 __all__ = ["SAME_POINT", "Modes", "find_modes", "require_squares", "shared_fixed_points"]
 
 FloatArray = NDArray[np.float64]
-# Fixed points closer than this share of sigma are one.
+# Fixed points closer than this share of sigma count as one.
 SAME_POINT = 0.02
-# Starts closer than this share of sigma are moved as one.
+# Starts closer than this share of sigma are moved together.
 JOINED = 1e-3
-# From so many starts on, so many go first.
+# With at least this many starts, a random subset goes first.
 MANY, PILOTS = 512, 64
 
 
 @dataclass(frozen=True)
 class Modes:
-    """Fixed points, those that most starts reach first.
+    """Fixed points in descending order of the number of starts that reach them.
 
     Attributes
     ----------
     fixed_points : ndarray (B, D)
     labels : ndarray (N,)
-        Which of them each start reaches.
+        Index of the fixed point that each start reaches.
     converged : ndarray (N,) of bool
     steps : int
-        How many updates the slowest start took.
+        Number of updates of the slowest start.
     """
 
     fixed_points: FloatArray
@@ -51,15 +52,16 @@ class Modes:
 def find_modes(
     memory: GaussianMemory, starts: Tensor, *, tol: float = 1e-4, max_steps: int = 5000
 ) -> Modes:
-    """Let starts flow on a memory and see which meet. starts: (N, D).
+    """Find the modes that starts (N, D) flow to on a memory.
 
-    A start rests when an update moves it by no more than the share `tol` of sigma. Where there
-    are many, a few go first; the others need not go farther than into a ball that the modes of
-    those are known to attract. Starts that have come within a thousandth of sigma of each other
-    go on as one.
+    A start rests when an update moves it by no more than the share `tol` of sigma. If there are
+    many, a random subset goes first; the others stop as soon as they enter a ball that one of
+    the modes found is known to attract. Starts within a thousandth of sigma of each other
+    continue as one. All of this happens in coordinates centred on the memories.
     """
     require_squares(memory.memories)
-    sigma, starts = float(memory.sigma), memory.as_input(starts)
+    memory, starts, centre = centred(memory, memory.as_input(starts))
+    sigma = float(memory.sigma)
     balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
     home = homes_after_one_update(memory, starts, balls)
     state = balls.placed(starts, home)
@@ -67,12 +69,13 @@ def find_modes(
     steps, leg = 0, 1
     while not rests.all() and steps < max_steps:
         moving = torch.from_numpy(~rests)
-        found = flow(memory, state[moving], tol=tol * sigma, max_steps=min(leg, max_steps - steps))
+        limit = min(leg, max_steps - steps)
+        found = descend(memory, state[moving], tol=tol * sigma, max_steps=limit)
         home = balls.holding(found.state)
         state[moving] = balls.placed(found.state, home)
-        rests[~rests] = (found.converged | (home >= 0)).numpy()
+        rests[~rests] = (found.resting | (home >= 0)).numpy()
         state, rests, follows = _joined(state, rests, follows, JOINED * sigma)
-        steps, leg = steps + found.steps, 2 * leg
+        steps, leg = steps + int(found.steps.max()), 2 * leg
     ends = state.double().numpy()[follows]
     labels = shared_fixed_points(ends, SAME_POINT * sigma)
     order = np.argsort(-np.bincount(labels), kind="stable")
@@ -81,15 +84,15 @@ def find_modes(
     labels = rank[labels]
     points = np.zeros((len(order), ends.shape[1]))
     np.add.at(points, labels, ends)
-    points /= np.bincount(labels)[:, None]
+    points = points / np.bincount(labels)[:, None] + centre.numpy()
     return Modes(points, labels, rests[follows], steps)
 
 
 def require_squares(points: Tensor) -> None:
-    """Refuse points (N, D) whose squared distances are too large or too small for their dtype."""
+    """Raise if squared distances of points (N, D) overflow or underflow in their dtype."""
     if points.numel() == 0:
         raise InvalidInputError(
-            f"There are no patterns (shape {tuple(points.shape)}); pass at least one."
+            f"X is empty (shape {tuple(points.shape)}); pass at least one pattern."
         )
     limits = torch.finfo(points.dtype)
     largest = float(points.abs().max())
@@ -105,13 +108,13 @@ def require_squares(points: Tensor) -> None:
 def _balls_of_pilots(
     memory: GaussianMemory, starts: Tensor, tol: float, max_steps: int
 ) -> Attractors:
-    """Balls about the modes that several of a few starts, drawn at random, flow to."""
+    """Return balls about modes that at least two starts of a random subset flow to."""
     none = Attractors(starts[:0], starts.new_zeros(0))
     if len(starts) < MANY:
         return none
     chosen = np.random.RandomState(0).permutation(len(starts))[:PILOTS]
-    ends, rests, _ = flow(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
-    ends = ends[rests]
+    found = descend(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
+    ends = found.state[found.resting]
     if not len(ends):
         return none
     labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
@@ -122,7 +125,7 @@ def _balls_of_pilots(
 def _joined(
     state: Tensor, rests: NDArray[np.bool_], follows: NDArray[np.intp], radius: float
 ) -> tuple[Tensor, NDArray[np.bool_], NDArray[np.intp]]:
-    """One row for all that are in the same cell of a grid; `follows` says where each start is."""
+    """Keep one row for each cell of a grid; `follows` maps each start to its row."""
     _, first, inverse = np.unique(
         np.round(state.double().numpy() / radius), axis=0, return_index=True, return_inverse=True
     )
@@ -130,7 +133,7 @@ def _joined(
 
 
 def shared_fixed_points(points: FloatArray, radius: float) -> NDArray[np.int64]:
-    """Label points so that those within `radius` of each other, or of a chain, are one. (N,)"""
+    """Give one label to points linked by a chain of distances up to `radius`. (N, D) -> (N,)"""
     cells, inverse = np.unique(np.round(points / radius), axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     first = np.zeros(len(cells), dtype=np.intp)
