@@ -244,7 +244,7 @@ def test_closing_the_iterator_ends_the_children() -> None:
     calls = [Call(str(n), time.sleep, (n,), AMPLE) for n in (0, 100)]
     outcomes = run_all(calls, jobs=2)
     assert next(outcomes)[0].name == "0"
-    outcomes.close()  # type: ignore[attr-defined]
+    outcomes.close()
     server = processes._server.process
     assert server is not None
     wait_for(lambda: not any(map(alive, descendants(server.pid))))

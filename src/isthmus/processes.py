@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import InitVar, dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from numbers import Real
@@ -169,7 +169,7 @@ def run_limited(
 
 def run_all(
     calls: Sequence[Call], *, jobs: int = 1, started: Callable[[Call], None] | None = None
-) -> Iterator[tuple[Call, Outcome]]:
+) -> Generator[tuple[Call, Outcome], None, None]:
     """Run calls, several at a time, and yield each with its outcome as soon as it ends.
 
     A call whose supervisor is killed runs once more. When the iterator is closed or

@@ -1,13 +1,15 @@
 """Small studies, and methods that misbehave."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from isthmus.datasets.manifest import entry
-from isthmus.study import Limits, Method, Settings, combinations, runner
-from isthmus.study.isolation import Request
+from isthmus.processes import Call, Outcome
+from isthmus.study import Limits, Method, Settings, backends, combinations
+from isthmus.study.backends import Outcomes
+from isthmus.study.methods import Imported
 
 
 def misbehaving(name: str) -> Method:
@@ -57,14 +59,15 @@ def bad_methods() -> Callable[[str], Method]:
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits that end well at once and in this process; they know how many rows they were given."""
+    """Fits that end well at once in this process and record the number of their rows."""
 
-    def done(requests: list[Request], jobs: int) -> Iterator[dict[str, Any]]:
-        for request in requests:
-            rows = min(request.task.rows, entry(request.task.dataset).n_samples)
-            yield {"id": request.task.id, "status": "ok", "n_rows": rows}
+    def run_all(calls: Sequence[Call], jobs: int) -> Outcomes:
+        for call in calls:
+            task = call.args[0]
+            rows = min(task.rows, entry(task.dataset).n_samples)
+            yield call, Outcome("ok", {"n_rows": rows})
 
-    monkeypatch.setattr(runner, "on_loky", done)
+    monkeypatch.setattr(backends, "run_all", run_all)
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def small() -> Settings:
             "DP-means",
             Method(
                 "Ward",
-                _ward,
+                Imported("sklearn.cluster", "AgglomerativeClustering"),
                 combinations(linkage=["ward", "average"]),
                 seeded=False,
             ),
@@ -86,9 +89,3 @@ def small() -> Settings:
         entries=1,
         limits=Limits(seconds=20, megabytes=1024),
     )
-
-
-def _ward(**settings: Any) -> Any:
-    from sklearn.cluster import AgglomerativeClustering
-
-    return AgglomerativeClustering(**settings)

@@ -84,7 +84,6 @@ def test_data_are_standardised_and_subsamples_are_nested() -> None:
     np.testing.assert_allclose(whole.X.std(0), 1)
     np.testing.assert_array_equal(whole.y[:50], part.y)
     assert (len(part.X), part.n_available) == (50, 178)
-    assert len(whole.first(20).X) == 20
 
 
 def test_rows_that_are_there_twice_after_a_kill_are_read_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 
 from isthmus.errors import InvalidInputError
-from isthmus.study import Limits, Method, Settings, Store, combinations, run, status
+from isthmus.study import Method, Settings, Store, combinations, run, status
 from isthmus.study.plan import read_plan, updated, write_plan
 from isthmus.study.runner import PROGRESS
 
@@ -90,8 +89,7 @@ def test_a_plan_of_the_earlier_form_is_read_and_brought_up_to_date(tmp_path: Pat
 
 def test_a_plan_is_written_and_read_back(tmp_path: Path) -> None:
     tasks = Settings(("iris",), (method(1, 2),), seeds=(0,)).tasks()
-    places = {("mine", task.parameters): place for place, task in enumerate(tasks)}
-    plan = updated(None, tasks, places, [])
+    plan = updated(None, tasks, [])
     write_plan(tmp_path, plan)
     assert read_plan(tmp_path) == plan == {("iris", "mine"): {tasks[0].id: 0, tasks[1].id: 1}}
     assert read_plan(tmp_path / "nowhere") is None
@@ -134,7 +132,7 @@ def test_files_that_are_no_results_are_told_with_what_to_do(tmp_path: Path) -> N
     content = whole.read_bytes()
     for harm in (content[:-20], b"", b"PAR1" + content[4:-4][::-1] + b"PAR1"):
         whole.write_bytes(harm)
-        words = rf"{whole.name} cannot be read .*Remove it or move it away; its fits .* again"
+        words = rf"{whole.name} cannot be read .*Remove it or move it away; .* repeats its fits"
         with pytest.raises(InvalidInputError, match=words):
             store.read()
     whole.unlink()
@@ -150,11 +148,11 @@ def test_files_that_are_no_results_are_told_with_what_to_do(tmp_path: Path) -> N
         ({"methods": [kmeans]}, "a name or a Method"),
         ({"seeds": ()}, "seeds must have at least one"),
         ({"seeds": 3}, "seeds must be a list"),
-        ({"seeds": (-1,)}, "a seed must be a whole number from 0"),
+        ({"seeds": (-1,)}, "a seed must be a whole number from 0 to 4294967295"),
         ({"seeds": (0.5,)}, "a seed must be"),
         ({"seeds": (2**32,)}, "a seed must be"),
         ({"seeds": (0, 0)}, "differ from each other"),
-        ({"entries": 0}, "entries must be a whole number from 1 up"),
+        ({"entries": 0}, "entries must be a whole number of at least 1"),
         ({"entries": -3}, "entries must be"),
         ({"limits": (1, 2)}, "limits must be Limits"),
     ],
@@ -166,20 +164,3 @@ def test_settings_that_ask_for_nothing_or_nonsense_are_refused(
     with pytest.raises(InvalidInputError, match=message):
         run(tmp_path / "out", settings)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Limits(float("inf"), float("inf")),
-        lambda: Limits(float("nan")),
-        lambda: Limits(-1),
-        lambda: Limits(1, 0),
-        lambda: Limits("1"),  # type: ignore[arg-type]
-        lambda: Limits(True),
-        lambda: Limits(1, 1, 0),
-    ],
-)
-def test_limits_are_finite_and_above_zero(make: Callable[[], Limits]) -> None:
-    with pytest.raises(InvalidInputError, match="finite number above zero"):
-        make()

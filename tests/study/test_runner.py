@@ -1,13 +1,10 @@
 """A study survives what its fits do, and being killed; it does each fit once."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +32,6 @@ from isthmus.study import (
     runner,
     status,
 )
-from isthmus.study.isolation import read_message, write_message
 
 CHANGING = ["seconds", "peak_megabytes", "finished"]
 
@@ -150,43 +146,6 @@ def test_what_ended_badly_is_done_again_only_if_asked(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "out").read()) == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is told as on Linux")
-def test_the_most_memory_of_a_fit_that_is_stopped_is_known(tmp_path: Path) -> None:
-    def greedy(**_: Any) -> Any:
-        kept = bytearray(200 * 2**20)
-        while kept:
-            pass
-
-    settings = Settings(("iris",), (Method("greedy", greedy),), seeds=(0,), limits=Limits(1, 2048))
-    run(tmp_path, settings)
-    (row,) = Store(tmp_path).read()
-    assert row["status"] == "timeout"
-    assert row["peak_megabytes"] == pytest.approx(200, rel=0.2)
-
-
-def test_a_message_larger_than_a_pipe_holds_arrives_whole() -> None:
-    readable, writable = os.pipe()
-    sent = b"x" * 10**6
-    with (
-        os.fdopen(readable, "rb", buffering=0) as out,
-        os.fdopen(writable, "wb") as into,
-        ThreadPoolExecutor() as pool,
-    ):
-        writing = pool.submit(write_message, into, sent)
-        assert read_message(out) == sent
-        writing.result()
-        into.write(b"half")
-        into.close()
-        with pytest.raises(EOFError):
-            read_message(out)
-
-
-def test_by_the_clock_a_fit_has_ample_time_for_a_busy_machine() -> None:
-    assert Limits().seconds == 60
-    assert Limits().wall_seconds == 630
-    assert Limits(5, clock_seconds=7).wall_seconds == 7
-
-
 def test_data_that_go_missing_stop_the_run_and_are_no_failure_of_the_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,98 +169,6 @@ def test_a_method_that_cannot_be_unpickled_there_stops_the_run(tmp_path: Path) -
     with pytest.raises(IsthmusError, match="mine on iris could not be started.*no_such_module"):
         run(tmp_path, settings)
     assert Store(tmp_path).read(everything=True) == []
-
-
-@pytest.mark.parametrize("deaths", [1, 2])
-def test_a_task_whose_server_is_killed_is_done_once_more(tmp_path: Path, deaths: int) -> None:
-    log = tmp_path / "log"
-
-    def deadly(**settings: Any) -> Any:
-        from sklearn.cluster import KMeans
-
-        with log.open("a") as file:
-            file.write("tried\n")
-        if len(log.read_text().splitlines()) <= deaths:
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(60)
-        return KMeans(**settings)
-
-    settings = Settings(("iris",), (Method("deadly", deadly),), seeds=(0,))
-    done = run(tmp_path / "out", settings)
-    assert done.statuses == {"ok" if deaths == 1 else "crashed": 1}
-    assert len(log.read_text().splitlines()) == 2
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_nothing_is_left_of_a_run_with_two_jobs_that_was_killed(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        f"""
-        import time
-        from isthmus.study import Method, Settings, combinations, run
-
-        def slow(**settings):
-            time.sleep(100)
-
-        method = Method("slow", slow, combinations(x=[1, 2]), seeded=False)
-        run({str(tmp_path / "out")!r}, Settings(("iris",), (method,)), jobs=2)
-        """
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    try:
-        # Two servers, and a fit of each, which is forked and so looks the same.
-        wait_for(lambda: sum(map(is_server, descendants(process.pid))) == 4)
-        born = descendants(process.pid)
-    finally:
-        process.kill()
-        process.wait()
-    wait_for(lambda: not any(alive(each) for each in born))
-
-
-def descendants(process: int) -> list[int]:
-    """The children of a process, theirs, and so on."""
-    found = []
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, path.read_text().split()):
-            found += [child, *descendants(child)]
-    return found
-
-
-def is_server(process: int) -> bool:
-    return "isthmus.study.server" in Path(f"/proc/{process}/cmdline").read_text()
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_for(question: Callable[[], Any]) -> Any:
-    for _ in range(600):
-        answer = question()
-        if answer:
-            return answer
-        time.sleep(0.1)
-    raise AssertionError("it did not come to that within a minute")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_the_server_of_fits_ends_when_the_process_that_asked_is_killed(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        """
-        import isthmus.study.isolation as isolation, time
-        print(isolation._Server().process.pid, flush=True)
-        time.sleep(60)
-        """
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    server = int(process.stdout.readline())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    wait_for(lambda: not alive(server))
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, small: Settings) -> None:
@@ -359,10 +226,3 @@ def test_grids_hold_plain_values_each_once() -> None:
         Settings(("iris",), (Method("m", dict, ({"a": object()},)),)).tasks()
     with pytest.raises(InvalidInputError, match="twice"):
         Settings(("iris",), (Method("m", dict, combinations(a=[1, 1])),)).tasks()
-
-
-def test_without_pyarrow_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InvalidInputError, match="pip install"):
-        run(tmp_path / "out", Settings(("iris",), ["KMeans"], seeds=(0,), entries=1))
-    assert not (tmp_path / "out").exists()

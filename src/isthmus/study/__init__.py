@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from isthmus.study.isolation import Limits
+from isthmus.processes import Limits
 from isthmus.study.methods import METHODS, Method, combinations
 from isthmus.study.runner import Progress, Run, run, status
 from isthmus.study.settings import QUICK, Settings
@@ -50,7 +50,7 @@ __all__ = [
     "status",
 ]
 
-# Imported by those who need them: a process that only does fits needs neither.
+# Imported on first use: processes that do fits do not need them.
 _LATER = {
     "DPMeans": "dp_means",
     **dict.fromkeys(("Comparison", "compare"), "comparison"),

@@ -1,44 +1,47 @@
-"""One fit and its judgement, in the process that calls."""
+"""One fit and its scores."""
 
 from __future__ import annotations
 
+import socket
 import time
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.datasets import load
+from isthmus.errors import IsthmusError
+from isthmus.processes import Call, Limits
 from isthmus.study.methods import Method
 from isthmus.study.metrics import judge
-from isthmus.study.tasks import Task
+from isthmus.study.settings import Task
 
-__all__ = ["Prepared", "fit", "prepare"]
+__all__ = ["Prepared", "as_call", "fit", "prepare"]
+
+# Imported once, not in the process of every fit.
+COMMON = ("isthmus.cluster", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A dataset as the methods get it: some rows, features of mean zero and variance one."""
+    """Rows of a dataset, in random order, with features of mean zero and variance one."""
 
     X: NDArray[np.float64]
     y: NDArray[np.int64]
     n_available: int
-    """How many rows the dataset has."""
-
-    def first(self, rows: int | None) -> Prepared:
-        """At most so many rows. They come in random order, so the first are a subsample."""
-        if rows is None or rows >= len(self.X):
-            return self
-        return Prepared(self.X[:rows], self.y[:rows], self.n_available)
+    """Number of rows of the whole dataset."""
 
 
 def prepare(dataset: str, rows: int, data_home: str | Path | None = None) -> Prepared:
-    """Load a dataset, take a fixed random subsample of larger ones, and standardise it.
+    """Load a dataset, take a fixed random subsample of at most `rows`, and standardise it.
 
-    Rows come in random order, always the same. Constant columns become zero.
+    Zero `rows` stand for all. Constant columns become zero.
     """
     X, y = load(dataset, data_home, progress=False)
     available = len(X)
@@ -52,22 +55,22 @@ def prepare(dataset: str, rows: int, data_home: str | Path | None = None) -> Pre
 
 
 def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
-    """Fit and judge; what is returned are columns of the results."""
-    data = data.first(method.max_rows)
-    n_classes = len(np.unique(data.y))
+    """Fit a method and return the columns of its result."""
+    X, y = data.X[: method.max_rows], data.y[: method.max_rows]
+    n_classes = len(np.unique(y))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about convergence; that is recorded
-        model = method.estimator(task.settings, n_classes, task.seed, data.X)
+        warnings.simplefilter("ignore")  # about convergence, which is recorded
+        model = method.estimator(task.settings, n_classes, task.seed, X)
         start = time.process_time()
-        labels = np.asarray(model.fit_predict(data.X))
+        labels = np.asarray(model.fit_predict(X))
         seconds = time.process_time() - start
-        objective = np.nan if method.objective is None else method.objective(model, data.X)
-        scores = judge(data.X, data.y, labels)
+        objective = np.nan if method.objective is None else method.objective(model, X)
+        scores = judge(X, y, labels)
     sizes = np.unique(labels, return_counts=True)[1]
     return {
-        "n_rows": len(data.X),
+        "n_rows": len(X),
         "n_available": data.n_available,
-        "n_features": data.X.shape[1],
+        "n_features": X.shape[1],
         "n_classes": n_classes,
         **scores,
         "n_clusters": len(sizes),
@@ -79,8 +82,48 @@ def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
 
 
 def _converged(model: Any) -> bool | None:
-    """Whether the fit ended by itself; None where the method does not say."""
-    told = getattr(model, "converged_", None)
-    if told is None and hasattr(model, "n_iter_") and hasattr(model, "max_iter"):
-        told = bool(np.max(model.n_iter_) < model.max_iter)
-    return None if told is None else bool(told)
+    """Return True if the fit converged, None if the method does not report it."""
+    converged = getattr(model, "converged_", None)
+    if converged is None and hasattr(model, "n_iter_") and hasattr(model, "max_iter"):
+        converged = bool(np.max(model.n_iter_) < model.max_iter)
+    return None if converged is None else bool(converged)
+
+
+def as_call(task: Task, method: bytes, data_home: str | None, limits: Limits) -> Call:
+    """Return the call that does a task in a process of its own, here or on another machine.
+
+    Its value is the columns of the result, or an IsthmusError if the fit could not be started,
+    for example because the dataset is missing there. That is not a result of the method.
+
+    Parameters
+    ----------
+    task : Task
+    method : bytes
+        The pickled method: by value where it cannot be imported.
+    data_home : str or None
+    limits : Limits
+    """
+    place = (task.dataset, task.rows, data_home)
+    return Call(task.id, _fit, (task, method, place), limits, warm=partial(_warm, *place))
+
+
+def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] | IsthmusError:
+    try:
+        data, method = _prepared(*place), cloudpickle.loads(pickled)
+    except Exception as error:
+        kind, words = IsthmusError, f"{type(error).__name__}: {error}"
+        if isinstance(error, IsthmusError):
+            kind, words = type(error), str(error)
+        name, host = f"{task.method} on {task.dataset}", socket.gethostname()
+        return kind(f"{name} could not be started on {host}: {words}")
+    return fit(task, method, data)
+
+
+def _warm(*place: Any) -> None:
+    for module in COMMON:
+        import_module(module)
+    _prepared(*place)
+
+
+# Shared by the fits on one dataset.
+_prepared = lru_cache(maxsize=2)(prepare)

@@ -1,4 +1,4 @@
-"""What counts in a directory: for each dataset and method, the fits the newest run asked for."""
+"""The plan of a directory: for each dataset and method, the fits of the newest run with both."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
-from isthmus.study.tasks import Task
+from isthmus.study.settings import Task
 
 __all__ = ["Plan", "read_plan", "updated", "write_plan"]
 
 Plan = dict[tuple[str, str], dict[str, int | None]]
-"""By dataset and method, the ids of the fits that count, each with its settings' place in the
-grid; None stands for the place that is stored with the result."""
+"""By dataset and method, the ids of the fits that count, each with the position of its settings
+in the grid; None stands for the position that is stored with the result."""
 
 NAME = "plan.json"
-# Where a plan of an earlier form, a list of ids, has those whose dataset nobody knows any more.
+# Key of the ids in an earlier form of the plan, a list of ids without datasets and methods.
 UNPLACED = ("", "")
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """The plan of a directory, if it has one."""
+    """Return the plan of a directory, or None if it has none."""
     path = directory / NAME
     try:
         found = json.loads(path.read_text())
@@ -39,41 +39,34 @@ def read_plan(directory: Path) -> Plan | None:
         return None
     except (ValueError, AttributeError, TypeError):
         raise InvalidInputError(
-            f"{path} is not the plan of a study. Remove it; the same `isthmus study run` then "
-            "writes it again, and does no fit twice."
+            f"{path} is not the plan of a study. Remove it; the same `isthmus study run` writes "
+            "it again and repeats no fit."
         ) from None
 
 
 def write_plan(directory: Path, plan: Plan) -> None:
-    """Store a plan, all or nothing."""
+    """Store a plan."""
     written: dict[str, dict[str, dict[str, int | None]]] = defaultdict(dict)
     for (dataset, method), ids in plan.items():
         written[dataset][method] = ids
     write_atomically(directory / NAME, json.dumps(written) + "\n")
 
 
-def updated(
-    before: Plan | None,
-    tasks: Iterable[Task],
-    places: Mapping[tuple[str, str], int],
-    rows: Iterable[Mapping[str, Any]],
-) -> Plan:
-    """The plan with one more run: what it asks for replaces what its pairs had, and no others.
+def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]]) -> Plan:
+    """Return the plan after one more run, which replaces only the pairs that it covers.
 
     Parameters
     ----------
     before : Plan or None
-        None if there was none: then whatever there are results of counts.
+        None if there was no plan: then all results count.
     tasks : iterable of Task
-        Of the new run.
-    places : mapping
-        Where in its method's grid each of the settings stands, by method and settings.
+        Tasks of the new run.
     rows : iterable of mapping
-        All results, which tell what the ids of an earlier form of plan belong to.
+        All results, which give the dataset and method of the ids in an earlier form of plan.
     """
     new: Plan = defaultdict(dict)
     for task in tasks:
-        new[task.dataset, task.method][task.id] = places[task.method, task.parameters]
+        new[task.dataset, task.method][task.id] = task.entry
     asked = {key for ids in new.values() for key in ids}
     origin = {row["id"]: (row["dataset"], row["method"]) for row in rows}
     if before is None:

@@ -1,4 +1,4 @@
-"""Running a study: what is missing, in processes of its own, stored as soon as it is done."""
+"""Run a study: do the fits that are missing, and store each result as soon as it is there."""
 
 from __future__ import annotations
 
@@ -6,75 +6,77 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+import cloudpickle
 
 import isthmus
 from isthmus.datasets import load
 from isthmus.datasets.manifest import entry
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import write_atomically
-from isthmus.study.backends import connected, on_dask, on_loky
-from isthmus.study.isolation import Limits, Request
+from isthmus.processes import Outcome
+from isthmus.progress import progress as progress_bar
+from isthmus.study.backends import open_backend
+from isthmus.study.fitting import as_call
 from isthmus.study.methods import Method
 from isthmus.study.plan import read_plan, updated, write_plan
-from isthmus.study.settings import Settings, require_count
+from isthmus.study.settings import Settings, Task
 from isthmus.study.store import Store
-from isthmus.study.tasks import Task
+from isthmus.validation import as_count
 
 __all__ = ["Progress", "Run", "run", "status"]
 
-Backend = Literal["loky", "dask"]
+Backend = Literal["local", "loky", "dask"]
 
-# What any fit takes, in numbers of a table that take as long to work through. By the recorded
-# times of the whole study: about 0.9 s a fit, and 4 s for a million numbers more.
+# Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
+# for each fit, plus 4 s for each million cells.
 FIXED_COST = 200_000
 PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """Progress of a run."""
 
     done: int
     total: int
     seconds: float
     row: dict[str, Any]
-    """The result that came last."""
+    """The newest result."""
     share: float
-    """How much of the work that is, fits on larger datasets being more of it."""
+    """Finished share of the work, in which fits on larger datasets count more."""
 
     @property
     def seconds_left(self) -> float:
-        """If the rest goes as the part so far."""
+        """Estimate of the remaining time."""
         return self.seconds / self.share * (1 - self.share)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did, or how far it is."""
+    """Result of a run, or its state if it is still in progress."""
 
     directory: Path
     total: int
     before: int
-    """Done by earlier runs."""
+    """Number of fits done by earlier runs."""
     done: int
-    """Done by this one."""
+    """Number of fits done by this run."""
     statuses: dict[str, int]
-    """How the fits that are done ended."""
+    """Number of finished fits by status."""
     seconds_left: float | None = None
-    """About how long a run that is at it now will take; None if there is none."""
+    """Estimate of the remaining time of a run in progress; None if there is none."""
     set_aside: int = 0
-    """Results that counted before this run, which asked for others of these datasets and
-    methods."""
+    """Number of results that no longer count: this run replaced their datasets and methods."""
 
     @property
     def missing(self) -> int:
-        """Fits that are still to do."""
+        """Number of fits still to do."""
         return self.total - self.before - self.done
 
     def __str__(self) -> str:
@@ -88,85 +90,96 @@ def run(
     settings: Settings | None = None,
     *,
     jobs: int = 1,
-    backend: Backend = "loky",
+    backend: Backend = "local",
     scheduler: str | None = None,
     data_home: str | Path | None = None,
     retry: bool = False,
     report: Callable[[Progress], None] | None = None,
+    progress: bool | None = None,
 ) -> Run:
-    """Do what is missing of a study.
+    """Do the fits of a study that are missing in a directory.
 
-    A result is on disk as soon as its fit is done. The run may be killed at any moment; the same
-    call then goes on with what is missing. A fit that crashes, hangs or takes too much memory is
-    recorded as such; one that cannot be started, its data missing, stops the run. Results depend
-    on the task alone: not on the backend, nor on how many jobs there are, except for the time
-    taken.
+    Each result is stored as soon as its fit ends. The run may be killed at any moment; the same
+    call then continues with the missing fits. A fit that crashes, hangs or exceeds a limit is
+    recorded as such; a fit that cannot be started, for example because its data are missing,
+    stops the run. Apart from times, results depend on the task alone, not on the backend or the
+    number of jobs.
 
-    In a directory with results of other runs, what counts for each dataset and method are the
-    fits that the newest run with both of them asked for; see :meth:`Store.read`.
+    If the directory holds results of other runs, the fits that count for each dataset and method
+    are those of the newest run with both of them; see :meth:`Store.read`.
 
     Parameters
     ----------
     out : str or Path
-        The directory of the results.
+        Directory of the results.
     settings : Settings, optional
-        The whole study by default.
+        Default: the whole study.
     jobs : int
-        Fits at a time, on this machine.
-    backend : {"loky", "dask"}
+        Number of fits at a time on this machine.
+    backend : {"local", "dask"}
+        "loky" is a former name of "local".
     scheduler : str
-        Where the Dask scheduler is, such as ``tcp://10.0.0.1:8786``. Its workers need isthmus
+        Address of the Dask scheduler, such as ``tcp://10.0.0.1:8786``. Its workers need isthmus
         and the data.
     data_home : str or Path, optional
-        As in :func:`isthmus.datasets.load`.
+        See :func:`isthmus.datasets.load`.
     retry : bool
-        Do again what did not end well.
+        Repeat fits that failed or were stopped.
     report : callable, optional
         Called with a :class:`Progress` after every fit.
+    progress : bool, optional
+        Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
 
     Returns
     -------
     Run
     """
     settings = settings or Settings()
-    require_count("jobs", jobs, at_least=1)
+    jobs = as_count(jobs, "jobs")
     tasks, methods = settings.tasks(), settings.chosen
-    places = _places(methods)
-    if backend == "loky":
+    if backend != "dask":
         for dataset in dict.fromkeys(task.dataset for task in tasks):
-            load(dataset, data_home)  # downloads what is missing, or says so before any work
+            load(dataset, data_home)  # downloads it, or raises before any work
     store = Store(out)
-    with _workers(backend, jobs, scheduler) as outcomes, store.writing():
+    with open_backend(backend, jobs, scheduler) as runner, store.writing():
         rows, counted = store.read(everything=True), store.read()
-        write_plan(store.directory, updated(read_plan(store.directory), tasks, places, rows))
+        write_plan(store.directory, updated(read_plan(store.directory), tasks, rows))
         set_aside = len({row["id"] for row in counted} - {row["id"] for row in store.read()})
         wanted = {task.id: task for task in tasks}
-        statuses = {row["id"]: row["status"] for row in rows if row["id"] in wanted}
-        kept = {key: word for key, word in statuses.items() if word == "ok" or not retry}
-        left = [task for task in tasks if task.id not in kept]
-        requests = _requests(left, methods, data_home, settings.limits)
-        work, worked = sum(map(_cost, left)), 0
-        start, done = time.monotonic(), 0
-        with _told(store.directory) as tell:
-            for outcome in outcomes(requests):
-                task = wanted[outcome["id"]]
-                place = places[task.method, task.parameters]
-                row = _row(task, methods[task.method], place, outcome)
+        statuses = {
+            row["id"]: row["status"]
+            for row in rows
+            if row["id"] in wanted and (row["status"] == "ok" or not retry)
+        }
+        left = [task for task in tasks if task.id not in statuses]
+        before, done, work, start = len(statuses), 0, 0, time.monotonic()
+        whole = sum(map(_cost, left))
+        home = None if data_home is None else os.fspath(data_home)
+        pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
+        calls = [as_call(task, pickled[task.method], home, settings.limits) for task in left]
+        with (
+            closing(runner(calls)) as outcomes,
+            _progress_file(store.directory) as note,
+            progress_bar("study", 100, show=progress) as show,
+        ):
+            for call, outcome in outcomes:
+                task = wanted[call.name]
+                row = _row(task, methods[task.method], outcome)
                 store.append([row])
-                kept[task.id] = row["status"]
-                done, worked = done + 1, worked + _cost(task)
-                seconds = time.monotonic() - start
-                progress = Progress(done, len(left), seconds, row, worked / work)
-                tell(progress)
+                statuses[task.id] = row["status"]
+                done, work = done + 1, work + _cost(task)
+                now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
+                note(now)
+                show(100 * now.share, f"% {done}/{now.total} fits, {task.dataset} {task.method}")
                 if report is not None:
-                    report(progress)
+                    report(now)
         store.compact()
-    before, ended = len(tasks) - len(left), dict(Counter(kept.values()))
+    ended = dict(Counter(statuses.values()))
     return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
 
 
 def status(out: str | Path) -> Run:
-    """How far everything is that counts in this directory; it may be running now."""
+    """Return the state of the fits that count in a directory, also while a run is in progress."""
     store = Store(out)
     plan = read_plan(store.directory)
     if plan is None:
@@ -180,98 +193,60 @@ def status(out: str | Path) -> Run:
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[Callable[[Progress], None]]:
-    """Yield what keeps a note of the time left for `status`, which is gone when the run ends."""
+def _progress_file(directory: Path) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that writes the end of the run, for `status`, into a temporary file."""
     path, due = directory / PROGRESS, 0.0
 
-    def tell(progress: Progress) -> None:
+    def note(progress: Progress) -> None:
         nonlocal due
         now = time.time()
         if now >= due:
-            note = {"process": os.getpid(), "ends": now + progress.seconds_left}
-            write_atomically(path, json.dumps(note) + "\n")
+            content = {"process": os.getpid(), "ends": now + progress.seconds_left}
+            write_atomically(path, json.dumps(content) + "\n")
             due = now + 1
 
     try:
-        yield tell
+        yield note
     finally:
         path.unlink(missing_ok=True)
 
 
 def _seconds_left(directory: Path) -> float | None:
-    """By the note of a run that is there now; one that was killed leaves its note behind."""
+    """Return the remaining time of a run in progress; a killed run leaves its file behind."""
     try:
         note = json.loads((directory / PROGRESS).read_text())
         process, ends = int(note["process"]), float(note["ends"])
+        os.kill(process, 0)  # raises if there is no such process
+    except PermissionError:  # a process of another user
+        pass
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return max(0.0, ends - time.time()) if _alive(process) else None
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
+    return max(0.0, ends - time.time())
 
 
 def _cost(task: Task) -> int:
-    """About how much work a fit is, by the size of the table that it gets."""
+    """Return the approximate cost of a fit, from the size of its table."""
     known = entry(task.dataset)
     return FIXED_COST + min(known.n_samples, task.rows or known.n_samples) * known.n_features
 
 
-Outcomes = Callable[[Sequence[Request]], Iterator[dict[str, Any]]]
-
-
-@contextmanager
-def _workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[Outcomes]:
-    """Yield what does requests there; a cluster that cannot be reached is told at once."""
-    if backend == "loky":
-        yield partial(on_loky, jobs=jobs)
-        return
-    if backend != "dask":
-        raise InvalidInputError(f"backend must be 'loky' or 'dask', not {backend!r}.")
-    if scheduler is None:
-        raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
-    with connected(scheduler) as client:
-        yield partial(on_dask, client=client)
-
-
-def _requests(
-    tasks: list[Task],
-    methods: dict[str, Method],
-    data_home: str | Path | None,
-    limits: Limits,
-) -> list[Request]:
-    import cloudpickle
-
-    pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
-    home = None if data_home is None else os.fspath(data_home)
-    return [Request(task, pickled[task.method], home, limits) for task in tasks]
-
-
-def _places(methods: dict[str, Method]) -> dict[tuple[str, str], int]:
-    """Where in its grid each of a method's settings stands."""
+def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
+    """Return the row of a result; raise if the fit could not be started."""
+    if isinstance(outcome.value, IsthmusError):
+        raise outcome.value
     return {
-        (name, json.dumps(settings, sort_keys=True)): place
-        for name, method in methods.items()
-        for place, settings in enumerate(method.grid)
-    }
-
-
-def _row(task: Task, method: Method, place: int, outcome: dict[str, Any]) -> dict[str, Any]:
-    return {
+        "id": task.id,
         "dataset": task.dataset,
         "method": task.method,
         "kind": method.kind,
         "parameters": task.parameters,
-        "entry": place,
+        "entry": task.entry,
         "seed": task.seed,
         "version": isthmus.__version__,
         "finished": time.time(),
-        **outcome,
+        "status": outcome.status,
+        "message": outcome.message,
+        "seconds": outcome.seconds,
+        "peak_megabytes": outcome.peak_megabytes,
+        **(outcome.value or {}),
     }

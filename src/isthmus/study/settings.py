@@ -1,41 +1,81 @@
-"""Which part of the study to do, and how much of it."""
+"""The part of the study that a run covers, and its tasks: a task is one fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from isthmus.datasets import names
+from isthmus.datasets import load, names
 from isthmus.datasets.manifest import entry
-from isthmus.errors import InvalidInputError
-from isthmus.study.isolation import Limits
+from isthmus.errors import DatasetNotFoundError, InvalidInputError
+from isthmus.processes import Limits
 from isthmus.study.methods import Method, choose_methods
-from isthmus.study.tasks import Task, make_tasks
+from isthmus.validation import as_count
 
-__all__ = ["QUICK", "Settings", "require_count"]
+__all__ = ["QUICK", "Settings", "Task"]
 
-# What numpy's generators can take as a seed.
+# The largest seed of NumPy's generators.
 LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
+class Task:
+    """One fit: a dataset, a method with its settings, and a seed.
+
+    Examples
+    --------
+    >>> Task("iris", "KMeans", '{"n_init": 10}', 0, 5000).id
+    '5056d517d5476dee'
+    """
+
+    dataset: str
+    method: str
+    parameters: str
+    """The settings as JSON with sorted keys."""
+    seed: int
+    rows: int
+    """Largest number of rows of the dataset; 0 for all."""
+    entry: int = field(default=0, compare=False)
+    """Position of the settings in the grid of the method."""
+
+    @property
+    def id(self) -> str:
+        """Digest of the task, equal in every run and on every machine."""
+        fields = [self.dataset, self.method, self.parameters, self.seed, self.rows]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+        settings: dict[str, Any] = json.loads(self.parameters)
+        return settings
+
+
+@dataclass(frozen=True)
 class Settings:
-    """Which part of the study to do, and how much of it.
+    """The datasets, methods, seeds and limits of a run.
 
     Parameters
     ----------
     datasets : sequence of str, optional
-        All 15 by default.
+        Default: all 15.
     methods : sequence of str or Method, optional
-        All twelve by default; a :class:`Method` of your own stands beside names.
+        Names of methods, and methods of your own. Default: all twelve.
     seeds : sequence of int
+        A method that draws nothing at random gets the first only.
     rows : int
-        At most so many rows of each dataset, the same for all methods; 0 for all.
+        Largest number of rows of each dataset, the same for all methods; 0 for all.
     entries : int, optional
-        Only so many entries of each grid.
+        Number of entries of each grid: the defaults, and others spread over the grid.
+        Default: the whole grid.
     limits : Limits
-        On each fit.
+        Limits on each fit.
     """
 
     datasets: Sequence[str] | None = None
@@ -46,32 +86,57 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     def tasks(self) -> list[Task]:
-        """All fits."""
-        require_count("rows", self.rows, at_least=0)
-        if self.entries is not None:
-            require_count("entries", self.entries, at_least=1)
+        """Return all fits, dataset by dataset; raise if a setting is invalid."""
         if not isinstance(self.limits, Limits):
             raise InvalidInputError(f"limits must be Limits(seconds, ...), not {self.limits!r}.")
-        datasets = names() if self.datasets is None else _listed("datasets", self.datasets)
+        datasets = names() if self.datasets is None else _as_tuple("datasets", self.datasets)
         for name in datasets:
-            entry(name)  # which says what is wrong with one that is not known
-        return make_tasks(datasets, self.chosen, self._seeds(), self.rows, self.entries)
+            entry(name)  # raises for an unknown name
+        tasks = [
+            task
+            for dataset in dict.fromkeys(datasets)
+            for method in self.chosen.values()
+            for task in self._tasks_of(dataset, method)
+        ]
+        if len({task.id for task in tasks}) < len(tasks):
+            raise InvalidInputError("A grid holds the same settings twice; list each once.")
+        return tasks
+
+    def _tasks_of(self, dataset: str, method: Method) -> Iterator[Task]:
+        rows = as_count(self.rows, "rows", at_least=0)
+        grid, seeds = list(enumerate(method.grid)), self._seeds()
+        if self.entries is not None:
+            kept = min(as_count(self.entries, "entries"), len(grid))
+            grid = [grid[place * len(grid) // kept] for place in range(kept)]
+        for place, settings in grid:
+            for seed in seeds if method.seeded else seeds[:1]:
+                written = _as_json(method, settings)
+                yield Task(dataset, method.name, written, seed, rows, place)
 
     @property
     def chosen(self) -> dict[str, Method]:
         """The methods by name."""
         return choose_methods(self.methods)
 
+    def available(self, data_home: str | Path | None = None) -> Settings:
+        """Return the settings without the datasets that can be neither found nor downloaded."""
+        kept = []
+        for name in names() if self.datasets is None else self.datasets:
+            with warnings.catch_warnings(), suppress(DatasetNotFoundError):
+                warnings.simplefilter("ignore")  # about network errors before another attempt
+                load(name, data_home)
+                kept.append(name)
+        return replace(self, datasets=tuple(kept))
+
     def _seeds(self) -> tuple[int, ...]:
-        seeds = _listed("seeds", self.seeds)
-        for seed in seeds:
-            require_count("a seed", seed, at_least=0, at_most=LARGEST_SEED)
+        given = _as_tuple("seeds", self.seeds)
+        seeds = tuple(as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED) for seed in given)
         if len(set(seeds)) < len(seeds):
             raise InvalidInputError(f"seeds must differ from each other, not be {seeds}.")
         return seeds
 
 
-def _listed(name: str, values: Any) -> tuple[Any, ...]:
+def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidInputError(f"{name} must be a list, not {values!r}.")
     listed = tuple(values)
@@ -80,15 +145,14 @@ def _listed(name: str, values: Any) -> tuple[Any, ...]:
     return listed
 
 
-def require_count(name: str, value: Any, at_least: int, at_most: int | None = None) -> None:
-    """Raise unless it is a whole number in the range."""
-    # Not isthmus.validation, which imports torch: the processes that only wait need none.
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < at_least or (at_most is not None and value > at_most):
-        end = "up" if at_most is None else f"to {at_most}"
+def _as_json(method: Method, settings: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(settings, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError):
         raise InvalidInputError(
-            f"{name} must be a whole number from {at_least} {end}, not {value!r}."
-        )
+            f"The grid of {method.name} must hold plain numbers, strings and lists, not "
+            f"{settings}; convert them in its factory."
+        ) from None
 
 
 QUICK = Settings(
@@ -98,5 +162,5 @@ QUICK = Settings(
     entries=3,
     limits=Limits(seconds=30, megabytes=2048),
 )
-"""A short look: five small datasets, three entries of each grid, one seed. The first three
-datasets come with scikit-learn."""
+"""A short run: five small datasets, three entries of each grid, one seed. The first three datasets
+come with scikit-learn."""

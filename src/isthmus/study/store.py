@@ -1,4 +1,4 @@
-"""Results in Parquet files: whole ones only, one more for every fit that is done."""
+"""Results of a study in Parquet files, of which each is complete when it appears."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ COLUMNS: dict[str, str] = {
     "version": "string",
     "finished": "float64",
 }
-"""Columns of the results, with their Arrow types. `entry` is the settings' place in the grid,
-`finished` seconds since 1970."""
+"""Columns of the results, with their Arrow types. `entry` is the position of the settings in the
+grid, `finished` the time in seconds since 1970."""
 
-# Without these a row cannot be told from others.
+# Columns that identify a row.
 NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
-# A directory with more files than this is tidied up on the way.
+# A directory with more files than this is compacted during the run.
 MANY_FILES = 200
 
 
 class Store:
-    """The results of a study in a directory, ``results/*.parquet``.
+    """Results of a study in a directory, ``results/*.parquet``.
 
-    Every file is complete when it appears, so a run that is killed loses nothing that was
-    written. ``pandas.read_parquet``, polars and duckdb read the directory as one table.
+    Every file is complete when it appears, so a killed run loses no stored result.
+    ``pandas.read_parquet``, polars and duckdb read the directory as one table.
 
-    What counts is written in ``plan.json``: for each dataset and method, the fits that the newest
-    run asked for. Results of earlier runs that asked for others stay in the files.
+    ``plan.json`` lists the results that count: for each dataset and method, those of the newest
+    run with both. Other results of earlier runs stay in the files.
 
     Parameters
     ----------
@@ -72,8 +72,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the directory for this process alone, until it leaves, however it ends."""
-        _arrow()  # before any work, and before anything is written
+        """Lock the directory for this process; raise RunInProgressError if another has it."""
         self.results.mkdir(parents=True, exist_ok=True)
         with exclusive(self.directory):
             for leftover in self.results.glob(".*.part"):
@@ -82,25 +81,27 @@ class Store:
             yield
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add results, all or nothing."""
+        """Store results, all or none of them."""
         self._write(rows)
         if len(self._files()) > MANY_FILES:
             self.compact()
 
     def read(self, everything: bool = False) -> list[dict[str, Any]]:
-        """Results, the newest for every task, in the order of dataset, method and settings.
+        """Return the newest result of every task, sorted by dataset, method and settings.
 
         Parameters
         ----------
         everything : bool
-            Not only what counts: for each dataset and method, the fits that the newest run with
-            both of them asked for. Without a plan, everything counts.
+            Include results that no longer count. Without a plan, all results count.
         """
         rows = self._newest()
         plan = None if everything else read_plan(self.directory)
         if plan is not None:
             places = {key: place for ids in plan.values() for key, place in ids.items()}
-            rows = [_placed(row, places[row["id"]]) for row in rows if row["id"] in places]
+            rows = [row for row in rows if row["id"] in places]
+            for row in rows:  # the grid may have changed since the fit
+                place = places[row["id"]]
+                row["entry"] = row["entry"] if place is None else place
         keys = ("dataset", "method", "entry", "seed", "id")
         return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
@@ -110,8 +111,7 @@ class Store:
         if len(files) < 2:
             return
         self._write(self.read(everything=True))
-        # The new file is there before the old ones go: killed here, rows are only there twice,
-        # which `read` knows how to take.
+        # If the process is killed here, rows exist twice, and `read` takes one of them.
         for path in files:
             path.unlink()
 
@@ -119,8 +119,8 @@ class Store:
         newest: dict[str, dict[str, Any]] = {}
         for path in self._files():
             try:
-                rows = _rows(path)
-            except FileNotFoundError:  # merged into another just now
+                rows = _read(path)
+            except FileNotFoundError:  # another process has just compacted the directory
                 return self._newest()
             for row in rows:
                 known = newest.get(row["id"])
@@ -134,53 +134,35 @@ class Store:
     def _write(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        arrow, parquet = _arrow()
-        table = arrow.Table.from_pylist(
-            [{name: row.get(name) for name in COLUMNS} for row in rows],
-            schema=arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMNS.items()]),
-        )
+        import pyarrow.parquet
+
+        types = {"bool": pyarrow.bool_(), "string": pyarrow.string()}
+        types |= {"int64": pyarrow.int64(), "float64": pyarrow.float64()}
+        schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+        content = [{name: row.get(name) for name in COLUMNS} for row in rows]
         buffer = io.BytesIO()
-        parquet.write_table(table, buffer, compression="zstd")
+        table = pyarrow.Table.from_pylist(content, schema=schema)
+        pyarrow.parquet.write_table(table, buffer, compression="zstd")
         name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
         write_atomically(self.results / name, buffer.getvalue())
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    arrow, parquet = _arrow()
+def _read(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+
     try:
-        table = parquet.read_table(path)
+        table = pyarrow.parquet.read_table(path)
     except FileNotFoundError:
         raise
-    except (arrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         words = " ".join(str(error).split()).rstrip(".")
         raise InvalidInputError(
-            f"{path} cannot be read ({words}). Remove it or move it away; its fits are then done "
-            "again by the same `isthmus study run`."
+            f"{path} cannot be read ({words}). Remove it or move it away; the same `isthmus study "
+            "run` then repeats its fits."
         ) from None
     if not set(table.column_names) >= NEEDED:
         raise InvalidInputError(
-            f"{path} holds no results of a study. Move it away: that directory is for these only."
+            f"{path} holds no results of a study. Move it to another directory."
         )
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
-
-
-def _placed(row: dict[str, Any], place: int | None) -> dict[str, Any]:
-    """The row with its settings' place in the grid as it is now."""
-    return row if place is None else {**row, "entry": place}
-
-
-def _type(arrow: Any, kind: str) -> Any:
-    return arrow.bool_() if kind == "bool" else getattr(arrow, kind)()
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InvalidInputError(
-            "A study keeps its results in Parquet files, which takes pyarrow: "
-            "pip install 'isthmus[study]'."
-        ) from None
-    return pyarrow, pyarrow.parquet

@@ -22,9 +22,9 @@ from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
 from isthmus.study.fitting import fit, prepare
 from isthmus.study.metrics import BOUNDED, LABELLED, METRICS, UNLABELLED
+from isthmus.study.settings import Task
 from isthmus.study.statistics import Pair
 from isthmus.study.store import Row
-from isthmus.study.tasks import Task
 from isthmus.study.verdict import GROWING, Claim
 
 __all__ = [
