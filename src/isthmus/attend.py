@@ -8,44 +8,52 @@ For queries :math:`q` and memories :math:`m_n` with logits
     \ell_n(q) = -\beta\, \lVert q - m_n \rVert^2 + b_n ,
 
 :func:`attend` returns :math:`\log\sum_n e^{\ell_n}` and
-:math:`\sum_n \mathrm{softmax}(\ell)_n m_n`. Both come out of one pass of flash attention:
-the bias rides along as one more column of the keys (:math:`q' = [\beta q, 1]`,
-:math:`k' = [m, b]`), and memories are taken in blocks whose results are merged, so that
-neither a Q x N matrix nor a second copy of the memories is ever held. The backward pass is
-flash attention's own, with the gradient of the log-sum-exp riding along in the same column.
+:math:`\sum_n \mathrm{softmax}(\ell)_n m_n`. Both come out of one pass of flash attention,
+which reads the memories once: the bias and the squared norms of the memories are its additive
+mask. Neither a Q x N matrix nor a second copy of the memories is ever held. The backward pass
+is flash attention's own, on blocks of memories with the mask as one more column of the keys.
+
+The module itself can be called like the function: ``ist.attend(queries, memories)``.
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.fused import FusedAttention
+from isthmus.errors import InvalidInputError
+from isthmus.fused import FusedAttention, fused_attention
 from isthmus.logits import (
+    Keys,
     Metric,
     attention_logits,
     needs_float64,
     observed_as_dot,
     plain_attention,
 )
-from isthmus.validation import (
-    as_log_weights,
-    as_mask,
-    as_points,
-    as_positive,
-    is_transforming,
-)
+from isthmus.validation import as_log_weights, as_mask, as_points, as_positive, is_transforming
 
-__all__ = ["Attention", "Metric", "attend", "attention_logits", "needs_float64"]
+__all__ = [
+    "Attention",
+    "Keys",
+    "Metric",
+    "attend",
+    "attend_centred",
+    "attention_logits",
+    "needs_float64",
+]
 
-# Below this many logits, plain torch operations are faster than setting up the fused pass.
+# Below this many logits and entries of memories, plain torch operations are faster than setting
+# up the fused pass.
 PLAIN_LOGITS = 2**16
 
 
 class Attention(NamedTuple):
-    """What :func:`attend` returns."""
+    """Result of :func:`attend`."""
 
     logsumexp: Tensor
     """Log of the sum over n of exp(logit_n). (...)"""
@@ -62,12 +70,14 @@ def attend(
     metric: Metric = "dot",
     observed: Any = None,
 ) -> Attention:
-    r"""Log-sum-exp and softmax-weighted mean of `memories`, as seen from `queries`.
+    r"""Return the log-sum-exp and the softmax-weighted mean of `memories` for each query.
 
     Parameters
     ----------
     queries : (..., D)
-    memories : (N, D)
+    memories : (N, D) or Keys
+        :class:`Keys` are checked and measured once, which saves several passes over large
+        memories in every call.
     beta : float or scalar tensor
         Inverse temperature, above zero.
     bias : (N,), optional
@@ -87,53 +97,77 @@ def attend(
 
     Notes
     -----
-    Data are centred on the memories first. Where float32 could not hold the logits to about
-    1e-3 all the same (a large beta, a query far away), they are computed in float64.
+    Logits are computed about the centre of the memories. Where float32 still could not hold
+    them to about 1e-3 (a large beta, a query far away), they are computed in float64.
 
     Examples
     --------
-    >>> import torch
-    >>> from isthmus.attend import attend
+    >>> import torch, isthmus as ist
     >>> memories = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
-    >>> attend(torch.tensor([[3.0, 0.0]]), memories, metric="sqeuclidean").mean
+    >>> ist.attend(torch.tensor([[3.0, 0.0]]), memories, metric="sqeuclidean").mean
     tensor([[3.9987, 0.0000]])
     """
-    memories = as_points(memories, "memories")
-    if memories.ndim != 2 or memories.shape[0] == 0:
-        raise ShapeError(f"memories must be (N, D) with N > 0, not {tuple(memories.shape)}.")
+    keys = memories if isinstance(memories, Keys) else Keys.of(memories)
+    stored = keys.memories
     queries = as_points(
-        queries, "queries", dim=memories.shape[1], like=memories, allow_nan=observed is not None
+        queries, "queries", dim=stored.shape[1], like=stored, allow_nan=observed is not None
     )
-    beta = as_positive(beta, "beta", memories)
     if metric not in ("dot", "sqeuclidean"):
         raise InvalidInputError(f"metric must be 'dot' or 'sqeuclidean', not {metric!r}.")
-    if bias is None:
-        bias = memories.new_zeros(memories.shape[0])
-    bias = as_log_weights(bias, "bias", memories)
-    flat = queries.reshape(-1, memories.shape[1])
+    if observed is not None:
+        if metric == "dot":
+            raise InvalidInputError("observed needs metric='sqeuclidean'.")
+        observed = as_mask(observed, "observed", queries)
+    found = attend_centred(queries, keys, beta, bias, metric, observed)
+    return Attention(found.logsumexp, found.mean + keys.centre)
+
+
+def attend_centred(
+    queries: Tensor,
+    keys: Keys,
+    beta: float | Tensor,
+    bias: Any = None,
+    metric: Metric = "sqeuclidean",
+    observed: Tensor | None = None,
+) -> Attention:
+    """Return :func:`attend` for checked queries (..., D), with the mean relative to the centre.
+
+    Differences from the centre keep their digits where the data lie far from the origin.
+    """
+    beta = as_positive(beta, "beta", keys.memories)
+    if bias is not None:
+        bias = as_log_weights(bias, "bias", keys.memories)
+    flat = queries.reshape(-1, queries.shape[-1])
     if observed is None:
-        logsumexp, mean = _attend(flat, memories, bias, beta, metric)
-    elif metric == "dot":
-        raise InvalidInputError("observed needs metric='sqeuclidean'.")
+        logsumexp, mean = _attend(flat, keys, bias, beta, metric)
     else:
-        seen = as_mask(observed, "observed", queries).reshape(flat.shape)
-        logsumexp, mean = _attend_observed(flat, memories, bias, beta, seen)
+        seen = observed.reshape(flat.shape)
+        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
+        doubled_keys = Keys(doubled)
+        logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
+        logsumexp = (logsumexp - own).to(queries.dtype)
+        mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
     return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
 
 
 def _attend(
-    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> tuple[Tensor, Tensor]:
-    if is_transforming() or queries.shape[0] * memories.shape[0] <= PLAIN_LOGITS:
-        return plain_attention(queries, memories, bias, beta, metric)
-    fused = FusedAttention.apply(queries, memories, bias, beta, metric)
-    return cast("tuple[Tensor, Tensor]", fused)
+    size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
+    if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
+        return plain_attention(queries, keys, bias, beta, metric)
+    inputs = (queries, keys.memories, bias, beta)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        fused = FusedAttention.apply(*inputs, metric, keys)
+        return cast("tuple[Tensor, Tensor]", fused)
+    return fused_attention(queries, keys, bias, beta, metric)
 
 
-def _attend_observed(
-    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, observed: Tensor
-) -> tuple[Tensor, Tensor]:
-    doubled_queries, doubled, own = observed_as_dot(queries, memories, bias, beta, observed)
-    logsumexp, mean = _attend(doubled_queries, doubled, bias, beta, "dot")
-    mean = mean[:, : memories.shape[1]] + memories.detach().mean(0)
-    return (logsumexp - own).to(queries.dtype), mean.to(queries.dtype)
+class _CallableModule(ModuleType):
+    """A module that is called like its function, since both have the name ``isthmus.attend``."""
+
+    def __call__(self, *args: Any, **options: Any) -> Attention:
+        return attend(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

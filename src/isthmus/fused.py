@@ -1,4 +1,4 @@
-"""Log-sum-exp attention in one fused pass over blocks of memories, and its gradients."""
+"""Log-sum-exp attention that reads the memories once, and its gradients."""
 
 from __future__ import annotations
 
@@ -7,192 +7,247 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.logits import Metric, needs_float64, plain_attention
+from isthmus.logits import Keys, Metric, plain_attention
 
-__all__ = ["FusedAttention"]
+__all__ = ["FusedAttention", "fused_attention"]
 
-# Entries of one block of augmented keys: 16 MiB in float32.
+# Entries of one block of memories that is copied: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
 
+# Up to this many queries, torch's kernel would run in one thread; memories are shared out instead.
+FEW_QUERIES = 32
 
-class _Blocks(NamedTuple):
-    """The fused pass's view of its inputs: augmented queries, and keys made block by block."""
+
+class _Problem(NamedTuple):
+    """Queries and keys in the dtype of the computation, and the terms of their logits.
+
+    Logits are scale * (query . centred memory) + offset + row.
+    """
 
     queries: Tensor
-    memories: Tensor
-    bias: Tensor
+    keys: Keys
+    bias: Tensor | None
     beta: Tensor
     metric: Metric
     centre: Tensor
 
     @classmethod
     def of(
-        cls, queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
-    ) -> _Blocks:
-        centre = memories.mean(0)
+        cls, queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
+    ) -> _Problem:
+        centre = keys.centre
         shifted = queries - centre if metric == "sqeuclidean" else queries
-        blocks = cls(shifted, memories, bias, beta, metric, centre)
-        if not blocks.need_float64():
-            return blocks
-        centre = centre.double()
-        shifted = queries.double()
-        if metric == "sqeuclidean":
-            shifted = shifted - centre
-        return cls(shifted, memories, bias, beta, metric, centre)
-
-    def need_float64(self) -> bool:
-        return any(
-            needs_float64(
-                self.queries,
-                self.memories[block] - self.centre,
-                self.bias[block],
-                self.beta,
-                self.metric,
-            )
-            for block in self.slices()
-        )
+        if keys.need_float64(shifted, bias, beta, metric):
+            centre = centre.double()
+            shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
+        return cls(shifted, keys, bias, beta.to(centre.dtype), metric, centre)
 
     @property
     def scale(self) -> Tensor:
         return 2 * self.beta if self.metric == "sqeuclidean" else self.beta
 
     def row(self) -> Tensor:
-        """The term of the logits that is the same for all memories. (Q,)."""
+        """Return the term of the logits that is the same for all memories. (Q,)."""
         if self.metric == "sqeuclidean":
             return -self.beta * self.queries.square().sum(1)
         return self.beta * (self.queries @ self.centre)
 
+    def offset(self) -> Tensor | None:
+        """Return the term of the logits that is the same for all queries. (N,)."""
+        bias = self.bias
+        if bias is not None:
+            bias = bias.to(self.centre.dtype).clamp(min=torch.finfo(torch.float32).min / 4)
+        if self.metric == "dot":
+            return bias
+        offset = self.keys.squares(self.centre.dtype) * -self.beta
+        return offset if bias is None else offset.add_(bias)
+
     def slices(self) -> list[slice]:
-        count, dim = self.memories.shape
+        count, dim = self.keys.memories.shape
         rows = max(BLOCK_ENTRIES // (dim + 1), 256)
         return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
 
-    def keys(self, block: slice) -> Tensor:
-        """[m - centre, bias] of one block. (rows, D + 1)."""
-        centred = self.memories[block].to(self.centre.dtype) - self.centre
-        bias = self.bias[block].clamp(min=torch.finfo(torch.float32).min / 4).to(centred.dtype)
-        if self.metric == "sqeuclidean":
-            bias = bias - self.beta * centred.square().sum(1)
-        return torch.cat([centred, bias[:, None]], 1)
+    def centred(self, block: slice) -> Tensor:
+        """Return one block of memories about the centre. (rows, D)."""
+        return self.keys.memories[block].to(self.centre.dtype) - self.centre
 
-    def augmented_queries(self) -> Tensor:
-        """[scale * q, 1]. (Q, D + 1)."""
-        scaled = self.scale * self.queries
-        return torch.cat([scaled, scaled.new_ones(scaled.shape[0], 1)], 1)
+    def attend(self) -> tuple[Tensor, Tensor]:
+        """Return the log-sum-exp without the rows' term (Q,) and the mean about the centre (Q, D).
+
+        Memories are taken as they are where that loses no digits, and otherwise copied and
+        centred block by block.
+        """
+        queries, offset, memories = self.scale * self.queries, self.offset(), self.keys.memories
+        as_they_are = memories.dtype == self.centre.dtype and not self.keys.off_centre
+        whole = as_they_are and _has_flash_kernel(memories)
+        found = [
+            _flash(
+                queries,
+                memories[block].contiguous() if as_they_are else self.centred(block),
+                None if offset is None else offset[block],
+            )
+            for block in ([slice(None)] if whole else self.slices())
+        ]
+        sums, means = zip(*found, strict=True)
+        logsumexp, mean = _merged(torch.stack(sums), torch.stack(means))
+        if as_they_are:
+            return logsumexp - queries @ self.centre, mean - self.centre
+        return logsumexp, mean
+
+
+@torch.no_grad()
+def fused_attention(
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
+) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp (Q,) and the mean about the centre (Q, D), without gradients."""
+    problem = _Problem.of(queries, keys, bias, beta, metric)
+    logsumexp, mean = problem.attend()
+    return (logsumexp + problem.row()).to(queries.dtype), mean.to(queries.dtype)
 
 
 class FusedAttention(torch.autograd.Function):
-    """Log-sum-exp and mean of :func:`isthmus.attend.attend`, from checked and flat tensors."""
+    """:func:`fused_attention` with gradients by queries, memories, bias and beta."""
 
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
+        ctx: Any,
+        queries: Tensor,
+        memories: Tensor,
+        bias: Tensor | None,
+        beta: Tensor,
+        metric: Metric,
+        keys: Keys,
     ) -> tuple[Tensor, Tensor]:
-        """Block by block, whose results are merged."""
-        blocks = _Blocks.of(queries, memories, bias, beta, metric)
-        augmented = blocks.augmented_queries()
-        first, *others = blocks.slices()
-        mean, logsumexp = _flash(augmented, blocks.keys(first))
-        for block in others:
-            mean_here, logsumexp_here = _flash(augmented, blocks.keys(block))
-            total = torch.logaddexp(logsumexp, logsumexp_here)
-            mean = mean * (logsumexp - total).exp_()[:, None]
-            mean = mean + mean_here * (logsumexp_here - total).exp_()[:, None]
-            logsumexp = total
-        mean = mean[:, :-1]
-        ctx.metric = metric
+        """Compute both results; `keys` are those of `memories`."""
+        problem = _Problem.of(queries, keys, bias, beta, metric)
+        logsumexp, mean = problem.attend()
+        ctx.metric, ctx.keys = metric, keys
         ctx.save_for_backward(queries, memories, bias, beta, logsumexp, mean)
-        dtype = queries.dtype
-        return (logsumexp + blocks.row()).to(dtype), (mean + blocks.centre).to(dtype)
+        return (logsumexp + problem.row()).to(queries.dtype), mean.to(queries.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Fused too, unless a second derivative is wanted."""
+        """Compute gradients block by block, or by plain operations for second derivatives."""
         queries, memories, bias, beta, logsumexp, mean = ctx.saved_tensors
-        inputs = (queries, memories, bias, beta)
         if torch.is_grad_enabled():
-            needed = ctx.needs_input_grad[:4]
+            inputs, needed = (queries, memories, bias, beta), ctx.needs_input_grad[:4]
             with torch.enable_grad():
-                outputs = plain_attention(*inputs, ctx.metric)
+                outputs = plain_attention(queries, Keys(memories), bias, beta, ctx.metric)
             wanted = [value for value, need in zip(inputs, needed, strict=True) if need]
             found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
-            return (*(next(found) if need else None for need in needed), None)
-        return (*_fused_gradients(*inputs, ctx.metric, logsumexp, mean, *grads), None)
+            return (*(next(found) if need else None for need in needed), None, None)
+        problem = _Problem.of(queries, ctx.keys, bias, beta, ctx.metric)
+        by_queries, by_memories, by_bias, by_beta = _fused_gradients(
+            problem, logsumexp, mean, *grads
+        )
+        if bias is not None:
+            by_bias = by_bias.to(bias.dtype)
+        return (
+            by_queries.to(queries.dtype),
+            by_memories.to(memories.dtype),
+            None if bias is None else by_bias,
+            by_beta.to(beta.dtype),
+            None,
+            None,
+        )
 
 
 def _fused_gradients(
-    queries: Tensor,
-    memories: Tensor,
-    bias: Tensor,
-    beta: Tensor,
-    metric: Metric,
-    logsumexp: Tensor,
-    mean: Tensor,
-    grad_logsumexp: Tensor,
-    grad_mean: Tensor,
+    problem: _Problem, logsumexp: Tensor, mean: Tensor, grad_logsumexp: Tensor, grad_mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the fused pass, block by block.
+    """Return the gradients by queries, memories, bias and beta, block by block.
 
     Flash attention's backward forms P * (grad_out . value - grad_out . out). With values
     [m, 1], grad_out [grad_mean, grad_logsumexp] and out [mean, 0], that is exactly the
-    gradient by the logits of both results.
+    gradient by the logits of both results. The offset is one more column of the keys, so that
+    its gradient comes out too.
     """
-    blocks = _Blocks.of(queries, memories, bias, beta, metric)
-    augmented = blocks.augmented_queries()
+    memories, beta, metric = problem.keys.memories, problem.beta, problem.metric
+    queries = torch.cat([problem.scale * problem.queries, torch.ones_like(mean[:, :1])], 1)
     upstream = torch.cat([grad_mean, grad_logsumexp[:, None]], 1).to(mean.dtype)
-    out = torch.cat([mean, mean.new_zeros(mean.shape[0], 1)], 1)
+    out = torch.cat([mean, torch.zeros_like(mean[:, :1])], 1)
+    offset = problem.offset()
     grad_queries = torch.zeros_like(mean)
     grad_memories = torch.empty_like(memories)
-    grad_bias = torch.empty_like(bias)
-    grad_beta = (grad_logsumexp * blocks.row() / beta).sum()
-    for block in blocks.slices():
-        keys = blocks.keys(block)
-        values = keys.clone()
-        values[:, -1] = 1
+    grad_bias = mean.new_empty(memories.shape[0])
+    grad_beta = (grad_logsumexp * problem.row() / beta).sum()
+    for block in problem.slices():
+        centred = problem.centred(block)
+        last = torch.zeros_like(centred[:, 0]) if offset is None else offset[block]
         by_query, by_key, by_value = _flash_backward(
-            upstream, augmented, keys, values, out, logsumexp
+            upstream,
+            queries,
+            torch.cat([centred, last[:, None]], 1),
+            torch.cat([centred, torch.ones_like(last)[:, None]], 1),
+            out,
+            logsumexp,
         )
         grad_queries += by_query[:, :-1]
-        by_memory, by_bias = by_key[:, :-1] + by_value[:, :-1], by_key[:, -1]
+        by_memory, by_offset = by_key[:, :-1] + by_value[:, :-1], by_key[:, -1]
         if metric == "sqeuclidean":
-            by_memory -= 2 * beta * by_bias[:, None] * keys[:, :-1]
-            grad_beta = grad_beta - by_bias @ keys[:, :-1].square().sum(1)
+            by_memory -= 2 * beta * by_offset[:, None] * centred
+            grad_beta = grad_beta - by_offset @ centred.square().sum(1)
         grad_memories[block] = by_memory
-        grad_bias[block] = by_bias
-    by_scale = (grad_queries * blocks.queries).sum()
+        grad_bias[block] = by_offset
+    by_scale = (grad_queries * problem.queries).sum()
     if metric == "sqeuclidean":
         grad_beta = grad_beta + 2 * by_scale
-        by_row = -2 * beta * blocks.queries
+        by_row = -2 * beta * problem.queries
     else:
         grad_beta = grad_beta + by_scale
-        by_row = beta * blocks.centre
-    grad_queries = blocks.scale * grad_queries + grad_logsumexp[:, None] * by_row
-    return (
-        grad_queries.to(queries.dtype),
-        grad_memories,
-        grad_bias,
-        grad_beta.to(beta.dtype),
-    )
+        by_row = beta * problem.centre
+    grad_queries = problem.scale * grad_queries + grad_logsumexp[:, None] * by_row
+    return grad_queries, grad_memories, grad_bias, grad_beta
 
 
 def _has_flash_kernel(tensor: Tensor) -> bool:
-    """Whether torch has a flash kernel here that also hands back the log-sum-exp."""
+    """Return True if torch has a flash kernel here that also returns the log-sum-exp."""
     return tensor.device.type == "cpu"
 
 
-def _flash(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean softmax(q k^T) k and the log-sum-exp. (Q, E), (rows, E) -> (Q, E), (Q,)."""
-    if _has_flash_kernel(queries):
-        out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries[None, None], keys[None, None], keys[None, None], scale=1.0
-        )
-        return out[0, 0], logsumexp[0, 0]
-    outs, sums = [], []
-    for part in _query_parts(queries, keys):
-        logits = queries[part] @ keys.mT
-        sums.append(torch.logsumexp(logits, 1))
-        outs.append(torch.softmax(logits, 1) @ keys)
-    return torch.cat(outs), torch.cat(sums)
+def _flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp and the mean softmax(q k^T + offset) k.
+
+    (Q, D), (N, D), (N,) -> (Q,), (Q, D).
+    """
+    if not _has_flash_kernel(queries):
+        bias = keys.new_zeros(()) if offset is None else offset
+        sums, means = [], []
+        for part in _query_parts(queries, keys):
+            logits = torch.addmm(bias, queries[part], keys.mT)
+            sums.append(torch.logsumexp(logits, 1))
+            means.append(torch.softmax(logits, 1) @ keys)
+        return torch.cat(sums), torch.cat(means)
+    few = queries.shape[0] <= FEW_QUERIES
+    parts = min(torch.get_num_threads(), keys.shape[0]) if few else 1
+    shared = keys.shape[0] // parts * parts
+    by_part = _flash_heads(queries, keys[:shared], offset, parts)
+    if shared < keys.shape[0]:
+        rest = None if offset is None else offset[shared:]
+        last = _flash_heads(queries, keys[shared:], rest, 1)
+        return _merged(torch.cat([by_part[0], last[0]]), torch.cat([by_part[1], last[1]]))
+    return _merged(*by_part)
+
+
+def _flash_heads(
+    queries: Tensor, keys: Tensor, offset: Tensor | None, parts: int
+) -> tuple[Tensor, Tensor]:
+    """Return both results for each of `parts` equal shares of the keys. (P, Q), (P, Q, D)."""
+    count, dim = keys.shape
+    heads = keys.view(1, parts, -1, dim)
+    mask = None if offset is None else offset[:count].view(1, parts, 1, -1)
+    means, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        queries.expand(1, parts, *queries.shape), heads, heads, attn_mask=mask, scale=1.0
+    )
+    return sums[0], means[0]
+
+
+def _merged(sums: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Join the results of parts of the memories. (P, Q), (P, Q, D) -> (Q,), (Q, D)."""
+    if sums.shape[0] == 1:
+        return sums[0], means[0]
+    total = torch.logsumexp(sums, 0)
+    return total, ((sums - total).exp_()[..., None] * means).sum(0)
 
 
 def _flash_backward(

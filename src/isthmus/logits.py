@@ -1,111 +1,298 @@
-"""Logits of queries against memories, about a centre that keeps them exact."""
+"""Logits of queries against memories, computed about a centre that keeps them exact."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from isthmus.validation import is_transforming
+from isthmus.errors import ShapeError
+from isthmus.validation import as_points, is_transforming
 
 __all__ = [
+    "Keys",
     "Metric",
     "attention_logits",
+    "distance_logits",
     "needs_float64",
+    "new_cluster_logits",
     "observed_as_dot",
     "plain_attention",
 ]
 
 Metric = Literal["dot", "sqeuclidean"]
-"""How a query is compared with a memory: by dot product, or by minus the squared distance."""
+"""A query is compared with a memory by the dot product or by minus the squared distance."""
 
-# Logits are sums of terms of this size at most before float32 rounding (6e-8 of it) would show.
+# Float32 rounding (6e-8 of a term) shows in a logit once its terms are larger than this.
 FLOAT32_LOGIT_LIMIT = 4096.0
+
+# Entries of one block of memories: 16 MiB in float32.
+BLOCK_ENTRIES = 2**22
+
+
+class Keys:
+    """Memories with the statistics that every call of the kernel needs, each computed once.
+
+    Parameters
+    ----------
+    memories : Tensor (N, D)
+        Finite numbers; :meth:`of` checks them.
+    source : Tensor, optional
+        The tensor that `memories` were computed from, if not itself.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.attend import Keys
+    >>> keys = Keys.of(torch.tensor([[0.0, 0.0], [4.0, 0.0]]))  # checked and measured once
+    >>> ist.attend(torch.tensor([3.0, 0.0]), keys, metric="sqeuclidean").mean
+    tensor([3.9987, 0.0000])
+    """
+
+    def __init__(self, memories: Tensor, source: Tensor | None = None) -> None:
+        self.memories = memories
+        self._source = memories if source is None else source
+        # An alias keeps the storage alive, so that its address identifies it.
+        self._alias = self._source.detach()
+        self._version = _version(self._source)
+        self._squares: dict[torch.dtype, Tensor] = {}
+
+    @classmethod
+    def of(cls, memories: Any) -> Self:
+        """Check memories (N, D) and wrap them."""
+        checked = as_points(memories, "memories")
+        if checked.ndim != 2 or checked.shape[0] == 0:
+            raise ShapeError(f"memories must be (N, D) with N > 0, not {tuple(checked.shape)}.")
+        return cls(checked)
+
+    def valid_for(self, source: Tensor) -> bool:
+        """Return True if `source` is the tensor of these keys and has not changed since.
+
+        Changes that torch does not record, those through ``.data`` or a numpy view, are not
+        noticed.
+        """
+        if source is not self._source:
+            return False
+        version = _version(source)
+        return version is not None and version == self._version
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """The mean of the memories, without a gradient. (D,)."""
+        return self.memories.detach().mean(0)
+
+    @torch.no_grad()
+    def squares(self, dtype: torch.dtype) -> Tensor:
+        """Return the squared distance of each memory from the centre, without a gradient. (N,)."""
+        if dtype not in self._squares:
+            centre = self.centre.to(dtype)
+            blocks = [block.to(dtype) - centre for block in self._blocks()]
+            self._squares[dtype] = torch.cat([block.square_().sum(1) for block in blocks])
+        return self._squares[dtype]
+
+    def _blocks(self) -> tuple[Tensor, ...]:
+        count, dim = self.memories.shape
+        return self.memories.detach().split(max(BLOCK_ENTRIES // max(dim, 1), 256)) if count else ()
+
+    @cached_property
+    def radius(self) -> float:
+        """The largest distance of a memory from the centre."""
+        return math.sqrt(self.squares(self.memories.dtype).max().item())
+
+    @cached_property
+    def off_centre(self) -> bool:
+        """True if the centre is so far from the origin that differences from it lose digits."""
+        return float(torch.linalg.vector_norm(self.centre)) > self.radius
+
+    def need_float64(
+        self, shifted: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
+    ) -> bool:
+        """Return True if float32 would lose more of a logit than about 1e-3.
+
+        `shifted` (Q, D) are queries about the centre.
+        """
+        if not _may_need_float64(shifted):
+            return False
+        return _exceeds_float32(_largest_norm(shifted), self.radius, bias, beta, metric)
+
+
+def _version(tensor: Tensor) -> tuple[int, int] | None:
+    """Return what changes with the contents of a tensor, or None if torch does not record it."""
+    if is_transforming() or tensor.is_inference():
+        return None
+    return tensor.data_ptr(), tensor._version
 
 
 def attention_logits(
     queries: Tensor,
-    memories: Tensor,
+    memories: Tensor | Keys,
     bias: Tensor | None,
     beta: Tensor,
     metric: Metric,
     observed: Tensor | None = None,
 ) -> Tensor:
-    """The logits themselves, for when a Q x N matrix is wanted. (Q, D), (N, D) -> (Q, N).
+    """Return the matrix of logits. (Q, D), (N, D) -> (Q, N).
 
-    They come in float64 where float32 could not hold them.
+    The result is in float64 where float32 could not hold it. With a boolean mask `observed`
+    (Q, D), squared distances are taken over the marked coordinates only.
     """
-    if bias is None:
-        bias = memories.new_zeros(memories.shape[0])
-    if observed is not None:
-        queries, memories, own = observed_as_dot(queries, memories, bias, beta, observed)
-        logits, row, _, _ = _centred_logits(queries, memories, bias, beta, "dot")
-        return logits + (row - own)[:, None]
-    logits, row, _, _ = _centred_logits(queries, memories, bias, beta, metric)
+    keys = memories if isinstance(memories, Keys) else Keys(memories)
+    logits, row, _ = _centred_logits(queries, keys, bias, beta, metric, observed)
     return logits + row[:, None]
 
 
 def plain_attention(
-    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> tuple[Tensor, Tensor]:
-    """The same results by ordinary, any-times differentiable operations; holds Q x N."""
-    logits, row, centred, centre = _centred_logits(queries, memories, bias, beta, metric)
+    """Return the log-sum-exp (Q,) and the mean about the centre (Q, D).
+
+    Ordinary operations, differentiable any number of times; they hold a Q x N matrix.
+    """
+    logits, row, centred = _centred_logits(queries, keys, bias, beta, metric)
     logsumexp = torch.logsumexp(logits, 1) + row
-    mean = torch.softmax(logits, 1) @ centred + centre
+    mean = torch.softmax(logits, 1) @ centred
     return logsumexp.to(queries.dtype), mean.to(queries.dtype)
 
 
 def _centred_logits(
-    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, metric: Metric
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits (Q, N) but for a term per query (Q,); the centred memories and their centre."""
-    centre = memories.detach().mean(0)
+    queries: Tensor,
+    keys: Keys,
+    bias: Tensor | None,
+    beta: Tensor,
+    metric: Metric,
+    observed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits (Q, N) without their term per query, that term (Q,), and centred memories."""
+    memories, centre = keys.memories, keys.centre
+    if observed is not None:
+        queries = torch.where(observed, queries, centre)
     shifted = queries - centre if metric == "sqeuclidean" else queries
+    if keys.need_float64(shifted, bias, beta, metric):
+        memories, centre = memories.double(), centre.double()
+        shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
     centred = memories - centre
-    if needs_float64(shifted, centred, bias, beta, metric):
-        return _centred_logits(queries.double(), memories.double(), bias, beta, metric)
-    beta, bias = beta.to(shifted.dtype), bias.to(shifted.dtype)
-    if metric == "sqeuclidean":
-        row = -beta * shifted.square().sum(1)
-        offset = bias - beta * centred.square().sum(1)
-        return torch.addmm(offset, 2 * beta * shifted, centred.mT), row, centred, centre
-    row = beta * (shifted @ centre)
-    return torch.addmm(bias, beta * shifted, centred.mT), row, centred, centre
+    beta = beta.to(shifted.dtype)
+    bias = centred.new_zeros(()) if bias is None else bias.to(shifted.dtype)
+    if metric == "dot":
+        row = beta * (shifted @ centre)
+        return torch.addmm(bias, beta * shifted, centred.mT), row, centred
+    mask = None if observed is None else observed.to(shifted.dtype)
+    row = -beta * shifted.square().sum(1)
+    return distance_logits(shifted, centred, bias, beta, mask), row, centred
+
+
+def distance_logits(
+    queries: Tensor,
+    memories: Tensor,
+    bias: Tensor | float,
+    beta: Tensor | float,
+    observed: Tensor | None = None,
+) -> Tensor:
+    r"""Return :math:`b_n - \beta \lVert q - m_n \rVert^2 + \beta \lVert q \rVert^2` as (Q, N).
+
+    These are the log-joints of a mixture of round Gaussians without the term that is the same
+    for all components of a query. Inputs are trusted: data must be near the origin, as centred
+    data are.
+
+    Parameters
+    ----------
+    queries : Tensor (Q, D)
+    memories : Tensor (N, D)
+    bias : Tensor (N,) or float
+    beta : float or scalar Tensor
+    observed : Tensor (Q, D), optional
+        1 where a coordinate of a query is known and 0 elsewhere; the query itself must be 0
+        there.
+    """
+    few = len(queries) <= len(memories)
+    left = 2 * beta * queries if few else queries
+    right = memories if few else 2 * beta * memories
+    if observed is None:
+        return torch.addmm(bias - beta * memories.square().sum(1), left, right.mT)
+    own = torch.as_tensor(bias, dtype=memories.dtype, device=memories.device)
+    logits = torch.addmm(own, left, right.mT)
+    return torch.addmm(logits, observed, (-beta * memories.square()).mT)
+
+
+def new_cluster_logits(
+    squares: Tensor,
+    coordinates: Tensor | float,
+    *,
+    log_mass: Tensor | float,
+    beta: Tensor,
+    kappa: Tensor,
+) -> Tensor:
+    r"""Return the logit of a new cluster, :math:`\log[m (\kappa/\beta)^{c/2} e^{-\kappa s}]`.
+
+    Components have concentration :math:`\beta` about their means, and
+    :math:`\kappa = (1/\beta + 1/\rho)^{-1}` is that of a component whose mean has the
+    concentration :math:`\rho`.
+
+    Parameters
+    ----------
+    squares : Tensor (...)
+        s, squared distances from the mean of the prior, over known coordinates.
+    coordinates : Tensor (...) or float
+        c, the number of coordinates whose normaliser the logit carries.
+    log_mass : scalar
+        log m, with :math:`m = \alpha + K d` for K clusters and the discount d.
+    beta, kappa : scalar Tensor
+    """
+    return log_mass - kappa * squares + 0.5 * coordinates * torch.log(kappa / beta)
 
 
 @torch.no_grad()
 def needs_float64(
-    shifted: Tensor, centred: Tensor, bias: Tensor, beta: Tensor, metric: Metric
+    shifted: Tensor, centred: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> bool:
-    """Whether float32 would lose more of a logit than about 1e-3.
+    """Return True if float32 would lose more of a logit than about 1e-3.
 
     `shifted` (Q, D) and `centred` (N, D) are queries and memories about a common centre.
     """
-    if is_transforming() or shifted.dtype == torch.float64 or shifted.device.type == "mps":
+    if not _may_need_float64(shifted):
         return False
-    query, memory = _largest_norm(shifted), _largest_norm(centred)
+    return _exceeds_float32(_largest_norm(shifted), _largest_norm(centred), bias, beta, metric)
+
+
+def _may_need_float64(queries: Tensor) -> bool:
+    return not (is_transforming() or queries.dtype == torch.float64 or queries.device.type == "mps")
+
+
+@torch.no_grad()
+def _exceeds_float32(
+    query: float, memory: float, bias: Tensor | None, beta: Tensor, metric: Metric
+) -> bool:
+    """Return True if logits of such norms and biases have terms beyond the limit of float32."""
     size = query * memory if metric == "dot" else max(query, memory) ** 2
-    largest_bias = bias.masked_fill(bias == -torch.inf, 0).abs().max().item()
-    return max(float(beta) * size, largest_bias) > FLOAT32_LOGIT_LIMIT
+    if float(beta) * size > FLOAT32_LOGIT_LIMIT:
+        return True
+    if bias is None:
+        return False
+    return bias.masked_fill(bias == -torch.inf, 0).abs().max().item() > FLOAT32_LOGIT_LIMIT
 
 
 def _largest_norm(points: Tensor) -> float:
-    return torch.linalg.vector_norm(points, dim=1).max().item() if points.shape[0] else 0.0
+    if not points.shape[0]:
+        return 0.0
+    return torch.linalg.vector_norm(points.detach(), dim=1).max().item()
 
 
 def observed_as_dot(
-    queries: Tensor, memories: Tensor, bias: Tensor, beta: Tensor, observed: Tensor
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances over observed coordinates, as dot products in twice the dimensions.
+    """Return distances over observed coordinates as dot products in twice the dimensions.
 
     sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2], so one call serves
-    rows that each miss other coordinates. Returns both factors and beta times the first sum.
+    rows that each miss other coordinates. Returns both factors, (Q, 2 D) and (N, 2 D), and beta
+    times the first sum (Q,).
     """
-    centre = memories.detach().mean(0)
+    centre = keys.centre
     shifted = torch.where(observed, queries, centre) - centre
-    centred = memories - centre
-    if needs_float64(shifted, centred, bias, beta, "sqeuclidean"):
+    centred = keys.memories - centre
+    if keys.need_float64(shifted, bias, beta, "sqeuclidean"):
         shifted, centred = shifted.double(), centred.double()
     return (
         torch.cat([2 * shifted, -observed.to(shifted.dtype)], 1),

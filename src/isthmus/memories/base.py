@@ -1,4 +1,4 @@
-"""What all memories share, and what those share that are mixtures of round Gaussians."""
+"""Base classes of all memories and of those that are mixtures of round Gaussians."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from isthmus.attend import Attention, Metric, attend, attention_logits
+from isthmus.attend import Attention, Keys, Metric, attend_centred, attention_logits
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_count, as_log_weights, as_mask, as_points, require_finite
+from isthmus.validation import (
+    as_count,
+    as_log_weights,
+    as_mask,
+    as_points,
+    is_transforming,
+    require_finite,
+)
 
 __all__ = ["GaussianMemory", "Memory", "generator_for"]
 
 
 def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Generator:
-    """A random stream of its own for `seed`; a generator is used as it is."""
+    """Return a new random stream for `seed`; a generator is returned as it is."""
     if isinstance(seed, torch.Generator):
         return seed
     return torch.Generator(device=device).manual_seed(as_count(seed, "seed", at_least=0))
@@ -27,9 +34,13 @@ def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Ge
 class Memory(Energy):
     """An energy made of rows of memories, which can be swapped.
 
-    Tensors that already require a gradient are kept in its graph, so that memories may come
+    Tensors that already require a gradient stay in their graph, so that memories may come
     out of a network. Everything else is copied into a frozen parameter:
     ``memory.requires_grad_()`` makes it learnable.
+
+    Memories are checked when they are stored, and their centre and norms are computed once and
+    kept until the memories change. Change them by torch operations or ``load_state_dict``;
+    changes through ``.data`` or a numpy view go unnoticed.
 
     Attributes
     ----------
@@ -37,10 +48,10 @@ class Memory(Energy):
     """
 
     translation_invariant: ClassVar[bool] = False
-    """Whether moving memories and points together leaves the energy as it is."""
+    """True if moving memories and points together leaves the energy unchanged."""
 
     step_descends: bool = True
-    """Whether :meth:`step` never raises the energy."""
+    """True if :meth:`step` never raises the energy."""
 
     memories: Tensor
 
@@ -66,8 +77,25 @@ class Memory(Energy):
         else:
             self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=False))
 
+    def _keys(self) -> Keys:
+        """Return the memories as the kernel takes them, with statistics that are kept."""
+        kept: Keys | None = self.__dict__.get("_kept_keys")
+        if kept is not None and kept.valid_for(self.memories):
+            return kept
+        keys = self._make_keys()
+        if not (is_transforming() or self.memories.requires_grad):
+            self._kept_keys = keys
+        return keys
+
+    def _make_keys(self) -> Keys:
+        return Keys.of(self.memories)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles compute their own.
+        return {name: value for name, value in self.__dict__.items() if name != "_kept_keys"}
+
     def _store_log_weights(self, log_weights: Any) -> None:
-        """Keep a log-weight for each memory; None are equal weights."""
+        """Keep a log-weight for each memory; None stands for equal weights."""
         if log_weights is None:
             self.register_parameter("log_weights", None)
         else:
@@ -146,7 +174,7 @@ def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
 
 
 class Kernel(NamedTuple):
-    """The arguments of :func:`isthmus.attend.attend` that make a memory what it is."""
+    """The arguments of :func:`isthmus.attend.attend` that define a memory."""
 
     beta: Tensor
     bias: Tensor | None
@@ -157,13 +185,16 @@ class GaussianMemory(Memory):
     r"""A memory whose density is a mixture of Gaussians with one round covariance.
 
     .. math::
-        p(x) = \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
-        E(x) = -\frac{1}{\beta_E} \bigl(\log p(x) + \log Z\bigr) .
+        p(x) = \frac{1}{W} \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
+        E(x) = -\frac{1}{\beta_E} \log \sum_n w_n\, e^{-\lVert x - m_n \rVert^2 / (2 s^2)} ,
 
-    A subclass says what :math:`s^2` (:attr:`variance`), :math:`w`
-    (:attr:`log_mixing_weights`, :attr:`log_total_weight`) and :math:`\beta_E` are; the rest
-    is here, on one kernel.
+    with :math:`W = \sum_n w_n`. A subclass defines :math:`s^2` (:attr:`variance`),
+    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`); all the
+    rest is here, on one kernel.
     """
+
+    log_weights: Tensor | None
+    """Log-weights log w of the memories, (N,), or None if every w is 1."""
 
     @property
     @abstractmethod
@@ -171,14 +202,16 @@ class GaussianMemory(Memory):
         """The variance s^2 of each component along each axis: a scalar tensor."""
 
     @property
-    @abstractmethod
     def log_mixing_weights(self) -> Tensor:
-        """Normalised log-weights log w. (N,)."""
+        """Normalised log-weights log(w / W). (N,)."""
+        if self.log_weights is None:
+            return self.memories.new_full((self.n_memories,), -math.log(self.n_memories))
+        return torch.log_softmax(self.log_weights, 0)
 
     @property
-    @abstractmethod
     def log_total_weight(self) -> Tensor:
-        """Log of the sum of the weights before they are normalised: a scalar tensor."""
+        """Log of the total weight W: a scalar tensor."""
+        return log_total(self.log_weights, self.memories)
 
     @property
     def sigma(self) -> Tensor:
@@ -190,71 +223,86 @@ class GaussianMemory(Memory):
         return 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
 
     def log_normalizer(self) -> Tensor:
-        """Log-normaliser log Z = log_total_weight + (D/2) log(2 pi s^2), a scalar tensor."""
+        """Return the log-normaliser log Z = log W + (D/2) log(2 pi s^2), a scalar tensor."""
         return self.log_total_weight + self._log_scale
 
     def _kernel(self) -> Kernel:
-        """The logits, up to a term per query, of each memory."""
-        return Kernel(0.5 / self.variance, self.log_mixing_weights, "sqeuclidean")
+        """Return the logits of each memory, up to a term per query, for energy and step."""
+        return self._density_kernel()
+
+    def _density_kernel(self) -> Kernel:
+        """Return the logits of the mixture, also over some coordinates only."""
+        return Kernel(0.5 / self.variance, self.log_weights, "sqeuclidean")
+
+    def _log_density_weight(self) -> Tensor:
+        """Return the log of the total weight of :meth:`_density_kernel`."""
+        return self.log_total_weight
+
+    def _attend(self, x: Tensor) -> Attention:
+        """Return the log-sum-exp and the mean, relative to the centre, of energy and step."""
+        return attend_centred(x, self._keys(), *self._kernel())
+
+    def _attend_density(self, x: Tensor, observed: Tensor | None) -> Attention:
+        """Return the same of the density, given the observed coordinates."""
+        return attend_centred(x, self._keys(), *self._density_kernel(), observed)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Exact log-density. x: (..., D) -> (...).
+        """Return the exact log-density. x: (..., D) -> (...).
 
-        With a mask `observed` (..., D), that of the marked coordinates alone.
+        With a mask `observed` (..., D), return that of the marked coordinates alone.
         """
         if observed is None:
-            return self._log_mixture(self.as_input(x)).logsumexp - self._log_scale
-        x, seen = self._partial(x, observed)
-        log_scale = seen.sum(-1) * (self._log_scale / self.dim)
-        return self._log_mixture(x, seen).logsumexp - log_scale
+            x, seen, log_scale = self.as_input(x), None, self._log_scale
+        else:
+            x, seen = self._partial(x, observed)
+            log_scale = seen.sum(-1) * (self._log_scale / self.dim)
+        return self._attend_density(x, seen).logsumexp - (self._log_density_weight() + log_scale)
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
+        """Return the energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
         return self._energy(x, self._attend(x).logsumexp)
 
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         """Return the energy of points (..., D), given the log-sum-exp of their logits (...)."""
-        return -(logsumexp + self.log_total_weight) / self.inverse_temperature
-
-    def _attend(self, x: Tensor) -> Attention:
-        beta, bias, metric = self._kernel()
-        return attend(x, self.memories, beta=beta, bias=bias, metric=metric)
+        return -logsumexp / self.inverse_temperature
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Go to the responsibility-weighted mean of the memories.
+        """Move to the responsibility-weighted mean of the memories.
 
         x: (..., D) -> (..., D). Coordinates marked True in `observed` stay as they are.
         """
-        x = self.as_input(x)
-        return keep_observed(self._attend(x).mean, x, observed)
+        return self.step_and_energy(x, observed)[0]
 
     def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
         """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
         x = self.as_input(x)
-        attention = self._attend(x)
-        return keep_observed(attention.mean, x, observed), self._energy(x, attention.logsumexp)
+        found = self._attend(x)
+        moved = found.mean + self._keys().centre
+        return keep_observed(moved, x, observed), self._energy(x, found.logsumexp)
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
+        """Return the force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
-        force: Tensor = (self.step(x) - x) / (self.variance * self.inverse_temperature)
+        # Both terms are relative to the centre, which keeps their digits far from the origin.
+        displacement = self._attend(x).mean - (x - self._keys().centre)
+        force: Tensor = displacement / (self.variance * self.inverse_temperature)
         return force
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Posterior probability of each memory. x: (..., D) -> (..., N).
+        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
 
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
         seen = None
         if observed is None:
-            x = self.as_input(x)
-            beta, bias, metric = self._kernel()
+            x, kernel = self.as_input(x), self._kernel()
         else:
             x, seen = self._partial(x, observed)
-            beta, bias, metric = 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
-            seen = seen.reshape(-1, self.dim)
-        logits = attention_logits(x.reshape(-1, self.dim), self.memories, bias, beta, metric, seen)
+            seen, kernel = seen.reshape(-1, self.dim), self._density_kernel()
+        logits = attention_logits(
+            x.reshape(-1, self.dim), self._keys(), kernel.bias, kernel.beta, kernel.metric, seen
+        )
         return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
@@ -264,27 +312,25 @@ class GaussianMemory(Memory):
         NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
-        return torch.where(seen, x, self._log_mixture(x, seen).mean)
-
-    def _log_mixture(self, x: Tensor, observed: Tensor | None = None) -> Attention:
-        return attend(
-            x,
-            self.memories,
-            beta=0.5 / self.variance,
-            bias=self.log_mixing_weights,
-            metric="sqeuclidean",
-            observed=observed,
-        )
+        mean = self._attend_density(x, seen).mean + self._keys().centre
+        return torch.where(seen, x, mean)
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Exact draws: pick a memory, add noise. -> (n, D)."""
+        """Draw exact samples: choose a memory, add noise. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
         weights = self.log_mixing_weights.exp()
         chosen = draw_index(weights, n, generator)
         centres = self.memories[chosen]
         noise = torch.empty_like(centres).normal_(generator=generator)
         return centres + self.sigma * noise
+
+
+def log_total(log_weights: Tensor | None, memories: Tensor) -> Tensor:
+    """Return the log of the sum of the weights, which are 1 if None: a scalar tensor."""
+    if log_weights is None:
+        return memories.new_tensor(math.log(memories.shape[0]))
+    return torch.logsumexp(log_weights, 0)
 
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.attend import attend, attention_logits
+from isthmus.attend import attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.logits import new_cluster_logits
 from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
@@ -153,33 +154,40 @@ class CRPMixture(Memory):
         """Where the prior on means is centred. (D,)."""
         return torch.zeros_like(self.memories[0]) if self.prior_mean is None else self.prior_mean
 
+    @property
+    def _log_counts(self) -> Tensor:
+        """Logs of the discounted counts. (K,)."""
+        return (self.counts - self.discount).log()
+
     def _log_new(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
-        """Logit of the new cluster, over observed coordinates only if given. (..., D) -> (...)."""
+        """Return the logit of the new cluster, over observed coordinates if given. (...)."""
         away = x - self._origin.to(x.dtype)
         if observed is not None:
             away = torch.where(observed, away, torch.zeros_like(away))
         seen = self.dim if observed is None else observed.sum(-1).to(x.dtype)
-        # As printed, it lacks the normaliser; integrating coordinates out brings some of it in.
-        carried = seen if self.normalized else seen - self.dim
-        log_ratio = torch.log(self.kappa / self.beta)
-        return self._log_new_mass - self.kappa * away.square().sum(-1) + 0.5 * carried * log_ratio
+        return new_cluster_logits(
+            away.square().sum(-1),
+            # The printed form lacks the normaliser; integrating coordinates out adds some of it.
+            seen if self.normalized else seen - self.dim,
+            log_mass=self._log_new_mass,
+            beta=self.beta,
+            kappa=self.kappa,
+        )
 
     def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Log of both terms' sum, the new cluster's share, and the mean of known memories."""
-        known = attend(
-            x,
-            self.memories,
-            beta=self.beta,
-            bias=(self.counts - self.discount).log(),
-            metric="sqeuclidean",
-            observed=observed,
+        """Return the log-sum-exp of all clusters, the share of the new one, and the known mean.
+
+        The mean is relative to the centre of the memories. (...), (...), (..., D).
+        """
+        known = attend_centred(
+            x, self._keys(), self.beta, self._log_counts, "sqeuclidean", observed
         )
         log_new = self._log_new(x, observed)
         total = torch.logaddexp(known.logsumexp, log_new)
         return total, (log_new - total).exp(), known.mean
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
+        """Return the energy of each point. x: (..., D) -> (...)."""
         return -self._attend(self.as_input(x))[0] / self.beta
 
     def log_normalizer(self) -> Tensor:
@@ -192,7 +200,7 @@ class CRPMixture(Memory):
         """The force -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
         x = self.as_input(x)
         _, new, mean = self._attend(x)
-        pull = (1 - new)[..., None] * (mean - x)
+        pull = (1 - new)[..., None] * (mean - (x - self._keys().centre))
         push = (new * self.kappa / self.beta)[..., None] * (x - self._origin)
         force: Tensor = 2 * (pull - push)
         return force
@@ -206,6 +214,7 @@ class CRPMixture(Memory):
         _, new, mean = self._attend(x)
         known = self.beta * (1 - new)
         share = known / (known + self.kappa * new)
+        mean = mean + self._keys().centre
         return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
@@ -232,8 +241,9 @@ class CRPMixture(Memory):
             x, seen = self._partial(x, observed)
             seen = seen.reshape(-1, self.dim)
         flat = x.reshape(-1, self.dim)
-        bias = (self.counts - self.discount).log()
-        known = attention_logits(flat, self.memories, bias, self.beta, "sqeuclidean", seen)
+        known = attention_logits(
+            flat, self._keys(), self._log_counts, self.beta, "sqeuclidean", seen
+        )
         logits = torch.cat([known, self._log_new(flat.to(known.dtype), seen)[:, None]], 1)
         shares = torch.softmax(logits, 1).to(x.dtype)
         return shares.reshape(*x.shape[:-1], self.n_memories + 1)
@@ -245,14 +255,14 @@ class CRPMixture(Memory):
         """
         x, seen = self._partial(x, observed)
         _, new, mean = self._attend(x, seen)
+        mean = mean + self._keys().centre
         return torch.where(seen, x, torch.lerp(mean, self._origin, new[..., None]))
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         """Exact draws; those of the new cluster come from the prior predictive. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
-        log_known = (self.counts - self.discount).log()
-        weights = torch.softmax(torch.cat([log_known, self._log_new_weight.reshape(1)]), 0)
+        weights = torch.softmax(torch.cat([self._log_counts, self._log_new_weight.reshape(1)]), 0)
         chosen = draw_index(weights, n, generator)
         centres = torch.cat([self.memories, self._origin.expand(1, self.dim)])[chosen]
         variance = torch.where(chosen == self.n_memories, 0.5 / self.kappa, self.variance)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self, final
 
 from torch import Tensor
@@ -45,6 +44,7 @@ class GaussianKDE(GaussianMemory):
     """
 
     translation_invariant = True
+    log_weights = None
 
     def __init__(self, memories: Any, sigma: float | Tensor = 1.0) -> None:
         super().__init__(memories)
@@ -57,16 +57,6 @@ class GaussianKDE(GaussianMemory):
     def variance(self) -> Tensor:
         """Squared bandwidth sigma^2."""
         return self.bandwidth.square()
-
-    @property
-    def log_mixing_weights(self) -> Tensor:
-        """The same log(1/N) for each memory. (N,)."""
-        return self.memories.new_full((self.n_memories,), -math.log(self.n_memories))
-
-    @property
-    def log_total_weight(self) -> Tensor:
-        """Log of the number of memories."""
-        return self.memories.new_tensor(math.log(self.n_memories))
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
         return type(self)(memories, self._kept("bandwidth"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self, final
 
-import torch
 from torch import Tensor
 
 from isthmus.memories.base import GaussianMemory
@@ -67,20 +65,6 @@ class Mixture(GaussianMemory):
     def variance(self) -> Tensor:
         """Variance 1/(2 beta) of each component."""
         return 0.5 / self.beta
-
-    @property
-    def log_mixing_weights(self) -> Tensor:
-        """Normalised log-weights log w. (K,)."""
-        if self.log_weights is None:
-            return self.memories.new_full((self.n_memories,), -math.log(self.n_memories))
-        return torch.log_softmax(self.log_weights, 0)
-
-    @property
-    def log_total_weight(self) -> Tensor:
-        """Log of the sum of w."""
-        if self.log_weights is None:
-            return self.memories.new_tensor(math.log(self.n_memories))
-        return torch.logsumexp(self.log_weights, 0)
 
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
         weights = self._kept("log_weights")

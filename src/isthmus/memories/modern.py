@@ -60,11 +60,8 @@ class ModernHopfield(GaussianMemory):
 
     @property
     def log_mixing_weights(self) -> Tensor:
-        """The log-softmax of ``beta |x_n|^2 / 2``. (N,).
-
-        In float64, since it decides between far-off memories.
-        """
-        centre = self.memories.detach().mean(0, dtype=torch.float64)
+        """The log-softmax of ``beta |x_n|^2 / 2``, in float64. (N,)."""
+        centre = self._keys().centre.double()
         half_squares = []
         for start in range(0, self.n_memories, BLOCK_ROWS):
             centred = self.memories[start : start + BLOCK_ROWS].double() - centre
@@ -78,6 +75,12 @@ class ModernHopfield(GaussianMemory):
 
     def _kernel(self) -> Kernel:
         return Kernel(self.beta, None, "dot")
+
+    def _density_kernel(self) -> Kernel:
+        return Kernel(0.5 * self.beta, self.log_mixing_weights, "sqeuclidean")
+
+    def _log_density_weight(self) -> Tensor:
+        return torch.zeros_like(self.beta)
 
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta

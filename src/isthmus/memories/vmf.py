@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
 
-from isthmus.attend import Attention, attend, attention_logits
+from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import Memory, draw_index, generator_for
+from isthmus.memories.base import Memory, draw_index, generator_for, log_total
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
@@ -89,27 +88,28 @@ class VonMisesFisherMixture(Memory):
     @property
     def log_total_weight(self) -> Tensor:
         """Log of the sum of w."""
-        if self.log_weights is None:
-            return self.memories.new_tensor(math.log(self.n_memories))
-        return torch.logsumexp(self.log_weights, 0)
+        return log_total(self.log_weights, self.memories)
 
     def log_normalizer(self) -> Tensor:
         """Log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
         return self.log_total_weight - log_vmf_normalizer(self.dim, self.beta)
 
-    def _attend(self, x: Tensor) -> Attention:
-        return attend(x, self.directions, beta=self.beta, bias=self.log_weights, metric="dot")
+    def _make_keys(self) -> Keys:
+        return Keys(self.directions, source=self.memories)
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
-        return -self._attend(self.as_input(x)).logsumexp / self.beta
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        found = attend_centred(self.as_input(x), self._keys(), self.beta, self.log_weights, "dot")
+        return -found.logsumexp / self.beta
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx, the responsibility-weighted mean of mu. x: (..., D) -> (..., D)."""
-        return self._attend(self.as_input(x)).mean
+        """Return the force -dE/dx, the responsibility-weighted mean of mu. (..., D)."""
+        keys = self._keys()
+        found = attend_centred(self.as_input(x), keys, self.beta, self.log_weights, "dot")
+        return found.mean + keys.centre
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Go to the unit vector along the force. x: (..., D) -> (..., D).
+        """Move to the unit vector along the force. x: (..., D) -> (..., D).
 
         The energy is concave, so it lies below its tangent plane, which is lowest on the
         sphere in this direction: a step never raises the energy of a unit vector.
@@ -130,7 +130,7 @@ class VonMisesFisherMixture(Memory):
         """Posterior probability of each direction. x: (..., D) -> (..., K)."""
         x = self.as_input(x)
         flat = x.reshape(-1, self.dim)
-        logits = attention_logits(flat, self.directions, self.log_weights, self.beta, "dot")
+        logits = attention_logits(flat, self._keys(), self.log_weights, self.beta, "dot")
         return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
