@@ -7,15 +7,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.logits import Keys, Metric, plain_attention
+from isthmus.logits import FLOAT32_LOGIT_LIMIT, Keys, Metric, largest_norm, plain_attention
 
 __all__ = ["FusedAttention", "fused_attention"]
 
 # Entries of one block of memories that is copied: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
 
-# Up to this many queries, torch's kernel would run in one thread; memories are shared out instead.
+# Up to this many queries, torch's kernel would run in one thread, so memories are shared out among
+# threads instead, and blocks that are copied should stay in the cache: 1 MiB in float32.
 FEW_QUERIES = 32
+CACHED_ENTRIES = 2**18
+
+# Memories are centred if their centre is farther from the origin than this many times their radius:
+# three binary digits of their differences from it would be lost.
+MAX_OFF_CENTRE = 8.0
 
 
 class _Problem(NamedTuple):
@@ -64,12 +70,24 @@ class _Problem(NamedTuple):
 
     def slices(self) -> list[slice]:
         count, dim = self.keys.memories.shape
-        rows = max(BLOCK_ENTRIES // (dim + 1), 256)
+        few = self.queries.shape[0] <= FEW_QUERIES
+        entries = min(CACHED_ENTRIES, BLOCK_ENTRIES) if few else BLOCK_ENTRIES
+        rows = max(entries // (dim + 1), 256)
         return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
 
     def centred(self, block: slice) -> Tensor:
         """Return one block of memories about the centre. (rows, D)."""
         return self.keys.memories[block].to(self.centre.dtype) - self.centre
+
+    def _exact_without_centring(self) -> bool:
+        """Return True if products with memories that are not centred lose no digits that count."""
+        keys, dtype = self.keys, self.centre.dtype
+        if keys.memories.dtype != dtype or keys.off_centre > MAX_OFF_CENTRE * keys.radius:
+            return False
+        if dtype == torch.float64 or keys.off_centre <= keys.radius:
+            return True
+        largest = largest_norm(self.scale * self.queries) * (keys.off_centre + keys.radius)
+        return largest <= FLOAT32_LOGIT_LIMIT
 
     def attend(self) -> tuple[Tensor, Tensor]:
         """Return the log-sum-exp without the rows' term (Q,) and the mean about the centre (Q, D).
@@ -78,7 +96,7 @@ class _Problem(NamedTuple):
         centred block by block.
         """
         queries, offset, memories = self.scale * self.queries, self.offset(), self.keys.memories
-        as_they_are = memories.dtype == self.centre.dtype and not self.keys.off_centre
+        as_they_are = self._exact_without_centring()
         whole = as_they_are and _has_flash_kernel(memories)
         found = [
             _flash(

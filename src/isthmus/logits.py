@@ -17,6 +17,7 @@ __all__ = [
     "Metric",
     "attention_logits",
     "distance_logits",
+    "largest_norm",
     "needs_float64",
     "new_cluster_logits",
     "observed_as_dot",
@@ -103,9 +104,9 @@ class Keys:
         return math.sqrt(self.squares(self.memories.dtype).max().item())
 
     @cached_property
-    def off_centre(self) -> bool:
-        """True if the centre is so far from the origin that differences from it lose digits."""
-        return float(torch.linalg.vector_norm(self.centre)) > self.radius
+    def off_centre(self) -> float:
+        """The distance of the centre from the origin."""
+        return torch.linalg.vector_norm(self.centre).item()
 
     def need_float64(
         self, shifted: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
@@ -116,7 +117,7 @@ class Keys:
         """
         if not _may_need_float64(shifted):
             return False
-        return _exceeds_float32(_largest_norm(shifted), self.radius, bias, beta, metric)
+        return _exceeds_float32(largest_norm(shifted), self.radius, bias, beta, metric)
 
 
 def _version(tensor: Tensor) -> tuple[int, int] | None:
@@ -254,7 +255,7 @@ def needs_float64(
     """
     if not _may_need_float64(shifted):
         return False
-    return _exceeds_float32(_largest_norm(shifted), _largest_norm(centred), bias, beta, metric)
+    return _exceeds_float32(largest_norm(shifted), largest_norm(centred), bias, beta, metric)
 
 
 def _may_need_float64(queries: Tensor) -> bool:
@@ -274,7 +275,8 @@ def _exceeds_float32(
     return bias.masked_fill(bias == -torch.inf, 0).abs().max().item() > FLOAT32_LOGIT_LIMIT
 
 
-def _largest_norm(points: Tensor) -> float:
+def largest_norm(points: Tensor) -> float:
+    """Return the largest Euclidean norm of a row, 0 if there are none."""
     if not points.shape[0]:
         return 0.0
     return torch.linalg.vector_norm(points.detach(), dim=1).max().item()
