@@ -52,6 +52,7 @@ _MODULES = (
     "incontext",
     "memories",
     "study",
+    "tables",
 )
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isthmus.errors import RunInProgressError
+from isthmus.errors import InvalidInputError, RunInProgressError
 
-__all__ = ["exclusive", "shipped", "write_atomically"]
+__all__ = ["check_writable", "exclusive", "shipped", "write_atomically"]
 
 # Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
@@ -45,6 +45,33 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    return target
+
+
+def check_writable(path: str | Path, option: str = "-o") -> Path:
+    """Return the path of a file to be written, checked before any work begins.
+
+    Parameters
+    ----------
+    path : str or Path
+    option : str
+        The name of the argument, for messages.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"{option} {target} is a directory; name a file.")
+    if not target.parent.is_dir():
+        raise InvalidInputError(
+            f"{option} {target}: {target.parent} is not a directory; make it first."
+        )
+    probe = target.with_name(f".{target.name}.probe")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        raise InvalidInputError(
+            f"{option} {target}: {target.parent} cannot be written to; name another directory."
+        ) from None
     return target
 
 

@@ -1,0 +1,42 @@
+r"""Users' tables: files in and out, whatever their format.
+
+>>> import tempfile, pathlib
+>>> path = pathlib.Path(tempfile.mkdtemp(), "flowers.csv")
+>>> _ = path.write_text("id;length;kind\na1;1,5;rose\na2;;lily\n")
+>>> table = read_table(path, label="kind")
+>>> table.columns, table.X.tolist(), table.ids.tolist(), table.labels.tolist()
+(('length',), [[1.5], [nan]], ['a1', 'a2'], ['rose', 'lily'])
+>>> _ = write_table(table, path.with_name("copy.csv"), like=table)
+>>> print(path.with_name("copy.csv").read_text())
+id;length;kind
+a1;1,5;rose
+a2;;lily
+<BLANKLINE>
+"""
+
+from __future__ import annotations
+
+from isthmus.tables.formats import (
+    READABLE,
+    STDIN,
+    WRITABLE,
+    FileFormat,
+    check_output,
+    default_output,
+)
+from isthmus.tables.read import read_table
+from isthmus.tables.table import Table, listed
+from isthmus.tables.write import write_table
+
+__all__ = [
+    "READABLE",
+    "STDIN",
+    "WRITABLE",
+    "FileFormat",
+    "Table",
+    "check_output",
+    "default_output",
+    "listed",
+    "read_table",
+    "write_table",
+]
