@@ -23,6 +23,7 @@ from isthmus.capacity.random_patterns import (
     random_pattern_dimension,
 )
 from isthmus.capacity.sweep import Sweep, sweep
+from isthmus.capacity.tabular import TableCertificate, certify_table
 
 __all__ = [
     "Basins",
@@ -33,11 +34,13 @@ __all__ = [
     "RandomPatternCapacity",
     "SigmaChoice",
     "Sweep",
+    "TableCertificate",
     "basins",
     "capacity_bound",
     "capacity_curve",
     "capacity_rate",
     "certify",
+    "certify_table",
     "choose_sigma",
     "guaranteed_radius",
     "measured_capacity",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ __all__ = ["CapacityCurve", "SigmaChoice", "capacity_curve", "choose_sigma"]
 FloatArray = NDArray[np.float64]
 # Bisection ends when the bandwidth is known to this share.
 SIGMA_TOLERANCE = 0.01
+# Share of the patterns that the chosen bandwidth stores by default.
+STORED = 0.95
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,16 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
     return CapacityCurve.of([_at(patterns, neighbors, sigma, iterate) for sigma in grid])
 
 
-def choose_sigma(X: Any, stored: float = 0.95, *, iterate: Iterate = "undecided") -> SigmaChoice:
+def choose_sigma(
+    X: Any, stored: float | None = STORED, *, iterate: Iterate = "undecided"
+) -> SigmaChoice:
     """Find the largest bandwidth that still stores the fraction `stored` of the patterns.
 
     Parameters
     ----------
     X : array (N, D)
-    stored : float in (0, 1]
+    stored : float in (0, 1] or None
+        None is 95 % of the patterns that have no exact duplicate.
     iterate : {"undecided", "none"}
         "none" counts only what the bound proves, in a fraction of the time.
 
@@ -135,10 +141,19 @@ def choose_sigma(X: Any, stored: float = 0.95, *, iterate: Iterate = "undecided"
     >>> float(choose_sigma([[-1.0], [1.0]], stored=1.0)) < 1.0  # they merge at sigma = 1
     True
     """
-    if not 0 < stored <= 1:
+    if stored is not None and not 0 < stored <= 1:
         raise InvalidInputError(f"stored must be in (0, 1], not {stored!r}.")
     patterns, neighbors = _prepared(X)
     apart = neighbors.distances[:, 0] > 0 if neighbors.distances.size else np.ones(1, bool)
+    if not apart.any():
+        raise InvalidInputError(
+            "Every pattern has an exact duplicate, so no bandwidth stores one of its own. Drop "
+            "duplicates first, or give sigma to see what they share."
+        )
+    if stored is None:
+        stored = STORED * float(apart.mean())
+    # Round up to whole patterns, and not beyond them because of the rounding of the product.
+    stored = math.ceil(stored * len(patterns) - 1e-9) / len(patterns)
     if apart.mean() < stored:
         raise InvalidInputError(
             f"Only {apart.mean():.1%} of the patterns have no exact duplicate, so no bandwidth "

@@ -4,6 +4,8 @@ from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
+from isthmus.cluster.table_clusters import TableClusters
+from isthmus.cluster.tabular import TableModel
 
 __all__ = [
     "ClAM",
@@ -12,6 +14,8 @@ __all__ = [
     "ClAMELBO",
     "Flow",
     "GaussianMeanShift",
+    "TableClusters",
+    "TableModel",
     "elbo_energy",
     "elbo_flow",
 ]

@@ -1,0 +1,54 @@
+"""Text that results print: counts, lists of names, and aligned tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+__all__ = ["aligned", "counted", "definitions", "listed"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names separated by commas; beyond `most`, only the number of the others.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c", "d"], most=2)
+    'a, b, and 2 more'
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown}, and {len(names) - most} more" if len(names) > most else shown
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+    r"""Return rows of cells as lines with aligned columns; those in `left` are flush left.
+
+    Examples
+    --------
+    >>> print(*aligned([["name", "size"], ["a", "10"]]), sep="\n")
+    name  size
+    a       10
+    """
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def definitions(facts: Mapping[str, str]) -> list[str]:
+    """Return a line for each fact: its name, and its text in one column."""
+    return aligned(list(facts.items()), left=(0, 1))

@@ -1,0 +1,225 @@
+"""TableModel: the estimators' own results, in the units of the table."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.integrate import trapezoid
+from sklearn.datasets import load_iris
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.preprocessing import StandardScaler
+
+from isthmus.cluster import (
+    ClAM,
+    ClAMCRP,
+    ClAMCRPELBO,
+    ClAMELBO,
+    GaussianMeanShift,
+    TableModel,
+)
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.scaling import Scaling, as_table
+
+IRIS = load_iris(as_frame=True)
+X = IRIS.data.to_numpy()
+Z = StandardScaler().fit_transform(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "estimator"),
+    [
+        ({}, ClAMCRP(random_state=5)),
+        ({"n_clusters": 3}, ClAMELBO(3, random_state=5)),
+        ({"method": "clam", "n_clusters": 2}, ClAM(2, random_state=5)),
+        ({"method": "crp-elbo", "alpha": 0.1}, ClAMCRPELBO(alpha=0.1, random_state=5)),
+        ({"method": "mean-shift", "bandwidth": 0.5}, GaussianMeanShift(0.5)),
+    ],
+)
+def test_every_method_is_the_estimator_on_standardised_columns(
+    options: dict, estimator: object
+) -> None:
+    model = TableModel.fit(IRIS.data, random_state=5, **options)
+    found, expected = model.describe(IRIS.data), estimator.fit(Z)
+    assert model.columns == tuple(IRIS.feature_names)
+    np.testing.assert_array_equal(found.labels, expected.labels_)
+    log_density = expected.score_samples(Z) - np.log(X.std(0)).sum()
+    np.testing.assert_allclose(found.log_density, log_density)
+    columns = found.to_columns()
+    assert ("p1" in columns) == hasattr(expected, "predict_proba")
+    assert ("novelty" in columns) == hasattr(expected, "novelty")
+    if hasattr(expected, "predict_proba"):
+        posteriors = expected.predict_proba(Z)
+        np.testing.assert_allclose(found.posteriors, posteriors, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found.certainty, posteriors.max(1), rtol=0, atol=1e-12)
+    if hasattr(expected, "novelty"):
+        np.testing.assert_allclose(found.novelty, expected.novelty(Z), rtol=0, atol=1e-12)
+
+
+def test_columns_are_used_as_they_are_without_standardising() -> None:
+    model, expected = TableModel.fit(X, standardise=False), ClAMCRP(random_state=0).fit(X)
+    found = model.describe(X)
+    np.testing.assert_array_equal(found.labels, expected.labels_)
+    np.testing.assert_allclose(found.log_density, expected.score_samples(X))
+    assert "not standardised" in str(found)
+
+
+def test_the_density_integrates_to_one_in_the_units_of_the_table() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(0, 1, (40, 2)), rng.normal(7, 1, (40, 2))]) * [3.0, 0.2]
+    model = TableModel.fit(rows, n_clusters=2)
+    low, high = rows.min(0) - 5 * rows.std(0), rows.max(0) + 5 * rows.std(0)
+    a, b = np.linspace(low[0], high[0], 201), np.linspace(low[1], high[1], 201)
+    grid = np.stack(np.meshgrid(a, b, indexing="ij"), -1).reshape(-1, 2)
+    density = np.exp(model.describe(grid).log_density).reshape(201, 201)
+    assert trapezoid(trapezoid(density, b), a) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_density_of_a_row_with_gaps_counts_known_columns_only() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 3)) * [10.0, 0.1, 1.0]
+    rows[::7, 0] = np.nan
+    scaler = StandardScaler().fit(rows)
+    expected = ClAMELBO(2, random_state=0).fit(scaler.transform(rows))
+    volume = (~np.isnan(rows) * np.log(scaler.scale_)).sum(1)
+    found = TableModel.fit(rows, n_clusters=2).describe(rows)
+    np.testing.assert_allclose(
+        found.log_density, expected.score_samples(scaler.transform(rows)) - volume
+    )
+    assert found.summary["missing"] == 8
+
+
+def test_the_summary_is_in_the_units_of_the_table() -> None:
+    found = TableModel.fit(IRIS.data, n_clusters=3).describe(IRIS.data)
+    model = ClAMELBO(3, random_state=0).fit(Z)
+    clusters = found.summary["clusters"]
+    memories = np.array([[*one["memory"].values()] for one in clusters])
+    np.testing.assert_allclose(memories, model.memories_ * X.std(0) + X.mean(0))
+    assert [one["size"] for one in clusters] == np.bincount(model.labels_).tolist()
+    for number, one in enumerate(clusters):
+        means = Z[model.labels_ == number].mean(0)
+        name, far = next(iter(one["set_apart_by"].items()))
+        assert far == pytest.approx(means[np.abs(means).argmax()])
+        assert name == IRIS.feature_names[np.abs(means).argmax()]
+    assert str(found).startswith("3 clusters in 150 rows, 4 features (standardised; ClAMELBO)")
+
+
+def test_agreement_is_that_of_scikit_learn_and_ignores_unknown_classes() -> None:
+    model = TableModel.fit(X)
+    labels = model.describe(X).labels
+    agreement = model.describe(X, classes=IRIS.target, class_name="kind").summary["agreement"]
+    assert agreement["ARI"] == pytest.approx(adjusted_rand_score(IRIS.target, labels))
+    assert agreement["NMI"] == pytest.approx(normalized_mutual_info_score(IRIS.target, labels))
+    classes = np.where(np.arange(150) < 30, "", IRIS.target.astype(str))
+    agreement = model.describe(X, classes=classes).summary["agreement"]
+    assert agreement["rows"] == 120
+    assert agreement["ARI"] == pytest.approx(adjusted_rand_score(IRIS.target[30:], labels[30:]))
+
+
+def test_a_saved_model_finds_its_columns_in_any_order(tmp_path: Path) -> None:
+    model = TableModel.fit(IRIS.data, n_clusters=3)
+    model.save(tmp_path / "model.safetensors")
+    assert not hasattr(model.estimator, "table_scale_")
+    loaded = TableModel.load(tmp_path / "model.safetensors")
+    shuffled = IRIS.data.iloc[::-1, ::-1].assign(more=1.0)[:60]
+    found, expected = loaded.describe(shuffled), model.describe(IRIS.data)
+    np.testing.assert_array_equal(found.labels, expected.labels[::-1][:60])
+    np.testing.assert_allclose(found.log_density, expected.log_density[::-1][:60])
+    with pytest.raises(InvalidInputError, match=r"no column of numbers called 'sepal length"):
+        loaded.describe(IRIS.data.iloc[:, 1:])
+
+
+def test_files_that_are_no_models_of_tables_are_refused(tmp_path: Path) -> None:
+    ClAMELBO(1).fit(Z).save(tmp_path / "bare")
+    (tmp_path / "text").write_text("a,b\n1,2\n")
+    for name, words in {"bare": "not the columns", "text": "readable", "none": "readable"}.items():
+        with pytest.raises(InvalidInputError, match=words):
+            TableModel.load(tmp_path / name)
+    with pytest.raises(InvalidInputError, match="stores all rows"):
+        TableModel.fit(X, method="mean-shift").save(tmp_path / "shift")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[1, 2]], "there is one row, so there is one cluster"),
+        ([[1, 2]] * 3, "all rows are equal, so there is one cluster"),
+        ([[1, 2, 7], [1, 3, np.nan], [1, 5, 7]], "do not affect the clusters: x1, x3."),
+    ],
+)
+def test_columns_without_variation_are_noted(rows: list, words: str) -> None:
+    model = TableModel.fit(rows)
+    assert words in model.notes[0]
+    assert np.isfinite(model.describe(rows).log_density).all()
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_columns_of_two_values_are_noted_where_they_may_split_clusters(standardise: bool) -> None:
+    numbers = np.arange(20)
+    rows = pd.DataFrame(
+        {
+            "a": np.random.default_rng(0).normal(size=20),
+            "half": np.where(numbers == 4, np.nan, numbers % 2),
+            "once": numbers == 3,
+            "third": numbers % 3,
+        }
+    )
+    notes = TableModel.fit(rows, n_clusters=2, standardise=standardise).notes
+    assert any("split clusters in two: half. " in note for note in notes) == standardise
+    assert not TableModel.fit(rows.drop(columns="half"), n_clusters=2).notes
+
+
+def test_posteriors_of_many_clusters_are_written_on_request() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    found = TableModel.fit(rows, n_clusters=40).describe(rows)
+    assert "p1" not in found.to_columns()
+    assert "p40" in found.to_columns(posteriors=True)
+    assert "15 more clusters" in str(found)
+
+
+def test_a_given_column_does_not_hide_a_result() -> None:
+    rows = [[1.0], [1.5], [9.0], [9.5]]
+    found = TableModel.fit(rows, n_clusters=2).describe(rows, classes=[*"xyxy"], class_name="p1")
+    assert list(found.to_columns())[:3] == ["row", "p1_given", "cluster"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "elbo"}, "needs the number of clusters"),
+        ({"method": "crp", "n_clusters": 3}, "finds the number of clusters itself"),
+        ({"n_clusters": 151}, "more than the 150 rows"),
+        ({"n_clusters": 3, "alpha": 1}, "alpha is for"),
+        ({"bandwidth": 1}, "bandwidth is for"),
+        ({"method": "kmeans"}, "method must be one of"),
+    ],
+)
+def test_settings_that_do_not_belong_together_are_refused(options: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        TableModel.fit(X, **options)
+
+
+def test_mean_shift_needs_complete_rows() -> None:
+    with pytest.raises(InvalidInputError, match="needs complete rows"):
+        TableModel.fit([[1.0, np.nan], [2.0, 1.0]], method="mean-shift")
+
+
+@given(arrays(np.float64, (6, 2), elements=st.floats(-1e6, 1e6) | st.just(np.nan)))
+def test_scaling_is_that_of_scikit_learn_and_reverses(rows: np.ndarray) -> None:
+    rows = np.vstack([rows, [1.0, 2.0]])  # no column is empty
+    scaling, scaler = Scaling.of(rows), StandardScaler().fit(rows)
+    np.testing.assert_array_equal(scaling.into(rows), scaler.transform(rows))
+    np.testing.assert_allclose(scaling.back(scaling.into(rows)), rows, atol=1e-8)
+    known = ~np.isnan(rows)
+    np.testing.assert_allclose(scaling.log_volume(rows), known @ np.log(scaler.scale_), atol=1e-9)
+
+
+def test_tables_are_checked() -> None:
+    with pytest.raises(DtypeError, match="numbers only"):
+        as_table([["a", "b"]])
+    with pytest.raises(ShapeError, match="must be a table"):
+        as_table([1.0, 2.0])
+    with pytest.raises(ShapeError, match="1 names for 2 columns"):
+        as_table([[1.0, 2.0]], ["a"])

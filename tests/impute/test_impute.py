@@ -1,0 +1,152 @@
+"""fill_gaps: only gaps change, and the reported error is the error that is made."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.datasets import load_iris
+from sklearn.preprocessing import StandardScaler
+
+import isthmus as ist
+from isthmus.cluster import ClAMCRP, TableModel
+from isthmus.errors import InvalidInputError
+from isthmus.impute import Candidate, check_candidates, fill_gaps
+from isthmus.impute.check import candidates
+
+IRIS = load_iris().data
+X = np.where(np.random.default_rng(0).random(IRIS.shape) < 0.1, np.nan, IRIS)
+SCALER = StandardScaler().fit(X)
+Z = SCALER.transform(X)
+WHOLE = Z[~np.isnan(Z).any(1)]
+
+
+def by_hand(Z: np.ndarray, memories: np.ndarray, sigma: float) -> np.ndarray:
+    """Return means of memories, weighted by their likelihood given the known cells: a loop."""
+    filled = Z.copy()
+    for row in filled:
+        known = ~np.isnan(row)
+        squares = ((memories[:, known] - row[known]) ** 2).sum(1)
+        row[~known] = softmax(-squares / (2 * sigma**2)) @ memories[:, ~known]
+    return filled
+
+
+def test_the_mean_of_complete_rows_is_weighted_by_likeness() -> None:
+    found = fill_gaps(X, sigma=0.4)
+    expected = SCALER.inverse_transform(by_hand(Z, WHOLE, 0.4))
+    np.testing.assert_allclose(found.X, expected, rtol=1e-10)
+    np.testing.assert_array_equal(found.X[~np.isnan(X)], X[~np.isnan(X)])
+    assert (found.energy, found.sigma) == ("kde", 0.4)
+
+
+@pytest.mark.parametrize("how", ["mean", "mode"])
+def test_learned_memories_complete_as_their_estimator_does(how: str) -> None:
+    model = ClAMCRP(random_state=0).fit(Z)
+    filled = model.complete(Z)
+    if how == "mean":
+        filled = model.energy_.conditional_mean(Z, ~np.isnan(Z)).numpy()
+    found = fill_gaps(X, energy="crp", how=how).X
+    np.testing.assert_allclose(found, SCALER.inverse_transform(filled), rtol=1e-8)
+
+
+def test_mode_is_complete_of_the_library() -> None:
+    expected = ist.complete(ist.GaussianKDE(WHOLE, sigma=0.3), Z).numpy()
+    found = fill_gaps(X, sigma=0.3, how="mode").X
+    np.testing.assert_allclose(found, SCALER.inverse_transform(expected), rtol=1e-8)
+
+
+def test_rows_of_another_table_are_memories() -> None:
+    scaler = StandardScaler().fit(IRIS)
+    expected = scaler.inverse_transform(by_hand(scaler.transform(X), scaler.transform(IRIS), 0.2))
+    np.testing.assert_allclose(fill_gaps(X, memory=IRIS, sigma=0.2).X, expected, rtol=1e-9)
+
+
+def test_a_model_fills_the_columns_that_it_knows() -> None:
+    model = TableModel.fit(X[:, :3], columns=[*"abc"])
+    found = fill_gaps(X[:, ::-1], columns=[*"dcba"], model=model)
+    energy = model.estimator.energy_
+    known = model.scaling.into(X[:, :3])
+    expected = model.scaling.back(energy.conditional_mean(known, ~np.isnan(known)).numpy())
+    np.testing.assert_allclose(found.X[:, :0:-1], expected, rtol=1e-9)
+    np.testing.assert_array_equal(found.X[:, 0], X[:, 3])
+    assert f"{np.isnan(X[:, 3]).sum()} cells in columns that the model" in found.notes[0]
+    with pytest.raises(InvalidInputError, match="fitted already"):
+        fill_gaps(X, model=model, sigma=1.0)
+
+
+def test_the_reported_error_is_about_the_error_that_is_made() -> None:
+    rng = np.random.default_rng(0)
+    truth = 3 * rng.normal(size=(6, 4))[rng.integers(6, size=1500)] + rng.normal(size=(1500, 4))
+    hidden = rng.random(truth.shape) < 0.1
+    rows = np.where(hidden, np.nan, truth)
+    found = fill_gaps(rows, energy="kde")
+    check = found.summary["check"]
+    for place, column in enumerate(["x1", "x2", "x3", "x4"]):
+        made = np.sqrt(np.mean((found.X - truth)[hidden[:, place], place] ** 2))
+        assert check["columns"][column]["error"] == pytest.approx(made, rel=0.25)
+    scaled = ((found.X - truth) / np.nanstd(rows, axis=0))[hidden]
+    assert check["error"] == pytest.approx(np.sqrt(np.mean(scaled**2)), rel=0.15)
+    assert check["error"] < 0.75 * check["error_of_column_means"]
+    assert (found.summary["missing"], found.summary["left_empty"]) == (hidden.sum(), 0)
+
+
+def test_unrelated_columns_are_reported() -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 2))
+    rows[::4, 0] = np.nan
+    assert "Column means would do as well" in str(fill_gaps(rows))
+
+
+def test_hidden_cells_are_filled_from_other_rows_only() -> None:
+    """A row that was its own memory would have no error, as rows with duplicates have none."""
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    patterns, tried = np.array([[True, False, False]]), [Candidate("kde", 0.002)]
+    found = check_candidates(rows, patterns, tried)
+    assert found is not None
+    assert found.overall > 0.7
+    assert np.isnan(found.errors[1:]).all()
+    assert found.cells == 30
+    pairs = check_candidates(np.repeat(rows, 9, axis=0), patterns, tried)
+    assert pairs is not None
+    assert pairs.overall < 0.1
+
+
+def test_the_candidate_with_the_lowest_error_is_chosen() -> None:
+    angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 300)
+    rows = np.stack([np.cos(angle), np.sin(angle), angle / 3], axis=1)
+    patterns = np.array([[False, False, True], [True, False, False]])
+    tried = candidates("kde")
+    alone = {one.sigma: check_candidates(rows, patterns, [one]).overall for one in tried}
+    found = check_candidates(rows, patterns, tried)
+    assert alone[found.chosen.sigma] <= 1.1 * min(alone.values())
+    assert found.overall == pytest.approx(alone[found.chosen.sigma])
+
+
+def test_small_tables_are_filled() -> None:
+    found = fill_gaps([[1], [np.nan], [3], [2], [4]])
+    assert found.X[1, 0] == 2.5
+    assert "too few rows" not in "".join(found.notes)
+    rows = [[1, 2, 5], [np.nan] * 3, [3, 4, 5], [2, np.nan, 5], [2, 3, 5], [1, 1, 5]]
+    assert np.isfinite(fill_gaps(rows).X).all()
+
+
+def test_a_table_without_gaps_stays_as_it_is() -> None:
+    found = fill_gaps(IRIS)
+    np.testing.assert_array_equal(found.X, IRIS)
+    assert str(found) == "No value of the 150 rows is missing."
+
+
+FEW = [[1, 2], [np.nan, 3], [4, np.nan]]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"energy": "kde"}, "too few complete rows"),
+        ({"sigma": 1}, "rows are complete, too few"),
+        ({"sigma": 0}, "sigma must be a finite number above 0"),
+        ({"sigma": 1, "energy": "crp"}, "not of crp"),
+        ({"energy": "vae"}, "energy must be one of"),
+        ({"how": "median"}, "how must be one of"),
+    ],
+)
+def test_bad_settings_are_refused(options: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        fill_gaps(FEW, **options)
