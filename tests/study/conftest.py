@@ -9,7 +9,6 @@ from isthmus.datasets.manifest import entry
 from isthmus.processes import Call, Outcome
 from isthmus.study import Limits, Method, Settings, backends, combinations
 from isthmus.study.backends import Outcomes
-from isthmus.study.methods import Imported
 
 
 def misbehaving(name: str) -> Method:
@@ -80,7 +79,7 @@ def small() -> Settings:
             "DP-means",
             Method(
                 "Ward",
-                Imported("sklearn.cluster", "AgglomerativeClustering"),
+                "sklearn.cluster:AgglomerativeClustering",
                 combinations(linkage=["ward", "average"]),
                 seeded=False,
             ),

@@ -136,7 +136,7 @@ def test_competitive_is_no_significant_difference_and_means_within_two_hundredth
 def test_tables_that_allow_no_comparison_are_refused() -> None:
     with pytest.raises(ShapeError, match="two methods"):
         friedman(np.ones((3, 1)))
-    with pytest.raises(ShapeError, match="5 columns, but methods 1"):
+    with pytest.raises(ShapeError, match="5 columns, but methods has 1"):
         pairwise(SCORES, ["a"])
     with pytest.raises(InvalidInputError, match="two methods"):
         critical_difference(1, 5)

@@ -1,11 +1,11 @@
-"""What is compared: a method is a name, a way to make an estimator, and a grid of settings."""
+"""The methods of the study: each has a name, an estimator and a grid of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import product
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import numpy as np
@@ -13,26 +13,14 @@ from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["METHODS", "Imported", "Kind", "Method", "choose_methods", "combinations"]
+__all__ = ["METHODS", "Kind", "Method", "choose_methods", "combinations"]
 
 Kind = Literal["K given", "K unknown"]
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A class by its address, imported when it is first called."""
-
-    module: str
-    name: str
-
-    def __call__(self, **settings: Any) -> Any:
-        """Make one."""
-        return getattr(import_module(self.module), self.name)(**settings)
-
-
 def combinations(**choices: Sequence[Any]) -> tuple[Settings, ...]:
-    """Every combination of the choices, the first of each first.
+    """Return every combination of the choices, starting with the first of each.
 
     Examples
     --------
@@ -49,25 +37,26 @@ class Method:
     Parameters
     ----------
     name : str
-    factory : callable
+    factory : callable or str
         Called with the settings of a grid entry; returns a scikit-learn clusterer. Its
         `random_state`, if it has one, and its `n_clusters` or `n_components`, if the number of
-        clusters is given, are set afterwards.
+        clusters is given, are set afterwards. A string such as ``"sklearn.cluster:KMeans"`` is
+        imported on first use.
     grid : tuple of dict
-        The settings to try. The first are the method's defaults.
+        The settings to try. The first are the defaults of the method.
     kind : {"K given", "K unknown"}
-        Whether the method is told the number of classes.
+        "K given" if the method gets the number of classes.
     objective : callable, optional
-        ``objective(fitted, X)``, lower is better: what the method itself goes by, with no look
-        at any label. Without one, the selected fit is that of the first settings.
+        ``objective(fitted, X)``, lower is better: the method's own criterion, which does not use
+        labels. Without one, the selected fit is that of the first settings.
     selects_by : str
-        The same in words, for the tables.
+        Name of the criterion, for the tables.
     seeded : bool
-        Whether seeds make a difference. If not, one is enough.
+        False if the result does not depend on a seed; the method is then run with one only.
     adapt : callable, optional
-        ``adapt(settings, X)``: settings that are stated relative to the data, made absolute.
+        ``adapt(settings, X)`` converts settings relative to the data into absolute ones.
     max_rows : int, optional
-        The method gets no more rows than this: a seeded subsample of larger sets.
+        Largest number of rows: a fixed random subsample of larger datasets is used.
 
     Examples
     --------
@@ -79,7 +68,7 @@ class Method:
     """
 
     name: str
-    factory: Callable[..., Any]
+    factory: Callable[..., Any] | str
     grid: tuple[Settings, ...] = field(default=({},), repr=False)
     kind: Kind = "K given"
     objective: Callable[[Any, NDArray[Any]], float] | None = field(default=None, repr=False)
@@ -100,10 +89,11 @@ class Method:
     def estimator(
         self, settings: Settings, n_clusters: int, seed: int, X: NDArray[Any] | None = None
     ) -> Any:
-        """An unfitted estimator with these settings."""
+        """Return an unfitted estimator with these settings."""
         if self.adapt is not None and X is not None:
             settings = self.adapt(settings, X)
-        model = self.factory(**settings)
+        factory = resolve_name(self.factory) if isinstance(self.factory, str) else self.factory
+        model = factory(**settings)
         known = model.get_params()
         late: Settings = {"random_state": seed} if "random_state" in known else {}
         if self.kind == "K given":
@@ -129,35 +119,23 @@ def _minus_lower_bound(model: Any, X: NDArray[Any]) -> float:
 
 
 def _left_out_surprise(model: Any, X: NDArray[Any]) -> float:
-    """Minus the mean log-density of each row under the kernels of all others, in nats."""
-    from scipy.special import logsumexp
+    from isthmus.memories.bandwidth import left_out_log_density
 
-    n, dim = X.shape
-    variance = model.bandwidth_**2
-    squares = (X**2).sum(1)
-    total = 0.0
-    for start in range(0, n, 512):
-        rows = slice(start, start + 512)
-        logits = squares[rows, None] - 2 * X[rows] @ X.T + squares
-        logits /= -2 * variance
-        logits[np.arange(len(logits)), np.arange(start, start + len(logits))] = -np.inf
-        total += float(logsumexp(logits, axis=1).sum())
-    normaliser = np.log(n - 1) + dim / 2 * np.log(2 * np.pi * variance)
-    return float(normaliser - total / n)
+    return -left_out_log_density(X, model.bandwidth_)
 
 
 def _share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
-    """A bandwidth in units of the data's largest standard deviation in any direction.
+    """Convert a bandwidth from units of the largest standard deviation in any direction.
 
-    At a bandwidth of about one such unit hardly any density has more than one mode. Scott's rule
-    knows nothing of directions: with many features it leaves every row a cluster of its own.
+    At a bandwidth of about one unit, few densities have more than one mode. Scott's rule averages
+    over directions: with many features it makes every row a cluster of its own.
     """
     widest = float(np.linalg.norm(X, ord=2)) / np.sqrt(len(X)) or 1.0
     return {"bandwidth": settings["share"] * widest}
 
 
 def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
-    """A kernel width in units of the number of features, as for rows of unit variance."""
+    """Divide the kernel coefficient by the number of features, which have unit variance."""
     if "gamma" not in settings:
         return settings
     return {**settings, "gamma": settings["gamma"] / X.shape[1]}
@@ -165,13 +143,13 @@ def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
 
 _CRP_GRID = combinations(alpha=[1.0, 0.01, 0.1, 10.0], discount=[0.0, 0.25])
 
-# Grids of eight each: reasonable, diverse, and about the same number of fits, as the paper asks.
+# Grids of eight settings each: diverse, and about the same number of fits, as in the paper.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method(
             "ClAM",
-            Imported("isthmus.cluster", "ClAM"),
+            "isthmus.cluster:ClAM",
             combinations(
                 schedule=["fixed", "annealed"],
                 learning_rate=[0.01, 0.03],
@@ -182,7 +160,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "ClAM+ELBO",
-            Imported("isthmus.cluster", "ClAMELBO"),
+            "isthmus.cluster:ClAMELBO",
             combinations(
                 weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
             ),
@@ -191,14 +169,14 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "KMeans",
-            Imported("sklearn.cluster", "KMeans"),
+            "sklearn.cluster:KMeans",
             combinations(n_init=[10, 1, 3, 30], init=["k-means++", "random"]),
             objective=_inertia,
             selects_by="inertia",
         ),
         Method(
             "GaussianMixture",
-            Imported("sklearn.mixture", "GaussianMixture"),
+            "sklearn.mixture:GaussianMixture",
             combinations(
                 covariance_type=["full", "tied", "diag", "spherical"], reg_covar=[1e-3, 1e-1]
             ),
@@ -207,7 +185,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "Agglomerative",
-            Imported("sklearn.cluster", "AgglomerativeClustering"),
+            "sklearn.cluster:AgglomerativeClustering",
             (
                 {"linkage": "ward"},
                 {"linkage": "average"},
@@ -222,7 +200,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "Spectral",
-            Imported("sklearn.cluster", "SpectralClustering"),
+            "sklearn.cluster:SpectralClustering",
             (
                 *combinations(affinity=["nearest_neighbors"], n_neighbors=[10, 5, 20, 40]),
                 *combinations(affinity=["rbf"], gamma=[1.0, 0.3, 3.0, 10.0]),
@@ -232,7 +210,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "ClAM+CRP",
-            Imported("isthmus.cluster", "ClAMCRP"),
+            "isthmus.cluster:ClAMCRP",
             _CRP_GRID,
             "K unknown",
             objective=_own_objective,
@@ -240,7 +218,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "ClAM+CRP+ELBO",
-            Imported("isthmus.cluster", "ClAMCRPELBO"),
+            "isthmus.cluster:ClAMCRPELBO",
             _CRP_GRID,
             "K unknown",
             objective=_own_objective,
@@ -248,7 +226,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "GaussianMeanShift",
-            Imported("isthmus.cluster", "GaussianMeanShift"),
+            "isthmus.cluster:GaussianMeanShift",
             combinations(share=[0.5, 0.2, 0.3, 0.4, 0.6, 0.65, 0.7, 0.8]),
             "K unknown",
             objective=_left_out_surprise,
@@ -258,7 +236,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "BayesianGaussianMixture",
-            Imported("sklearn.mixture", "BayesianGaussianMixture"),
+            "sklearn.mixture:BayesianGaussianMixture",
             combinations(
                 covariance_type=["full", "diag"],
                 weight_concentration_prior=[1e-1, 1e-3, 1.0, 1e2],
@@ -272,7 +250,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "HDBSCAN",
-            Imported("sklearn.cluster", "HDBSCAN"),
+            "sklearn.cluster:HDBSCAN",
             combinations(
                 min_cluster_size=[5, 10, 20, 50],
                 cluster_selection_method=["eom", "leaf"],
@@ -283,7 +261,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "DP-means",
-            Imported("isthmus.study.dp_means", "DPMeans"),
+            "isthmus.study.dp_means:DPMeans",
             combinations(penalty=[1.0, 0.25, 0.5, 0.75, 1.5, 2.0, 3.0, 5.0]),
             "K unknown",
         ),
@@ -295,7 +273,7 @@ METHODS: dict[str, Method] = {
 def choose_methods(
     chosen: Iterable[str | Method] | None = None, among: Mapping[str, Method] = METHODS
 ) -> dict[str, Method]:
-    """Methods by name, or given outright; all of them by default."""
+    """Return methods by name; `chosen` holds names and methods, all by default."""
     methods: dict[str, Method] = {}
     if isinstance(chosen, str | Method):
         raise InvalidInputError(f"methods must be a list, not {chosen!r}.")
@@ -310,5 +288,5 @@ def choose_methods(
             raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
         methods[each.name] = each
     if not methods:
-        raise InvalidInputError("No method is left to study; name at least one.")
+        raise InvalidInputError("methods must have at least one.")
     return methods

@@ -1,10 +1,10 @@
-"""Whether methods differ: ranks over datasets, and tests that say how sure one can be."""
+"""Ranks of methods over datasets, and tests of their differences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import combinations
 from typing import Any, Literal
@@ -33,19 +33,19 @@ Verdict = Literal["competitive", "better", "worse", "undecided"]
 LEVEL = 0.05
 MARGIN = 0.02
 
-# Scores that agree to so many digits are the same: labels in another order change the last ones.
+# Scores that agree to this many digits are equal: the order of labels changes the last digits.
 DIGITS = 10
-# With more datasets than this, Wilcoxon's test takes the normal approximation.
+# With more datasets than this, Wilcoxon's test uses the normal approximation.
 EXACT = 50
 
 
 def mean_ranks(scores: Any) -> NDArray[np.float64]:
-    """Mean rank of each method over datasets; 1 is best, equal scores share their ranks.
+    """Return the mean rank of each method over datasets; 1 is best, equal scores share ranks.
 
     Parameters
     ----------
     scores : array-like (datasets, methods)
-        Higher is better. NaN, a method that could not do a dataset, ranks last there.
+        Higher is better. NaN, a method without a score, ranks last on that dataset.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Friedman:
 
 
 def friedman(scores: Any) -> Friedman:
-    r"""Friedman's rank test, with the correction for ties.
+    r"""Return Friedman's rank test, with the correction for ties.
 
     .. math:: \chi^2 = \frac{(k - 1) \sum_j (R_j - N (k + 1) / 2)^2}{\sum_{ij} r_{ij}^2 - N k (k + 1)^2 / 4}
 
@@ -89,7 +89,7 @@ def friedman(scores: Any) -> Friedman:
 
 
 def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> float:
-    """Nemenyi: mean ranks further apart than this differ, at this level.
+    """Return Nemenyi's critical difference: mean ranks further apart differ at this level.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     1.114
     """
     if methods < 2 or datasets < 1:
-        raise InvalidInputError("A critical difference takes two methods and a dataset at least.")
+        raise InvalidInputError("A critical difference needs at least two methods and one dataset.")
     return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (6 * datasets))
 
 
@@ -109,7 +109,7 @@ def _quantile(methods: int, level: float) -> float:
 
 
 def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
-    """The largest sets of methods whose mean ranks all lie within the critical difference.
+    """Return the largest sets of methods whose mean ranks lie within the critical difference.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
     Returns
     -------
     list of tuple of str
-        Best first, in the sets too. A method that differs from all others is in none.
+        Best first, also within the sets. A method that differs from all others is in none.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
 
 
 def holm(p_values: Any) -> NDArray[np.float64]:
-    """Holm's correction: p-values as they count when so many were looked at.
+    """Return p-values with Holm's correction for multiple tests.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Pair:
-    """One method against another, over the datasets that both could do."""
+    """Comparison of two methods on the datasets where both have a score."""
 
     first: str
     second: str
@@ -165,25 +165,24 @@ class Pair:
     difference: float
     """Mean score of the first minus that of the second."""
     p_value: float
-    """Of Wilcoxon's signed-rank test, corrected by Holm for all pairs that were looked at."""
+    """Of Wilcoxon's signed-rank test, with Holm's correction for all tested pairs."""
     raw_p_value: float | None = None
-    """Before the correction: what counts if this was the one pair to ask about."""
+    """Before the correction: valid if this was the only pair of interest."""
     ahead: int = 0
-    """On how many datasets the first is better."""
+    """Number of datasets on which the first is better."""
     behind: int = 0
-    """On how many it is worse."""
+    """Number of datasets on which it is worse."""
     margin: float | None = MARGIN
-    """How far apart means may be to count as close; None where scores have no common scale."""
+    """Largest difference of competitive means; None for scores without a common scale."""
 
     @property
     def verdict(self) -> Verdict:
-        """Of the first.
+        """Verdict on the first method.
 
-        "Better" or "worse" is significant after the correction. "Competitive" means that there is
-        no significant difference, and that the means are within the margin. All else is
-        undecided: means further apart than the test can tell, and datasets so few that no test
-        could, whatever p is said to be. The more pairs are looked at, the less is significant;
-        see `raw_p_value`.
+        "Better" and "worse" are significant after the correction. "Competitive" means no
+        significant difference, and means within the margin. All other cases are "undecided": a
+        difference that the test does not confirm, or too few datasets for any test. The more
+        pairs are tested, the fewer are significant; see `raw_p_value`.
         """
         if self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL:
             return "undecided"
@@ -191,6 +190,31 @@ class Pair:
             return "better" if self.difference > 0 else "worse"
         apart = self.margin is None or not abs(self.difference) <= self.margin
         return "undecided" if apart else "competitive"
+
+    @property
+    def wording(self) -> str:
+        """The verdict as tables print it: scores without a common scale cannot be competitive."""
+        open_ended = self.margin is None and self.verdict == "undecided"
+        return "no difference shown" if open_ended else self.verdict
+
+    def reversed(self) -> Pair:
+        """Return the comparison as seen from the second method."""
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=-self.difference,
+            ahead=self.behind,
+            behind=self.ahead,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison for JSON."""
+        found = {**asdict(self), "verdict": self.verdict}
+        del found["margin"]
+        if not math.isfinite(self.difference):
+            found["difference"] = None
+        return found
 
     def __str__(self) -> str:
         raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
@@ -201,20 +225,19 @@ class Pair:
 
 
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
-    """Wilcoxon's signed-rank test of every pair of methods, with Holm's correction.
+    """Return Wilcoxon's signed-rank test of every pair of methods, with Holm's correction.
 
-    The test is exact for up to 50 datasets, with ties too: all signs of the differences are
-    equally likely. Equal differences share their ranks. Those of zero are ranked with the others,
-    and then left out (Pratt's way).
+    The test is exact for up to 50 datasets, also with ties: it enumerates the signs of the
+    differences. Equal differences share their ranks. Zero differences are ranked with the others
+    and then dropped (Pratt's method).
 
     Parameters
     ----------
     scores : array-like (datasets, methods)
-        Higher is better. NaN leaves a dataset out of that method's pairs.
+        Higher is better. NaN excludes a dataset from the pairs of that method.
     methods : sequence of str
     margin : float or None
-        How far apart the means of competitive methods may be; None where the scores have no scale
-        on which that means anything.
+        Largest difference of competitive means; None for scores without a common scale.
 
     Examples
     --------
@@ -224,7 +247,9 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
     """
     table = _table(scores)
     if table.shape[1] != len(methods):
-        raise ShapeError(f"scores has {table.shape[1]} columns, but methods {len(methods)} names.")
+        raise ShapeError(
+            f"scores has {table.shape[1]} columns, but methods has {len(methods)} names."
+        )
     columns = list(combinations(range(len(methods)), 2))
     gaps = [_gaps(table[:, first], table[:, second]) for first, second in columns]
     raw = [_wilcoxon(each) for each in gaps]
@@ -247,20 +272,20 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
 
 
 def _gaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Differences where both have a score; those that differ by rounding only are made equal."""
+    """Return the differences where both have a score, rounded so that equal ones are equal."""
     gaps = np.round(first - second, DIGITS)
     return gaps[np.isfinite(gaps)]
 
 
 def _wilcoxon(gaps: NDArray[np.float64]) -> float:
-    """The two-sided p-value; zeros have their ranks, and no sign."""
+    """Return the two-sided p-value; zeros have ranks and no sign."""
     from scipy.stats import rankdata, wilcoxon
 
-    if not gaps.any():  # no dataset, or no difference on any
+    if not gaps.any():  # no dataset, or no difference
         return 1.0
     if len(gaps) > EXACT:
         return float(wilcoxon(gaps, zero_method="pratt", method="approx").pvalue)
-    # Ranks that are shared end in a half: twice a rank is a whole number.
+    # Shared ranks may end in a half; twice a rank is a whole number.
     doubled = np.rint(2 * rankdata(np.abs(gaps))).astype(int)
     above = int(doubled[gaps > 0].sum())
     chances = _signed_rank_chances(doubled[gaps != 0])
@@ -268,7 +293,7 @@ def _wilcoxon(gaps: NDArray[np.float64]) -> float:
 
 
 def _signed_rank_chances(ranks: NDArray[np.int_]) -> NDArray[np.float64]:
-    """The chance of each sum from zero on, if each rank is in it or not by the toss of a coin."""
+    """Return the probability of each sum 0, 1, ... if each rank is in it with probability 1/2."""
     chances = np.zeros(int(ranks.sum()) + 1)
     chances[0] = 1.0
     for rank in ranks:
@@ -281,13 +306,8 @@ def _table(scores: Any) -> NDArray[np.float64]:
     table = np.array(scores, dtype=np.float64)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise ShapeError(
-            f"scores must be (datasets, methods) with two methods at least, not {table.shape}."
+            f"scores must be (datasets, methods) with at least two methods, not {table.shape}."
         )
-    return _rounded(table)
-
-
-def _rounded(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The numbers to as many digits as mean something; equal ones are then equal."""
     return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in table])
 
 

@@ -1,4 +1,4 @@
-"""From fits to one score for each dataset and method, by a rule that is stated."""
+"""Tables of scores: one score for each dataset and method."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from isthmus.errors import InvalidInputError
 from isthmus.study.methods import Kind
 from isthmus.study.metrics import LOWER_IS_BETTER, METRICS
 from isthmus.study.store import Row
+from isthmus.validation import as_choice
 
 __all__ = ["VIEWS", "Scores", "View", "distribution", "markdown", "newest", "score_table"]
 
 View = Literal["grid", "selected", "oracle"]
 
 VIEWS: dict[View, str] = {
-    "selected": "selected by the method's own objective, no labels seen",
+    "selected": "selected by the method's own objective, without labels",
     "grid": "median over the whole grid",
     "oracle": "best of all settings and seeds by this score: an upper bound, not a result",
 }
@@ -36,34 +37,29 @@ class Scores:
     datasets: tuple[str, ...]
     methods: tuple[str, ...]
     values: NDArray[np.float64]
-    """(datasets, methods); NaN where no fit gave a score."""
+    """(datasets, methods); NaN where no fit has a score."""
     attempts: NDArray[np.int64]
-    """(datasets, methods); how many fits there are, however they ended."""
+    """(datasets, methods); number of fits, with or without a score."""
 
     @property
     def oriented(self) -> NDArray[np.float64]:
-        """The values, turned so that higher is better."""
+        """The values with the sign that makes higher better."""
         return -self.values if self.metric in LOWER_IS_BETTER else self.values
 
     @property
     def comparable(self) -> NDArray[np.bool_]:
-        """(datasets,); where every method was tried, and one at least got a score.
+        """(datasets,); True where every method was run and at least one has a score.
 
-        A method that was tried and failed stays in: that is a result. One that was not tried yet
-        must not count as the worst.
+        A method that was run and failed is a result. A method that was not run yet must not count
+        as the worst.
         """
-        tried = np.all(self.attempts > 0, axis=1)
-        return np.asarray(tried & np.isfinite(self.values).any(1))
+        return np.asarray((self.attempts > 0).all(1) & np.isfinite(self.values).any(1))
 
     def __str__(self) -> str:
-        lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}", ""]
-        rows = [
-            [name, *map(_cell, values, attempts)]
-            for name, values, attempts in zip(
-                self.datasets, self.values, self.attempts, strict=True
-            )
-        ]
-        return "\n".join([*lines, markdown(["dataset", *self.methods], rows)])
+        table = zip(self.datasets, self.values, self.attempts, strict=True)
+        rows = [[name, *map(_cell, values, attempts)] for name, values, attempts in table]
+        title = f"{self.metric}, {self.kind}: {VIEWS[self.view]}"
+        return f"{title}\n\n{markdown(['dataset', *self.methods], rows)}"
 
 
 def _cell(value: float, attempts: int) -> str:
@@ -73,7 +69,7 @@ def _cell(value: float, attempts: int) -> str:
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Text in rows and columns as a Markdown table.
+    """Return a Markdown table.
 
     Examples
     --------
@@ -83,16 +79,14 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     | iris | 150 |
     """
     heads = list(heads)
-    lines = [heads, ["---"] * len(heads), *map(list, rows)]
-    table = [f"| {' | '.join(cells)} |" for cells in lines]
-    table[1] = table[1].replace(" ", "")
-    return "\n".join(table)
+    first, *rest = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return "\n".join([first, f"|{'---|' * len(heads)}", *rest])
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """One row for each dataset, method, settings and seed: the last one that was done.
+    """Return the newest row of each dataset, method, settings and seed.
 
-    A directory holds the same fit twice if it was run on different numbers of rows.
+    A directory holds a fit twice if it was run on different numbers of rows.
     """
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
@@ -105,7 +99,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 def distribution(
     rows: Iterable[Row], metric: str, kind: Kind
 ) -> dict[tuple[str, str], list[float]]:
-    """The scores of all fits of each (dataset, method): what a violin shows."""
+    """Return the scores of all fits of each (dataset, method), as violins show them."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row["kind"] == kind and row.get(metric) is not None:
@@ -114,67 +108,55 @@ def distribution(
 
 
 def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Scores:
-    """One score for each dataset and method.
+    """Return one score for each dataset and method.
 
     Parameters
     ----------
     rows : iterable of mapping
-        Of :meth:`Store.read`.
+        See :meth:`Store.read`.
     metric : str
     kind : {"K given", "K unknown"}
         The two questions are never mixed.
     view : {"grid", "selected", "oracle"}
-        The median over all fits. Or, for each seed, the fit with the lowest objective of the
-        method's own, or that of its first settings if it has none, averaged over seeds; no label
-        is looked at. Or the best of all fits by the metric itself, which nobody without labels
-        could have chosen: neither of the others is above it.
+        "grid": the median over all fits. "selected": for each seed, the fit with the lowest value
+        of the method's own objective, or the fit of its first settings if it has none, averaged
+        over seeds; labels are not used. "oracle": the best of all fits by the metric itself, an
+        upper bound of the other two that cannot be found without labels.
     """
     if metric not in METRICS:
         raise InvalidInputError(f"There is no metric {metric!r}; there are {', '.join(METRICS)}.")
-    if view not in VIEWS:
-        raise InvalidInputError(f"view must be one of {', '.join(VIEWS)}, not {view!r}.")
+    as_choice(view, "view", tuple(VIEWS))
     cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["kind"] == kind:
             cells[row["dataset"], row["method"]].append(row)
     datasets = tuple(dict.fromkeys(dataset for dataset, _ in cells))
     methods = tuple(dict.fromkeys(method for _, method in cells))
+    fits = [cells[dataset, method] for dataset in datasets for method in methods]
     shape = (len(datasets), len(methods))
-    values = [_score(cells[d, m], metric, view) for d in datasets for m in methods]
-    attempts = [len(cells[d, m]) for d in datasets for m in methods]
-    return Scores(
-        metric,
-        view,
-        kind,
-        datasets,
-        methods,
-        np.array(values, dtype=np.float64).reshape(shape),
-        np.array(attempts, dtype=np.int64).reshape(shape),
-    )
+    values = np.array([_score(each, metric, view) for each in fits], dtype=np.float64)
+    attempts = np.array([len(each) for each in fits], dtype=np.int64)
+    tables = values.reshape(shape), attempts.reshape(shape)
+    return Scores(metric, view, kind, datasets, methods, *tables)
 
 
 def _score(fits: list[Row], metric: str, view: View) -> float:
-    ended = [fit for fit in fits if fit["status"] == "ok"]
+    successful = [fit for fit in fits if fit["status"] == "ok"]
     if view == "grid":
-        return _reduced(np.median, [fit[metric] for fit in ended])
+        return _reduce(np.median, successful, metric)
     if view == "oracle":
-        best = np.min if metric in LOWER_IS_BETTER else np.max
-        return _reduced(best, [fit[metric] for fit in ended])
-    seeds: dict[int, list[Row]] = defaultdict(list)
-    for fit in ended:
-        seeds[fit["seed"]].append(fit)
-    chosen = [_selected(each) for each in seeds.values()]
-    return _reduced(np.mean, [fit[metric] for fit in chosen])
+        return _reduce(np.min if metric in LOWER_IS_BETTER else np.max, successful, metric)
+    seeds = dict.fromkeys(fit["seed"] for fit in successful)
+    chosen = [_selected([fit for fit in successful if fit["seed"] == seed]) for seed in seeds]
+    return _reduce(np.mean, chosen, metric)
 
 
 def _selected(fits: list[Row]) -> Row:
-    """The lowest objective; among fits without one, the first settings that ended well."""
+    """Return the fit with the lowest objective; without objectives, that of the first settings."""
     judged = [fit for fit in fits if fit["objective"] is not None]
-    if judged:
-        return min(judged, key=lambda fit: (fit["objective"], fit["entry"]))
-    return min(fits, key=lambda fit: fit["entry"])
+    return min(judged or fits, key=lambda fit: (fit["objective"] or 0.0, fit["entry"]))
 
 
-def _reduced(how: Any, values: list[float | None]) -> float:
-    kept = [value for value in values if value is not None]
-    return float(how(kept)) if kept else float("nan")
+def _reduce(function: Any, fits: Iterable[Row], metric: str) -> float:
+    values = [fit[metric] for fit in fits if fit[metric] is not None]
+    return float(function(values)) if values else float("nan")

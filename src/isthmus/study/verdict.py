@@ -1,4 +1,4 @@
-"""From fits to a verdict: what the study says on the paper's claim, and on what it left open."""
+"""Report of a study: the verdict on the paper's claim, and all comparisons."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from isthmus.errors import InvalidInputError
-from isthmus.study.account import Account, account
-from isthmus.study.comparison import Comparison, compare, plain
+from isthmus.study.comparison import Comparison, compare
 from isthmus.study.methods import METHODS, Kind, Method
 from isthmus.study.metrics import BOUNDED, METRICS, UNLABELLED
 from isthmus.study.statistics import LEVEL, MARGIN, Pair
 from isthmus.study.store import Row
+from isthmus.study.summary import Summary, summarize
 from isthmus.study.tables import VIEWS, View, markdown, newest
 
-__all__ = ["Claim", "Report", "make_report"]
+__all__ = ["GROWING", "Claim", "Report", "make_report"]
 
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
-TITLE = "# Tables of the study"
+SCALED = tuple(metric for metric in METRICS if metric in BOUNDED)
 CLAIM = "ClAM+ELBO is competitive with ClAM across benchmarks"
-CLAIMED: tuple[str, str] = ("ClAM+ELBO", "ClAM")
+CLAIMED = ("ClAM+ELBO", "ClAM")
 GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
 DEFINITION = (
     f'"Competitive" means no significant difference (Wilcoxon\'s signed-rank test over datasets, '
@@ -30,12 +30,12 @@ DEFINITION = (
     f'correction. All else is "undecided", and with fewer than 6 datasets nothing can be decided.'
 )
 
-Outcome = Literal["held", "did not hold", "undecided", "not tested"]
+ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper's claim, seen one way."""
+    """Test of the paper's claim in one view."""
 
     view: View
     comparisons: tuple[Comparison, ...]
@@ -47,8 +47,8 @@ class Claim:
         found = {each.scores.metric: each.pair(*CLAIMED) for each in self.comparisons}
         return {metric: pair for metric, pair in found.items() if pair is not None}
 
-    def outcome(self, metrics: Iterable[str]) -> Outcome:
-        """Held if competitive or better under all of these, not if worse under one."""
+    def outcome(self, metrics: Iterable[str]) -> ClaimOutcome:
+        """Return "held" if competitive or better by all metrics, "did not hold" if worse by one."""
         verdicts = [self.pairs[name].verdict for name in metrics if name in self.pairs]
         if not verdicts:
             return "not tested"
@@ -57,76 +57,76 @@ class Claim:
         return "undecided" if "undecided" in verdicts else "held"
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """For the paper's two figures, and for both: of scores with a common scale."""
-        bounded = [name for name in METRICS if name in BOUNDED]
+    def outcomes(self) -> dict[str, ClaimOutcome]:
+        """Outcomes for the metrics of each of the paper's two figures, and for all.
+
+        Only metrics with a common scale count.
+        """
         return {
-            "supervised metrics": self.outcome([m for m in bounded if m not in UNLABELLED]),
-            "unsupervised metrics": self.outcome([m for m in bounded if m in UNLABELLED]),
-            "all of them": self.outcome(bounded),
+            "supervised metrics": self.outcome(m for m in SCALED if m not in UNLABELLED),
+            "unsupervised metrics": self.outcome(m for m in SCALED if m in UNLABELLED),
+            "all of them": self.outcome(SCALED),
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for machines."""
+        """Return the test for JSON."""
         return {
             "claim": CLAIM,
             "view": self.view,
             "outcomes": self.outcomes,
-            "metrics": {name: _as_dict(pair) for name, pair in self.pairs.items()},
+            "metrics": {name: pair.as_dict() for name, pair in self.pairs.items()},
         }
 
     def __str__(self) -> str:
-        first, second = CLAIMED
-        heads = ["metric", first, second, "difference", "ahead / even / behind"]
+        heads = ["metric", *CLAIMED, "difference", "ahead / even / behind"]
         heads += ["p", "p, Holm", "verdict"]
-        words = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
-        words = f"The claim by scores with a common scale, under {words}"
-        lines = [f"{VIEWS[self.view].capitalize()}. {words}.", ""]
-        return "\n".join([*lines, markdown(heads, map(self._cells, self.comparisons))])
+        outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
+        title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
+        return (
+            f"{title}, under {outcomes}.\n\n{markdown(heads, map(self._cells, self.comparisons))}"
+        )
 
     def _cells(self, comparison: Comparison) -> list[str]:
         metric, pair = comparison.scores.metric, comparison.pair(*CLAIMED)
         if pair is None:
             return [metric, *["not run"] * 7]
         means = [comparison.mean(*CLAIMED), comparison.mean(*reversed(CLAIMED))]
-        bounded = pair.margin is not None
-        verdict = pair.verdict
+        scaled = metric in BOUNDED
         return [
             metric,
-            *(f"{mean:.3f}" if bounded else "" for mean in means),
-            f"{pair.difference:+.3f}" if bounded else f"{pair.difference:+.3f} (log)",
+            *(f"{mean:.3f}" if scaled else "" for mean in means),
+            f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
             f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
             f"{pair.raw_p_value:.2g}",
             f"{pair.p_value:.2g}",
-            verdict if bounded or verdict != "undecided" else "no difference shown",
+            pair.wording,
         ]
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a study says. Prints as Markdown; :meth:`to_json` is for machines."""
+    """All results of a study. Prints as Markdown; :meth:`to_json` is for machines."""
 
     comparisons: tuple[Comparison, ...]
-    account: Account
+    summary: Summary
 
     def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
-        """The one on this question, under this metric, in this view."""
-        for each in self.comparisons:
-            if (each.scores.kind, each.scores.metric, each.scores.view) == (kind, metric, view):
-                return each
+        """Return the comparison for a question, a metric and a view."""
+        for each in self._chosen([metric], [kind], [view]):
+            return each
         raise InvalidInputError(
             f"There is no comparison of {kind!r}, {metric!r}, {view!r}. Questions are "
             f"{', '.join(KINDS)}; metrics {', '.join(METRICS)}; views {', '.join(VIEWS)}."
         )
 
     def claim(self, view: View = "selected") -> Claim:
-        """The paper's claim: ClAM+ELBO is competitive with ClAM across benchmarks."""
+        """Return the test of the paper's claim that ClAM+ELBO is competitive with ClAM."""
         return Claim(view, tuple(self.comparison("K given", name, view) for name in METRICS))
 
     def growing(self, view: View = "selected") -> dict[tuple[str, str], dict[str, Pair]]:
-        """ClAM+CRP and ClAM+CRP+ELBO against all others that are not told K, by metric."""
+        """Compare ClAM+CRP and ClAM+CRP+ELBO with all methods that find K, by metric."""
         found: dict[tuple[str, str], dict[str, Pair]] = {}
-        for metric in (name for name in METRICS if name in BOUNDED):
+        for metric in SCALED:
             comparison = self.comparison("K unknown", metric, view)
             for first in GROWING:
                 for second in comparison.scores.methods:
@@ -141,21 +141,24 @@ class Report:
         kinds: Iterable[Kind] = KINDS,
         views: Iterable[View] = tuple(VIEWS),
     ) -> dict[str, Any]:
-        """The same for machines; comparisons of these metrics, questions and views."""
-        wanted = set(metrics), set(kinds), set(views)
+        """Return the report for JSON, with comparisons of these metrics, questions and views."""
         return {
             "definition": DEFINITION,
             "claims": [self.claim(view).as_dict() for view in VIEWS],
             "growing": [
-                {"first": first, "second": second, "metrics": _by_metric(pairs)}
+                {
+                    "first": first,
+                    "second": second,
+                    "metrics": {metric: pair.as_dict() for metric, pair in pairs.items()},
+                }
                 for (first, second), pairs in self.growing().items()
             ],
-            "comparisons": [each.as_dict() for each in self._chosen(*wanted)],
-            "account": self.account.as_dict(),
+            "comparisons": [each.as_dict() for each in self._chosen(metrics, kinds, views)],
+            "account": self.summary.as_dict(),
         }
 
     def to_json(self, **chosen: Any) -> str:
-        """:meth:`as_dict` as text."""
+        """Return :meth:`as_dict` as JSON."""
         return json.dumps(self.as_dict(**chosen), allow_nan=False, indent=1) + "\n"
 
     def text(
@@ -164,58 +167,60 @@ class Report:
         kinds: Iterable[Kind] = KINDS,
         views: Iterable[View] = tuple(VIEWS),
     ) -> str:
-        """The report as a page of Markdown, with tables of these metrics, questions and views."""
-        done = f"{self.account.ended_well:,} of {self.account.fits:,} fits ended well"
+        """Return the report as Markdown, with tables of these metrics, questions and views."""
         datasets = len({name for each in self.comparisons for name in each.scores.datasets})
-        sizes = f"{len(self.account.works)} methods, {datasets} datasets"
-        parts = [TITLE, f"{done}: {sizes}.", DEFINITION]
-        parts += [f"## The paper's claim: {CLAIM}", *map(str, map(self.claim, VIEWS))]
+        sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
+        parts = ["# Tables of the study"]
+        parts += [f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."]
+        parts += [DEFINITION, f"## The paper's claim: {CLAIM}"]
+        parts += [str(self.claim(view)) for view in VIEWS]
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
-        for each in self._chosen(set(metrics), set(kinds), set(views)):
+        for each in self._chosen(metrics, kinds, views):
             scores = each.scores
             parts += [f"## {scores.kind}: {scores.metric}, {scores.view}", str(each)]
-        return "\n\n".join([*parts, "## Methods, fits and rows", str(self.account)]) + "\n"
+        return "\n\n".join([*parts, "## Methods, fits and rows", str(self.summary)]) + "\n"
 
     def __str__(self) -> str:
         return self.text()
 
-    def _chosen(self, metrics: set[str], kinds: set[Kind], views: set[View]) -> list[Comparison]:
+    def _chosen(self, *chosen: Iterable[str]) -> list[Comparison]:
+        metrics, kinds, views = map(set, chosen)
+        tables = [(each.scores, each) for each in self.comparisons]
         return [
             each
-            for each in self.comparisons
-            if each.scores.metric in metrics
-            and each.scores.kind in kinds
-            and each.scores.view in views
+            for scores, each in tables
+            if scores.metric in metrics and scores.kind in kinds and scores.view in views
         ]
 
     def _growing_text(self) -> str:
         found = self.growing()
         if not found:
-            return "They were not run beside another method of their kind."
-        metrics = [name for name in METRICS if name in BOUNDED]
-        tables = {name: self.comparison("K unknown", name).scores for name in metrics}
-        most = {name: len(table.datasets) for name, table in tables.items()}
+            return "They were not run together with another method of their kind."
+        tables = {name: self.comparison("K unknown", name).scores for name in SCALED}
         rows = [
-            [f"{first} against {second}", *(_cell(pairs[name], most[name]) for name in metrics)]
+            [
+                f"{first} against {second}",
+                *(_cell(pairs[name], len(tables[name].datasets)) for name in SCALED),
+            ]
             for (first, second), pairs in found.items()
         ]
         note = (
             f"{VIEWS['selected'].capitalize()}. In brackets p, and p after Holm's correction; "
-            '"on n" where only n of the datasets have scores of both.'
+            '"on n" if only n of the datasets have scores of both.'
         )
-        return f"{note}\n\n{markdown(['', *metrics], rows)}"
+        return f"{note}\n\n{markdown(['', *SCALED], rows)}"
 
 
 def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) -> Report:
-    """Judge a study.
+    """Compare the methods of a study and test the paper's claim.
 
     Parameters
     ----------
     rows : iterable of mapping
-        Of :meth:`Store.read`.
+        See :meth:`Store.read`.
     methods : mapping of str to Method
-        The methods of the study, for their order and for how each selects. Others come last.
+        The methods of the study, for their order and their selection criteria. Others come last.
 
     Returns
     -------
@@ -232,15 +237,10 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     kept = sorted(newest(rows), key=lambda row: order.get(row["method"], len(order)))
     if not kept:
         raise InvalidInputError("There are no results yet; `isthmus study run` makes some.")
-    return Report(
-        tuple(
-            compare(kept, metric, kind, view)
-            for kind in KINDS
-            for metric in METRICS
-            for view in VIEWS
-        ),
-        account(kept, methods),
+    comparisons = (
+        compare(kept, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
     )
+    return Report(tuple(comparisons), summarize(kept, methods))
 
 
 def _cell(pair: Pair, datasets: int) -> str:
@@ -249,19 +249,3 @@ def _cell(pair: Pair, datasets: int) -> str:
     covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
     p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
     return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
-
-
-def _by_metric(pairs: Mapping[str, Pair]) -> dict[str, Any]:
-    return {metric: _as_dict(pair) for metric, pair in pairs.items()}
-
-
-def _as_dict(pair: Pair) -> dict[str, Any]:
-    return {
-        "verdict": pair.verdict,
-        "difference": plain(pair.difference),
-        "p_value": pair.p_value,
-        "raw_p_value": pair.raw_p_value,
-        "datasets": pair.datasets,
-        "ahead": pair.ahead,
-        "behind": pair.behind,
-    }
