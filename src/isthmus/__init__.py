@@ -51,6 +51,7 @@ _MODULES = (
     "figures",
     "incontext",
     "memories",
+    "report",
     "study",
     "tables",
 )

@@ -218,12 +218,12 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from isthmus.cli.study_figures import figures
     from isthmus.figures.files import save
+    from isthmus.report.study_figures import study_figures
 
     rows = _rows(arguments.directory)
     out = writable_directory(arguments.output or arguments.directory)
-    for name, figure in figures(rows).items():
+    for name, figure in study_figures(rows).items():
         print(save(figure, out / f"{name}.png"), flush=True)
     return 0
 

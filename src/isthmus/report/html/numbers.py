@@ -1,0 +1,229 @@
+"""Tables for readers from nested numbers that are named for machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["NumberTable", "label", "number_tables", "value_text"]
+
+ACRONYM = re.compile("ami|ari|cpu|crp|elbo|em|hmc|hn|kde|mala|mchn|nmi|qk|saln")
+# Spelling of other words in names.
+WORDS = {
+    "alpha": "α",
+    "bayes": "Bayes",
+    "beta": "β",
+    "clam": "ClAM",
+    "dim": "dimension",
+    "dims": "dimensions",
+    "euclidean": "Euclidean",
+    "holm": "Holm",
+    "incontext": "in-context",
+    "kappa": "κ",
+    "kl": "KL divergence",
+    "langevin": "Langevin",
+    "log10": "log₁₀ of",
+    "mse": "mean square error",
+    "nll": "negative log-likelihood",
+    "rand": "Rand",
+    "rho": "ρ",
+    "rms": "root mean square",
+    "sigma": "σ",
+    "silverman": "Silverman",
+    "vmf": "vMF",
+}
+# Names that differ from their words.
+NAMES = {
+    "calinski_harabasz": "Calinski-Harabasz",
+    "clam_elbo_less_clam": "ClAM+ELBO less ClAM",
+    "davies_bouldin": "Davies-Bouldin",
+}
+# Whole numbers from here on have their digits in groups of three.
+GROUPED_FROM = 10_000
+# A single row whose headings have more characters than this is shown as a column.
+WIDEST_ROW = 60
+NARROW_SPACE = "\u202f"
+
+
+@dataclass(frozen=True)
+class NumberTable:
+    """A table of values.
+
+    Attributes
+    ----------
+    title : str
+        Empty where the rows need none.
+    columns : tuple of str
+        Headings; empty where each row has a single value.
+    rows : tuple of (str, tuple of str)
+        The name and the cells of each row.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def label(name: str) -> str:
+    """Return the name of a number in words, capitalised.
+
+    >>> label("log10_bounds"), label("kl_from_truth"), label("Mixture (ClAM)")
+    ('Log₁₀ of bounds', 'KL divergence from truth', 'Mixture (ClAM)')
+    """
+    return _capitalised(_words(name))
+
+
+def _capitalised(words: str) -> str:
+    # A Greek capital would look Latin; p, vMF and symbols such as n keep their case.
+    keeps_case = words[:1] > "z" or re.match(r"(p|vMF)\b|\w =", words)
+    return words if keeps_case else words[:1].upper() + words[1:]
+
+
+def _words(name: str) -> str:
+    if name in NAMES:
+        return NAMES[name]
+    if name != name.lower() and "_" not in name:  # already written for readers
+        return name
+    return "".join(
+        word.upper() if ACRONYM.fullmatch(word) else WORDS.get(word, word.replace("_", " "))
+        for word in re.split(r"([_\s-]+)", name)
+    )
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    """Split a name into its stem and what the keys of each level below stand for.
+
+    >>> _split("basins_by_sigma_and_N"), _split("basins")
+    (('basins', ['sigma', 'N']), ('basins', []))
+    """
+    stem, found, ending = name.rpartition("_by_")
+    return (stem, ending.split("_and_")) if found else (name, [])
+
+
+def _heading(key: str, levels: Sequence[str]) -> str:
+    """Return the heading of a row or column; a number gets the name of its quantity.
+
+    >>> _heading("2", ["D"]), _heading("0.1", ["rate"]), _heading("kde-best", ["predictor"])
+    ('D = 2', 'rate 0.1', 'KDE-best')
+    """
+    if not levels or not re.fullmatch(r"[-+.\d][-+.\de]*", key):
+        return label(key)
+    word = _words(levels[0])
+    return f"{word} = {key}" if len(word) == 1 else f"{word} {key}"
+
+
+def value_text(value: Any) -> str:
+    """Return a value as text with four significant digits.
+
+    >>> value_text(2 / 3), value_text(None), value_text(True), value_text([1, 2.5])
+    ('0.6667', '–', 'yes', '1, 2.5')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", NARROW_SPACE) if abs(value) >= GROUPED_FROM else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value)) or "none"
+    return str(value)
+
+
+def number_tables(
+    numbers: Mapping[str, Any], title: str = "", levels: Sequence[str] = ()
+) -> Iterator[NumberTable]:
+    """Arrange nested numbers in as few tables as possible.
+
+    Single values share a table; neighbouring mappings with similar keys become its rows.
+
+    Parameters
+    ----------
+    numbers : mapping
+        Values, lists, or mappings of them to any depth. A name that ends in ``_by_D_and_N`` says
+        what the keys, or positions in a list, of the next levels stand for: ``D = 2``.
+    title : str
+        Title of the tables.
+    levels : sequence of str
+        What the keys of this level, and of those below, stand for.
+
+    Yields
+    ------
+    NumberTable
+    """
+    # A list whose name says what its positions stand for is a mapping from positions.
+    opened = {
+        name: _numbered(value) if isinstance(value, list | tuple) and _split(name)[1] else value
+        for name, value in numbers.items()
+    }
+    single = {name: value for name, value in opened.items() if _is_cell(value)}
+    if single:
+        rows = tuple(
+            (_capitalised(_heading(name, levels)), (value_text(value),))
+            for name, value in single.items()
+        )
+        yield NumberTable(title, (), rows)
+    for group in _similar({name: v for name, v in opened.items() if name not in single and v}):
+        yield from _tables_of(group, title, levels)
+
+
+def _tables_of(
+    group: Mapping[str, Any], title: str, levels: Sequence[str]
+) -> Iterator[NumberTable]:
+    """Yield one table of flat mappings, or the tables inside nested ones."""
+    inner = {name: _split(name)[1] or levels[1:] for name in group}
+    headings = {name: _heading(_split(name)[0], levels) for name in group}
+    titles = {name: f"{title}: {head}" if title else head for name, head in headings.items()}
+    if all(_is_flat(value) for value in group.values()):
+        columns = list(dict.fromkeys(key for value in group.values() for key in value))
+        first = next(iter(group))
+        shown = tuple(_heading(key, inner[first]) for key in columns)
+        if len(group) == 1 and sum(map(len, shown)) > WIDEST_ROW:
+            yield from number_tables(group[first], titles[first], inner[first])
+            return
+        rows = tuple(
+            (headings[name], tuple(value_text(v[key]) if key in v else "" for key in columns))
+            for name, v in group.items()
+        )
+        yield NumberTable(title, shown, rows)
+        return
+    for name, value in group.items():
+        mapping = value if isinstance(value, Mapping) else _numbered(value)
+        yield from number_tables(mapping, titles[name], inner[name])
+
+
+def _similar(mappings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield runs of neighbours that share most of their keys."""
+    group: dict[str, Any] = {}
+    for name, value in mappings.items():
+        if group and not _share_columns(next(reversed(group.items())), (name, value)):
+            yield group
+            group = {}
+        group[name] = value
+    if group:
+        yield group
+
+
+def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
+    if not (_is_flat(one[1]) and _is_flat(other[1])) or _split(one[0])[1] != _split(other[0])[1]:
+        return False
+    first, second = set(one[1]), set(other[1])
+    return 2 * len(first & second) >= len(first | second)
+
+
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    return {str(number): value for number, value in enumerate(values, start=1)}
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_cell, value.values()))
+
+
+def _is_cell(value: Any) -> bool:
+    """Return whether a value fits into a cell: a single value, or a list of them."""
+    if isinstance(value, list | tuple):
+        return all(_is_cell(each) and not isinstance(each, list | tuple) for each in value)
+    return not isinstance(value, Mapping)

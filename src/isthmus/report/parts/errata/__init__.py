@@ -1,0 +1,73 @@
+"""The errata of the paper: what is printed, what is right, and the number that shows it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+
+# Imported for their checks.
+from isthmus.report.parts.errata import attention, capacity, clustering, sampling  # noqa: F401
+from isthmus.report.parts.errata.erratum import CHECKS, TEXTS, Erratum
+from isthmus.report.section import Finding, Section, TextTable, judge
+
+__all__ = ["Erratum", "all_errata", "table_of_errata"]
+
+COLUMNS = ("#", "Location", "Printed", "Correct", "Evidence", "Outcome")
+KINDS = {
+    "wrong": "wrong, failing a numerical test that the corrected form passes",
+    "loose": "loose, right only on a condition that is not stated",
+    "harmless": "harmless, right with a term that does nothing",
+}
+
+
+def all_errata(seed: int) -> list[Erratum]:
+    """Return E1 to E30 in order, each checked now."""
+    # The checks of one module share a stream of random numbers.
+    streams = defaultdict[str, torch.Generator](lambda: torch.Generator().manual_seed(seed))
+    checked = {name: check(streams[check.__module__]) for name, check in CHECKS.items()}
+    return [checked.get(name) or Erratum(name, **text) for name, text in TEXTS.items()]
+
+
+def table_of_errata(seed: int, full: bool = False) -> Section:
+    """Check every erratum and list them."""
+    errata = all_errata(seed)
+    measured = [each for each in errata if each.confirmed is not None]
+    confirmed = [each for each in measured if each.confirmed]
+    by_kind = {kind: [each.name for each in confirmed if each.kind == kind] for kind in KINDS}
+    return Section(
+        f"{len(errata)} places where the paper's text is wrong, loose or silent. {len(measured)} "
+        f"of them were tested on small problems drawn from the seed: {len(confirmed)} are "
+        f"confirmed. {len(errata) - len(measured)} concern notation only. The code follows the "
+        "corrected forms.",
+        numbers={
+            "errata": len(errata),
+            "measured": len(measured),
+            "confirmed": len(confirmed),
+            **{kind: len(names) for kind, names in by_kind.items()},
+            "checks": {each.name: {"outcome": each.outcome, **each.numbers} for each in errata},
+        },
+        findings=(_formulas(by_kind, len(confirmed) == len(measured)),),
+        table=TextTable(
+            COLUMNS,
+            tuple(
+                (each.name, each.place, each.printed, each.right, each.shown, each.outcome)
+                for each in errata
+            ),
+        ),
+    )
+
+
+def _formulas(by_kind: dict[str, list[str]], all_confirmed: bool) -> Finding:
+    """Judge the paper's formulas, given the names of confirmed errata of each kind."""
+    listed = "; ".join(
+        f"{len(names)} {KINDS[kind]} ({', '.join(names)})"
+        for kind, names in by_kind.items()
+        if names
+    )
+    return judge(
+        "The paper's formulas are right.",
+        f"Of those in the table, as printed: {listed}." if listed else "No erratum was confirmed.",
+        as_printed=not (by_kind["wrong"] or by_kind["loose"]),
+        corrected=all_confirmed,
+    )

@@ -1,0 +1,109 @@
+"""One erratum: the text of ``errata.toml`` joined with the numbers of its check."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from isthmus.report.section import Finding, judge
+
+__all__ = ["CHECKS", "TEXTS", "Check", "Erratum", "erratum", "normal"]
+
+TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("errata.toml").read_text(encoding="utf-8")
+)
+Kind = Literal["wrong", "loose", "harmless", "notation"]
+
+
+class Check(NamedTuple):
+    """The result of a check."""
+
+    numbers: Mapping[str, float]
+    confirmed: bool
+    words: Mapping[str, Any] = {}
+    """Other values for the text."""
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """An error in the paper's text, with its check.
+
+    Attributes
+    ----------
+    name : str
+        E1 to E30.
+    kind : {"wrong", "loose", "harmless", "notation"}
+    place : str
+        Location in the paper.
+    printed, right : str
+        The printed text, and the correct one.
+    shown : str
+        The check and its result.
+    numbers : mapping of str to float
+    confirmed : bool or None
+        Whether the check confirmed the erratum. If it is wrong, the printed form failed and the
+        corrected one passed; if loose, the printed form passes on the condition and fails without
+        it; if harmless, both forms agree. None for notation.
+    """
+
+    name: str
+    kind: Kind
+    place: str
+    printed: str
+    right: str
+    shown: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    confirmed: bool | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The kind and whether it was confirmed, in words."""
+        if self.confirmed is None:
+            return "notation only"
+        return f"{self.kind}, confirmed" if self.confirmed else "not confirmed"
+
+    def finding(self, claim: str, corrected: bool = True) -> Finding:
+        """Return the finding on a claim that this erratum decides.
+
+        Parameters
+        ----------
+        claim : str
+        corrected : bool
+            Whether the claim holds in its corrected form.
+        """
+        confirmed = bool(self.confirmed)
+        because = f"{self.shown} ({self.name})"
+        return judge(claim, because, as_printed=not confirmed, corrected=confirmed and corrected)
+
+
+CheckedErratum = Callable[[torch.Generator], Erratum]
+CHECKS: dict[str, CheckedErratum] = {}
+"""The check of each erratum, in the order in which they draw random numbers."""
+
+
+def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], CheckedErratum]:
+    """Register a check; calling it then returns the erratum with its text."""
+
+    def register(check: Callable[[torch.Generator], Check]) -> CheckedErratum:
+        @wraps(check)
+        def checked(generator: torch.Generator) -> Erratum:
+            numbers, confirmed, words = check(generator)
+            values = {**numbers, **words}
+            text = {key: value.format(**values) for key, value in TEXTS[name].items()}
+            return Erratum(name, **text, numbers=numbers, confirmed=bool(confirmed))
+
+        CHECKS[name] = checked
+        return checked
+
+    return register
+
+
+def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    """Draw standard normal numbers in float64."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,298 @@
+"""The clustering study: published results, a repetition of some fits, and the verdict."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import isthmus
+from isthmus.files import shipped
+from isthmus.report.section import Finding, Section, judge
+from isthmus.report.study_figures import study_figures
+from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
+from isthmus.study.comparison import Comparison
+from isthmus.study.fitting import fit, prepare
+from isthmus.study.metrics import BOUNDED, LABELLED, METRICS, UNLABELLED
+from isthmus.study.settings import Task
+from isthmus.study.statistics import Pair
+from isthmus.study.store import Row
+from isthmus.study.verdict import GROWING, Claim
+
+__all__ = [
+    "ensure_fits",
+    "published_results",
+    "ranks_of_the_study",
+    "violins_seeing_labels",
+    "violins_seeing_labels_without_k",
+    "violins_without_labels",
+    "violins_without_labels_or_k",
+]
+
+BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
+SHORT = Settings(datasets=BUNDLED, seeds=(0,), rows=1000, entries=2, limits=QUICK.limits)
+"""The study that runs if no results are published: minutes, not hours."""
+NAMES = {
+    "rand": "Rand",
+    "ari": "ARI",
+    "ami": "AMI",
+    "nmi": "NMI",
+    "calinski_harabasz": "Calinski-Harabasz",
+    "davies_bouldin": "Davies-Bouldin",
+    "silhouette": "silhouette",
+}
+# Verdicts use the scores with a common scale.
+LABELLED_BOUNDED = tuple(name for name in LABELLED if name in BOUNDED)
+UNLABELLED_BOUNDED = tuple(name for name in UNLABELLED if name in BOUNDED)
+RIVAL = "BayesianGaussianMixture"
+REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
+ROWS = 5000
+
+
+class Fits(NamedTuple):
+    """The fits of a study and their source."""
+
+    rows: Sequence[Row]
+    source: str
+    published: bool
+
+
+def published_results() -> Path | None:
+    """Return the directory of the published study, or None."""
+    results = shipped("docs/study/results")
+    return results.parent if results is not None and any(results.glob("*.parquet")) else None
+
+
+def _own_study(full: bool) -> tuple[Path, Settings] | None:
+    """Return directory and settings of the study to run; None if published fits are used."""
+    if not full and published_results() is not None:
+        return None
+    home = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(home) if home else Path.home() / ".cache"
+    settings, name = (Settings(), "full") if full else (SHORT, "short")
+    return cache / "isthmus" / "reproduce-study" / f"{name}-{isthmus.__version__}", settings
+
+
+def ensure_fits(seed: int, full: bool = False) -> None:
+    """Run what is missing of the study that the parts on it read."""
+    if (own := _own_study(full)) is not None:
+        directory, settings = own
+        run(directory, settings, jobs=os.cpu_count() or 1)
+
+
+def read_fits(full: bool) -> Fits:
+    """Return the fits that :func:`ensure_fits` has made, or the published ones."""
+    own, published = _own_study(full), published_results()
+    if own is not None:
+        source = "of the complete study" if full else "of a short study, run now"
+        return Fits(Store(own[0]).read(), source, False)
+    assert published is not None
+    return Fits(Store(published).read(), "of the complete study, as published", True)
+
+
+def ranks_of_the_study(seed: int, full: bool = False) -> Section:
+    """Draw mean ranks, judge the paper's claim, and repeat a seeded choice of fits."""
+    fits = read_fits(full)
+    drawn = study_figures(fits.rows, ("critical-difference", "scores"))
+    claim = make_report(fits.rows).claim()
+    repeated = repeat(fits.rows, seed) if fits.published else {}
+    groups = {
+        "Labels seen": LABELLED_BOUNDED,
+        "Labels not seen": UNLABELLED_BOUNDED,
+        "All": (*LABELLED_BOUNDED, *UNLABELLED_BOUNDED),
+    }
+    again = (
+        f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
+        "gave the same scores."
+        if repeated
+        else ""
+    )
+    return Section(
+        "Mean ranks of clustering methods over datasets, by the adjusted Rand index of the fit "
+        "that each method selects without labels; bars join methods that do not differ "
+        f"significantly. From {len(fits.rows):,} fits {fits.source}.{again} Verdicts on ClAM+ELBO "
+        f"use scores with a common scale: {_listed(groups['All'])}. `isthmus study table` prints "
+        "all comparisons.",
+        drawn.get("critical-difference", drawn["scores"]),
+        {
+            "fits": len(fits.rows),
+            "source": fits.source,
+            "done_again": repeated,
+            "claim_under_scores_with_a_common_scale": {
+                f"{words}: {_listed(scores)}": claim.outcome(scores)
+                for words, scores in groups.items()
+            },
+            "clam_elbo_less_clam_by_score": {
+                name: _pair_numbers(name, pair) for name, pair in claim.pairs.items()
+            },
+        },
+        (
+            _competitive(claim, LABELLED, "see the labels"),
+            _competitive(claim, UNLABELLED, "do not see the labels"),
+        ),
+    )
+
+
+def violins_seeing_labels(seed: int, full: bool = False) -> Section:
+    """Draw the paper's first figure of scores."""
+    return _violins("given-labelled", read_fits(full))
+
+
+def violins_without_labels(seed: int, full: bool = False) -> Section:
+    """Draw the paper's second figure of scores."""
+    return _violins("given-unlabelled", read_fits(full))
+
+
+def violins_without_labels_or_k(seed: int, full: bool = False) -> Section:
+    """Draw the scores without labels of methods that find the number of clusters."""
+    return _violins("unknown-unlabelled", read_fits(full))
+
+
+def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
+    """Draw the scores with labels of methods that find the number of clusters, and compare."""
+    fits = read_fits(full)
+    section = _violins("unknown-labelled", fits)
+    comparison = make_report(fits.rows).comparison("K unknown", "ari")
+    pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
+    compared = {name: pair for name, pair in pairs.items() if pair is not None and pair.datasets}
+    numbers = {
+        **section.numbers,
+        "mean_rank_by_method": comparison.ranks,
+        f"ari_less_that_of_{RIVAL}_by_method": {
+            name: _pair_numbers("ari", pair) for name, pair in compared.items()
+        },
+    }
+    return replace(section, numbers=numbers, observations=_growing(comparison, compared))
+
+
+def _violins(name: str, fits: Fits) -> Section:
+    kind, _, metrics = name.partition("-")
+    given = "is given" if kind == "given" else "has to find"
+    words = "see the labels" if metrics == "labelled" else "do not see labels"
+    [figure] = study_figures(fits.rows, [f"violins-{name}"]).values()
+    return Section(
+        f"Scores that {words}, of all fits of each method that {given} the number of clusters, on "
+        "each dataset. A violin shows the whole grid of settings, a diamond the fit that the "
+        f"method itself selects, a ring the best. From {len(fits.rows):,} fits {fits.source}.",
+        figure,
+        {"fits": len(fits.rows)},
+    )
+
+
+def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
+    """Compare memories that grow with the mixture that grows, by the adjusted Rand index."""
+    if not (comparison.ranks and pairs):
+        return ()
+    order = sorted(comparison.ranks, key=lambda name: comparison.ranks[name])
+    ranks = ", ".join(f"{name} {comparison.ranks[name]:.2f}" for name in order)
+    against = "; ".join(
+        f"{name} {pair.difference:+.3f} on average, ahead on {pair.ahead} of {pair.datasets} and "
+        f"behind on {pair.behind}, {pair.verdict} ({_p_values(pair)})"
+        for name, pair in pairs.items()
+    )
+    return (
+        f"The paper tests {' and '.join(pairs)} on no dataset. Mean ranks by the ARI of the "
+        f"selected fit over {len(comparison.ranked)} datasets, 1 the best: {ranks}.",
+        f"By ARI beside {RIVAL}, a Dirichlet-process mixture: {against}. The defaults of ClAM+CRP "
+        "were chosen on some of these datasets with their labels (see docs/study.md).",
+    )
+
+
+def _competitive(claim: Claim, metrics: Sequence[str], words: str) -> Finding:
+    """Judge the paper's claim for one of its two figures, by scores with a common scale."""
+    pairs = {
+        name: pair
+        for name in metrics
+        if (pair := claim.pairs.get(name)) is not None and math.isfinite(pair.difference)
+    }
+    counted = {name: pair for name, pair in pairs.items() if name in BOUNDED}
+    others = {name: pair for name, pair in pairs.items() if name not in BOUNDED}
+    outcome = claim.outcome(name for name in metrics if name in BOUNDED)
+    not_behind = all(
+        pair.verdict == "competitive" or pair.difference > 0 for pair in counted.values()
+    )
+    because = (
+        "Mean differences to ClAM of the selected fits, by scores with a common scale: "
+        f"{_differences(counted) or 'not tested'}."
+    )
+    if others:
+        because += (
+            " In logarithms, without a common scale and not part of the verdict: "
+            f"{_differences(others)}."
+        )
+    if outcome != "held" and counted and not_behind:
+        because += " Where the two are not competitive, ClAM+ELBO is ahead."
+    return judge(
+        f"ClAM+ELBO is competitive with ClAM by scores that {words}.",
+        because,
+        as_printed=outcome == "held",
+        corrected=bool(counted) and not_behind,
+    )
+
+
+def _differences(pairs: Mapping[str, Pair]) -> str:
+    return "; ".join(
+        f"{NAMES[name]} {pair.difference:+.3f}, {_outcome(name, pair)} ({_p_values(pair)}; "
+        f"{pair.datasets} datasets)"
+        for name, pair in pairs.items()
+    )
+
+
+def _p_values(pair: Pair) -> str:
+    return f"p = {pair.p_value:.2g} after Holm's correction, {pair.raw_p_value:.2g} before"
+
+
+def _outcome(metric: str, pair: Pair) -> str:
+    """Return the outcome of a comparison in the words of `isthmus study table`."""
+    open_ended = metric not in BOUNDED and pair.verdict == "undecided"
+    return "no difference shown" if open_ended else pair.verdict
+
+
+def _pair_numbers(metric: str, pair: Pair) -> dict[str, Any]:
+    return {
+        "difference": pair.difference if math.isfinite(pair.difference) else None,
+        "scale": "linear" if metric in BOUNDED else "logarithmic",
+        "p": pair.raw_p_value,
+        "p_after_holm": pair.p_value,
+        "ahead": pair.ahead,
+        "behind": pair.behind,
+        "datasets": pair.datasets,
+        "verdict": _outcome(metric, pair),
+    }
+
+
+def _listed(metrics: Sequence[str]) -> str:
+    return ", ".join(NAMES[name] for name in metrics)
+
+
+def repeat(rows: Sequence[Row], seed: int) -> dict[str, Any]:
+    """Repeat some of the short fits on bundled data, and count those with equal scores."""
+    short = [
+        row
+        for row in rows
+        if row["dataset"] in BUNDLED
+        and row["status"] == "ok"
+        and row["method"] in METHODS
+        and row["seconds"] <= SECONDS
+    ]
+    order = np.random.default_rng(seed).permutation(len(short))[:REPEATED]
+    data = {name: prepare(name, ROWS) for name in BUNDLED}
+    unequal = []
+    for row in (short[place] for place in order):
+        task = Task(row["dataset"], row["method"], row["parameters"], row["seed"], ROWS)
+        found = fit(task, METHODS[row["method"]], data[row["dataset"]])
+        if not all(_equal(found[metric], row[metric]) for metric in METRICS):
+            unequal.append(f"{row['dataset']}, {row['method']}, {row['parameters']}")
+    return {"fits": len(order), "equal": len(order) - len(unequal), "unequal": unequal}
+
+
+def _equal(first: float | None, second: float | None) -> bool:
+    """Return whether two scores agree to a millionth of their size; None equals None."""
+    if first is None or second is None:
+        return first is None and second is None
+    return abs(first - second) <= EQUAL * max(1.0, abs(second))

@@ -1,0 +1,206 @@
+"""The section: one part of a report, from where it is computed to where it is shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from isthmus.errors import InvalidInputError, ShapeError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["VERDICTS", "Finding", "Section", "Status", "TextTable", "Verdict", "judge"]
+
+Verdict = Literal["held", "held with a correction", "did not hold"]
+"""The verdict on a claim."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Status = Literal["done", "failed", "missing"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper with its verdict.
+
+    Attributes
+    ----------
+    claim : str
+        What the paper says, as a sentence that can be read alone.
+    verdict : {"held", "held with a correction", "did not hold"}
+    because : str
+        The measurement behind the verdict, and the correction if there is one.
+    """
+
+    claim: str
+    verdict: Verdict
+    because: str
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InvalidInputError(
+                f"{self.verdict!r} is not a verdict; use one of {', '.join(VERDICTS)}."
+            )
+
+
+def judge(claim: str, because: str, *, as_printed: bool, corrected: bool = False) -> Finding:
+    """Return the finding whose verdict follows from two checks of a claim.
+
+    Parameters
+    ----------
+    claim, because : str
+        As in :class:`Finding`.
+    as_printed, corrected : bool
+        Whether the claim passed its check as printed, and in its corrected form.
+
+    Examples
+    --------
+    >>> judge("Coins are fair.", "Heads in 70 % of tosses.", as_printed=False).verdict
+    'did not hold'
+    """
+    passed: Verdict = "held with a correction" if corrected else "did not hold"
+    return Finding(claim, "held" if as_printed else passed, because)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Column headings.
+    rows : tuple of tuple of str
+        One cell for each column.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.columns):
+                raise ShapeError(
+                    f"Row {number} of the table has {len(row)} cells for {len(self.columns)} "
+                    "columns."
+                )
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report: a figure or table, the numbers behind it, and its findings.
+
+    A part returns a section with the first six attributes; :func:`isthmus.report.build` fills in
+    the others. All of it but the figure can be written as JSON.
+
+    Attributes
+    ----------
+    caption : str
+        A few sentences. Text between backticks is shown as code.
+    figure : bytes or None
+        A PNG. A matplotlib figure is accepted, and converted.
+    numbers : mapping
+        The measurements: finite numbers, text, None, lists, and mappings of them. A name such as
+        ``basins_by_sigma_and_N`` says what the keys of the next two levels stand for.
+    findings : tuple of Finding
+        Verdicts on the paper's claims.
+    table : TextTable or None
+    observations : tuple of str
+        Results beyond the paper's claims: sentences without a verdict.
+    status : {"done", "failed", "missing"}
+    message : str
+        Why the part failed or is missing.
+    seconds : float or None
+        Wall-clock time.
+    inputs : mapping
+        What the section was computed from: the seed, versions, digests of source files.
+    name, title, chapter : str
+        As in :class:`isthmus.report.Part`.
+    command : str
+        The command that makes the part.
+    log : str
+        Path of the part's output, relative to the page; empty if it printed nothing.
+    """
+
+    caption: str = ""
+    figure: Figure | bytes | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    table: TextTable | None = None
+    observations: tuple[str, ...] = ()
+    status: Status = "done"
+    message: str = ""
+    seconds: float | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    title: str = ""
+    chapter: str = ""
+    command: str = ""
+    log: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", as_plain(self.numbers, "numbers"))
+        if self.figure is not None and not isinstance(self.figure, bytes):
+            from isthmus.figures.files import png_bytes
+
+            object.__setattr__(self, "figure", png_bytes(self.figure))
+
+    def to_json(self) -> str:
+        """Return the section as JSON, with digests of its content and of the figure."""
+        content = asdict(self)
+        content["figure"] = _digest(self.figure) if isinstance(self.figure, bytes) else None
+        content = as_plain(content, "section")
+        content["digest"] = _digest(json.dumps(content, sort_keys=True).encode())
+        return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, figure: bytes | None = None) -> Section:
+        """Read a section; raise ValueError if it or the figure differs from what was written."""
+        content = json.loads(text)
+        digest = content.pop("digest", None) if isinstance(content, dict) else None
+        if digest != _digest(json.dumps(content, sort_keys=True).encode()):
+            raise InvalidInputError("The file is not a section as it was written.")
+        if content["figure"] is None:
+            figure = None
+        elif figure is None or _digest(figure) != content["figure"]:
+            raise InvalidInputError("The figure is not the section's.")
+        table = content["table"] and TextTable(
+            tuple(content["table"]["columns"]), tuple(map(tuple, content["table"]["rows"]))
+        )
+        content |= {
+            "figure": figure,
+            "table": table,
+            "findings": tuple(Finding(**finding) for finding in content["findings"]),
+            "observations": tuple(content["observations"]),
+        }
+        return cls(**content)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def as_plain(value: Any, name: str) -> Any:
+    """Return a value as JSON represents it; raise an error that names what JSON cannot hold.
+
+    Parameters
+    ----------
+    value
+        Made of mappings, lists, tuples, text, booleans, None and finite numbers (NumPy's too).
+    name : str
+        Name for messages.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(inner, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInputError(f"{name} is {value}, which JSON cannot hold; use None.")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise InvalidInputError(f"{name} is of type {type(value).__name__}, which JSON cannot hold.")

@@ -1,0 +1,91 @@
+"""What a section is computed from: source files, versions, recorded results."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import isthmus
+from isthmus.files import shipped
+
+__all__ = ["changes", "digest", "environment", "imported_sources", "source_digests"]
+
+# Packages whose version can change a number or a figure.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
+
+
+def environment() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter, without importing them."""
+    return {
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+
+
+def digest(place: Path) -> str:
+    """Return a digest of a file, or of all files in a folder by path and content."""
+    found = hashlib.sha256()
+    for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(f"{path.relative_to(place).as_posix()}\0".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def source_digests(shown: Iterable[str | None] = (), root: Path | None = None) -> dict[str, str]:
+    """Return a digest for each file of the package and each shown place beside it.
+
+    Parameters
+    ----------
+    shown : iterable of str
+        Places that :func:`isthmus.files.shipped` finds.
+    root : Path, optional
+        The package's folder.
+    """
+    root = root or Path(isthmus.__file__).parent
+    files = {
+        path.relative_to(root).as_posix(): path
+        for path in root.rglob("*")
+        if path.is_file() and not {"__pycache__", "_shipped"} & set(path.parts)
+    }
+    beside = {place: path for place in shown if place and (path := shipped(place)) is not None}
+    return {name: digest(path) for name, path in (files | beside).items()}
+
+
+def imported_sources() -> list[str]:
+    """Return the files of the package that this process has imported, and their data files.
+
+    A data file belongs to the package in whose folder, or in a folder of data below it, it lies.
+    """
+    root = Path(isthmus.__file__).parent
+    modules = [
+        Path(module.__file__)
+        for name, module in [*sys.modules.items()]
+        if name.partition(".")[0] == "isthmus" and getattr(module, "__file__", None)
+    ]
+    found = {*modules}
+    for init in modules:
+        if init.name == "__init__.py" and init.parent != root:
+            found.update(_data_files(init.parent))
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def _data_files(folder: Path) -> Iterable[Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            if path.name != "__pycache__" and not (path / "__init__.py").exists():
+                yield from _data_files(path)
+        elif path.suffix != ".py":
+            yield path
+
+
+def changes(inputs: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the names of the inputs, and of the source files among them, that differ."""
+    names = [name for name in current if name != "sources" and inputs.get(name) != current[name]]
+    before, now = inputs["sources"], current["sources"]
+    return names + [path for path in now if before.get(path) != now[path]]
