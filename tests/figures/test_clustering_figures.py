@@ -6,7 +6,6 @@ import torch
 from matplotlib.collections import LineCollection
 
 import isthmus as ist
-from isthmus.cli.parts.clustering import blobs, dynamics_of_posteriors, inflation
 from isthmus.cluster import ClAMCRP
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures.clustering import (
@@ -18,6 +17,7 @@ from isthmus.figures.clustering import (
     memory_creation,
 )
 from isthmus.figures.files import png_bytes
+from isthmus.report.parts.clustering import blobs, dynamics_of_posteriors, inflation
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
 COUNTS = np.array([8.0, 4.0])

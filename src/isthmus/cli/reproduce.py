@@ -20,8 +20,7 @@ from isthmus.cli.options import (
     warn,
     whole_number,
 )
-from isthmus.report import build, finished
-from isthmus.report.registry import PARTS
+from isthmus.report import build, finished, registry
 
 __all__ = ["run"]
 
@@ -77,12 +76,13 @@ def run(argv: Sequence[str]) -> int:
 
 def _list(done: dict[str, bool], as_json: bool) -> None:
     """Print the names of parts, their chapters, and whether they are done."""
-    rows = [(part.name, part.chapter, done[part.name]) for part in PARTS if part.name in done]
+    parts = [part for part in registry.PARTS if part.name in done]
+    rows = [(part.name, part.chapter, done[part.name]) for part in parts]
     if as_json:
         keys = ("name", "chapter", "done")
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    width, wide = (max(len(row[column]) for row in rows) for column in (0, 1))
+    width, wide = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for name, chapter, ready in rows:
         print(f"{name:<{width}}  {chapter:<{wide}}  {'done' * ready}".rstrip())
 

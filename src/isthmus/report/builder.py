@@ -37,6 +37,11 @@ INTRODUCTION = (
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
 """Seconds for one part: half an hour, or a week at the paper's own sizes."""
 LARGEST_SEED = 2**32 - 1
+RESULTS = (
+    *("title", "chapter", "status", "message", "command", "caption", "figure", "findings"),
+    *("observations", "table", "numbers"),
+)
+"""What results.json has of a section."""
 
 
 @dataclass(frozen=True)
@@ -287,10 +292,8 @@ class _Work:
     def _results(self, section: Section) -> dict[str, Any]:
         """Return a section for results.json, which is equal for equal inputs."""
         content = asdict(section)
-        names = ("title", "chapter", "status", "message", "command", "caption", "figure")
-        names += ("findings", "observations", "table", "numbers")
-        figure = None if section.figure is None else self.store.link(section.name, "png")
-        return {name: content[name] for name in names} | {"figure": figure}
+        content["figure"] = section.figure and self.store.link(section.name, "png")
+        return {name: content[name] for name in RESULTS}
 
 
 def _problem(outcome: Outcome, limit: float) -> str:

@@ -64,9 +64,9 @@ def imported_sources() -> list[str]:
     """
     root = Path(isthmus.__file__).parent
     modules = [
-        Path(module.__file__)
+        Path(file)
         for name, module in [*sys.modules.items()]
-        if name.partition(".")[0] == "isthmus" and getattr(module, "__file__", None)
+        if name.partition(".")[0] == "isthmus" and (file := getattr(module, "__file__", None))
     ]
     found = {*modules}
     for init in modules:

@@ -98,7 +98,7 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
     path = shipped("benchmarks/results/attention.json")
     if full or path is None:
         seeds, steps = (FULL_SEEDS, FULL_STEPS) if full else (RUN_SEEDS, RUN_STEPS)
-        rates = {} if full else {"learning_rates": RATES}
+        rates: dict[str, Any] = {} if full else {"learning_rates": RATES}
         found = compare_variants(**rates, seeds=seeds, steps=steps, progress=False)
         return found, f"{seeds} seeds of {steps} steps, trained now", {}
     found = Experiment.load(path)

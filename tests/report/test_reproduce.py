@@ -9,46 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
 from scipy import stats
 
 import isthmus as ist
-from isthmus.cli.bandwidth import leave_one_out_sigma
 from isthmus.cli.main import main
-from isthmus.cli.parts import CHAPTERS, PARTS
-from isthmus.cli.parts.landscapes import integral, largest_rise
-from isthmus.cli.parts.sampling import energy_distance
+from isthmus.report import PARTS
+from isthmus.report.make import make_section
+from isthmus.report.parts.landscapes import integral, largest_rise
+from isthmus.report.parts.sampling import energy_distance
 
 
 @cache
 def numbers_of(name: str) -> dict[str, Any]:
     """The numbers of a part, made here."""
     (part,) = [part for part in PARTS if part.name == name]
-    return dict(part.make(0).numbers)
-
-
-def test_parts_have_names_of_their_own_and_chapters_that_exist() -> None:
-    names = [part.name for part in PARTS]
-    assert len(set(names)) == len(names)
-    assert {part.chapter for part in PARTS} <= set(CHAPTERS)
-
-
-def test_a_run_leaves_a_page_a_figure_and_the_numbers_of_the_part(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "deep" / "report"
-    assert main(["reproduce", "--only", "landscapes-1d", "--out", str(out)]) == 0
-    streams = capsys.readouterr()
-    assert streams.out == f"{out / 'index.html'}\n"
-    assert streams.err == ""
-    results = json.loads((out / "results.json").read_text())
-    assert set(results["parts"]) == {part.name for part in PARTS}
-    assert results["version"] == ist.__version__
-    part = results["parts"]["landscapes-1d"]
-    # Another process, the same numbers to the last digit.
-    assert part["numbers"] == numbers_of("landscapes-1d")
-    assert imread(out / part["figure"]).shape[1] == 1600
-    assert (out / "index.html").read_text().count("<img") == 1
+    return dict(make_section(part.function, 0, False).numbers)
 
 
 @pytest.mark.slow
@@ -152,19 +127,6 @@ def test_options_that_make_no_sense_are_one_clear_line(
     assert streams.out == ""
     assert streams.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_leave_one_out_bandwidth_is_the_best_of_a_grid() -> None:
-    points = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rest = [torch.arange(40) != row for row in range(40)]
-
-    def likelihood(sigma: float) -> float:
-        kdes = [ist.GaussianKDE(points[keep], sigma=sigma) for keep in rest]
-        return sum(float(kde.log_prob(points[row])) for row, kde in enumerate(kdes))
-
-    sigma = leave_one_out_sigma(points.numpy())
-    best = likelihood(sigma)
-    assert all(best >= likelihood(sigma * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2))
 
 
 def test_energy_distance_on_a_line_is_that_of_scipy() -> None:

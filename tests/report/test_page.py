@@ -3,15 +3,16 @@
 import base64
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 from matplotlib.figure import Figure
 
-from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures import Entry, Finding, Table, page
 from isthmus.figures.files import png_bytes
-from isthmus.figures.numbers import Grid, grids, label, value_text
-from isthmus.figures.page_style import STYLE
+from isthmus.report import Finding, Section, TextTable, page
+from isthmus.report.html import SIGNS
+from isthmus.report.html.numbers import NumberTable, label, number_tables, value_text
+from isthmus.report.section import VERDICTS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 CHAPTERS = {"energies": "Energies & more", "empty": "Nothing", "errata": "Errata"}
@@ -31,6 +32,7 @@ class Page(HTMLParser):
         self.feed(html)
         self.close()
         assert self.open == []
+        self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -53,58 +55,53 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def entries() -> list[Entry]:
-    held = Finding("Claim <one>", "held", "1 < 2 & `x`")
-    corrected = Finding("Claim two", "held with a correction", "by 3 (E2, E3, E22)")
-    refuted = Finding("Claim three", "did not hold", "by 4")
-    picture = png_bytes(Figure(figsize=(3, 2)), dpi=50)
-    numbers = {"largest_error": 1 / 3, "of": {"<b>": {"a": None, "b": 2}, "c": {"a": 1.0, "b": 3}}}
+def sections() -> list[Section]:
     command = "isthmus reproduce --only {} --seed 0"
-    return [
-        Entry(
-            "first-part",
-            "The “first” <i>",
-            "energies",
-            command.format("first-part"),
-            caption="See `isthmus --help` & more. Twice.",
-            numbers=numbers,
-            findings=(held, corrected),
-            observations=("Seen: 2 > 1 (E2).",),
-            picture=picture,
-            seconds=12.34,
+    first = Section(
+        "See `isthmus --help` & more. Twice.",
+        png_bytes(Figure(figsize=(3, 2)), dpi=50),
+        {"largest_error": 1 / 3, "of": {"<b>": {"a": None, "b": 2}, "c": {"a": 1.0, "b": 3}}},
+        (
+            Finding("Claim <one>", "held", "1 < 2 & `x`"),
+            Finding("Claim two", "held with a correction", "by 3 (E2, E3, E22)"),
         ),
-        Entry(
-            "broken",
-            "Broken",
-            "energies",
-            "x",
-            "failed",
-            "ValueError: <oh> no",
-            log="parts/broken.log",
-        ),
-        Entry(
-            "later",
-            "Made <later>",
-            "energies",
-            "x",
-            "missing",
-            "What is stored was made with another seed.",
-        ),
-        Entry(
-            "errata",
-            "Slips",
-            "errata",
-            command.format("errata"),
-            findings=(refuted,),
-            table=Table(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
-            seconds=7200.0,
-        ),
-    ]
+        observations=("Seen: 2 > 1 (E2).",),
+        seconds=12.34,
+        name="first-part",
+        title="The “first” <i>",
+        chapter="energies",
+        command=command.format("first-part"),
+    )
+    broken = Section(
+        status="failed",
+        message="ValueError: <oh> no",
+        name="broken",
+        title="Broken",
+        chapter="energies",
+        log="parts/broken.log",
+    )
+    later = Section(
+        status="missing",
+        message="The stored part was made with a different seed.",
+        name="later",
+        title="Made <later>",
+        chapter="energies",
+    )
+    errata = Section(
+        findings=(Finding("Claim three", "did not hold", "by 4"),),
+        table=TextTable(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
+        seconds=7200.0,
+        name="errata",
+        title="Slips",
+        chapter="errata",
+        command=command.format("errata"),
+    )
+    return [first, broken, later, errata]
 
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    return page("A < B", "x & y", entries(), chapters=CHAPTERS, facts=("seed 0", "version <1>"))
+    return page("A < B", "x & y", sections(), chapters=CHAPTERS, facts=("seed 0", "version <1>"))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +125,7 @@ def test_nothing_is_loaded_from_elsewhere(html: str, parsed: Page) -> None:
     assert len(parsed.sources) == 1
     scheme, data = parsed.sources[0].split(",")
     assert scheme == "data:image/png;base64"
-    assert base64.b64decode(data) == entries()[0].picture
+    assert base64.b64decode(data) == sections()[0].figure
     assert not parsed.attributes("script")
 
 
@@ -165,7 +162,7 @@ def test_what_failed_or_is_missing_is_said_on_top_and_in_its_place(parsed: Page)
     assert "1 of 4 parts not made yet: Made <later>" in parsed.text
     assert "This part failed: ValueError: <oh> no" in parsed.text
     assert "parts/broken.log" in parsed.text
-    assert "made with another seed. The command below makes it." in parsed.text
+    assert "made with a different seed. The command below makes it." in parsed.text
 
 
 def test_each_part_tells_its_command_and_time(parsed: Page) -> None:
@@ -205,9 +202,9 @@ def test_numbers_become_tables_of_rows_and_columns() -> None:
         "nothing": {},
         "draws": [[1, 2], [3, 4]],
     }
-    assert list(grids(numbers)) == [
-        Grid("", (), (("Tasks", ("8",)),)),
-        Grid(
+    assert list(number_tables(numbers)) == [
+        NumberTable("", (), (("Tasks", ("8",)),)),
+        NumberTable(
             "",
             ("0", "2", "4"),
             (
@@ -215,28 +212,28 @@ def test_numbers_become_tables_of_rows_and_columns() -> None:
                 ("KL divergence from Bayes", ("", "0.125", "–")),
             ),
         ),
-        Grid(
+        NumberTable(
             "Log₁₀ of bounds",
             ("5", "10"),
             (("Claimed", ("2.408", "5.4")), ("Ceiling", ("1", "2"))),
         ),
-        Grid("Draws", (), (("1", ("1, 2",)), ("2", ("3, 4",)))),
+        NumberTable("Draws", (), (("1", ("1, 2",)), ("2", ("3, 4",)))),
     ]
 
 
 def test_mappings_that_are_not_alike_are_tables_of_their_own() -> None:
     long = {f"a_name_of_some_length_{number}": number for number in range(3)}
     numbers = {"long": long, "short": {"x": 1, "y": 2}, "other": {"y": 3, "z": 4}}
-    first, second, third = grids(numbers)
+    first, second, third = number_tables(numbers)
     assert first.title == "Long"
     assert first.rows[2] == ("A name of some length 2", ("2",))
-    assert second == Grid("", ("X", "Y"), (("Short", ("1", "2")),))
-    assert third == Grid("", ("Y", "Z"), (("Other", ("3", "4")),))
+    assert second == NumberTable("", ("X", "Y"), (("Short", ("1", "2")),))
+    assert third == NumberTable("", ("Y", "Z"), (("Other", ("3", "4")),))
 
 
 def test_three_levels_are_tables_with_a_title() -> None:
     numbers = {"all_of": {"2": {"4": {"a": 1}, "9": {"a": 2}}, "3": {"4": {"a": 5}}}}
-    assert [grid.title for grid in grids(numbers)] == ["All of: 2", "All of: 3"]
+    assert [grid.title for grid in number_tables(numbers)] == ["All of: 2", "All of: 3"]
 
 
 def test_names_say_what_the_names_below_them_stand_for() -> None:
@@ -249,20 +246,20 @@ def test_names_say_what_the_names_below_them_stand_for() -> None:
         "loss_by_rate": {"1e-06": 1},
         "weight_by_head": [0.5, 0.25],
     }
-    assert list(grids(numbers)) == [
-        Grid("Share: D = 2", ("p after Holm",), (("N = 4", ("1",)), ("N = 12", ("2",)))),
-        Grid(
+    assert list(number_tables(numbers)) == [
+        NumberTable("Share: D = 2", ("p after Holm",), (("N = 4", ("1",)), ("N = 12", ("2",)))),
+        NumberTable(
             "",
             ("n = 0", "n = 32"),
             (("Entropy", ("2.5", "1.5")), ("KL divergence from truth", ("0.5", "0.25"))),
         ),
-        Grid(
+        NumberTable(
             "Negative log-likelihood",
             ("n = 8",),
             (("KDE-best", ("3.5",)), ("EM-0.1", ("4.5",))),
         ),
-        Grid("", ("rate 1e-06",), (("Loss", ("1",)),)),
-        Grid("", ("head 1", "head 2"), (("Weight", ("0.5", "0.25")),)),
+        NumberTable("", ("rate 1e-06",), (("Loss", ("1",)),)),
+        NumberTable("", ("head 1", "head 2"), (("Weight", ("0.5", "0.25")),)),
     ]
 
 
@@ -303,11 +300,9 @@ def test_values_are_said_in_words(value: object, said: str) -> None:
     assert value_text(value) == said
 
 
-def test_verdicts_and_tables_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="take one of held, held with"):
-        Finding("a", "perhaps", "b")  # type: ignore[arg-type]
-    with pytest.raises(ShapeError, match="Row 2 of the table has 1 cells for 2"):
-        Table(("a", "b"), (("1", "2"), ("3",)))
+def test_every_verdict_has_a_sign_and_a_class_of_its_own() -> None:
+    assert tuple(SIGNS) == VERDICTS
+    assert all(len(set(column)) == len(VERDICTS) for column in zip(*SIGNS.values(), strict=True))
 
 
 def luminance(colour: str) -> float:
@@ -329,7 +324,7 @@ def luminance(colour: str) -> float:
     ],
 )
 def test_text_stands_out_from_its_ground(scheme: str, ink: str, ground: str) -> None:
-    schemes = STYLE.split("@media")
+    schemes = files("isthmus.report.html").joinpath("style.css").read_text().split("@media")
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", schemes[0 if scheme == "light" else 1]))
     lighter, darker = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5

@@ -10,14 +10,14 @@ from scipy import stats
 from scipy.special import ive
 
 from isthmus.capacity import capacity_bound
-from isthmus.cli.parts import errata
-from isthmus.cli.parts.errata import capacity, clustering, sampling
-from isthmus.cli.parts.errata.erratum import Erratum
+from isthmus.report.parts import errata
+from isthmus.report.parts.errata import capacity, clustering, sampling
+from isthmus.report.parts.errata.erratum import Erratum
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, Erratum]:
-    return {each.number: each for each in errata.all_errata(0)}
+    return {int(each.name[1:]): each for each in errata.all_errata(0)}
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_formulas_hold_unless_an_erratum_that_matters_is_confirmed(
 
 def test_an_erratum_that_is_not_confirmed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     false = [
-        Erratum(1, "wrong", "here", "a", "b", "c", {}, False),
-        Erratum(2, "notation", "there", "a", "b", "c"),
+        Erratum("E1", "wrong", "here", "a", "b", "c", {}, False),
+        Erratum("E2", "notation", "there", "a", "b", "c"),
     ]
     monkeypatch.setattr(errata, "all_errata", lambda seed: false)
     section = errata.table_of_errata(0)

@@ -15,10 +15,9 @@ import torch
 import isthmus as ist
 from isthmus.attention.experiment import Experiment, Run
 from isthmus.capacity.sweep import Cell, Sweep
-from isthmus.cli.parts import CHAPTERS, PARTS, attention, capacity, clustering, landscapes
-from isthmus.cli.parts import study as study_part
-from isthmus.cli.parts.verdicts import finding, verdict
-from isthmus.figures import Section
+from isthmus.report import PARTS, Part, Section
+from isthmus.report.parts import attention, capacity, clustering, landscapes
+from isthmus.report.parts import study as study_part
 from isthmus.study import Store
 from isthmus.study.statistics import Pair
 
@@ -33,37 +32,11 @@ def verdicts(section: Section) -> list[str]:
     return [each.verdict for each in section.findings]
 
 
-def test_every_part_has_a_name_of_its_own_a_chapter_and_a_function() -> None:
-    names = [part.name for part in PARTS]
-    assert len(set(names)) == len(names)
-    for part in PARTS:
-        assert part.chapter in CHAPTERS
-        assert part.title
-        assert "_" not in part.title
-        module, _, function = part.function.partition(":")
-        assert callable(getattr(import_module(f"isthmus.cli.parts.{module}"), function))
-
-
-def test_chapters_follow_each_other() -> None:
-    order = list(dict.fromkeys(part.chapter for part in PARTS))
-    assert order == list(CHAPTERS)
-    assert [part.chapter for part in PARTS] == sorted(
-        (part.chapter for part in PARTS), key=order.index
-    )
-
-
-@pytest.mark.parametrize(
-    ("as_printed", "corrected", "word"),
-    [
-        (True, False, "held"),
-        (True, True, "held"),
-        (False, True, "held with a correction"),
-        (False, False, "did not hold"),
-    ],
-)
-def test_verdicts(as_printed: bool, corrected: bool, word: str) -> None:
-    assert verdict(as_printed, corrected) == word
-    assert finding("A.", "b", as_printed=as_printed, corrected=corrected).verdict == word
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_every_part_has_its_function(part: Part) -> None:
+    for place in filter(None, (part.function, part.needs)):
+        module, _, function = place.partition(":")
+        assert callable(getattr(import_module(module), function))
 
 
 def test_landscapes_need_beta_and_never_rise() -> None:
@@ -358,8 +331,8 @@ def test_what_becomes_of_the_studys_claim(outcome: str, difference: float, expec
 
 def test_a_difference_that_is_shown_is_told_as_such() -> None:
     worse = pair(-0.5, 0.001, 0.002)
-    assert study_part._word("davies_bouldin", worse) == "worse"
-    assert study_part._word("silhouette", pair(0.3)) == "undecided"
+    assert study_part._outcome("davies_bouldin", worse) == "worse"
+    assert study_part._outcome("silhouette", pair(0.3)) == "undecided"
 
 
 def test_memories_that_grow_are_told_beside_their_rival() -> None:
@@ -373,7 +346,7 @@ def test_memories_that_grow_are_told_beside_their_rival() -> None:
     assert study_part._growing(SimpleNamespace(ranks={}), {"ClAM+CRP": pair(0.1)}) == ()
 
 
-def test_without_published_results_a_short_study_is_run_once(
+def test_without_published_results_a_short_study_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: list[dict]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -382,19 +355,23 @@ def test_without_published_results_a_short_study_is_run_once(
 
     def run(directory: Path, settings: object, jobs: int) -> None:
         asked.append((directory, settings))
-        if len(asked) == 1:
-            raise study_part.RunInProgressError("another")
         store = Store(directory)
         with store.writing():
             store.append([{**row, "finished": 1.0, "version": "0"} for row in fits])
 
     monkeypatch.setattr(study_part, "run", run)
-    monkeypatch.setattr(study_part.time, "sleep", lambda seconds: None)
-    results = study_part.find_results(full=False)
-    assert [settings for _, settings in asked] == [study_part.SHORT] * 2
-    assert len(results.rows) == 2
-    assert not results.published
+    study_part.ensure_fits(0)
+    found = study_part.read_fits(full=False)
+    assert [settings for _, settings in asked] == [study_part.SHORT]
+    assert len(found.rows) == 2
+    assert not found.published
     assert asked[0][0].is_relative_to(tmp_path)
+
+
+def test_published_results_need_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_part, "published_results", lambda: Path("published"))
+    monkeypatch.setattr(study_part, "run", lambda *arguments, **more: pytest.fail("it ran"))
+    study_part.ensure_fits(0)
 
 
 def test_numbers_of_the_sphere() -> None:
