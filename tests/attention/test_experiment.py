@@ -109,9 +109,11 @@ def test_logits_that_overflow_change_no_maximum():
 
 
 def test_a_table_has_a_row_for_each_cell_and_says_what_is_missing():
-    run = experiment.Run("SALN", 0.1, 0, 0.5, 0.6, 0.9, False, 12.0, 0.25)
-    lost = experiment.Run("SALN", 0.1, 1, None, None, None, True, 300.0, None)
-    found = Experiment((run, lost, experiment.Run("SALN", 0.1, 2, 0.7, 0.8, 0.8, False, 9.0, 0.5)))
+    run = experiment.TrainingRun("SALN", 0.1, 0, 0.5, 0.6, 0.9, False, 12.0, 0.25)
+    lost = experiment.TrainingRun("SALN", 0.1, 1, None, None, None, True, 300.0, None)
+    found = Experiment(
+        (run, lost, experiment.TrainingRun("SALN", 0.1, 2, 0.7, 0.8, 0.8, False, 9.0, 0.5))
+    )
     lines = str(found).splitlines()
     assert len(lines) == 3
     assert lines[2] == "| 0.1 | SALN | 0.7 | 0.8 | 0.900 | 33% | 12 | 0.50 |"
@@ -121,7 +123,7 @@ def test_a_table_has_a_row_for_each_cell_and_says_what_is_missing():
 
 def test_pairs_are_of_equal_rate_and_seed_and_the_lost_are_the_largest():
     def run(variant, seed, loss, rate=0.1):
-        return experiment.Run(variant, rate, seed, loss, loss, 0.5, False, 1.0, 0.1)
+        return experiment.TrainingRun(variant, rate, seed, loss, loss, 0.5, False, 1.0, 0.1)
 
     first = [run("pre-norm", 0, 0.5), run("pre-norm", 1, 0.5), run("pre-norm", 2, None)]
     second = [run("SALN", 0, 0.4), run("SALN", 1, None), run("SALN", 2, 0.9), run("SALN", 3, 0.1)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
-from isthmus.attention.experiment import Experiment, Run
+from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.errors import InvalidInputError
 from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.figures.files import png_bytes
@@ -92,7 +92,7 @@ def test_what_is_not_there_cannot_be_drawn(options):
 def runs() -> Experiment:
     return Experiment(
         tuple(
-            Run(variant, rate, seed, loss, loss, 0.5, rate > 0.5, 10 * rate, 0.1)
+            TrainingRun(variant, rate, seed, loss, loss, 0.5, rate > 0.5, 10 * rate, 0.1)
             for variant in ("pre-norm", "SALN")
             for rate, losses in ((0.1, (0.4, 0.6, 0.5)), (1.0, (2.3, None, None)))
             for seed, loss in enumerate(losses)

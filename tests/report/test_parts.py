@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.attention.experiment import Experiment, Run
+from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.capacity.sweep import Cell, Sweep
 from isthmus.report import PARTS, Part, Section
 from isthmus.report.parts import attention, capacity, clustering, landscapes
@@ -167,8 +167,10 @@ def test_claims_about_new_memories_and_posteriors() -> None:
     ]
 
 
-def _run(variant: str, rate: float, seed: int, loss: float, logit: float, tied: float) -> Run:
-    return Run(variant, rate, seed, loss, loss, 0.5, False, logit, tied)
+def _run(
+    variant: str, rate: float, seed: int, loss: float, logit: float, tied: float
+) -> TrainingRun:
+    return TrainingRun(variant, rate, seed, loss, loss, 0.5, False, logit, tied)
 
 
 def _experiment(qk: tuple, saln: tuple) -> Experiment:

@@ -1,4 +1,4 @@
-"""NormedAttention: what layers that norm their own input share, called like torch's own."""
+"""NormedAttention: the base class of attention layers that normalise their own input."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NormKind = Literal["layer", "rms"]
 
 
 class NormedAttention(nn.Module, ABC):
-    """A norm and the attention after it, as one layer with ``nn.MultiheadAttention``'s forward.
+    """A norm and the attention after it, with the forward method of ``nn.MultiheadAttention``.
 
-    A subclass makes queries and keys whose products are the logits.
+    A subclass supplies the queries and keys whose products are the logits.
     """
 
     norm: nn.Module
@@ -49,11 +49,11 @@ class NormedAttention(nn.Module, ABC):
 
     @abstractmethod
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed (B, S, D), (B, T, D) -> (B, H, S, c), (B, H, T, c): their products are logits."""
+        """Return queries (B, H, S, c) and keys (B, H, T, c) whose products are the logits."""
 
     @abstractmethod
     def heads(self, key: Tensor) -> Heads:
-        """How logits depend on the norm's output, for :func:`isthmus.attention.vmf_view`."""
+        """Return the logits as a function of the normed query, for :func:`vmf_view`."""
 
     def forward(
         self,
@@ -66,11 +66,11 @@ class NormedAttention(nn.Module, ABC):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Norm all three, then attend: the signature of ``nn.MultiheadAttention``.
+        """Apply the norm to all three inputs, then attend.
 
-        For self-attention, pass x three times. Masks are as there (True hides a key), but
-        ``is_causal`` needs no mask beside it, and a query that sees no key gets zeros rather
-        than NaN. With ``need_weights=False`` it runs on
+        The signature is that of ``nn.MultiheadAttention``. For self-attention, pass x three times.
+        In masks, True hides a key. ``is_causal`` needs no mask, and a query that sees no key
+        returns zeros instead of NaN. With ``need_weights=False`` it runs on
         ``torch.nn.functional.scaled_dot_product_attention``.
 
         Returns
@@ -121,7 +121,7 @@ class NormedAttention(nn.Module, ABC):
         return x if self.batch_first or x.ndim != 3 else x.transpose(0, 1)
 
     def extra_repr(self) -> str:
-        """What stands in the parentheses of repr."""
+        """Return the settings shown by repr."""
         return f"{self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
 
 

@@ -1,4 +1,4 @@
-"""Taking over the weights of a trained norm and ``nn.MultiheadAttention``."""
+"""Copy the weights of a trained norm and ``nn.MultiheadAttention``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["copy_into", "has_bias", "projections_of", "read_pair"]
 
 
 def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.MultiheadAttention]:
-    """Return both, taken apart and known to fit each other, or say why they do not."""
+    """Check that a norm and an attention can be converted together, and return both."""
     if not isinstance(attention, nn.MultiheadAttention):
         raise UnsupportedOperationError(
             f"{type(attention).__name__} cannot be converted; nn.MultiheadAttention can."
@@ -21,8 +21,8 @@ def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.Multihead
     width = attention.embed_dim
     if attention.kdim != width or attention.vdim != width:
         raise UnsupportedOperationError(
-            "Keys and values of another width than the queries have no norm in common; only "
-            "attention with kdim = vdim = embed_dim can be converted."
+            "Only attention with kdim = vdim = embed_dim can be converted, because queries, keys "
+            "and values must share one norm."
         )
     if optional(attention, "bias_k") is not None or attention.add_zero_attn:
         raise UnsupportedOperationError(
@@ -41,12 +41,12 @@ def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.Multihead
 
 
 def has_bias(attention: nn.MultiheadAttention) -> bool:
-    """Whether projections have a bias."""
+    """Return True if the projections have a bias."""
     return optional(attention, "in_proj_bias") is not None
 
 
 def projections_of(attention: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights (D, D) and biases (D,) of queries, keys and values; zeros where there is none."""
+    """Return weights (D, D) and biases (D,) of queries, keys and values, or zero biases."""
     weights = list(attention.in_proj_weight.detach().chunk(3))
     if not has_bias(attention):
         return weights, [weights[0].new_zeros(attention.embed_dim)] * 3

@@ -1,4 +1,4 @@
-"""How far keys play two roles at once: concentration and mixing weight."""
+"""Statistics of the coupling between the concentration and the weight of attention keys."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Entanglement", "entanglement"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Entanglement:
-    """How concentration and weight co-vary across the keys of each head.
+    """Covariation of concentration and weight across the keys of each head.
 
-    All statistics are within sequences, since a softmax ignores what all keys of one share.
-    They are NaN where what they are about does not vary: without the norm's shift and without
-    a bias of the queries, for instance, all log-weights are zero.
+    All statistics are computed within sequences, since a softmax ignores a constant shared by all
+    keys. They are NaN where a quantity does not vary: for instance, without the norm's shift and
+    without a query bias all log-weights are zero.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Entanglement:
     concentration_spread, weight_spread : Tensor (H,)
         Standard deviations of kappa and of log w, both in nats of the logit.
     n_keys : int
-        Keys that the statistics of each head are over.
+        The number of keys per head.
     """
 
     correlation: Tensor
@@ -67,8 +67,8 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     r"""Report how concentration and mixing weight co-vary across keys, per head.
 
     The paper says that each key controls both its component's concentration
-    :math:`\kappa_i` and its weight :math:`\log w_i = k_i \cdot \delta`. Here is how much the
-    one tells of the other in a given layer, on given data.
+    :math:`\kappa_i` and its weight :math:`\log w_i = k_i \cdot \delta`. This function
+    measures how strongly the two are coupled in a given layer, on given data.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     covariance = _per_head(kappa_dev * weight_dev) / total
     with_mass = _per_head(kappa_dev * mass_dev) / total
     mean = _per_head(kappa * share) / total
-    # Below this, what varies is rounding.
+    # Smaller variances are rounding errors.
     floor = torch.finfo(mixture.concentration.dtype).eps ** 2 * (1 + mean.square())
     kappa_var, weight_var, mass_var = (
         var.masked_fill(var <= 64 * floor, 0) for var in (kappa_var, weight_var, mass_var)
@@ -120,7 +120,7 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
 
 
 def _seen(mixture: VMFMixture) -> Tensor:
-    """Which components any query meets, in the shape of the concentrations."""
+    """Return a mask of the components that some query sees, in the shape of the concentrations."""
     shape = mixture.concentration.shape
     if mixture.mask is None:
         return torch.ones(shape, dtype=torch.bool, device=mixture.concentration.device)
@@ -131,7 +131,7 @@ def _seen(mixture: VMFMixture) -> Tensor:
 
 
 def _deviations(values: Tensor, share: Tensor) -> Tensor:
-    """Distance from the mean of one's own sequence; zero for keys that count for nothing."""
+    """Return deviations from the mean of each sequence; zero for hidden keys."""
     count = share.sum(-1, keepdim=True).clamp(min=1)
     return (values - (values * share).sum(-1, keepdim=True) / count) * share
 

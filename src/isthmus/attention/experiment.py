@@ -1,4 +1,4 @@
-"""One small transformer, three kinds of attention, learning rates from safe to too high."""
+"""Train one small transformer with three kinds of attention at increasing learning rates."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.nn.functional import cross_entropy
 
 from isthmus.attention.entanglement import entanglement
 from isthmus.attention.transformer import CLASSES, VARIANTS, PatchTransformer, digit_patches
-from isthmus.dynamics.progress import progress_bar
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
+from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count
 
-__all__ = ["Experiment", "Run", "compare_variants", "train_on_digits"]
+__all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
 
 LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-# A loss within this share of a guesser's is that of a model that has learned nothing.
+# A model with a loss above this has learned nothing.
 GUESSING = 0.95 * math.log(CLASSES)
-PROBED = 64  # pictures on which logits are looked at
-PROBES = 16  # times that they are looked at
+PROBED = 64  # images on which logits are measured
+PROBES = 16  # measurements per run
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training run.
 
     Attributes
@@ -40,9 +40,9 @@ class Run:
         Cross-entropy in training, over the last tenth of the steps; None if not finite.
     test_loss, test_accuracy : float or None
     diverged : bool
-        Whether the loss was ever not finite, or is no better than guessing at the end.
+        True if the loss was ever not finite, or is no better than guessing at the end.
     largest_logit : float
-        Largest absolute logit of attention in any block, of those seen during the run.
+        Largest absolute attention logit measured in any block during the run.
     entanglement : float or None
         Mean over blocks and heads of the absolute correlation of concentration with
         log-weight, at the end.
@@ -63,20 +63,20 @@ class Run:
 class Experiment:
     """All runs of a comparison."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[TrainingRun, ...]
 
     @property
     def variants(self) -> list[str]:
-        """The kinds of attention, in the order of the paper."""
+        """The kinds of attention, in the order of ``VARIANTS``."""
         return [name for name in VARIANTS if any(run.variant == name for run in self.runs)]
 
     @property
     def learning_rates(self) -> list[float]:
-        """Ascending."""
+        """The learning rates, ascending."""
         return sorted({run.learning_rate for run in self.runs})
 
-    def of(self, variant: str, learning_rate: float) -> list[Run]:
-        """Runs of one cell, one for each seed."""
+    def of(self, variant: str, learning_rate: float) -> list[TrainingRun]:
+        """Return the runs of one variant and learning rate, one for each seed."""
         found = [
             run for run in self.runs if (run.variant, run.learning_rate) == (variant, learning_rate)
         ]
@@ -85,16 +85,16 @@ class Experiment:
         return found
 
     def fraction_diverged(self, variant: str, learning_rate: float) -> float:
-        """Share of the seeds."""
+        """Return the fraction of seeds whose runs diverged."""
         return statistics.fmean(run.diverged for run in self.of(variant, learning_rate))
 
     def median(self, measure: str, variant: str, learning_rate: float) -> float:
-        """Over seeds; a value that is not finite counts as infinite."""
+        """Return the median over seeds; a missing value counts as infinite."""
         values = [getattr(run, measure) for run in self.of(variant, learning_rate)]
         return statistics.median(map(_or_infinite, values))
 
     def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
-        """Pairs of equal rate and seed in which a variant's measure is lower, and all pairs."""
+        """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
         values = {
             (run.variant, run.learning_rate, run.seed): _or_infinite(getattr(run, measure))
             for run in self.runs
@@ -131,8 +131,8 @@ class Experiment:
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
-        """Read what :func:`compare_variants` has written."""
-        return cls(tuple(Run(**run) for run in json.loads(Path(path).read_text())["runs"]))
+        """Read a file written by :func:`compare_variants`."""
+        return cls(tuple(TrainingRun(**run) for run in json.loads(Path(path).read_text())["runs"]))
 
 
 def compare_variants(
@@ -160,9 +160,9 @@ def compare_variants(
         The number of seeds, from 0 on, or the seeds themselves.
     steps, batch, width, depth : int
     path : path, optional
-        A JSON file that each finished run is added to; runs found there are not done again.
+        A JSON file to which finished runs are added; runs found there are not repeated.
     progress : bool, optional
-        Whether to show a bar; by default on a terminal, if it takes long.
+        Show a progress bar. Default: on a terminal, for long runs.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def compare_variants(
         for variant in variants
     ]
     done = _read(path, settings)
-    with progress_bar(len(wanted), "attention experiment", progress) as report:
+    with progress_bar("attention experiment", len(wanted), show=progress) as report:
         for position, (variant, rate, seed) in enumerate(wanted):
             if (variant, rate, seed) not in done:
                 done[variant, rate, seed] = _train(variant, rate, seed, settings)
@@ -226,7 +226,7 @@ def train_on_digits(
     return losses
 
 
-def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Run:
+def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> TrainingRun:
     train, _, test, test_labels = digit_patches()
     steps = settings["steps"]
     model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
@@ -245,7 +245,7 @@ def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Ru
         accuracy = float((logits.argmax(1) == test_labels).double().mean())
     final = statistics.fmean(losses[-max(1, steps // 10) :])
     finite = math.isfinite(final) and math.isfinite(test_loss)
-    return Run(
+    return TrainingRun(
         variant=variant,
         learning_rate=rate,
         seed=seed,
@@ -259,7 +259,7 @@ def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Ru
 
 
 def _share(step: int, steps: int) -> float:
-    """Of the learning rate, at a step: a warm-up, then a cosine to zero."""
+    """Return the factor of the learning rate at a step: a warm-up, then a cosine to zero."""
     warmup = steps // 10
     if step < warmup:
         return (step + 1) / warmup
@@ -267,7 +267,7 @@ def _share(step: int, steps: int) -> float:
 
 
 def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
-    """On a few pictures; zero, which changes no maximum, if the model is beyond all numbers."""
+    """Return the largest absolute logit on a few images; zero if the model is not finite."""
     try:
         views = model.views(patches[:PROBED])
     except InvalidInputError:
@@ -289,7 +289,9 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _read(path: str | Path | None, settings: dict[str, int]) -> dict[tuple[str, float, int], Run]:
+def _read(
+    path: str | Path | None, settings: dict[str, int]
+) -> dict[tuple[str, float, int], TrainingRun]:
     if path is None or not Path(path).exists():
         return {}
     kept = json.loads(Path(path).read_text())
@@ -297,7 +299,7 @@ def _read(path: str | Path | None, settings: dict[str, int]) -> dict[tuple[str, 
         raise InvalidInputError(
             f"{path} holds runs with {kept['settings']}, not {settings}. Name another file."
         )
-    runs = [Run(**run) for run in kept["runs"]]
+    runs = [TrainingRun(**run) for run in kept["runs"]]
     return {(run.variant, run.learning_rate, run.seed): run for run in runs}
 
 

@@ -1,6 +1,6 @@
-"""Attention of Hugging Face's GPT-2 and Llama kinds, read without importing transformers.
+"""Read attention layers of Hugging Face models without importing transformers.
 
-Whoever has such a layer has the package loaded already; here its classes are known by name.
+Classes are recognised by name: a user with such a layer has the package loaded already.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RMS_NORMS = {f"{kind}RMSNorm" for kind in LLAMA_KINDS}
 
 
 def is_hugging_face(attention: object) -> bool:
-    """Whether this is attention that :func:`hugging_face_heads` can read."""
+    """Return True if :func:`hugging_face_heads` can read the module."""
     return _class_of(attention) in ATTENTION
 
 
 def is_rms_norm(module: object) -> bool:
-    """Whether this is a root-mean-square norm of the Llama kind."""
+    """Return True for the root-mean-square norms of Llama, Mistral and Qwen2."""
     return _class_of(module) in RMS_NORMS
 
 
@@ -49,7 +49,7 @@ def split_block(block: object) -> tuple[nn.Module, nn.Module] | None:
 
 
 def sliding_window(attention: Any) -> int | None:
-    """How many keys back a query sees in its model, if that is limited."""
+    """Return the length of the sliding window of a layer, or None if it has none."""
     if not is_hugging_face(attention):
         return None
     # Mistral has one for all layers; Qwen2 says for each.
@@ -71,7 +71,9 @@ def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None)
 
 def _gpt2_heads(attention: Any, key: Tensor) -> Heads:
     if attention.is_cross_attention:
-        raise UnsupportedOperationError("GPT-2's cross-attention is not read; pass block.attn.")
+        raise UnsupportedOperationError(
+            "GPT-2's cross-attention is not supported; pass block.attn."
+        )
     width, n_heads = attention.embed_dim, attention.num_heads
     # Conv1D keeps its weight as (in, out).
     query_weight, key_weight, _ = attention.c_attn.weight.mT.split(width)
@@ -88,10 +90,10 @@ def _gpt2_heads(attention: Any, key: Tensor) -> Heads:
 
 
 def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
-    """Rotary positions turn queries and keys; here each key is turned back by the query's turn.
+    """Read a layer with rotary positions, with the rotation of the query moved to the keys.
 
-    Query and key meet as (R_p q) . (R_j k) = q . (R_p' R_j k), so that the key, and the
-    component that it makes, depends on the place p of the query. Groups of queries share keys.
+    Since (R_p q) . (R_j k) = q . (R_p' R_j k), the key, and with it the component, depends on the
+    position p of the query. Groups of queries share keys.
     """
     config, groups = attention.config, attention.num_key_value_groups
     keys = split_heads(attention.k_proj(key), config.num_key_value_heads)
@@ -111,7 +113,7 @@ def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> He
 
 
 def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the model's own rotary embedding. (B or 1, 1, T, d) each."""
+    """Return cosines and sines of the model's rotary embedding. (B or 1, 1, T, d) each."""
     batch, length = key.shape[:2]
     if position_ids is None:
         position_ids = torch.arange(length, device=key.device)[None]
@@ -127,12 +129,12 @@ def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple
 
 
 def _turn_half(x: Tensor) -> Tensor:
-    """Each pair of coordinates, half a head apart, turned by a right angle. (..., d)."""
+    """Rotate each pair of coordinates, half a head apart, by a right angle. (..., d)."""
     first, second = x.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
 
 def _class_of(module: object) -> str:
-    """The name of a module's class, if it is one of transformers' own."""
+    """Return the class name of a module of transformers, or an empty string."""
     kind = type(module)
     return kind.__name__ if kind.__module__.startswith("transformers.models.") else ""

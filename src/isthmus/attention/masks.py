@@ -1,4 +1,4 @@
-"""Masks of attention, all merged into one that is added to the logits."""
+"""Merge attention masks into one additive mask."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def merge_masks(
     key_padding_mask : Tensor (B, T), optional
         The same for whole keys; (T,) where there is no batch.
     is_causal : bool
-        Whether query s sees keys 0 to s only, besides what the masks say.
+        If True, query s sees keys 0 to s only, in addition to the masks.
     always_seen : int
-        How many of the last of the T keys no mask speaks of.
+        The number of keys, at the end, that no mask applies to.
     """
     batch, n_heads, n_queries, n_keys = shape
     n_keys -= always_seen

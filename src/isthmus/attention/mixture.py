@@ -1,4 +1,4 @@
-"""VMFMixture: what a head of attention clusters its queries with."""
+"""VMFMixture: the mixture by which a head of attention clusters its queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isthmus.validation import as_count, as_points
 
 __all__ = ["VMFMixture"]
 
-# How far a point may lie off the sphere before it is not rounding any more.
+# Points this close to the sphere count as on it, for rounding.
 SLACK = 1e-4
 
 
@@ -48,10 +48,10 @@ class VMFMixture:
     query_direction : Tensor (B, S, D), or (B, H, S, D) where heads norm their queries
         Unit vectors u.
     query_radius : Tensor (B, S), or (B, H, S)
-        Where queries really lie: :math:`\sqrt{v / (v + \epsilon)}` from the centre, for a
-        variance v and the norm's epsilon. Very nearly one.
+        Distance of queries from the centre, :math:`\sqrt{v / (v + \epsilon)}` for a variance v
+        and the norm's epsilon: close to one.
     centred : bool
-        Whether the sphere lies across the vector of ones, as LayerNorm's does.
+        True if the sphere is orthogonal to the vector of ones, as for LayerNorm.
     basis : Tensor (H, D, c), optional
         Orthonormal columns. Without it, coordinates are the directions themselves.
     mask : Tensor, optional
@@ -92,7 +92,7 @@ class VMFMixture:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all queries of a head meet the same mixture."""
+        """True if all queries of a head have the same mixture."""
         same_mask = self.mask is None or self.mask.shape[-2] == 1
         return self.concentration.ndim == 3 and same_mask
 
@@ -100,7 +100,7 @@ class VMFMixture:
     def mean_direction(self) -> Tensor:
         """Unit vectors m on the sphere. (B, H, T, D).
 
-        Where kappa is zero, all directions are as good; this is then one of them.
+        Where kappa is zero the direction is arbitrary.
         """
         return self._directions(self.coordinates, self.concentration)
 
@@ -118,13 +118,13 @@ class VMFMixture:
         return total[..., 0] if self.is_shared else total
 
     def logits(self, points: Tensor | None = None) -> Tensor:
-        """What attention's softmax is taken of, masks included. (B, H, S, T).
+        """Return the attention logits, masks included. (B, H, S, T).
 
         Parameters
         ----------
         points : Tensor (Q, D), (B, Q, D) or (B, H, Q, D), optional
-            Used in place of the layer's own queries, and taken as they come. Where each query
-            has a mixture of its own, point q meets that of query q.
+            Replace the queries of the layer, without normalisation. Where each query has its own
+            mixture, point q is evaluated under the mixture of query q.
         """
         if points is None:
             points = self.query_direction * self.query_radius[..., None]
@@ -162,9 +162,9 @@ class VMFMixture:
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Exact draws from each mixture, unit vectors: (n, B, H, D).
+        """Draw unit vectors from each mixture, exactly: (n, B, H, D).
 
-        Where each query has a mixture of its own, (n, B, H, S, D).
+        The shape is (n, B, H, S, D) where each query has its own mixture.
         """
         n = as_count(n, "n", at_least=0)
         log_mixing = self.log_mixing
@@ -213,7 +213,7 @@ class VMFMixture:
         if self.basis is not None:
             basis = self.basis if coordinates.ndim == 4 else self.basis[:, None]
             directions = coordinates @ basis.mT
-            # The product of a basis and a unit vector is one up to rounding: put that right.
+            # A basis times a unit vector has unit length up to rounding.
             directions = torch.nn.functional.normalize(directions, dim=-1)
         somewhere = pole(self.dim, self.centred, directions)
         return torch.where(concentration[..., None] > 0, directions, somewhere)

@@ -1,4 +1,4 @@
-"""What a norm does: it puts a vector on a sphere, then scales and shifts its coordinates."""
+"""Split a norm into its projection onto a sphere, a gain and a shift."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SUPPORTED = (
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm taken apart: ``module(x) = gain * standardize(x) + shift``.
+    """The parts of a norm: ``module(x) = gain * standardize(x) + shift``.
 
     Attributes
     ----------
     dim : int
         D, the number of coordinates.
     centred : bool
-        Whether it subtracts the mean, so that the sphere lies across the vector of ones.
+        True if the norm subtracts the mean, so that the sphere is orthogonal to the vector of ones.
     gain, shift : Tensor (D,)
         The paper's gamma and delta; ones and zeros where the norm has none.
     """
@@ -53,15 +53,15 @@ class Norm:
 
 
 def read_norm(module: Any, like: Tensor) -> Norm:
-    """Take a norm apart; gain and shift are in the dtype and on the device of `like`."""
+    """Return the parts of a norm, with gain and shift in the dtype and on the device of `like`."""
     if isinstance(module, nn.LayerNorm):
         centred = True
     elif isinstance(module, nn.RMSNorm) or is_rms_norm(module):
         centred = False
     else:
         raise UnsupportedOperationError(
-            f"Without a norm in front of it, attention is not a mixture on a sphere, and "
-            f"{type(module).__name__} is none that can be read. {SUPPORTED}"
+            f"Attention is a mixture on a sphere only after a norm, and "
+            f"{type(module).__name__} is not a supported norm. {SUPPORTED}"
         )
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     shape = tuple(getattr(module, "normalized_shape", weight.shape if weight is not None else ()))

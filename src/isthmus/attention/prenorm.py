@@ -22,23 +22,22 @@ class PreNormAttention(NormedAttention):
     .. math:: \mathrm{softmax}_i\bigl( (W_Q y) \cdot (W_K y_i) / \sqrt d \bigr), \qquad
         y = \gamma \odot \tilde x + \delta .
 
-    With ``qk_norm`` every head norms its queries and keys again, which keeps logits within
-    bounds (Dehghani et al. 2023); components then lie on a sphere in each head's own d
-    dimensions.
+    With ``qk_norm`` every head normalises its queries and keys again, which bounds the logits
+    (Dehghani et al. 2023); components then lie on a sphere in the d dimensions of each head.
 
     Parameters
     ----------
     embed_dim, num_heads : int
     dropout : float
-        Of attention weights, while training.
+        Dropout rate of attention weights in training.
     bias : bool
-        Whether projections have a bias.
+        Add a bias to the projections.
     batch_first : bool
-        Whether inputs are (B, S, D) rather than (S, B, D).
+        Inputs are (B, S, D) instead of (S, B, D).
     norm : {"layer", "rms"}
     qk_norm : bool
     eps : float
-        Of all norms.
+        Epsilon of all norms.
 
     Examples
     --------
@@ -78,17 +77,16 @@ class PreNormAttention(NormedAttention):
 
     @classmethod
     def from_prenorm(cls, norm: nn.Module, attention: nn.Module, *, qk_norm: bool = False) -> Self:
-        """Make the layer that gives what ``attention`` gives after ``norm``, with its weights.
+        """Return the layer equal to ``attention`` after ``norm``, with the same weights.
 
-        Outputs are equal up to rounding. With ``qk_norm=True`` they are not: the weights are
-        the same, but the lengths of queries and keys in each head, and with LayerNorm their
-        means, are lost to the added norms.
+        Outputs are equal up to rounding, except with ``qk_norm=True``: the added norms remove the
+        lengths of queries and keys in each head and, with LayerNorm, their means.
 
         Parameters
         ----------
         norm : nn.LayerNorm or nn.RMSNorm
         attention : nn.MultiheadAttention
-            With keys and values of the same width as queries, and none added.
+            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
         qk_norm : bool
         """
         parts, source = read_pair(norm, attention)
@@ -109,21 +107,21 @@ class PreNormAttention(NormedAttention):
         return layer.train(source.training)
 
     def project_queries(self, normed: Tensor) -> Tensor:
-        """Queries of each head, before they are normed again. (B, S, D) -> (B, H, S, d)."""
+        """Return queries of each head before the second norm. (B, S, D) -> (B, H, S, d)."""
         return split_heads(self.query_proj(normed), self.num_heads)
 
     def project_keys(self, normed: Tensor) -> Tensor:
-        """Keys of each head, normed if they are to be. (B, T, D) -> (B, H, T, d)."""
+        """Return keys of each head, after the second norm if any. (B, T, D) -> (B, H, T, d)."""
         keys: Tensor = self.key_norm(split_heads(self.key_proj(normed), self.num_heads))
         return keys
 
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed (B, S, D), (B, T, D) -> (B, H, S, d), (B, H, T, d): their products are logits."""
+        """Return queries (B, H, S, d) and keys (B, H, T, d) whose products are the logits."""
         queries = self.query_norm(self.project_queries(query))
         return queries * self.scale, self.project_keys(key)
 
     def heads(self, key: Tensor) -> Heads:
-        """How logits depend on the norm's output: the last one, if there are two."""
+        """Return the logits as a function of the output of the last norm."""
         keys = self.project_keys(key)
         if self.qk_norm:
             one = torch.eye(self.head_dim).to(keys).expand(self.num_heads, -1, -1)

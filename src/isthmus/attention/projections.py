@@ -1,4 +1,4 @@
-"""How a layer makes its logits: projected queries times keys. One small class, for all layers."""
+"""Heads: the logits of an attention layer as projected queries times keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Heads", "optional", "split_heads", "torch_heads"]
 class Heads:
     r"""Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
 
-    Here y is what the norm gives for the query, and d the width of a head.
+    Here y is the normed query and d the width of a head.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Heads:
         Usually :math:`1 / \sqrt d`.
     log_offset : Tensor (B, H, T), optional
     always_seen : int
-        How many of the last keys belong to the layer and so are never masked.
+        The number of keys, at the end, that belong to the layer and are never masked.
     """
 
     query_weight: Tensor
@@ -40,23 +40,23 @@ class Heads:
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """(B, S, H * d) -> (B, H, S, d)."""
+    """Split the last axis into heads. (B, S, H * d) -> (B, H, S, d)."""
     return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
 def optional(module: nn.Module, name: str) -> Tensor | None:
-    """A parameter that torch's annotations say is always there, and that may be None."""
+    """Return a parameter that may be None, although torch annotates it as a Tensor."""
     found: Tensor | None = getattr(module, name)
     return found
 
 
 def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
-    """Read ``nn.MultiheadAttention``, whose keys are made from `key`. (B, T, kdim)."""
+    """Return the heads of ``nn.MultiheadAttention`` for inputs `key` (B, T, kdim) of the keys."""
     width, n_heads = attention.embed_dim, attention.num_heads
     if key.shape[-1] != attention.kdim:
         raise ShapeError(
-            f"The layer makes keys from {attention.kdim} coordinates (kdim), and was given "
-            f"{key.shape[-1]}. Pass what its keys are made from as key=."
+            f"The layer computes keys from {attention.kdim} coordinates (kdim), but got "
+            f"{key.shape[-1]}. Pass the input of its keys as key=."
         )
     together = optional(attention, "in_proj_weight")
     if together is not None:

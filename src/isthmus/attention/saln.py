@@ -33,14 +33,14 @@ class SALNAttention(NormedAttention):
     ----------
     embed_dim, num_heads : int
     dropout : float
-        Of attention weights, while training.
+        Dropout rate of attention weights in training.
     bias : bool
-        Whether projections of keys and values, and the last, have a bias. Queries need none:
-        its effect on the logits is a part of :math:`\delta_i`.
+        Add a bias to the projections of keys and values and to the output. Queries need none:
+        its effect on the logits is part of :math:`\delta_i`.
     batch_first : bool
-        Whether inputs are (B, S, D) rather than (S, B, D).
+        Inputs are (B, S, D) instead of (S, B, D).
     norm : {"layer", "rms"}
-        How to standardise.
+        The norm that standardises the input.
     eps : float, or None for the default of an RMSNorm
 
     Examples
@@ -75,19 +75,19 @@ class SALNAttention(NormedAttention):
 
     @classmethod
     def from_prenorm(cls, norm: nn.Module, attention: nn.Module) -> Self:
-        r"""Make the layer that gives what ``attention`` gives after ``norm``.
+        r"""Return the layer equal to ``attention`` after ``norm``.
 
-        It always exists, and outputs are equal up to rounding:
+        Outputs are equal up to rounding:
         :math:`\gamma` goes into all projections, :math:`\delta` into the biases of keys and
-        values, and :math:`\delta_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d`. The way back does
-        not: there :math:`\delta_i` would have to be that one function of the key. Attention
-        without a bias gets one here if the norm has a shift.
+        values, and :math:`\delta_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d`. The
+        converse fails in general: there :math:`\delta_i` must be this function of the key.
+        Attention without a bias gets one if the norm has a shift.
 
         Parameters
         ----------
         norm : nn.LayerNorm or nn.RMSNorm
         attention : nn.MultiheadAttention
-            With keys and values of the same width as queries, and none added.
+            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
         """
         parts, source = read_pair(norm, attention)
         weights, biases = projections_of(source)
@@ -123,15 +123,15 @@ class SALNAttention(NormedAttention):
         return layer.train(source.training)
 
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed (B, S, D), (B, T, D) -> (B, H, S, d + 1), (B, H, T, d + 1).
+        """Return queries (B, H, S, d + 1) and keys (B, H, T, d + 1) whose products are the logits.
 
-        Their products are the logits: delta_i, the last coordinate of a key, meets a one.
+        The last coordinate of a key is delta_i, and that of a query is one.
         """
         queries = split_heads(self.query_proj(query), self.num_heads) * self.scale
         return pad(queries, (0, 1), value=1.0), split_heads(self.key_proj(key), self.num_heads)
 
     def heads(self, key: Tensor) -> Heads:
-        """How logits depend on the standardised query."""
+        """Return the logits as a function of the standardised query."""
         whole = split_heads(self.key_proj(key), self.num_heads)
         return Heads(
             self.query_proj.weight.unflatten(0, (self.num_heads, -1)),

@@ -1,4 +1,4 @@
-"""The sphere that a norm puts vectors on: all unit vectors, or those across the vector of ones."""
+"""The sphere of normed vectors: all unit vectors, or those orthogonal to the vector of ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["draw_about", "pole"]
 
 
 def pole(dim: int, centred: bool, like: Tensor) -> Tensor:
-    """One fixed unit vector of the sphere. (D,)."""
+    """Return a fixed unit vector of the sphere. (D,)."""
     vector = like.new_zeros(dim)
     vector[0] = 1
     if centred:
@@ -25,7 +25,7 @@ def pole(dim: int, centred: bool, like: Tensor) -> Tensor:
 def draw_about(
     directions: Tensor, kappa: Tensor, centred: bool, generator: torch.Generator
 ) -> Tensor:
-    """One von Mises-Fisher draw about each direction of the sphere. (n, D), (n,) -> (n, D)."""
+    """Draw one von Mises-Fisher point about each direction. (n, D), (n,) -> (n, D)."""
     if not centred:
         return _draw(directions, kappa, generator)
     # A reflection takes the vector of ones onto the first axis, and the sphere to the others.

@@ -1,4 +1,4 @@
-"""A small vision transformer with one of three kinds of attention, and digits cut into patches."""
+"""A small vision transformer with one of three kinds of attention, and its data."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TEST_SHARE = 0.2
 
 
 class PatchTransformer(nn.Module):
-    """Patches of a picture in, logits of its class out.
+    """Classify images from their patches.
 
-    Two models with the same seed start from the same weights, whatever the variant: those of
-    pre-norm attention, converted. So pre-norm and SALN start as the same function.
+    Models with the same seed start from the same pre-norm weights, converted to their variant. So
+    pre-norm and SALN start as the same function.
 
     Parameters
     ----------
     variant : {"pre-norm", "QK-norm", "SALN"}
     width, num_heads, depth : int
     seed : int
-        Of the initial weights; torch's global stream is left as it was.
+        Seed of the initial weights; torch's global stream is not changed.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class PatchTransformer(nn.Module):
             self.classify = nn.Linear(width, CLASSES)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """(B, 16, 4) -> (B, 10)."""
+        """Return class logits. (B, 16, 4) -> (B, 10)."""
         x = self.embed(patches) + self.places
         for block in self.blocks:
             x = block(x)
@@ -71,7 +71,7 @@ class PatchTransformer(nn.Module):
 
     @torch.no_grad()
     def layers(self, patches: Tensor) -> list[tuple[PreNormAttention | SALNAttention, Tensor]]:
-        """Every block's attention, and what goes into it. (B, 16, 4) -> (layer, (B, 16, D))s."""
+        """Return the attention layer of each block and its input. (B, 16, 4) -> (B, 16, D) each."""
         x, found = self.embed(patches) + self.places, []
         for block in self.blocks:
             found.append((cast("_Block", block).attention, x))
@@ -79,7 +79,7 @@ class PatchTransformer(nn.Module):
         return found
 
     def views(self, patches: Tensor) -> list[VMFMixture]:
-        """Every block's attention as a mixture. (B, 16, 4) -> one for each block."""
+        """Return the attention of each block as a mixture. (B, 16, 4) -> list of VMFMixture."""
         return [vmf_view(layer, x) for layer, x in self.layers(patches)]
 
 
@@ -90,7 +90,7 @@ class _Block(nn.Module):
         attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
         if variant not in VARIANTS:
             raise InvalidInputError(f"variant must be one of {VARIANTS}, not {variant!r}.")
-        # A new layer draws weights before it takes over others; what follows must not notice.
+        # A new layer draws weights before it copies others; later draws must not depend on it.
         with torch.random.fork_rng(devices=[]):
             self.attention: PreNormAttention | SALNAttention
             if variant == "SALN":
@@ -104,7 +104,7 @@ class _Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Apply attention and feed-forward layer. (B, S, D) -> (B, S, D)."""
         x = x + self.attention(x, x, x, need_weights=False)[0]
         moved: Tensor = x + self.feed_forward(x)
         return moved
@@ -112,7 +112,7 @@ class _Block(nn.Module):
 
 @cache
 def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """scikit-learn's digits, each as 16 patches of 2 by 2 pixels, split the same way always.
+    """Return scikit-learn's digits as 16 patches of 2 by 2 pixels, in a fixed split.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""vmf_view: a layer of pre-norm attention, read as mixtures on the sphere."""
+"""vmf_view: a layer of pre-norm attention as mixtures on the sphere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def vmf_view(
     key: Any = None,
     position_ids: Tensor | None = None,
 ) -> VMFMixture:
-    r"""Read attention after a norm as mixtures of von Mises-Fisher distributions.
+    r"""Return pre-norm attention as mixtures of von Mises-Fisher distributions.
 
     Call it as ``vmf_view(norm, attention, x)``, or as ``vmf_view(block, x)`` for a whole
     block. With :math:`z = \sqrt D\, r\, u` for the standardised query (a unit vector u, and
@@ -87,29 +87,28 @@ def vmf_view(
         ``nn.TransformerEncoderLayer(norm_first=True)``, :class:`PreNormAttention`,
         :class:`SALNAttention`, or a block of Hugging Face's GPT-2, Llama, Mistral or Qwen2.
     attention : nn.MultiheadAttention, or that of Hugging Face's models
-        Any setting; dropout is left out.
+        Any setting; dropout is ignored.
     x : array or Tensor (B, S, D) or (S, D)
-        What goes into the norm, in the layout that the layer takes: (S, B, D) if it is not
-        ``batch_first``.
+        Input of the norm, in the layout of the layer: (S, B, D) if it is not ``batch_first``.
     mask : Tensor, optional
         As ``nn.MultiheadAttention`` takes it: boolean, **True where a query may not see a
         key**, or numbers that are added to the logits. (S, T), (B * H, S, T), or anything
         that broadcasts to (B, H, S, T).
     is_causal : bool
-        Whether a query sees only keys up to its own place. Hugging Face's models give their
-        layers a causal mask; pass True to see what they see.
+        A query sees only keys up to its own position. The Hugging Face models apply a causal mask
+        to their layers; pass True to match them.
     key_padding_mask : Tensor (B, T), optional
-        Boolean, True for keys that nobody may see, or numbers to add.
+        Boolean, True for hidden keys, or numbers to add to the logits.
     key : array or Tensor (B, T, kdim), optional
-        What the attention is given as its `key` in cross-attention; by default the normed x.
+        The `key` input in cross-attention. Default: the normed x.
     position_ids : Tensor (B, S), optional
-        Of rotary positions; 0, 1, 2, ... by default.
+        Rotary positions. Default: 0, 1, 2, ...
 
     Returns
     -------
     VMFMixture
-        Detached from the graph. With rotary positions each query has a mixture of its own,
-        and the view takes memory of the order B H S S d.
+        Detached from the graph. With rotary positions each query has its own mixture, and the
+        view needs memory of order B H S S d.
 
     Examples
     --------
@@ -142,8 +141,8 @@ def vmf_view(
     window = sliding_window(attention)
     if window is not None and mask is None and x.shape[1] > window:
         raise InvalidInputError(
-            f"In its model this layer sees {window} keys back, which is_causal alone does not say. "
-            "Pass the whole mask."
+            f"This layer uses a sliding window of {window} keys, which is_causal does not include. "
+            "Pass the full mask."
         )
     normed = norm(x)
     source = normed if key is None else _key_source(key, attention, weight)
@@ -162,7 +161,7 @@ def vmf_view(
 
 
 def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None) -> VMFMixture:
-    """The algebra of the theorem. standardized: (B, S, D), or (B, H, S, d) on heads' spheres."""
+    """Build the mixture. standardized: (B, S, D), or (B, H, S, d) if heads norm their queries."""
     root = math.sqrt(norm.dim)
     length = torch.linalg.vector_norm(standardized, dim=-1)
     unit = standardized / length.masked_fill(length == 0, 1)[..., None]
@@ -212,8 +211,8 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
     if isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         if not block.norm_first:
             raise UnsupportedOperationError(
-                f"This {type(block).__name__} norms after attention (norm_first=False), so its "
-                f"queries are on no sphere that it knows of. {SUPPORTED}"
+                f"This {type(block).__name__} applies its norm after attention (norm_first=False), "
+                f"so its queries do not lie on a sphere. {SUPPORTED}"
             )
         return block.norm1, block.self_attn, x
     if isinstance(block, PreNormAttention | SALNAttention):
@@ -223,14 +222,14 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
         return *found, x
     if isinstance(block, nn.MultiheadAttention) or is_hugging_face(block):
         raise UnsupportedOperationError(
-            f"{type(block).__name__} alone has no norm in front of it, and without one it is not "
-            f"a mixture on a sphere. {SUPPORTED}"
+            f"{type(block).__name__} alone has no norm in front of it, so it is not a mixture on "
+            f"a sphere. {SUPPORTED}"
         )
     raise _unsupported(block)
 
 
 def _unsupported(module: object) -> UnsupportedOperationError:
-    return UnsupportedOperationError(f"{type(module).__name__} cannot be read. {SUPPORTED}")
+    return UnsupportedOperationError(f"{type(module).__name__} is not supported. {SUPPORTED}")
 
 
 def _weight_of(attention: nn.Module) -> Tensor:
@@ -249,7 +248,7 @@ def _query_width(attention: Any) -> int:
 
 
 def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:
-    """What the keys of cross-attention are made from. (B, T, kdim)."""
+    """Return the input of the keys of cross-attention. (B, T, kdim)."""
     if is_hugging_face(attention):
         raise UnsupportedOperationError(
             "Cross-attention is read from nn.MultiheadAttention, PreNormAttention and "
@@ -265,11 +264,11 @@ def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:
 
 
 def _as_batch(value: Any, attention: nn.Module, like: Tensor, name: str = "x") -> Tensor:
-    """Return hidden states as (B, S, D), whatever layout the layer takes."""
+    """Return hidden states as (B, S, D), for any layout of the layer."""
     states = as_tensor(value, name).to(like)
     if states.ndim not in (2, 3) or 0 in states.shape:
         raise ShapeError(f"{name} must be (B, S, D) or (S, D), not {tuple(states.shape)}.")
-    require_finite(states, name, "A layer that has diverged cannot be read.")
+    require_finite(states, name, "The layer may have diverged.")
     if states.ndim == 2:
         return states[None]
     return states if getattr(attention, "batch_first", True) else states.transpose(0, 1)
