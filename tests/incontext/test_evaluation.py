@@ -24,7 +24,7 @@ from isthmus.incontext.evaluation import (
     held_out_nll,
     log_normalizer,
 )
-from isthmus.incontext.evaluation.scoring import OnGrid
+from isthmus.incontext.evaluation.scoring import GridDensity
 from isthmus.incontext.priors import GaussianMixtures, MixtureTasks, UniformShapes
 from isthmus.incontext.references import BayesPredictive, FittedMixture, KernelDensity, Reference
 
@@ -342,7 +342,7 @@ def test_grids_hold_the_wall_and_resolve_the_components() -> None:
 
 def test_divergence_of_a_density_from_itself_is_zero() -> None:
     context = torch.zeros(1, 3, 2, dtype=torch.float64)
-    density = OnGrid(Conditioned(WithEmpty()), context, Grid(2, 6.0, 41))
+    density = GridDensity(Conditioned(WithEmpty()), context, Grid(2, 6.0, 41))
     assert float(density.kl_from(density.log_prob)) == pytest.approx(0.0, abs=1e-12)
 
 
@@ -357,5 +357,5 @@ def test_questions_without_an_answer_are_refused(kernel_evaluation: Evaluation) 
         evaluate(Gaussian(1.0, dim=3), COMPACT, references=())
     with pytest.raises(InvalidInputError, match="contexts is empty"):
         evaluate(Gaussian(1.0), COMPACT, contexts=(), references=())
-    with pytest.raises(InvalidInputError, match="there are: model, truth, kde"):
+    with pytest.raises(InvalidInputError, match="Choose from: model, truth, kde"):
         kernel_evaluation.difference("forest")

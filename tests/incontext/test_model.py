@@ -87,7 +87,7 @@ def test_the_written_out_gradient_equals_autograd_whatever_the_blocks(model, poi
     energy = model.candidate_energy(flat, cache, index, mask)
     (expected,) = torch.autograd.grad(energy.sum(), flat)
     for size in (5, 28, 60, 10_000):
-        monkeypatch.setattr("isthmus.incontext.gradient.TOKENS_PER_BLOCK", size)
+        monkeypatch.setattr("isthmus.incontext.gradient.ACTIVATIONS_PER_BLOCK", size * 64)
         gradient = candidate_gradient(model, flat, cache, index, mask)
         torch.testing.assert_close(gradient, expected, **EXACT)
 

@@ -42,7 +42,7 @@ def test_weights_cut_short_are_refused(saved, keep):
     _, folder = saved
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InvalidInputError, match="cut short or was altered"):
+    with pytest.raises(InvalidInputError, match="truncated or was changed"):
         ICLEBM.from_pretrained(folder)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset, train
-from isthmus.incontext.held_out import HeldOut
+from isthmus.incontext.evaluation import HeldOut
 from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.training import draw_pass, new_model
@@ -283,7 +283,7 @@ def test_presets():
     assert (paper.length, paper.micro_batch, paper.batch) == (40, 32, 64)
     assert (paper.updates, paper.pool, paper.model.feedforward) == (1250, 100, 2048)
     assert (paper.optimizer, paper.epsilon, paper.weight_decay) == ("Adam", 1e-4, 1e-5)
-    with pytest.raises(InvalidInputError, match="default, paper, tiny"):
+    with pytest.raises(InvalidInputError, match="'default', 'paper', 'tiny'"):
         preset("huge")
 
 

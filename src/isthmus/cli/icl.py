@@ -216,7 +216,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
 def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> None:
     from isthmus.incontext.training import find_checkpoint
 
-    checkpoint = find_checkpoint(out, settings, None if init is None else init.state_dict())
+    checkpoint = find_checkpoint(out, settings, init)
     if checkpoint is None:
         start = f"starting; {settings.updates} updates into {out}"
     elif checkpoint.updates == settings.updates:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.validation import as_count
+from isthmus.incontext.fields import check_fields
 
 __all__ = ["ICLEBMConfig"]
 
@@ -24,14 +24,14 @@ class ICLEBMConfig:
     feedforward : int, optional
         Hidden width of each block's feed-forward part. Default: four times `width`.
     positions : int, optional
-        Learn an embedding for each of so many positions, which also bounds the length of a
-        context. Default: none, so that a context is (nearly) a set and may have any length.
+        Number of learned position embeddings, which also bounds the length of a context.
+        Default: none, so that a context is (nearly) a set and may have any length.
     scale : float
-        What points are divided by before they are embedded: about the size of the data.
+        Divisor of the points before they are embedded: about the size of the data.
     box : float, optional
-        Half-width of the cube where the data lie. Inside, the transformer alone is the energy;
-        outside, it is read at the nearest point of the cube and a quadratic wall is added, so
-        that the energy grows and the density has a finite integral. Default: no wall.
+        Half-width of the cube that holds the data. Inside, the transformer alone is the energy.
+        Outside, it is evaluated at the nearest point of the cube and a quadratic wall is added,
+        so that the density has a finite integral. Default: no wall.
     wall : float
         Width of the wall: the energy rises by ``(distance / wall)**2 / 2``.
 
@@ -52,32 +52,24 @@ class ICLEBMConfig:
     wall: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "heads", "width"):
-            as_count(getattr(self, name), name)
-        for name in ("feedforward", "positions"):
-            if getattr(self, name) is not None:
-                as_count(getattr(self, name), name)
+        check_fields(self)
         if self.width % self.heads:
             raise InvalidInputError(
                 f"width must be a multiple of heads, but {self.width} is not one of {self.heads}."
             )
-        for name in ("scale", "box", "wall"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InvalidInputError(f"{name} must be finite and above zero, not {value!r}.")
 
     @property
     def feedforward_width(self) -> int:
-        """Hidden width of the feed-forward part."""
+        """Hidden width of the feed-forward part, with its default."""
         return self.feedforward or 4 * self.width
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as a dictionary, for a JSON file."""
+        """Return the settings as a dictionary, for a JSON file."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> ICLEBMConfig:
-        """Read what :meth:`to_dict` wrote; a setting that is not known is an error."""
+        """Return the settings of a dictionary from :meth:`to_dict`; unknown names raise."""
         unknown = set(settings) - {field.name for field in fields(cls)}
         if unknown:
             raise InvalidInputError(

@@ -1,9 +1,9 @@
-"""The gradient of candidates' energies by the candidates, without an autograd graph.
+"""The gradient of candidates' energies with respect to the candidates, without autograd.
 
-Sampling moves candidates on an energy whose context and parameters stand still. Only
-dE/dx is wanted, of many tokens, again and again; so forward and backward are written out here.
-Nothing is kept for parameters, and the tokens go through in blocks that fit the cache, which on a
-CPU about halves the time of the matrix products.
+A sampler needs dE/dx of many tokens at every step, while the context and the parameters are
+constant. Forward and backward passes are therefore written out here: nothing is stored for the
+parameters, and tokens are processed in blocks that fit the cache, which on a CPU about halves the
+time of the matrix products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["candidate_gradient"]
 
-TOKENS_PER_BLOCK = 960
+# Hidden activations of one block of tokens: 2 MB, which fit the cache.
+ACTIVATIONS_PER_BLOCK = 960 * 512
 
 
 @torch.no_grad()
@@ -32,31 +33,32 @@ def candidate_gradient(
     index: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
-    """Gradient of each candidate's energy with respect to itself.
+    """Return the gradient of each candidate's energy with respect to the candidate.
 
     Parameters
     ----------
     candidates : (B, M, D)
     cache : keys and values of the contexts, of each layer (B, H, n, d)
     index : (M,)
-        The place of each candidate in its sequence.
+        Position of each candidate in its sequence.
     mask : (M, n) or None
-        0 where a candidate may see a context token, -inf where not.
+        0 where a candidate attends to a context token, -inf where it does not.
 
     Returns
     -------
     Tensor (B, M, D)
     """
     batch, tokens, _ = candidates.shape
-    # A column for the token itself, after those of the context, so that nothing need be joined.
+    # A column for the token itself, after those of the context, avoids concatenations below.
     cache = [(_with_empty_row(keys), _with_empty_row(values)) for keys, values in cache]
     mask = None if mask is None else pad(mask, (0, 1))
     gradient = torch.empty_like(candidates)
-    rows = max(1, TOKENS_PER_BLOCK // max(1, tokens))
+    width = max(1, ACTIVATIONS_PER_BLOCK // model.config.feedforward_width)
+    rows = max(1, width // max(1, tokens))
     for top in range(0, batch, rows):
         part = [(keys[top : top + rows], values[top : top + rows]) for keys, values in cache]
-        for left in range(0, tokens, TOKENS_PER_BLOCK):
-            where = slice(top, top + rows), slice(left, left + TOKENS_PER_BLOCK)
+        for left in range(0, tokens, width):
+            where = slice(top, top + rows), slice(left, left + width)
             seen = None if mask is None else mask[where[1]]
             gradient[where] = _one_block(model, candidates[where], part, index[where[1]], seen)
     return gradient
@@ -65,7 +67,7 @@ def candidate_gradient(
 def _one_block(
     model: ICLEBM, x: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
 ) -> Tensor:
-    stream = model.embed(x, index).flatten(0, 1)  # (B M, width): plain matrix products from here
+    stream = model.embed(x, index).flatten(0, 1)  # (B M, width)
     saved: list[_Saved] = []
     for block, (keys, values) in zip(model.layers, cache, strict=True):
         if saved:
@@ -85,7 +87,7 @@ def _one_block(
 
 @dataclass(slots=True)
 class _Saved:
-    """A block on its way: what its output and its backward pass need."""
+    """Intermediate values of a transformer block for its output and its backward pass."""
 
     block: Block
     stream: Tensor
@@ -101,7 +103,7 @@ class _Saved:
     raised: Tensor
 
     def output(self) -> Tensor:
-        """What the block hands on."""
+        """Return the output of the block."""
         down = self.block.down
         return torch.addmm(self.middle, gelu(self.raised), down.weight.t()).add_(down.bias)
 
@@ -133,7 +135,7 @@ def _forward(
 
 
 def _backward(slope: Tensor, saved: _Saved) -> Tensor:
-    """The slope of the energy by a block's input, given that by its output."""
+    """Return the energy's gradient at a block's input, given that at its output."""
     block = saved.block
     lowered = (slope @ block.down.weight).expand_as(saved.raised)
     hidden = torch.ops.aten.gelu_backward(lowered, saved.raised)
@@ -160,7 +162,7 @@ def _backward(slope: Tensor, saved: _Saved) -> Tensor:
 
 
 def _with_empty_row(x: Tensor) -> Tensor:
-    """Keys or values (B, H, n, d) with a row of zeros after them."""
+    """Append a row of zeros to keys or values (B, H, n, d)."""
     return pad(x, (0, 0, 0, 1))
 
 

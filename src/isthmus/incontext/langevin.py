@@ -1,4 +1,4 @@
-"""Langevin dynamics of candidates at every index of a sequence, side by side."""
+"""Langevin dynamics of candidates at all indices of a sequence in parallel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.errors import DivergenceError
+from isthmus.incontext.fields import check_fields
 from isthmus.incontext.gradient import candidate_gradient
 from isthmus.incontext.model import ICLEBM
-from isthmus.validation import as_count
 
 __all__ = ["BranchLangevin"]
 
@@ -21,9 +21,8 @@ class BranchLangevin:
 
     .. math:: x \leftarrow x + s\,\omega, \qquad x \leftarrow x - \alpha\,\nabla E(x \mid x_{<n})
 
-    The order, noise first, is that of the authors' code. Its temperature is
-    :math:`s^2 / (2\alpha)`: 1 with :meth:`calibrated`, which so samples; 1.6e-5 with :meth:`paper`,
-    which so descends (erratum E22).
+    Noise comes first, as in the authors' code. The temperature is :math:`s^2 / (2\alpha)`: 1 with
+    :meth:`calibrated`, which samples; 1.6e-5 with :meth:`paper`, which descends (erratum E22).
 
     Parameters
     ----------
@@ -35,7 +34,7 @@ class BranchLangevin:
     clip : float, optional
         Bound on each coordinate of the gradient. Default: none.
     box : float, optional
-        Half-width of the cube that candidates are kept in. Default: none.
+        Half-width of the cube that candidates are clamped to. Default: none.
     """
 
     steps: int = 15
@@ -45,34 +44,29 @@ class BranchLangevin:
     box: float | None = None
 
     def __post_init__(self) -> None:
-        as_count(self.steps, "steps", at_least=0)
-        for name, low in (("step_size", True), ("noise", False), ("clip", True), ("box", True)):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 or (value == 0 and not low)):
-                bound = "above zero" if low else "at least zero"
-                raise InvalidInputError(f"{name} must be {bound}, not {value!r}.")
+        check_fields(self, zero=("steps", "noise"))
 
     @classmethod
     def paper(cls) -> BranchLangevin:
-        """The paper's settings: 15 steps of size 3.16 with noise 0.01."""
+        """Use the paper's settings: 15 steps of size 3.16 with noise 0.01."""
         return cls(steps=15, step_size=3.16, noise=0.01)
 
     @classmethod
     def calibrated(cls, box: float | None = None) -> BranchLangevin:
-        """Temperature 1: noise eps = 0.3, step eps^2 / 2, gradient clipped at 10."""
+        """Use temperature 1: noise eps = 0.3, step eps^2 / 2, gradient clipped at 10."""
         return cls(steps=15, step_size=0.045, noise=0.3, clip=10.0, box=box)
 
     @property
     def temperature(self) -> float:
-        """The temperature at which a small step of these settings would sample."""
+        """Temperature that these settings sample at, in the limit of small steps."""
         return self.noise**2 / (2 * self.step_size)
 
     @torch.no_grad()
     def run(
         self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Move candidates (B, S, C, D) given the real sequences x (B, S, D); a new tensor."""
-        with torch.autocast(x.device.type, enabled=False):  # half precision would spoil the chains
+        """Return candidates (B, S, C, D) moved given the real sequences x (B, S, D)."""
+        with torch.autocast(x.device.type, enabled=False):  # chains need full precision
             return self._run(model, x, candidates, generator)
 
     def _run(
@@ -95,8 +89,8 @@ class BranchLangevin:
                 state.clamp_(-self.box, self.box)
             if not bool(torch.isfinite(state).all()):
                 raise DivergenceError(
-                    f"Candidates left the representable numbers at step {step + 1} of "
-                    f"{self.steps} with step_size={self.step_size:g}. Take a smaller step_size, "
+                    f"Candidates overflowed at step {step + 1} of "
+                    f"{self.steps} with step_size={self.step_size:g}. Use a smaller step_size, "
                     "or set clip or box."
                 )
         return state.view(candidates.shape)

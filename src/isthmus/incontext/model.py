@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.context import ContextEnergy
-from isthmus.incontext.persistence import read_model, write_model
+from isthmus.incontext.storage import read_model, write_model
 from isthmus.validation import as_points
 
 __all__ = ["ICLEBM", "Block"]

@@ -1,4 +1,4 @@
-"""Where candidates come from: a density around what has been seen so far."""
+"""Proposal: the density from which candidates are drawn, given the points so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.incontext.fields import check_fields
+from isthmus.validation import as_number
 
 __all__ = ["Proposal"]
 
@@ -18,17 +19,17 @@ __all__ = ["Proposal"]
 class Proposal:
     r"""The density :math:`q(x \mid x_{<n}) = u\,U(\text{box}) + (1-u)\,\mathrm{KDE}_h(x_{<n})`.
 
-    Uniform on the cube [-box, box]^D with probability u; else near an earlier point. With nothing
-    earlier (n = 0) it is uniform. Candidates for every index of a sequence are drawn at once.
+    It is uniform on the cube [-box, box]^D with probability u, and otherwise a Gaussian at an
+    earlier point. At n = 0 it is uniform. Candidates for all indices are drawn at once.
 
     Parameters
     ----------
     box : float
         Half-width of the cube.
     uniform : float
-        The weight u of the uniform part, in (0, 1].
+        Weight u of the uniform part, in (0, 1].
     bandwidth : float
-        The standard deviation h of the kernel at each earlier point.
+        Standard deviation h of the kernel at each earlier point.
     """
 
     box: float = 5.5
@@ -36,13 +37,8 @@ class Proposal:
     bandwidth: float = 0.6
 
     def __post_init__(self) -> None:
-        if not 0 < self.uniform <= 1:
-            raise InvalidInputError(f"uniform must be in (0, 1], not {self.uniform!r}.")
-        for name in ("box", "bandwidth"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInputError(
-                    f"{name} must be finite and above zero, not {getattr(self, name)!r}."
-                )
+        check_fields(self)
+        as_number(self.uniform, "uniform", above=0, at_most=1)
 
     def sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Draw `count` candidates for each index. x: (B, S, D) -> (B, S, count, D)."""
@@ -60,7 +56,7 @@ class Proposal:
         return torch.where(far[..., None], spread, near)
 
     def log_prob(self, x: Tensor, candidates: Tensor) -> Tensor:
-        """log q of candidates (B, S, C, D) for their index in x (B, S, D) -> (B, S, C)."""
+        """Return log q of candidates (B, S, C, D) given sequences x (B, S, D): (B, S, C)."""
         length, dim = x.shape[1:]
         inside = (candidates.abs() <= self.box).all(dim=-1)
         flat = candidates.new_full((), -dim * math.log(2 * self.box))

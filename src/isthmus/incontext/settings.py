@@ -1,4 +1,4 @@
-"""TrainingSettings: everything that decides the outcome of a training run."""
+"""TrainingSettings: all settings that decide the outcome of a training run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Literal
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.fields import check_fields
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
-from isthmus.validation import as_count
+from isthmus.validation import as_choice
 
 __all__ = ["PRESETS", "TrainingSettings", "preset"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What to train, on what, how long. Two equal settings give equal models, bit for bit.
+    """Settings of a training run. Equal settings give equal models, bit for bit.
 
     Parameters
     ----------
@@ -31,8 +32,8 @@ class TrainingSettings:
     batch : int
         Datasets for each update.
     micro_batch : int, optional
-        Datasets for each forward and backward pass; gradients accumulate over the batch. It
-        also divides the work between processes. Default: the whole batch.
+        Datasets for each forward and backward pass; gradients accumulate over the batch.
+        Processes share the passes. Default: the whole batch.
     length : int
         Points of each dataset, so contexts have 0 to ``length - 1`` points.
     pool : int, optional
@@ -41,11 +42,11 @@ class TrainingSettings:
     optimizer : {"AdamW", "Adam"}
         The two differ in weight decay: Adam adds it to the gradient.
     learning_rate, betas, epsilon, weight_decay : float
-        Settings of the optimizer.
+        Settings of the optimiser.
     warmup : int
         Updates over which the learning rate rises from zero.
     schedule : {"cosine", "constant"}
-        What the learning rate does after that.
+        Course of the learning rate after that.
     clip : float, optional
         Largest norm of the gradient.
     seed : int
@@ -70,17 +71,10 @@ class TrainingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("updates", "batch", "length"):
-            as_count(getattr(self, name), name)
-        if self.pool is not None:
-            as_count(self.pool, "pool")
-        if self.optimizer not in ("AdamW", "Adam"):
-            raise InvalidInputError(f'optimizer must be "AdamW" or "Adam", not {self.optimizer!r}.')
-        as_count(self.warmup, "warmup", at_least=0)
-        as_count(self.seed, "seed", at_least=0)
+        check_fields(self, zero=("weight_decay", "warmup", "seed"))
         if self.batch % self.pass_size:
             raise InvalidInputError(
-                f"batch must be a multiple of micro_batch, but {self.batch} is not one of "
+                f"batch must be a multiple of micro_batch, but {self.batch} is not a multiple of "
                 f"{self.micro_batch}."
             )
         if self.prior.dim != self.model.dim:
@@ -92,13 +86,13 @@ class TrainingSettings:
     @property
     def pass_size(self) -> int:
         """Datasets for each forward and backward pass."""
-        return as_count(self.micro_batch or self.batch, "micro_batch")
+        return self.micro_batch or self.batch
 
     def on_prior(self, prior: Prior) -> TrainingSettings:
-        """The same training on another prior.
+        """Return the same training on another prior.
 
-        The model's box becomes that of the prior and its scale grows with it; so does the box of
-        the candidates, where the objective has a proposal.
+        The model's box becomes that of the prior, and its scale changes in proportion, as does
+        the box of the candidates if the objective has a proposal.
         """
         model, objective = self.model, self.objective
         if model.box is not None:
@@ -108,8 +102,14 @@ class TrainingSettings:
             objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
         return replace(self, prior=prior, model=model, objective=objective)
 
+    def on_devices(self, devices: int) -> TrainingSettings:
+        """Return the same training with passes that the processes can share equally."""
+        if (self.batch // self.pass_size) % devices == 0:
+            return self
+        return replace(self, micro_batch=self.batch // devices or 1)
+
     def learning_rate_at(self, update: int) -> float:
-        """The learning rate of one update, counted from 0."""
+        """Return the learning rate of one update, counted from 0."""
         rise = min(1.0, (update + 1) / (self.warmup + 1))
         if self.schedule == "constant":
             return self.learning_rate * rise
@@ -139,7 +139,7 @@ def _paper() -> TrainingSettings:
 
 
 def _tiny() -> TrainingSettings:
-    """Less than a minute on one core: for a first look, and for tests."""
+    """Return settings that train in less than a minute on one core, for a first look."""
     return TrainingSettings(
         model=ICLEBMConfig(layers=2, heads=4, width=32, box=5.5),
         updates=600,
@@ -158,13 +158,11 @@ PRESETS: dict[str, Callable[[], TrainingSettings]] = {
 
 
 def preset(name: str) -> TrainingSettings:
-    """The settings of that name: ``default``, ``paper`` or ``tiny``.
+    """Return the settings called ``default``, ``paper`` or ``tiny``.
 
     Examples
     --------
     >>> preset("paper").objective.sampler.step_size
     3.16
     """
-    if name not in PRESETS:
-        raise InvalidInputError(f"No preset is called {name!r}. Choose from: {', '.join(PRESETS)}.")
-    return PRESETS[name]()
+    return PRESETS[as_choice(name, "preset", PRESETS)]()

@@ -1,6 +1,6 @@
-"""Judging in-context energies: exact likelihoods, divergences, and paired comparisons."""
+"""Evaluation of in-context energies: exact likelihoods, divergences, paired comparisons."""
 
-from isthmus.incontext.evaluation.compare import evaluate, grid_for
+from isthmus.incontext.evaluation.compare import evaluate
 from isthmus.incontext.evaluation.descent import descent_error
 from isthmus.incontext.evaluation.normalizer import (
     Grid,
@@ -9,11 +9,12 @@ from isthmus.incontext.evaluation.normalizer import (
     log_normalizer,
 )
 from isthmus.incontext.evaluation.report import Evaluation
-from isthmus.incontext.evaluation.scoring import InContextModel, held_out_nll
+from isthmus.incontext.evaluation.scoring import HeldOut, InContextModel, grid_for, held_out_nll
 
 __all__ = [
     "Evaluation",
     "Grid",
+    "HeldOut",
     "InContextModel",
     "LogIntegral",
     "annealed_log_normalizer",

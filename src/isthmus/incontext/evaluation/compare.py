@@ -1,4 +1,4 @@
-"""evaluate: a model against the truth, the Bayes predictive and everyday estimates."""
+"""evaluate: compare a model with the truth, the Bayes predictive and common estimators."""
 
 from __future__ import annotations
 
@@ -9,32 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.progress import progress_bar
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.evaluation.descent import descent_error
 from isthmus.incontext.evaluation.normalizer import Grid
 from isthmus.incontext.evaluation.report import Evaluation
 from isthmus.incontext.evaluation.scoring import (
     TEMPERATURES,
+    GridDensity,
     InContextModel,
-    OnGrid,
-    score_annealed,
+    annealed_scores,
+    grid_for,
 )
-from isthmus.incontext.priors import GaussianMixtures, Prior, Tasks
-from isthmus.incontext.references import (
-    BayesPredictive,
-    Reference,
-    known_references,
-    reference,
-)
+from isthmus.incontext.priors import Prior, Tasks
+from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
+from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count
 
-__all__ = ["evaluate", "grid_for"]
+__all__ = ["evaluate"]
 
 CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64)
 TASKS_AT_ONCE = 4
 STARTS = 16
-# The authors start descents in three quarters of what holds practically all of their data.
+# The authors start descents in three quarters of the cube that holds nearly all of their data.
 START_SHARE = 0.75
 
 
@@ -52,18 +48,18 @@ def evaluate(
     probes: int = 20,
     progress: bool | None = None,
 ) -> Evaluation:
-    """Judge an in-context model on fresh tasks.
+    """Evaluate an in-context model on fresh tasks.
 
-    In one or two dimensions densities are normalised exactly, by quadrature; above, by annealed
-    importance sampling, where the divergence from the truth is estimated on the held-out points
-    and other temperatures and orders are left out (NaN).
+    In one or two dimensions densities are normalised exactly, by quadrature. In more, by annealed
+    importance sampling: the divergence from the truth is then estimated on the held-out points,
+    and other temperatures and orders are NaN.
 
     Parameters
     ----------
     model : InContextModel
         Anything with ``condition`` and a ``config`` that has ``dim`` and ``box``.
     prior : Prior
-        Where the tasks come from.
+        Distribution of the tasks.
     contexts : sequence of int
         Context sizes.
     tasks, points : int
@@ -74,9 +70,9 @@ def evaluate(
     grid : Grid, optional
         Default: :func:`~isthmus.incontext.evaluation.grid_for` the model and the prior.
     probes : int
-        The order of contexts and the end points of descent are tried on so many tasks only.
+        Number of tasks on which the order of contexts and the end points of descent are tried.
     progress : bool, optional
-        Whether to show a bar on stderr. Default: on a terminal, once the run takes long.
+        Show a progress bar on stderr. Default: on a terminal, once the run takes long.
 
     Returns
     -------
@@ -94,7 +90,8 @@ def evaluate(
     >>> found.references, found.mean("model").shape
     (('truth', 'kde-best'), (2,))
     """
-    rivals = _rivals(prior, references)
+    chosen = known_references(prior) if references is None else references
+    rivals = [reference(each, prior) if isinstance(each, str) else each for each in chosen]
     sizes = tuple(sorted({as_count(size, "contexts", at_least=0) for size in contexts}))
     if not sizes:
         raise InvalidInputError("contexts is empty: name at least one context size, such as 0.")
@@ -105,20 +102,25 @@ def evaluate(
     if grid is None and prior.dim <= 2:
         grid = grid_for(model, prior)
     trial = _Trial.draw(prior, tasks, sizes[-1], points, seed)
-    total = len(trial.tasks) * len(sizes)
-    with progress_bar(total + len(rivals), "evaluating", progress) as report:
+    total = len(trial.tasks) * len(sizes) + len(rivals)
+    with show_progress("evaluating", total, show=progress) as report:
         parts, done = [], 0
         for block in torch.arange(len(trial.tasks)).split(TASKS_AT_ONCE):
-            left = max(0, min(len(block), probes - int(block[0])))
-            parts.append(_judge(model, trial[block], sizes, grid, left))
+            some = max(0, min(len(block), probes - int(block[0])))
+            parts.append(_score_model(model, trial[block], sizes, grid, some))
             report(done := done + len(block) * len(sizes))
         found = {key: np.concatenate([part[key] for part in parts], axis=1) for key in parts[0]}
-        nll = {"model": found.pop("nll"), "truth": trial.truth(len(sizes))}
+        truth = -trial.tasks.log_prob(trial.points).mean(1).expand(len(sizes), -1)
+        nll = {"model": found.pop("nll"), "truth": truth.numpy().copy()}
         errors = {}
         for rival in rivals:
-            nll[rival.name], error = _rival_scores(rival, trial, sizes)
-            if error is not None:
-                errors[rival.name] = error
+            if isinstance(rival, BayesPredictive):
+                predictions = rival.predictions(trial.sequence, sizes, trial.points)
+                log_probs = [each.log_prob for each in predictions]
+                errors[rival.name] = torch.stack([each.error for each in predictions]).numpy()
+            else:
+                log_probs = rival.nested(trial.sequence, sizes, trial.points)
+            nll[rival.name] = -torch.stack(log_probs).mean(-1).numpy()
             report(done := done + 1)
     tempered = found.pop("tempered")  # (contexts, tasks, temperatures)
     best = int(np.argmin(tempered.mean((0, 1)))) if grid else TEMPERATURES.index(1.0)
@@ -135,22 +137,9 @@ def evaluate(
     )
 
 
-def grid_for(model: InContextModel, prior: Prior) -> Grid:
-    """A grid that holds the model's density, confining walls included, and resolves the prior's.
-
-    Its lines are 0.8 standard deviations of the sharpest component apart for mixtures; for other
-    priors, whose features a model trained on mixtures does not have, 1/45 of the box.
-    """
-    config = model.config
-    box = max(config.box or 0.0, prior.box)
-    wall = getattr(config, "wall", box / 10)
-    spacing = 0.8 * prior.std_low if isinstance(prior, GaussianMixtures) else prior.box / 45
-    return Grid.with_spacing(prior.dim, box + 5 * wall, spacing)
-
-
 @dataclass(frozen=True)
 class _Trial:
-    """Tasks with a sequence, held-out points, shuffled places and descent starts for each."""
+    """Tasks, each with a sequence, held-out points, a random order and starts of descents."""
 
     tasks: Tasks
     sequence: Tensor
@@ -165,81 +154,44 @@ class _Trial:
         drawn = prior.draw(as_count(tasks, "tasks"), generator, dtype=torch.float64)
         sequence = drawn.sample(length, generator)
         held_out = drawn.sample(as_count(points, "points"), generator)
-        ranks = torch.rand((tasks, length), generator=generator)
-        reach = START_SHARE * prior.box
-        unit = torch.rand((tasks, STARTS, prior.dim), generator=generator, dtype=torch.float64)
-        return cls(drawn, sequence, held_out, ranks, (2 * unit - 1) * reach, prior.box)
+        ranks = torch.rand((len(drawn), length), generator=generator)
+        shape = (len(drawn), STARTS, prior.dim)
+        unit = torch.rand(shape, generator=generator, dtype=torch.float64)
+        starts = (2 * unit - 1) * START_SHARE * prior.box
+        return cls(drawn, sequence, held_out, ranks, starts, prior.box)
 
     def __getitem__(self, index: Tensor) -> _Trial:
         rows = (self.sequence[index], self.points[index], self.ranks[index], self.starts[index])
         return _Trial(self.tasks[index], *rows, self.box)
 
     def shuffled(self, size: int) -> Tensor:
-        """Contexts of that size in another order. (B, size, D)."""
+        """Return contexts of that size in another order. (B, size, D)."""
         order = self.ranks[:, :size].argsort(1)
         return self.sequence.gather(1, order[..., None].expand(-1, -1, self.sequence.shape[2]))
 
-    def truth(self, copies: int) -> np.ndarray:
-        """The true densities' negative log-likelihoods, the same for each size. (copies, B)."""
-        nll = -self.tasks.log_prob(self.points).mean(1)
-        return nll.expand(copies, -1).numpy().copy()
 
-
-def _judge(
+def _score_model(
     model: InContextModel, trial: _Trial, sizes: Sequence[int], grid: Grid | None, probes: int
 ) -> dict[str, np.ndarray]:
-    """Everything about the model on a few tasks, each (contexts, tasks, ...)."""
+    """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...)."""
     rows: list[dict[str, Tensor]] = []
-    truth = None
-    if grid is not None:
-        truth = trial.tasks.log_prob(grid.nodes.expand(len(trial.sequence), -1, -1))
+    nodes = trial.points if grid is None else grid.nodes.expand(len(trial.sequence), -1, -1)
+    truth = trial.tasks.log_prob(nodes)
     for size in sizes:
         context = trial.sequence[:, :size]
-        if grid is not None and truth is not None:
-            density = OnGrid(model, context, grid)
-            scores, kl = density.scores(trial.points), density.kl_from(truth)
-            order = torch.zeros(probes, dtype=torch.float64)
-            if probes and size > 1:
-                again = OnGrid(model, trial.shuffled(size)[:probes], grid)
-                order = again.kl_from(density.log_prob[:probes])
+        order = torch.zeros(probes, dtype=torch.float64)
+        if grid is None:
+            row = annealed_scores(model, context, trial.points, scale=trial.box / 2, seed=size)
+            row["kl"], order[:] = row["nll"] + truth.mean(1), torch.nan
         else:
-            scale = trial.box / 2
-            scores = score_annealed(model, context, trial.points, scale=scale, seed=size)
-            kl = scores.nll + trial.tasks.log_prob(trial.points).mean(1)
-            order = torch.full((probes,), torch.nan, dtype=torch.float64)
-        descent = torch.zeros(0, dtype=torch.float64)
+            density = GridDensity(model, context, grid)
+            row = {**density.scores(trial.points), "kl": density.kl_from(truth)}
+            if probes and size > 1:
+                again = GridDensity(model, trial.shuffled(size)[:probes], grid)
+                order = again.kl_from(density.log_prob[:probes])
+        row |= {"order": order, "descent": torch.zeros(0, dtype=torch.float64)}
         if probes:
-            some = torch.arange(probes)
-            energy = model.condition(context[:probes])
-            descent = descent_error(energy, trial.tasks[some], trial.starts[:probes], box=trial.box)
-        rows.append(
-            {
-                "nll": scores.nll,
-                "tempered": scores.tempered,
-                "normalizer_error": scores.error,
-                "kl": kl,
-                "order": order,
-                "descent": descent,
-            }
-        )
+            energy, some = model.condition(context[:probes]), trial[torch.arange(probes)]
+            row["descent"] = descent_error(energy, some.tasks, some.starts, box=trial.box)
+        rows.append(row)
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}
-
-
-def _rivals(prior: Prior, references: Sequence[str | Reference] | None) -> list[Reference]:
-    chosen = known_references(prior) if references is None else references
-    return [reference(each, prior) if isinstance(each, str) else each for each in chosen]
-
-
-def _rival_scores(
-    rival: Reference, trial: _Trial, sizes: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Negative log-likelihoods (contexts, tasks), and Monte Carlo errors if it has any."""
-    if isinstance(rival, BayesPredictive):
-        found = rival.predictions(trial.sequence, sizes, trial.points)
-        log_probs, error = (
-            [each.log_prob for each in found],
-            torch.stack([each.error for each in found]).numpy(),
-        )
-    else:
-        log_probs, error = rival.nested(trial.sequence, sizes, trial.points), None
-    return -torch.stack(log_probs).mean(-1).numpy(), error

@@ -1,4 +1,4 @@
-"""The paper's authors' own measure: where descent ends, on the model and on the truth."""
+"""The measure of the paper's authors: end points of descent on the model and on the truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isthmus.incontext.priors import Tasks
 
 __all__ = ["descent_error"]
 
-# What the true energy is rescaled to at its highest, and what its step is divided by.
+# Maximum of the rescaled true energy, and divisor of its step.
 CEILING = 10.0
 
 
@@ -24,12 +24,12 @@ def descent_error(
     step_size: float = 3.16,
     steps: int = 15,
 ) -> Tensor:
-    r"""Squared distance between end points of descent on a model's energy and on the true one.
+    r"""Return squared distances between end points of descent on a model and on the truth.
 
-    As in the authors' evaluation: both descend without noise from the same starts; the true
+    As in the authors' evaluation, both descend without noise from the same starts. The true
     energy, :math:`-\log p`, is rescaled so that its maximum (here: over the starts) is 10, and
-    its step is a tenth of the model's. Theirs is not bounded; here the descents stay in the box,
-    as the authors' step is beyond what is stable for most energies.
+    its step is a tenth of the model's. Unlike theirs, descents stay in the box, because the
+    authors' step is unstable on most energies.
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ def descent_error(
         The B densities.
     starts : Tensor (B, S, D)
     box : float
-        Half-width of the cube that no descent leaves.
+        Half-width of the cube that descents are clamped to.
     step_size, steps
-        The authors' by default. A density that is known to be smooth on the scale s is better
-        judged with a step below s^2 and many more steps.
+        Default: the authors'. For a density that is smooth on the scale s, a step below s^2 and
+        many more steps give a better measure.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def descent_error(
 
 
 def _slope(tasks: Tasks, x: Tensor) -> Tensor:
-    """Gradient of the true log-density. (B, S, D) -> (B, S, D)."""
+    """Return the gradient of the true log-density. (B, S, D) -> (B, S, D)."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         log_prob = tasks.log_prob(leaf)

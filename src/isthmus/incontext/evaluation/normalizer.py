@@ -1,4 +1,4 @@
-"""The normaliser of any energy: by quadrature in one or two dimensions, above by annealing."""
+"""The normaliser of any energy: by quadrature in one or two dimensions, by annealing in more."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from isthmus.dynamics.samplers import HMC
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.incontext.priors.base import positive
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_number
 
 __all__ = ["Grid", "LogIntegral", "annealed_log_normalizer", "log_normalizer"]
 
@@ -27,8 +26,8 @@ class LogIntegral:
     ----------
     value : Tensor (...)
     error : Tensor (...)
-        By quadrature: the difference to half the resolution, which is far above the actual error
-        once the integrand is resolved. By annealing: one standard error.
+        By quadrature: the difference from half the resolution, far above the actual error once
+        the integrand is resolved. By annealing: one standard error.
     """
 
     value: Tensor
@@ -39,7 +38,7 @@ class LogIntegral:
 class Grid:
     """The trapezoidal rule on a centred cube, in one or two dimensions.
 
-    For a smooth density that vanishes before the edges its error falls faster than any power of
+    For a smooth density that vanishes at the edges its error falls faster than any power of
     the spacing: with a spacing of 0.8 standard deviations of the sharpest Gaussian it is 1e-13.
 
     Parameters
@@ -68,18 +67,18 @@ class Grid:
                 f"A grid in {self.dim} dimensions would have too many nodes. "
                 "Use annealed_log_normalizer."
             )
-        positive(half_width=self.half_width)
+        as_number(self.half_width, "half_width", above=0)
         if as_count(self.resolution, "resolution", at_least=5) % 2 == 0:
             raise InvalidInputError(f"resolution must be odd, not {self.resolution}.")
 
     @classmethod
     def with_spacing(cls, dim: int, half_width: float, spacing: float) -> Grid:
-        """The coarsest grid whose lines are at most `spacing` apart."""
+        """Return the coarsest grid whose lines are at most `spacing` apart."""
         return cls(dim, half_width, max(5, 2 * math.ceil(half_width / spacing) + 1))
 
     @cached_property
     def nodes(self) -> Tensor:
-        """(G, D), in float64."""
+        """Nodes (G, D) in float64."""
         axis = torch.linspace(
             -self.half_width, self.half_width, self.resolution, dtype=torch.float64
         )
@@ -95,7 +94,7 @@ class Grid:
         return self._log_weights(step=2)
 
     def _log_weights(self, step: int) -> Tensor:
-        """Weights of the grid made of every `step`-th line, zero on the others."""
+        """Return log-weights of the grid of every `step`-th line, -inf on the others."""
         axis = torch.zeros(self.resolution, dtype=torch.float64)
         axis[::step] = 2 * self.half_width / (self.resolution - 1) * step
         axis[0] /= 2
@@ -117,7 +116,7 @@ class Grid:
 
 @torch.no_grad()
 def log_normalizer(energy: Energy, *, half_width: float, resolution: int = 257) -> LogIntegral:
-    r"""Log of :math:`Z = \int \exp(-\beta_E E(x))\, dx` over a cube, in one or two dimensions.
+    r"""Return log :math:`Z = \int \exp(-\beta_E E(x))\, dx` over a cube, for D of 1 or 2.
 
     Parameters
     ----------
@@ -142,32 +141,31 @@ def log_normalizer(energy: Energy, *, half_width: float, resolution: int = 257) 
 def _dim(energy: Energy) -> int:
     if energy.dim is None:
         raise InvalidInputError(
-            f"{type(energy).__name__} does not say how many coordinates it has. "
-            "Give the class a property dim."
+            f"{type(energy).__name__} has no number of coordinates. Give the class a property dim."
         )
     return energy.dim
 
 
 @final
 class _Bridge(Energy):
-    """A Gaussian at share 0, another energy at share 1, and in between what lies between."""
+    """Interpolation between a Gaussian, at share 0, and another energy, at share 1."""
 
     def __init__(self, target: Energy, scale: float) -> None:
         super().__init__()
         self.target, self.scale, self.share = target, scale, 0.0
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Negative logarithms of the two densities, unnormalised. (..., D) -> (...), (...)."""
+        """Return the energies of the two densities at temperature 1. (..., D) -> two (...)."""
         target = self.target.inverse_temperature * self.target.energy(x)
         return x.square().sum(-1) / (2 * self.scale**2), target.to(x.dtype)
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
+        """Return the energy of each point. x: (..., D) -> (...)."""
         base, target = self.parts(x)
         return (1 - self.share) * base + self.share * target
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx. x: (..., D) -> (..., D)."""
+        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
         target = self.target.inverse_temperature * self.target.score(x)
         return self.share * target.to(x.dtype) - (1 - self.share) * x / self.scale**2
 
@@ -183,11 +181,11 @@ def annealed_log_normalizer(
     leapfrogs: int = 3,
     seed: int = 0,
 ) -> LogIntegral:
-    r"""Log-normaliser by annealed importance sampling (Neal 2001), in any dimension.
+    r"""Return the log-normaliser by annealed importance sampling (Neal 2001), for any D.
 
     Particles start in :math:`N(0, s^2 I)`, whose normaliser is known, and are moved by
-    Hamiltonian Monte Carlo while the energy turns into the one in question. The mean weight is an
-    unbiased estimate of Z, so its logarithm is, on average, a little too low.
+    Hamiltonian Monte Carlo while the energy turns into the given one. The mean weight is an
+    unbiased estimate of Z, so its logarithm is slightly too low on average.
 
     Parameters
     ----------
@@ -195,7 +193,7 @@ def annealed_log_normalizer(
     scale : float
         s, wide enough to cover the density.
     batch : int, optional
-        The number of contexts, if `energy` is that of a batch of them: points (B, M, D).
+        Number of contexts B, if the energy has a batch of them: points (B, M, D).
     particles, temperatures, leapfrogs : int
         More of each lower the error. The step size adapts to accept about 0.8.
     seed : int
@@ -214,14 +212,14 @@ def annealed_log_normalizer(
     >>> bool((found.value - kde.log_normalizer()).abs() < 4 * found.error)
     True
     """
-    positive(scale=scale)
+    scale = as_number(scale, "scale", above=0)
     dim, particles = _dim(energy), as_count(particles, "particles", at_least=2)
     generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
     shape = (particles, dim) if batch is None else (as_count(batch, "batch"), particles, dim)
     x = scale * torch.randn(shape, generator=generator)
     bridge, step = _Bridge(energy, scale), 0.5 * scale
     log_weights = torch.zeros(shape[:-1], dtype=torch.float64)
-    # Small steps first: a wide Gaussian meets energies of hundreds.
+    # Small steps first: the wide Gaussian reaches energies of hundreds.
     shares = torch.linspace(0, 1, as_count(temperatures, "temperatures") + 1) ** 3
     for share in shares[1:].tolist():
         base, target = bridge.parts(x)

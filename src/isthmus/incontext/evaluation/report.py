@@ -30,7 +30,7 @@ class Evaluation:
     Attributes
     ----------
     prior : str
-        The prior that tasks came from.
+        The ``repr`` of the prior of the tasks.
     seed, points : int
         The seed of the tasks, and the number of held-out points of each.
     contexts : tuple of int
@@ -39,7 +39,7 @@ class Evaluation:
         Mean negative log-likelihood of a task's held-out points: "model", "truth", and each
         reference; NaN where a reference is not defined.
     temperature : float
-        The one temperature T that serves the model best, if p is made p^(1/T); 1 is as it is.
+        The temperature T with the lowest mean negative log-likelihood of p^(1/T).
     tempered : ndarray (contexts, tasks)
         The model's negative log-likelihood at that temperature.
     kl : ndarray (contexts, tasks)
@@ -70,26 +70,26 @@ class Evaluation:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
+        """Number of tasks."""
         return self.kl.shape[1]
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Everything that the model is compared with, the truth included."""
+        """Names of everything that the model is compared with, the truth included."""
         return tuple(name for name in self.nll if name != "model")
 
     def mean(self, name: str = "model") -> FloatArray:
-        """Mean negative log-likelihood over tasks. (contexts,)."""
+        """Return the mean negative log-likelihood over tasks. (contexts,)."""
         return self._scores(name).mean(1)
 
     def standard_error(self, name: str = "model") -> FloatArray:
-        """Standard error of that mean, over tasks. (contexts,)."""
+        """Return the standard error of that mean, over tasks. (contexts,)."""
         return _standard_error(self._scores(name))
 
     def difference(self, name: str) -> tuple[FloatArray, FloatArray]:
-        """Model minus reference, paired over tasks: mean and standard error. (contexts,) each.
+        """Return mean and standard error of model minus reference, paired over tasks.
 
-        Below zero, the model is better.
+        Both are (contexts,). The model is better where the mean is below zero.
         """
         paired = self._scores("model") - self._scores(name)
         return paired.mean(1), _standard_error(paired)
@@ -97,7 +97,7 @@ class Evaluation:
     def _scores(self, name: str) -> FloatArray:
         if name not in self.nll:
             raise InvalidInputError(
-                f"{name!r} was not evaluated; there are: {', '.join(self.nll)}."
+                f"{name!r} was not evaluated. Choose from: {', '.join(self.nll)}."
             )
         return self.nll[name]
 
@@ -128,7 +128,7 @@ class Evaluation:
         return "\n\n".join([f"{self.prior}\n{size}", *parts])
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per context size and task, as a pandas frame (which must be installed)."""
+        """Return a pandas frame with a row for each context size and task."""
         import pandas
 
         index = pandas.MultiIndex.from_product(
@@ -146,7 +146,7 @@ class Evaluation:
         return pandas.DataFrame(columns, index=index).reset_index()
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as text, and in a file if one is named; :meth:`from_json` reads it back."""
+        """Return everything as JSON, for :meth:`from_json`, and write it if a path is given."""
         text = json.dumps(_plain(asdict(self)), allow_nan=False) + "\n"
         if path is not None:
             write_atomically(path, text)
@@ -154,7 +154,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, path: str | Path) -> Evaluation:
-        """Read what :meth:`to_json` wrote."""
+        """Read the file of :meth:`to_json`."""
         content = json.loads(Path(path).read_text())
         content["contexts"] = tuple(content["contexts"])
         for name in ARRAYS:
@@ -196,7 +196,7 @@ def _table(contexts: tuple[int, ...], rows: dict[str, list[str]]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has: lists for arrays, null for NaN and infinities."""
+    """Return lists for arrays and None for NaN and infinities, as JSON has no others."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray | list | tuple):

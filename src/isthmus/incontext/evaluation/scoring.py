@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from isthmus.energy import Energy
-from isthmus.incontext.evaluation.normalizer import Grid, LogIntegral, annealed_log_normalizer
+from isthmus.incontext.evaluation.normalizer import Grid, annealed_log_normalizer
+from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.priors import GaussianMixtures, Prior
 
-__all__ = ["TEMPERATURES", "InContextModel", "OnGrid", "Scores", "held_out_nll", "score_annealed"]
+__all__ = [
+    "TEMPERATURES",
+    "GridDensity",
+    "HeldOut",
+    "InContextModel",
+    "annealed_scores",
+    "grid_for",
+    "held_out_nll",
+]
 
-# A finer search than a likelihood of a hundred tasks could tell apart.
+# A finer search than a likelihood of a hundred tasks can resolve.
 TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
+# Context sizes of HeldOut; its seed, which differs from those of training; tasks at once.
+CONTEXTS = (0, 2, 8, 32)
+HELD_OUT_SEED = 2**31
+TASKS_AT_ONCE = 4
 
 
 class InContextModel(Protocol):
-    """Anything that makes an energy of a dataset."""
+    """Anything that turns a dataset into an energy."""
 
     @property
     def config(self) -> Any:
@@ -27,30 +41,24 @@ class InContextModel(Protocol):
         ...
 
     def condition(self, context: Any) -> Energy:
-        """The energy of a dataset (n, D), or of a batch of datasets (B, n, D)."""
+        """Return the energy of a dataset (n, D), or of a batch of datasets (B, n, D)."""
         ...
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What is known of a batch of B contexts.
+def grid_for(model: InContextModel, prior: Prior) -> Grid:
+    """Return a grid that holds the model's density, walls included, and resolves the prior's.
 
-    Attributes
-    ----------
-    nll : Tensor (B,)
-    tempered : Tensor (B, T)
-        At each of :data:`TEMPERATURES`; NaN if only one normaliser is known.
-    error : Tensor (B,)
-        Of the log-normaliser.
+    For mixtures its lines are 0.8 standard deviations of the sharpest component apart. For other
+    priors, whose details a model trained on mixtures does not have, 1/45 of the box.
     """
+    box = max(model.config.box or 0.0, prior.box)
+    wall = getattr(model.config, "wall", box / 10)
+    spacing = 0.8 * prior.std_low if isinstance(prior, GaussianMixtures) else prior.box / 45
+    return Grid.with_spacing(prior.dim, box + 5 * wall, spacing)
 
-    nll: Tensor
-    tempered: Tensor
-    error: Tensor
 
-
-class OnGrid:
-    """The density of a model for a batch of B contexts, exactly normalised on a grid.
+class GridDensity:
+    """The density of a model for a batch of B contexts, normalised exactly on a grid.
 
     Parameters
     ----------
@@ -62,55 +70,52 @@ class OnGrid:
     def __init__(self, model: InContextModel, context: Tensor, grid: Grid) -> None:
         self.grid = grid
         self.energy = model.condition(context)
-        nodes = grid.nodes.expand(len(context), -1, -1)
-        self.log_values = -self.scaled_energy(nodes)  # (B, G)
-        self.log_normalizer: LogIntegral = grid.integrate(self.log_values)
+        self.log_values = -_scaled(self.energy, grid.nodes.expand(len(context), -1, -1))  # (B, G)
+        self.log_normalizer = grid.integrate(self.log_values)
+        self.log_prob = self.log_values - self.log_normalizer.value[:, None]
 
-    def scaled_energy(self, x: Tensor) -> Tensor:
-        """Energy times inverse temperature, in float64. (B, M, D) -> (B, M)."""
-        return (self.energy.inverse_temperature * self.energy.energy(x)).double()
-
-    @property
-    def log_prob(self) -> Tensor:
-        """Log-density at the nodes. (B, G)."""
-        return self.log_values - self.log_normalizer.value[:, None]
-
-    def nll(self, points: Tensor) -> Tensor:
-        """Mean negative log-likelihood of points (B, M, D): (B,)."""
-        return self.scaled_energy(points).mean(1) + self.log_normalizer.value
-
-    def scores(self, points: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Scores:
-        """How the points (B, M, D) fare at temperature 1 and at others."""
-        mean = self.scaled_energy(points).mean(1)
+    def scores(self, points: Tensor) -> dict[str, Tensor]:
+        """Return scores of points (B, M, D), at temperature 1 and at :data:`TEMPERATURES`."""
+        mean = _scaled(self.energy, points).mean(1)
         tempered = [
             mean / T + torch.logsumexp(self.log_values / T + self.grid.log_weights, dim=-1)
-            for T in temperatures
+            for T in TEMPERATURES
         ]
-        error = self.log_normalizer.error
-        return Scores(mean + self.log_normalizer.value, torch.stack(tempered, dim=1), error)
+        return {
+            "nll": mean + self.log_normalizer.value,
+            "tempered": torch.stack(tempered, dim=1),
+            "normalizer_error": self.log_normalizer.error,
+        }
 
     def kl_from(self, log_prob: Tensor) -> Tensor:
-        """Divergence of this density from another, given at the nodes (B, G): (B,)."""
+        """Return the divergence of this density from another, given at the nodes (B, G): (B,)."""
         mass = (log_prob + self.grid.log_weights).softmax(-1)
-        # A log-density of -inf has no mass there, and zero times infinity is nothing here.
-        gap = torch.where(mass > 0, log_prob - self.log_prob, 0.0)
+        gap = torch.where(mass > 0, log_prob - self.log_prob, 0.0)  # no 0 times infinity
         return (mass * gap).sum(-1)
 
 
-def score_annealed(
+def annealed_scores(
     model: InContextModel, context: Tensor, points: Tensor, *, scale: float, seed: int
-) -> Scores:
-    """The same where no grid can reach: only temperature 1, and with a Monte Carlo error."""
+) -> dict[str, Tensor]:
+    """Return the scores of :class:`GridDensity` in any dimension, by Monte Carlo.
+
+    Those at other temperatures than 1 are NaN.
+    """
     energy = model.condition(context)
     normalizer = annealed_log_normalizer(energy, scale=scale, batch=len(context), seed=seed)
-    mean = (energy.inverse_temperature * energy.energy(points)).double().mean(1)
     unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
-    return Scores(mean + normalizer.value, unknown, normalizer.error)
+    nll = _scaled(energy, points).mean(1) + normalizer.value
+    return {"nll": nll, "tempered": unknown, "normalizer_error": normalizer.error}
+
+
+def _scaled(energy: Energy, x: Tensor) -> Tensor:
+    """Return energy times inverse temperature in float64. (B, M, D) -> (B, M)."""
+    return (energy.inverse_temperature * energy.energy(x)).double()
 
 
 @torch.no_grad()
 def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: Grid) -> float:
-    """Mean negative log-likelihood in nats, in one or two dimensions: a number to train by.
+    """Return the mean negative log-likelihood in nats, in one or two dimensions.
 
     Parameters
     ----------
@@ -118,7 +123,7 @@ def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: G
     context : (B, n, D)
     points : (B, M, D)
     grid : Grid
-        Its width must cover the model's density; its nodes are the cost.
+        Its width must cover the model's density. The cost grows with its nodes.
 
     Examples
     --------
@@ -130,4 +135,46 @@ def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: G
     >>> 0 < nll < 10
     True
     """
-    return float(OnGrid(model, context, grid).nll(points).mean())
+    density = GridDensity(model, context, grid)
+    nll = _scaled(density.energy, points).mean(1) + density.log_normalizer.value
+    return float(nll.mean())
+
+
+class HeldOut:
+    """Mean negative log-likelihood on a few fixed datasets, over tasks and context sizes.
+
+    It is exact by quadrature, so it is NaN in more than two dimensions; use
+    :func:`isthmus.incontext.evaluate` there.
+
+    Parameters
+    ----------
+    prior : Prior
+    length : int
+        Points of a training sequence: contexts are shorter.
+    tasks, points : int
+        Datasets, and points of each to score.
+    """
+
+    def __init__(self, prior: Prior, *, length: int, tasks: int = 16, points: int = 64) -> None:
+        generator = torch.Generator().manual_seed(HELD_OUT_SEED)
+        drawn = prior.draw(tasks, generator)
+        self.prior = prior
+        self.sizes = [size for size in CONTEXTS if size < length]
+        self.context = drawn.sample(max(self.sizes), generator)
+        self.points = drawn.sample(points, generator)
+
+    def __call__(self, model: ICLEBM) -> float:
+        """Return the score of a model, in nats."""
+        if self.prior.dim > 2:
+            return math.nan
+        if model.readout.weight.device.type != "cpu":
+            model = deepcopy(model).cpu()
+        grid = grid_for(model, self.prior)
+        parts = [
+            held_out_nll(model, context[:, :size], points, grid) * len(points)
+            for size in self.sizes
+            for context, points in zip(
+                self.context.split(TASKS_AT_ONCE), self.points.split(TASKS_AT_ONCE), strict=True
+            )
+        ]
+        return sum(parts) / (len(self.points) * len(self.sizes))

@@ -1,4 +1,4 @@
-"""Objectives: what an in-context model is trained to do. A small class each, one signature."""
+"""Training objectives of in-context models: small callable classes with one signature."""
 
 from isthmus.incontext.objectives.base import Objective, StatefulObjective
 from isthmus.incontext.objectives.contrastive import (
@@ -6,8 +6,7 @@ from isthmus.incontext.objectives.contrastive import (
     PersistentContrastiveDivergence,
 )
 from isthmus.incontext.objectives.denoising import DenoisingScoreMatching
-from isthmus.incontext.objectives.importance import ImportanceLikelihood
-from isthmus.incontext.objectives.ranking import RankingNCE
+from isthmus.incontext.objectives.likelihood import ImportanceLikelihood, RankingNCE
 
 __all__ = [
     "ContrastiveDivergence",

@@ -1,4 +1,4 @@
-"""Contrastive divergence: lower the energy of data, raise it where chains lead."""
+"""Contrastive divergence: lower the energy of data and raise it where chains end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isthmus.incontext.fields import check_fields
 from isthmus.incontext.langevin import BranchLangevin
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.proposals import Proposal
@@ -15,7 +16,7 @@ __all__ = ["ContrastiveDivergence", "PersistentContrastiveDivergence"]
 
 
 def contrast(real: Tensor, branch: Tensor, regularization: float) -> Tensor:
-    """mean E(real) - mean E(negative), plus a penalty on large energies of either."""
+    """Return mean E(real) - mean E(negative) plus a penalty on squared energies."""
     loss = real.mean() - branch.mean()
     if regularization:
         loss = loss + regularization * (real.square().mean() + branch.square().mean())
@@ -37,7 +38,7 @@ class ContrastiveDivergence:
         Negatives for each index.
     sampler : BranchLangevin
     proposal : Proposal
-        Where negatives start.
+        Distribution of the chains' starting points.
     regularization : float
         Weight of the mean squared energy.
     """
@@ -47,18 +48,21 @@ class ContrastiveDivergence:
     proposal: Proposal = field(default_factory=Proposal)
     regularization: float = 1e-3
 
+    def __post_init__(self) -> None:
+        check_fields(self, zero=("regularization",))
+
     @classmethod
     def paper(cls, box: float = 15.0) -> ContrastiveDivergence:
-        """The paper's sampler, and the authors' uniform starts and regulariser."""
+        """Use the paper's sampler and its authors' uniform starts and regulariser."""
         return cls(sampler=BranchLangevin.paper(), proposal=Proposal(box=box, uniform=1.0))
 
     @classmethod
     def calibrated(cls, box: float = 5.5) -> ContrastiveDivergence:
-        """Chains at temperature 1 that start near the data."""
+        """Use chains at temperature 1 that start near the data."""
         return cls(sampler=BranchLangevin.calibrated(box), proposal=Proposal(box=box))
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss of sequences x: (B, S, D)."""
+        """Return the loss of sequences x: (B, S, D)."""
         start = self.proposal.sample(x, self.candidates, generator)
         negative = self.sampler.run(model, x, start, generator)
         return contrast(*model.real_and_branch_energy(x, negative), self.regularization)
@@ -66,20 +70,20 @@ class ContrastiveDivergence:
 
 @dataclass(kw_only=True)
 class PersistentContrastiveDivergence:
-    """Contrastive divergence whose chains go on from call to call.
+    """Contrastive divergence whose chains continue from call to call.
 
-    Chains belong to a dataset, and every step brings new ones. So a replay buffer keeps the last
-    few batches with their chains: each call takes one of them at random and moves its chains on,
-    or puts the new batch in its place and starts chains there.
+    Chains belong to a dataset, and every call brings new datasets. A replay buffer therefore holds
+    some batches with their chains: each call picks one at random and continues its chains, or
+    replaces it by the new batch and starts chains there.
 
     Parameters
     ----------
     chains : ContrastiveDivergence
-        The sampler, the starts and the penalty.
+        Sampler, starting points and penalty.
     pool : int
         Batches in the buffer.
     refresh : float
-        Probability that a call replaces a batch of the full buffer.
+        Probability that a call replaces the batch that it picked.
     """
 
     chains: ContrastiveDivergence = field(default_factory=ContrastiveDivergence)
@@ -87,10 +91,11 @@ class PersistentContrastiveDivergence:
     refresh: float = 0.1
 
     def __post_init__(self) -> None:
+        check_fields(self, zero=("refresh",))
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss of x: (B, S, D), or of a batch in the buffer."""
+        """Return the loss of x: (B, S, D), or of a batch in the buffer."""
         place, chance = torch.rand(2, generator=generator, device=generator.device).tolist()
         slot, renew = int(place * self.pool), chance < self.refresh
         if slot >= len(self._kept) or renew:
@@ -103,13 +108,13 @@ class PersistentContrastiveDivergence:
         return contrast(*model.real_and_branch_energy(x, negative), self.chains.regularization)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The batches and chains in the buffer."""
+        """Return the batches and chains in the buffer."""
         state = {}
         for slot, (x, negative) in enumerate(self._kept):
             state[f"{slot}.x"], state[f"{slot}.n"] = x, negative
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up the buffer of an earlier run."""
+        """Restore the buffer of an earlier run."""
         slots = range(len(state) // 2)
         self._kept = [(state[f"{slot}.x"], state[f"{slot}.n"]) for slot in slots]

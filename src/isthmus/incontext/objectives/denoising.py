@@ -1,4 +1,4 @@
-"""Denoising score matching: the score of slightly blurred data."""
+"""Denoising score matching: learn the score of slightly blurred data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.incontext.fields import check_fields
 from isthmus.incontext.model import ICLEBM
 
 __all__ = ["DenoisingScoreMatching"]
@@ -18,8 +18,8 @@ class DenoisingScoreMatching:
     r"""Match :math:`-\nabla E(\tilde x \mid x_{<n})` to :math:`(x_n - \tilde x)/\sigma^2`.
 
     Here :math:`\tilde x = x_n + \sigma\omega`. It needs no sampler and no proposal, but learns the
-    density of data blurred by :math:`\sigma`, and learns nothing of how mass is shared between
-    modes that lie far apart (Vincent, 2011).
+    density of data blurred by :math:`\sigma`, and does not learn the relative mass of modes that
+    lie far apart (Vincent, 2011).
 
     Parameters
     ----------
@@ -33,11 +33,10 @@ class DenoisingScoreMatching:
     candidates: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma < float("inf"):
-            raise InvalidInputError(f"sigma must be finite and above zero, not {self.sigma!r}.")
+        check_fields(self)
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss of sequences x: (B, S, D)."""
+        """Return the loss of sequences x: (B, S, D)."""
         batch, length, dim = x.shape
         noise = torch.randn(
             batch, length, self.candidates, dim,
@@ -47,5 +46,5 @@ class DenoisingScoreMatching:
         energy = model.branch_energy(x, blurred)
         (gradient,) = torch.autograd.grad(energy.sum(), blurred, create_graph=True)
         loss = 0.5 * (self.sigma * gradient - noise).square().sum(dim=-1).mean()
-        # The constant of the energy has no gradient here; distributed training wants it to.
+        # Distributed training needs a gradient for every parameter, and the bias has none here.
         return loss + 0 * energy.sum()

@@ -1,18 +1,18 @@
-"""Task distributions: what in-context models are trained on, and what they are tested on.
+"""Priors over densities, for training in-context models and for testing them.
 
-Each prior draws batches of densities, from which points come and whose log-density is exact.
+A prior draws a batch of densities. Each density draws points and has an exact log-density.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors.base import Prior, Tasks
 from isthmus.incontext.priors.curves import Moons, Spirals
 from isthmus.incontext.priors.mixtures import GaussianMixtures, MixtureTasks
 from isthmus.incontext.priors.rings import Rings
 from isthmus.incontext.priors.shapes import UniformShapes
+from isthmus.validation import as_choice
 
 __all__ = [
     "PRIORS",
@@ -35,11 +35,11 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "spirals": Spirals,
     "shapes": UniformShapes,
 }
-"""What :func:`prior` knows by name."""
+"""The priors that :func:`prior` returns by name."""
 
 
 def prior(name: str) -> Prior:
-    """The prior of that name in :data:`PRIORS`.
+    """Return the prior of that name in :data:`PRIORS`.
 
     Examples
     --------
@@ -47,6 +47,4 @@ def prior(name: str) -> Prior:
     >>> prior("compact").box
     5.5
     """
-    if name not in PRIORS:
-        raise InvalidInputError(f"No prior is called {name!r}. Choose from: {', '.join(PRIORS)}.")
-    return PRIORS[name]()
+    return PRIORS[as_choice(name, "prior", PRIORS)]()

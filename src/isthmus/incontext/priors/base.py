@@ -1,7 +1,8 @@
-"""What a task distribution is: a prior over densities, and a batch of densities drawn from it."""
+"""The two classes that a prior consists of: the prior, and a batch of densities drawn from it."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
 from typing import Any, Self, cast
@@ -9,16 +10,18 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
+from isthmus.incontext.fields import check_fields
+from isthmus.validation import as_count
 
-__all__ = ["Prior", "Tasks", "batch_of", "ordered", "positive", "uniform"]
+__all__ = ["ComponentTasks", "Prior", "Tasks", "as_task_points", "uniform"]
 
 
 class Tasks(ABC):
-    """A batch of B densities, to draw points from and to ask for their log-density.
+    """A batch of B densities that draw points and give their log-density.
 
     A subclass is a frozen dataclass. Its tensors have one row per task, so that indexing with a
-    slice, a mask or a tensor of numbers gives a smaller batch; any other field is shared.
+    slice, a mask or a tensor of indices gives a smaller batch. All other fields are shared.
     """
 
     @abstractmethod
@@ -27,7 +30,7 @@ class Tasks(ABC):
 
     @abstractmethod
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log-density of task b at the points x[b]. x: (B, M, D) -> (B, M)."""
+        """Return the log-density of task b at the points x[b]. x: (B, M, D) -> (B, M)."""
 
     def _rows(self) -> dict[str, Tensor]:
         values = {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
@@ -38,13 +41,12 @@ class Tasks(ABC):
 
     def __getitem__(self, index: Any) -> Self:
         if isinstance(index, int):
-            # A tensor refuses a number out of range, which ends a loop over the tasks.
-            index = range(len(self))[index]
+            index = range(len(self))[index]  # raises if out of range, which ends a loop
             index = slice(index, index + 1)
         return self._with({name: row[index] for name, row in self._rows().items()})
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The same densities, computed in another precision."""
+        """Return the same densities, computed in another precision."""
         rows = self._rows().items()
         return self._with({name: row.to(dtype) for name, row in rows if row.is_floating_point()})
 
@@ -53,19 +55,59 @@ class Tasks(ABC):
         return changed
 
 
+class ComponentTasks(Tasks):
+    """Mixtures of K densities of equal weight.
+
+    Every tensor of a subclass is (B, K, ...), and the first one is (B, K, D): a place for each
+    component. The two abstract methods must accept any leading axes instead of (B, K).
+    """
+
+    @abstractmethod
+    def _draw_one_each(self, generator: torch.Generator) -> Tensor:
+        """Draw a point of every component. (..., D)."""
+
+    @abstractmethod
+    def _log_densities(self, x: Tensor) -> Tensor:
+        """Return the log-density of each component. x: (..., D), broadcast -> (...)."""
+
+    def sample(self, points: int, generator: torch.Generator) -> Tensor:
+        """Draw independent points of every task. (B, points, D)."""
+        rows = self._rows()
+        tasks, components = next(iter(rows.values())).shape[:2]
+        shape = (tasks, as_count(points, "points", at_least=0))
+        which = torch.randint(components, shape, generator=generator, device=generator.device)
+        task = torch.arange(tasks, device=which.device)[:, None]
+        chosen = self._with({name: row[task, which] for name, row in rows.items()})
+        return chosen._draw_one_each(generator)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return the log-density of task b at the points x[b]. x: (B, M, D) -> (B, M)."""
+        rows = self._rows()
+        tasks, components, dim = next(iter(rows.values())).shape
+        x = as_task_points(x, tasks, dim)
+        each = self._with({name: row[:, None] for name, row in rows.items()})
+        return torch.logsumexp(each._log_densities(x[:, :, None]), dim=-1) - math.log(components)
+
+
 class Prior(ABC):
-    """A distribution over densities, from which fresh tasks are drawn.
+    """A distribution over densities.
+
+    A subclass is a frozen dataclass, whose fields :func:`~isthmus.incontext.fields.check_fields`
+    checks.
 
     Attributes
     ----------
     dim : int
-        The number of coordinates D of every point.
+        Coordinates D of every point.
     box : float
-        Half-width of the centred cube that holds practically all the data.
+        Half-width of the centred cube that holds nearly all the data.
     """
 
     dim: int
     box: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @abstractmethod
     def draw(
@@ -75,18 +117,14 @@ class Prior(ABC):
 
 
 def uniform(
-    shape: tuple[int, ...],
-    low: float,
-    high: float,
-    generator: torch.Generator,
-    dtype: torch.dtype,
+    shape: tuple[int, ...], low: float, high: float, generator: torch.Generator, dtype: torch.dtype
 ) -> Tensor:
-    """Uniform numbers between `low` and `high`; always `low` if the two are equal."""
+    """Draw uniform numbers between `low` and `high`, which may be equal."""
     unit = torch.rand(shape, generator=generator, dtype=dtype, device=generator.device)
     return low + (high - low) * unit
 
 
-def batch_of(x: Tensor, tasks: int, dim: int) -> Tensor:
+def as_task_points(x: Tensor, tasks: int, dim: int) -> Tensor:
     """Return x after checking that its shape is (tasks, M, dim)."""
     if x.ndim != 3 or x.shape[0] != tasks or x.shape[2] != dim:
         raise ShapeError(
@@ -94,18 +132,3 @@ def batch_of(x: Tensor, tasks: int, dim: int) -> Tensor:
             f"not {tuple(x.shape)}."
         )
     return x
-
-
-def positive(**numbers: float) -> None:
-    """Raise unless every number is above zero and finite."""
-    for name, number in numbers.items():
-        if not 0 < number < float("inf"):
-            raise InvalidInputError(f"{name} must be finite and above zero, not {number!r}.")
-
-
-def ordered(**ends: float) -> None:
-    """Raise unless the two numbers are positive and the first is not above the second."""
-    positive(**ends)
-    (low_name, low), (high_name, high) = ends.items()
-    if low > high:
-        raise InvalidInputError(f"{low_name} ({low:g}) must not exceed {high_name} ({high:g}).")

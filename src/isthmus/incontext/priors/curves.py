@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.incontext.priors.base import Prior, Tasks, batch_of, ordered, positive, uniform
+from isthmus.incontext.priors.base import Prior, Tasks, as_task_points, uniform
 from isthmus.validation import as_count
 
 __all__ = ["CurveTasks", "Moons", "Spirals"]
@@ -65,12 +66,12 @@ class CurveTasks(Tasks):
         return self._placed(self.curve(arm, place)) + self.noise[:, None, None] * noise
 
     def _placed(self, points: Tensor) -> Tensor:
-        """Points of the curve in every task's own place. (..., n, 2) -> (B, n, 2)."""
+        """Move points of the curve to the place of every task. (..., n, 2) -> (B, n, 2)."""
         return points @ self.frames.mT + self.centres[:, None]
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log-density of task b at the points x[b]. x: (B, M, 2) -> (B, M)."""
-        x = batch_of(x, len(self), 2)
+        """Return the log-density of task b at the points x[b]. x: (B, M, 2) -> (B, M)."""
+        x = as_task_points(x, len(self), 2)
         unit_nodes, unit_weights = np.polynomial.legendre.leggauss(self.nodes)
         place = self.centres.new_tensor((unit_nodes + 1) / 2)
         weights = self.centres.new_tensor(unit_weights / 2) * self.power * place ** (self.power - 1)
@@ -104,41 +105,42 @@ def _spirals(turns: float) -> Curve:
     return curve
 
 
-def _draw_curves(
-    prior: Moons | Spirals,
-    tasks: int,
-    generator: torch.Generator,
-    dtype: torch.dtype,
-    curve: Curve,
-    power: int,
-    speed: float,
-) -> CurveTasks:
-    """Curves in random places; `speed` is the most that a point moves as its place goes by one."""
-    tasks = as_count(tasks, "tasks")
-    reach = prior.centre_scale
-    centres = uniform((tasks, 2), -reach, reach, generator, dtype)
-    angle = uniform((tasks,), 0.0, 2 * math.pi, generator, dtype)
-    scale = uniform((tasks,), prior.scale_low, prior.scale_high, generator, dtype)
-    mirror = torch.randint(2, (tasks,), generator=generator, device=generator.device) * 2 - 1
-    first = scale[:, None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
-    second = torch.stack([-first[:, 1], first[:, 0]], dim=-1) * mirror[:, None]
-    # Nodes are at most (pi / 2) / nodes apart: with this many, less than s along the curve.
-    nodes = math.ceil(1.6 * speed * prior.scale_high / prior.noise_low)
-    noise = uniform((tasks,), prior.noise_low, prior.noise_high, generator, dtype)
-    return CurveTasks(
-        centres, torch.stack([first, second], dim=-1), noise, curve=curve, power=power, nodes=nodes
-    )
+class _Curves(Prior):
+    """Curves of two arms in random places, sizes and directions."""
 
+    centre_scale: float
+    scale_low: float
+    scale_high: float
+    noise_low: float
+    noise_high: float
+    dim = 2
 
-def _check(prior: Moons | Spirals) -> None:
-    positive(centre_scale=prior.centre_scale, box=prior.box)
-    ordered(scale_low=prior.scale_low, scale_high=prior.scale_high)
-    ordered(noise_low=prior.noise_low, noise_high=prior.noise_high)
+    @abstractmethod
+    def _shape(self) -> tuple[Curve, int, float]:
+        """Return the curve, the power of places along it, and its highest speed."""
+
+    def draw(
+        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
+    ) -> CurveTasks:
+        """Draw a batch of independent tasks on the device of the generator."""
+        tasks = as_count(tasks, "tasks")
+        curve, power, speed = self._shape()
+        centres = uniform((tasks, 2), -self.centre_scale, self.centre_scale, generator, dtype)
+        angle = uniform((tasks,), 0.0, 2 * math.pi, generator, dtype)
+        scale = uniform((tasks,), self.scale_low, self.scale_high, generator, dtype)
+        mirror = torch.randint(2, (tasks,), generator=generator, device=generator.device) * 2 - 1
+        first = scale[:, None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
+        second = torch.stack([-first[:, 1], first[:, 0]], dim=-1) * mirror[:, None]
+        frames = torch.stack([first, second], dim=-1)
+        noise = uniform((tasks,), self.noise_low, self.noise_high, generator, dtype)
+        # Nodes are at most (pi / 2) / nodes apart: with this many, less than s along the curve.
+        nodes = math.ceil(1.6 * speed * self.scale_high / self.noise_low)
+        return CurveTasks(centres, frames, noise, curve=curve, power=power, nodes=nodes)
 
 
 @final
 @dataclass(frozen=True)
-class Moons(Prior):
+class Moons(_Curves):
     """Two interleaving half-circles in a random place, size and direction.
 
     Parameters
@@ -146,8 +148,8 @@ class Moons(Prior):
     centre_scale : float
         Coordinates of the centre are U[-centre_scale, centre_scale].
     scale_low, scale_high, noise_low, noise_high : float
-        Radii of the half-circles and the standard deviations of the blur are uniform between
-        these.
+        Radii of the half-circles and the standard deviations of the noise are uniform between
+        these bounds.
     box : float
 
     Examples
@@ -165,31 +167,24 @@ class Moons(Prior):
     noise_low: float = 0.1
     noise_high: float = 0.25
     box: float = 5.5
-    dim: int = field(default=2, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def draw(
-        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
-    ) -> CurveTasks:
-        """Draw a batch of independent tasks on the device of the generator."""
-        return _draw_curves(self, tasks, generator, dtype, _moons, power=1, speed=math.pi)
+    def _shape(self) -> tuple[Curve, int, float]:
+        return _moons, 1, math.pi
 
 
 @final
 @dataclass(frozen=True)
-class Spirals(Prior):
-    """Two spiral arms, each with points about evenly along it, in a random place and size.
+class Spirals(_Curves):
+    """Two spiral arms with points spread about evenly along them, in a random place and size.
 
     Parameters
     ----------
     turns : float
-        How often each arm goes around.
+        Number of turns of each arm.
     centre_scale : float
         Coordinates of the centre are U[-centre_scale, centre_scale].
     scale_low, scale_high, noise_low, noise_high : float
-        Outer radii and the standard deviations of the blur are uniform between these.
+        Outer radii and the standard deviations of the noise are uniform between these bounds.
     box : float
 
     Examples
@@ -208,16 +203,7 @@ class Spirals(Prior):
     noise_low: float = 0.1
     noise_high: float = 0.25
     box: float = 5.5
-    dim: int = field(default=2, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        _check(self)
-        positive(turns=self.turns)
-
-    def draw(
-        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
-    ) -> CurveTasks:
-        """Draw a batch of independent tasks on the device of the generator."""
-        speed = math.hypot(1.0, 2 * math.pi * self.turns)
+    def _shape(self) -> tuple[Curve, int, float]:
         # Places grow like the square root of a uniform number, as arc length on a spiral does.
-        return _draw_curves(self, tasks, generator, dtype, _spirals(self.turns), 2, speed)
+        return _spirals(self.turns), 2, math.hypot(1.0, 2 * math.pi * self.turns)

@@ -1,11 +1,12 @@
-"""Predictors to compare an in-context model with, from the best possible to the everyday.
+"""Reference predictors, from the Bayes predictive to common estimators.
 
-Each turns contexts (B, n, D) and points (B, M, D) into log-densities (B, M).
+Each returns log-densities (B, M) of points (B, M, D) given contexts (B, n, D).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors import GaussianMixtures, Prior
@@ -13,6 +14,7 @@ from isthmus.incontext.references.base import Reference
 from isthmus.incontext.references.bayes import BayesPredictive, Prediction
 from isthmus.incontext.references.kernel import KernelDensity
 from isthmus.incontext.references.mixture import FittedMixture
+from isthmus.validation import as_choice
 
 __all__ = [
     "REFERENCES",
@@ -35,26 +37,18 @@ def _components(prior: Prior) -> int:
     return prior.components
 
 
-def _bayes(prior: Prior) -> Reference:
-    if not isinstance(prior, GaussianMixtures):
-        raise InvalidInputError(
-            f"The Bayes predictive is known for GaussianMixtures only, not for {prior!r}."
-        )
-    return BayesPredictive(prior)
-
-
-REFERENCES: dict[str, Callable[[Prior], Reference]] = {
-    "bayes": _bayes,
+REFERENCES: dict[str, Callable[[Any], Reference]] = {
+    "bayes": BayesPredictive,
     "kde-best": lambda prior: KernelDensity("best"),
     "kde-silverman": lambda prior: KernelDensity("silverman"),
     "em-0.001": lambda prior: FittedMixture(_components(prior), regularizer=1e-3),
     "em-0.1": lambda prior: FittedMixture(_components(prior), regularizer=0.1),
 }
-"""What :func:`reference` knows by name, each as a function of a prior."""
+"""The references that :func:`reference` returns by name, each as a function of a prior."""
 
 
 def reference(name: str, prior: Prior) -> Reference:
-    """The reference of that name in :data:`REFERENCES`, for tasks of a prior.
+    """Return the reference of that name in :data:`REFERENCES`, for tasks of a prior.
 
     Examples
     --------
@@ -63,14 +57,11 @@ def reference(name: str, prior: Prior) -> Reference:
     >>> reference("em-0.1", prior("compact")).components
     3
     """
-    if name not in REFERENCES:
-        known = ", ".join(REFERENCES)
-        raise InvalidInputError(f"No reference is called {name!r}. Choose from: {known}.")
-    return REFERENCES[name](prior)
+    return REFERENCES[as_choice(name, "reference", REFERENCES)](prior)
 
 
 def known_references(prior: Prior) -> tuple[str, ...]:
-    """The names of all references that exist for a prior."""
+    """Return the names of all references that exist for a prior."""
     if isinstance(prior, GaussianMixtures):
         return tuple(REFERENCES)
     return ("kde-best", "kde-silverman")

@@ -1,4 +1,4 @@
-"""What a reference is: a rule that turns a dataset into a density, to compare a model with."""
+"""Reference: a rule that turns a dataset into a density, to compare a model with."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Reference(ABC):
     Attributes
     ----------
     name : str
-        What tables call it.
+        Its name in tables.
     """
 
     name: str
 
     @abstractmethod
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Log-densities of the same points given ever more of a sequence.
+        """Return log-densities of the same points given growing parts of a sequence.
 
         Parameters
         ----------
         sequence : (B, N, D)
         sizes : sequence of int, ascending
-            How many leading points of the sequence are the context, for each answer.
+            Context sizes: each context is that many leading points of the sequence.
         points : (B, M, D)
 
         Returns
@@ -41,14 +41,14 @@ class Reference(ABC):
         """
 
     def log_prob(self, context: Tensor, points: Tensor) -> Tensor:
-        """Log-density of points (B, M, D) given contexts (B, n, D): (B, M)."""
+        """Return the log-density of points (B, M, D) given contexts (B, n, D): (B, M)."""
         return self.nested(context, (context.shape[1],), points)[0]
 
 
 def as_sequences(
     sequence: Tensor, sizes: Sequence[int], points: Tensor, dim: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Check that the three fit each other, and return sequence and points in double precision."""
+    """Check that the shapes match, and return sequence and points in float64."""
     if sequence.ndim != 3 or points.ndim != 3 or sequence.shape[::2] != points.shape[::2]:
         raise ShapeError(
             f"Contexts must be (B, n, D) and points (B, M, D), with the same B and D; they are "
@@ -60,7 +60,7 @@ def as_sequences(
         raise InvalidInputError(f"sizes must be ascending and not negative, not {list(sizes)}.")
     if sizes and sizes[-1] > sequence.shape[1]:
         raise InvalidInputError(
-            f"A context of {sizes[-1]} points was asked for, but the sequences have "
+            f"sizes asks for a context of {sizes[-1]} points, but the sequences have "
             f"{sequence.shape[1]}."
         )
     return sequence.double(), points.double()

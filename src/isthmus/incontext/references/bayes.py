@@ -1,4 +1,4 @@
-"""The Bayes predictive of random Gaussian mixtures: the best that any model can do on average."""
+"""The Bayes predictive of random Gaussian mixtures: the best possible model on average."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.references.base import Reference, as_sequences
-from isthmus.incontext.references.clusters import ClusterLaw, Statistics
+from isthmus.incontext.references.clusters import ClusterLaw, SufficientStatistics
 from isthmus.incontext.references.particles import Particles
 from isthmus.validation import as_count
 
 __all__ = ["BayesPredictive", "Prediction"]
 
-# Tasks that are worked on at once, so that their arrays stay in the processor's cache.
+# Tasks per block, so that their arrays stay in the cache.
 TASKS_AT_ONCE = 8
 NUMBERS_AT_ONCE = 2**20
 NAMES = ("log_prob", "error", "log_evidence")
@@ -27,7 +27,7 @@ NAMES = ("log_prob", "error", "log_evidence")
 
 @dataclass(frozen=True)
 class Prediction:
-    """A Bayes predictive, and how far to trust it.
+    """A Bayes predictive, and its Monte Carlo error.
 
     Attributes
     ----------
@@ -55,18 +55,18 @@ class BayesPredictive(Reference):
     .. math:: p(x \mid x_{1:n}) = \sum_z p(z \mid x_{1:n})\,
         \frac1K \sum_k p(x \mid \{x_i : z_i = k\})
 
-    As long as there are no more different partitions than `particles`, all are summed. From then
-    on they are a weighted sample: points come one by one, each particle draws where the new
-    point belongs and is weighted by how well it foresaw the point; when the weights become
-    uneven, the particles of that task are resampled and moved by Gibbs sweeps (resample-move,
-    Chopin 2002). Unlike chains from a few starts, particles visit separate modes of the
-    posterior in proportion to their evidence.
+    While there are no more distinct partitions than `particles`, the sum is complete. After that,
+    the particles are a weighted sample: each draws the component of every new point and is
+    weighted by its predictive density of that point; when the weights become uneven, the
+    particles of that task are resampled and moved by Gibbs sweeps (resample-move, Chopin 2002).
+    Unlike chains from a few starts, particles visit separate modes of the posterior in proportion
+    to their evidence.
 
     Parameters
     ----------
     prior : GaussianMixtures
     particles : int
-        In each of two independent runs, which are pooled by their evidence.
+        Particles in each of two independent runs, which are pooled by their evidence.
     sweeps : int
         Gibbs sweeps after each resampling.
     nodes : int
@@ -108,13 +108,13 @@ class BayesPredictive(Reference):
         self.law = ClusterLaw(prior, as_count(nodes, "nodes"))
 
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Log-densities of the same points given ever more of a sequence: one pass for all."""
+        """Return log-densities of the same points given growing parts of a sequence."""
         return [each.log_prob for each in self.predictions(sequence, sizes, points)]
 
     def predictions(
         self, sequence: Tensor, sizes: Sequence[int], points: Tensor
     ) -> list[Prediction]:
-        """The same as :meth:`nested`, with Monte Carlo errors and evidence for each size."""
+        """Return the predictions of :meth:`nested` with Monte Carlo errors and evidence."""
         sequence, points = as_sequences(sequence, sizes, points, self.prior.dim)
         generator = torch.Generator().manual_seed(self.seed)
         parts = [
@@ -131,7 +131,7 @@ class BayesPredictive(Reference):
     def _few(
         self, sequence: Tensor, sizes: Sequence[int], points: Tensor, generator: torch.Generator
     ) -> list[Prediction]:
-        """Predictions for a few tasks. Rows 0 to B-1 are the first run, B to 2B-1 the second."""
+        """Predict for a few tasks. Rows 0 to B-1 are the first run, B to 2B-1 the second."""
         found = []
         state = Particles.empty(self.law, torch.cat([sequence, sequence]), self.particles)
         for size in range(max(sizes, default=0) + 1):
@@ -152,7 +152,7 @@ class BayesPredictive(Reference):
         return Prediction(log_prob, error, pooled_evidence - math.log(2))
 
     def _log_mixtures(self, state: Particles, points: Tensor, generator: torch.Generator) -> Tensor:
-        """Log of the weighted mean of all particles' densities. points: (R, M, D) -> (R, M)."""
+        """Return the log of the weighted mean density. points: (R, M, D) -> (R, M)."""
         log_weights = state.log_weights.log_softmax(-1)[..., None, None]  # (R, P, 1, 1)
         if state.complete:
             log_nodes = state.log_nodes.log_softmax(-1)  # (R, P, K, J)
@@ -162,7 +162,7 @@ class BayesPredictive(Reference):
             log_nodes = torch.zeros_like(stds)
         log_weights = log_weights + log_nodes - math.log(self.prior.components)
         log_weights = log_weights.expand(stds.shape).flatten(1)
-        cluster = Statistics(*(part.unsqueeze(3) for part in state.clusters))
+        cluster = SufficientStatistics(*(part.unsqueeze(3) for part in state.clusters))
         base = self.law.log_likelihood(cluster, stds)  # (R, P, K, J or 1)
         cluster, parts = cluster.unsqueeze(), []
         for x in points.split(max(1, NUMBERS_AT_ONCE // stds.numel()), dim=1):

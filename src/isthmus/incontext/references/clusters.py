@@ -11,13 +11,13 @@ from torch import Tensor
 
 from isthmus.incontext.priors import GaussianMixtures
 
-__all__ = ["ClusterLaw", "Statistics"]
+__all__ = ["ClusterLaw", "SufficientStatistics"]
 
 ROOT_TWO = math.sqrt(2)
 
 
-class Statistics(NamedTuple):
-    """What a cluster's likelihood depends on: how many points, their sum, and their squares."""
+class SufficientStatistics(NamedTuple):
+    """Number, sum and squared norms of a cluster's points, which determine its likelihood."""
 
     counts: Tensor
     """(...)"""
@@ -26,28 +26,30 @@ class Statistics(NamedTuple):
     squares: Tensor
     """Sum of squared norms. (...)"""
 
-    def plus(self, x: Tensor) -> Statistics:
-        """The statistics with one more point each. x: (..., D), broadcast."""
-        return Statistics(self.counts + 1, self.sums + x, self.squares + x.square().sum(-1))
+    def plus(self, x: Tensor) -> SufficientStatistics:
+        """Return the statistics with one more point each. x: (..., D), broadcast."""
+        return SufficientStatistics(
+            self.counts + 1, self.sums + x, self.squares + x.square().sum(-1)
+        )
 
-    def unsqueeze(self) -> Statistics:
-        """The same with one more axis, the last one of (...)."""
-        return Statistics(
+    def unsqueeze(self) -> SufficientStatistics:
+        """Return the same with one more axis, the last one of (...)."""
+        return SufficientStatistics(
             self.counts.unsqueeze(-1), self.sums.unsqueeze(-2), self.squares.unsqueeze(-1)
         )
 
 
 class ClusterLaw:
-    r"""How the points of one component are distributed, its mean and width being unknown.
+    r"""Marginal distribution of the points of one component of unknown mean and width.
 
     The integral over the mean is analytic. That over the standard deviation is Gauss-Legendre
-    quadrature, so that the width is, in effect, one of a few nodes with prior weights.
+    quadrature, so that the width is one of a few nodes with prior weights.
 
     Parameters
     ----------
     prior : GaussianMixtures
     nodes : int
-        Quadrature nodes; one is enough if the prior knows the width.
+        Quadrature nodes. One is used if the prior fixes the width.
 
     Attributes
     ----------
@@ -64,9 +66,9 @@ class ClusterLaw:
         self.stds = torch.from_numpy(middle + half * unit)
         self.log_weights = torch.from_numpy(np.log(weights / 2))
 
-    def log_likelihood(self, cluster: Statistics, stds: Tensor) -> Tensor:
-        r"""Log of :math:`\int p(\mu) \prod_i N(x_i; \mu, s^2 I)\, d\mu`. stds: (...) -> (...)."""
-        # An empty cluster gets the count 1 where it would be divided by, and 0 in the end.
+    def log_likelihood(self, cluster: SufficientStatistics, stds: Tensor) -> Tensor:
+        r"""Return log :math:`\int p(\mu) \prod_i N(x_i; \mu, s^2 I)\, d\mu`, for stds (...)."""
+        # An empty cluster gets the count 1 in denominators, and the result 0.
         safe = cluster.counts.clamp(min=1)
         mean = cluster.sums / safe[..., None]
         scatter = cluster.squares - cluster.sums.square().sum(-1) / safe
@@ -79,21 +81,23 @@ class ClusterLaw:
         log_mean = sum(self._log_mean(each, error) for each in mean.unbind(-1))
         return torch.where(cluster.counts > 0, log_noise + log_mean, 0.0)
 
-    def over_nodes(self, cluster: Statistics) -> Tensor:
-        """Log-likelihood at each node plus the log-weight of the node. (...) -> (..., J)."""
+    def over_nodes(self, cluster: SufficientStatistics) -> Tensor:
+        """Return the log-likelihood plus the log-weight of each node. (...) -> (..., J)."""
         return self.log_likelihood(cluster.unsqueeze(), self.stds) + self.log_weights
 
     def _log_mean(self, mean: Tensor, error: Tensor) -> Tensor:
-        """Log-density of one coordinate of a mean that was observed with an `error`."""
+        """Return the log-density of one coordinate of a mean observed with an `error`."""
         scale = self.prior.mean_scale
         if self.prior.mean_law == "normal":
             variance = scale**2 + error.square()
             return -mean.square() / (2 * variance) - (2 * math.pi * variance).log() / 2
-        # Mirrored to the positive side, where both ends lie in the accurate tail of erfc.
+        # Mirrored to the positive side, where both bounds lie in the accurate tail of erfc.
         upper, lower = (scale - mean.abs()) / error, (-scale - mean.abs()) / error
         return _log_mass(lower, upper) - math.log(2 * scale)
 
-    def draw_means(self, cluster: Statistics, stds: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_means(
+        self, cluster: SufficientStatistics, stds: Tensor, generator: torch.Generator
+    ) -> Tensor:
         """Draw each cluster's mean given its points and its width. (...) -> (..., D)."""
         scale = self.prior.mean_scale
         safe = cluster.counts.clamp(min=1)[..., None]
@@ -108,13 +112,13 @@ class ClusterLaw:
         side = torch.where(mean < 0, -1.0, 1.0)
         upper, lower = (scale - mean.abs()) / error, (-scale - mean.abs()) / error
         low, high = torch.special.ndtr(lower), torch.special.ndtr(upper)
-        # Beyond 37 standard deviations all is lost to rounding but the nearer end itself.
+        # Beyond 37 standard deviations only the nearer bound survives rounding.
         normal = torch.special.ndtri(low + unit * (high - low)).clamp(lower, upper)
         return torch.where(empty, (2 * unit - 1) * scale, side * (mean.abs() + error * normal))
 
 
 def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
-    """Log of the standard normal mass between two ends, the lower being negative."""
+    """Return the log of the standard normal mass between two bounds, the lower negative."""
     mass = (torch.erfc(-upper / ROOT_TWO) - torch.erfc(-lower / ROOT_TWO)) / 2
     if mass.numel() == 0 or float(mass.min()) > 0:
         return mass.log()

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.references.base import Reference, as_sequences
+from isthmus.memories.bandwidth import silverman
 
 __all__ = ["KernelDensity"]
 
-# Bandwidths tried for the best one, as shares of the spread of the points, and how often the
-# neighbourhood of the best of them is searched again.
+# Bandwidths tried for the best one, as shares of the spread of the points, and the number of
+# searches around the best of them.
 SHARES = (0.01, 3.0, 25)
 REFINEMENTS = 3
 
@@ -28,10 +29,9 @@ class KernelDensity(Reference):
     ----------
     bandwidth : float, "best" or "silverman"
         "best" is the one bandwidth with the lowest mean negative log-likelihood *on the points
-        asked for*, over all tasks of the batch: no estimate from the context could know it, so
-        it favours this reference. "silverman" is
-        :math:`\sigma_d (4 / ((D + 2) n))^{1/(D+4)}` for each coordinate and context, which needs
-        two points.
+        asked for*, over all tasks of the batch, which favours this reference: no estimate from
+        the context could know it. "silverman" is :func:`isthmus.memories.bandwidth.silverman` for
+        each context, which needs two points.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class KernelDensity(Reference):
         self.name = f"kde-{bandwidth}" if isinstance(bandwidth, str) else f"kde-{bandwidth:g}"
 
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Log-densities of the same points given ever more of a sequence."""
+        """Return log-densities of the same points given growing parts of a sequence."""
         sequence, points = as_sequences(sequence, sizes, points)
         return [self._one(sequence[:, :size], points) for size in sizes]
 
@@ -64,11 +64,9 @@ class KernelDensity(Reference):
         if size == 0 or (size == 1 and self.bandwidth == "silverman"):
             return torch.full_like(points[..., 0], torch.nan)
         if self.bandwidth == "silverman":
-            widths = context.std(1, keepdim=True) * (4 / ((dim + 2) * size)) ** (1 / (dim + 4))
-            log_volume = widths.log().sum(-1)  # (B, 1)
-            return _log_mean_kernel(_squares(context / widths, points / widths), 1.0, dim) - (
-                log_volume
-            )
+            widths = silverman(context)[:, None]  # (B, 1, D)
+            scaled = _log_mean_kernel(_squares(context / widths, points / widths), 1.0, dim)
+            return scaled - widths.log().sum(-1)
         squares = _squares(context, points)
         if self.bandwidth == "best":
             return _best(squares, dim)
@@ -76,22 +74,19 @@ class KernelDensity(Reference):
 
 
 def _squares(context: Tensor, points: Tensor) -> Tensor:
-    """Squared distances. (B, n, D), (B, M, D) -> (B, M, n)."""
+    """Return squared distances. (B, n, D), (B, M, D) -> (B, M, n)."""
     pairs = zip(points.unbind(-1), context.unbind(-1), strict=True)
-    total = torch.zeros((), dtype=points.dtype)
-    for x, y in pairs:
-        total = total + (x[:, :, None] - y[:, None]).square()
-    return total
+    return sum((x[:, :, None] - y[:, None]).square() for x, y in pairs)  # type: ignore[return-value]
 
 
 def _log_mean_kernel(squares: Tensor, bandwidth: float, dim: int) -> Tensor:
-    """Log-density from squared distances. (B, M, n) -> (B, M)."""
+    """Return the log-density from squared distances. (B, M, n) -> (B, M)."""
     constant = dim / 2 * math.log(2 * math.pi * bandwidth**2) + math.log(squares.shape[-1])
     return torch.logsumexp(-squares / (2 * bandwidth**2), dim=-1) - constant
 
 
 def _best(squares: Tensor, dim: int) -> Tensor:
-    """The log-densities of the bandwidth that is best for just these points."""
+    """Return the log-densities at the bandwidth that is best for these points."""
     spread = float(squares.mean().sqrt())
     low, high, count = SHARES
     low, high = math.log(low * spread), math.log(high * spread)

@@ -1,4 +1,4 @@
-"""Mixtures fitted by expectation-maximisation, the number of components being known."""
+"""Mixtures fitted by expectation-maximisation with the true number of components."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.incontext.priors.base import positive
 from isthmus.incontext.references.base import Reference, as_sequences
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_number
 
 __all__ = ["FittedMixture"]
 
@@ -24,12 +23,12 @@ class FittedMixture(Reference):
     Parameters
     ----------
     components : int
-        K, told to the fit.
+        K
     regularizer : float
         Added to the variances (``reg_covar``), which keeps a component from shrinking onto a
         single point.
     starts : int
-        Fits from so many starts, of which the likeliest is kept.
+        Number of starts, of which the fit with the highest likelihood is kept.
     seed : int
 
     Examples
@@ -46,12 +45,11 @@ class FittedMixture(Reference):
     ) -> None:
         self.components = as_count(components, "components")
         self.starts, self.seed = as_count(starts, "starts"), as_count(seed, "seed", at_least=0)
-        positive(regularizer=regularizer)
-        self.regularizer = regularizer
+        self.regularizer = as_number(regularizer, "regularizer", above=0)
         self.name = f"em-{regularizer:g}"
 
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Log-densities of the same points given ever more of a sequence."""
+        """Return log-densities of the same points given growing parts of a sequence."""
         sequence, points = as_sequences(sequence, sizes, points)
         contexts, places = sequence.detach().numpy(), points.detach().numpy()
         return [
@@ -62,8 +60,8 @@ class FittedMixture(Reference):
         ]
 
     def _fit(self, context: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """Log-density of points (M, D) under the mixture fitted to (n, D)."""
-        # Imported late, as it takes a second and few runs need it.
+        """Return the log-density of points (M, D) under the mixture fitted to (n, D)."""
+        # Imported here: it takes a second, and few runs need it.
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
 
@@ -77,6 +75,6 @@ class FittedMixture(Reference):
             random_state=self.seed,
         )
         with warnings.catch_warnings():
-            # Few points, or equal ones, make some fits stop early: they are judged as they are.
+            # Few points, or equal ones, make some fits stop early; they count as they are.
             warnings.simplefilter("ignore", ConvergenceWarning)
             return fit.fit(context).score_samples(points)

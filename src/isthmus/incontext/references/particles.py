@@ -1,4 +1,4 @@
-"""Weighted partitions of a sequence into the components of a mixture, many tasks at once."""
+"""Weighted partitions of sequences into the components of a mixture, for many tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from isthmus.incontext.references.clusters import ClusterLaw, Statistics
+from isthmus.incontext.references.clusters import ClusterLaw, SufficientStatistics
 
 __all__ = ["Particles"]
 
@@ -16,13 +16,13 @@ __all__ = ["Particles"]
 class Particles:
     """Assignments of the first n points of every sequence to K components, with weights.
 
-    While :attr:`complete`, there is one particle for each different partition, and the sum of
-    the weights is the exact evidence; after that, they are a sample of a fixed number.
+    While :attr:`complete`, there is one particle for each distinct partition, and the sum of the
+    weights is the exact evidence. After that, they are a sample of fixed size.
 
     Attributes
     ----------
     labels : Tensor (R, P, n)
-    clusters : Statistics of (R, P, K)
+    clusters : SufficientStatistics of (R, P, K)
     log_nodes : Tensor (R, P, K, J)
         Log-likelihood of each cluster at each width, the width's prior weight included.
     log_weights : Tensor (R, P)
@@ -35,7 +35,7 @@ class Particles:
         sequence: Tensor,
         limit: int,
         labels: Tensor,
-        clusters: Statistics,
+        clusters: SufficientStatistics,
         log_weights: Tensor,
     ) -> None:
         self.law, self.sequence, self.limit = law, sequence, limit
@@ -45,17 +45,17 @@ class Particles:
 
     @classmethod
     def empty(cls, law: ClusterLaw, sequence: Tensor, limit: int) -> Particles:
-        """One particle with nothing assigned yet, for each row of sequence (R, N, D)."""
+        """Return one particle without assignments for each row of sequence (R, N, D)."""
         rows, _, dim = sequence.shape
         shape = (rows, 1, law.prior.components)
-        clusters = Statistics(
+        clusters = SufficientStatistics(
             sequence.new_zeros(shape), sequence.new_zeros(*shape, dim), sequence.new_zeros(shape)
         )
         labels = torch.zeros((rows, 1, 0), dtype=torch.long)
         return cls(law, sequence, limit, labels, clusters, sequence.new_zeros(rows, 1))
 
     def observe(self, index: int, sweeps: int, generator: torch.Generator) -> None:
-        """Take in the point at `index`, the first that has no label yet."""
+        """Assign the point at `index`, the first without a label."""
         if self.complete and int(self._ways()[0].count_nonzero()) > self.limit:
             self.complete = False
             self._resample(torch.ones(len(self.sequence), dtype=torch.bool), generator)
@@ -67,7 +67,7 @@ class Particles:
             log_ratio + ways.double().log() - math.log(self.law.prior.components)
         )  # (R, P, K)
         if self.complete:
-            # Which choices exist is the same in all rows, as all have all partitions.
+            # All rows have all partitions, so they have the same choices.
             parent, choice = ways[0].nonzero(as_tuple=True)
             self._copy(parent.expand(len(x), -1))
             self.log_weights = self.log_weights + log_choice[:, parent, choice]
@@ -87,9 +87,9 @@ class Particles:
         return self.law.stds[_categorical(self.log_nodes, generator)]
 
     def _ways(self) -> Tensor:
-        """How many components each choice of one stands for: (R, P, K).
+        """Return the number of components that each choice represents: (R, P, K).
 
-        Empty components are all alike: the first of them stands for all.
+        Empty components are interchangeable: the first represents all of them.
         """
         empty = self.clusters.counts == 0
         first = empty & (empty.cumsum(-1) == 1)
@@ -99,7 +99,7 @@ class Particles:
         """Put point x (R, 1, 1, D) into the cluster `choice` (R, P) of each particle."""
         chosen = F.one_hot(choice, self.law.prior.components).bool()  # (R, P, K)
         old, new = self.clusters, self.clusters.plus(x)
-        self.clusters = Statistics(
+        self.clusters = SufficientStatistics(
             torch.where(chosen, new.counts, old.counts),
             torch.where(chosen[..., None], new.sums, old.sums),
             torch.where(chosen, new.squares, old.squares),
@@ -108,14 +108,14 @@ class Particles:
         self.labels = torch.cat([self.labels, choice[..., None]], dim=-1)
 
     def _copy(self, parent: Tensor) -> None:
-        """Make particle p of row r a copy of what particle parent[r, p] was. (R, P)."""
+        """Replace particle p of row r by a copy of particle parent[r, p]. (R, P)."""
         row = torch.arange(len(parent))[:, None]
         self.labels, self.log_nodes = self.labels[row, parent], self.log_nodes[row, parent]
         self.log_weights = self.log_weights[row, parent]
-        self.clusters = Statistics(*(part[row, parent] for part in self.clusters))
+        self.clusters = SufficientStatistics(*(part[row, parent] for part in self.clusters))
 
     def _resample(self, uneven: Tensor, generator: torch.Generator) -> None:
-        """Systematic resampling of the rows that are marked. (R,) bool."""
+        """Resample the marked rows systematically. (R,) bool."""
         weights = self.log_weights.softmax(-1)
         offset = torch.rand((len(weights), 1), generator=generator, dtype=weights.dtype)
         ladder = (torch.arange(self.limit) + offset) / self.limit
@@ -126,8 +126,8 @@ class Particles:
         self.log_weights = torch.where(uneven[:, None], level, self.log_weights)
 
     def _sweep(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Gibbs in some rows: draw widths, means, and then every label given those."""
-        clusters = Statistics(*(part[rows] for part in self.clusters))
+        """Do a Gibbs sweep in some rows: draw widths, then means, then labels."""
+        clusters = SufficientStatistics(*(part[rows] for part in self.clusters))
         stds = self.law.stds[_categorical(self.log_nodes[rows], generator)]  # (r, P, K)
         means = self.law.draw_means(clusters, stds, generator)  # (r, P, K, D)
         seen = self.sequence[rows, : self.labels.shape[-1]]  # (r, n, D)
@@ -139,7 +139,7 @@ class Particles:
         log_choice = self.law.prior.dim / 2 * precision.log() - squares * precision / 2
         labels = _categorical(log_choice, generator)
         chosen = F.one_hot(labels, stds.shape[-1]).to(seen.dtype)  # (r, P, n, K)
-        clusters = Statistics(
+        clusters = SufficientStatistics(
             chosen.sum(2),
             torch.einsum("rpnk,rnd->rpkd", chosen, seen),
             torch.einsum("rpnk,rn->rpk", chosen, seen.square().sum(-1)),
@@ -151,7 +151,7 @@ class Particles:
 
 
 def _categorical(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """One draw from each softmax over the last axis. (..., K) -> (...)."""
+    """Draw one index from each softmax over the last axis. (..., K) -> (...)."""
     levels = logits.softmax(-1).cumsum(-1)
     unit = torch.rand(logits.shape[:-1], generator=generator, dtype=logits.dtype)
     return (levels < unit[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)

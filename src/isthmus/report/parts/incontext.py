@@ -14,7 +14,7 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Grid, evaluate, grid_for
-from isthmus.incontext.evaluation.scoring import OnGrid
+from isthmus.incontext.evaluation.scoring import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
 from isthmus.report.parts.sampling import energy_distance
@@ -176,7 +176,7 @@ def divergences(model: ICLEBM, tasks: Tasks, seed: int) -> dict[str, float]:
     """Return the mean divergence from the true densities at each context size drawn, in nats."""
     grid, contexts, truth = _setting(model, tasks, seed)
     return {
-        str(size): float(OnGrid(model, contexts[:, :size], grid).kl_from(truth).mean())
+        str(size): float(GridDensity(model, contexts[:, :size], grid).kl_from(truth).mean())
         for size in DRAWN_CONTEXTS
     }
 
@@ -185,7 +185,7 @@ def divergences(model: ICLEBM, tasks: Tasks, seed: int) -> dict[str, float]:
 def swapped_divergence(model: ICLEBM, tasks: Tasks, seed: int) -> float:
     """Return the mean divergence with all points in context, but those of the next dataset."""
     grid, contexts, truth = _setting(model, tasks, seed)
-    return float(OnGrid(model, contexts.roll(1, 0), grid).kl_from(truth).mean())
+    return float(GridDensity(model, contexts.roll(1, 0), grid).kl_from(truth).mean())
 
 
 @torch.no_grad()
@@ -194,7 +194,7 @@ def entropies(model: ICLEBM, tasks: Tasks, seed: int) -> dict[str, float]:
     grid, contexts, _ = _setting(model, tasks, seed)
     found = {}
     for size in DRAWN_CONTEXTS:
-        log_prob = OnGrid(model, contexts[:, :size], grid).log_prob
+        log_prob = GridDensity(model, contexts[:, :size], grid).log_prob
         mass = (log_prob + grid.log_weights).softmax(-1)
         found[str(size)] = float(-(mass * log_prob).sum(-1).mean())
     return found

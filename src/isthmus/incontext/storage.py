@@ -1,0 +1,140 @@
+"""Files of models and of training runs. None of them can execute code when read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+from isthmus.incontext.config import ICLEBMConfig
+
+if TYPE_CHECKING:
+    from isthmus.incontext.model import ICLEBM
+
+__all__ = ["Checkpoint", "read_model", "write_model"]
+
+FORMAT = "isthmus-iclebm"
+MODEL_VERSION, CHECKPOINT_VERSION = 1, 2
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def write_model(model: ICLEBM, folder: str | Path) -> None:
+    """Write ``model.safetensors``, and ``config.json`` with the digest of the weights."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save({name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()})
+    description = {
+        "format": FORMAT,
+        "version": MODEL_VERSION,
+        "config": model.config.to_dict(),
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    write_atomically(folder / WEIGHTS, weights)
+    write_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
+
+
+def read_model(folder: str | Path) -> tuple[ICLEBMConfig, dict[str, Tensor]]:
+    """Read the settings and the weights; refuse files that have changed since."""
+    folder = Path(folder)
+    description = _read_description(folder / CONFIG)
+    try:
+        weights = (folder / WEIGHTS).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{folder / WEIGHTS} cannot be read: {error.strerror}.") from None
+    if hashlib.sha256(weights).hexdigest() != description.get("sha256"):
+        raise InvalidInputError(
+            f"{folder / WEIGHTS} is truncated or was changed: its digest is not the one in "
+            f"{CONFIG}. Copy the files again."
+        )
+    try:
+        return ICLEBMConfig.from_dict(description["config"]), load(weights)
+    except (KeyError, TypeError, SafetensorError, InvalidInputError) as error:
+        raise InvalidInputError(f"{folder} does not hold a readable model: {error}") from None
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text())
+    except OSError as error:
+        raise InvalidInputError(
+            f"{path} cannot be read: {error.strerror}. Name a folder that save_pretrained wrote."
+        ) from None
+    except ValueError as error:
+        raise InvalidInputError(f"{path} is not JSON ({error}). Copy the files again.") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise InvalidInputError(f"{path} does not describe an isthmus in-context model.")
+    if description.get("version") != MODEL_VERSION:
+        raise InvalidInputError(
+            f"{path} has version {description.get('version')}, but this isthmus reads version "
+            f"{MODEL_VERSION}. Upgrade isthmus."
+        )
+    return description
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training run between two updates.
+
+    It needs no state of random generators: those of each update follow from the seed and its
+    number.
+
+    Attributes
+    ----------
+    settings : dict of str
+        The ``repr`` of every setting, to refuse a run with others.
+    updates : int
+        Updates done.
+    cpu_seconds : float
+        CPU time so far.
+    model, optimizer : state dictionaries
+    objective : list of dict
+        State of the objective in each process; empty for most objectives.
+    rows : list of dict
+        The metrics so far.
+    """
+
+    settings: dict[str, str]
+    updates: int
+    cpu_seconds: float
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    objective: list[dict[str, Tensor]]
+    rows: list[dict[str, float]]
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint atomically."""
+        buffer = io.BytesIO()
+        torch.save({"version": CHECKPOINT_VERSION, **self.__dict__}, buffer)
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read the file of :meth:`save`."""
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            version = content.pop("version")
+        except (RuntimeError, EOFError, OSError, KeyError, AttributeError,
+                pickle.UnpicklingError, zipfile.BadZipFile) as error:  # fmt: skip
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InvalidInputError(
+                f"{path} is not a readable checkpoint ({reason}). Remove it to start again."
+            ) from None
+        if version != CHECKPOINT_VERSION:
+            raise InvalidInputError(
+                f"{path} is a checkpoint of version {version}; this isthmus reads version "
+                f"{CHECKPOINT_VERSION}. Continue with the isthmus that wrote it, or remove it to "
+                "start again."
+            )
+        return cls(**content)
