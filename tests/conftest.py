@@ -61,6 +61,8 @@ GAUSSIANS: dict[str, MakeMemory] = {
 DENSITIES: dict[str, MakeMemory] = {
     **GAUSSIANS,
     "epanechnikov-kde": lambda m: ist.EpanechnikovKDE(m, bandwidth=2.5),
+    "von-mises-fisher": lambda m: ist.VonMisesFisherMixture(m, beta=2.0),
+    "von-mises-fisher-weighted": lambda m: ist.VonMisesFisherMixture(m, 2.0, log_weights(m)),
 }
 ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **DENSITIES}
 
@@ -81,6 +83,17 @@ def make_density(request: pytest.FixtureRequest) -> MakeMemory:
 def make_gaussian(request: pytest.FixtureRequest) -> MakeMemory:
     """Those of them whose density is a mixture of Gaussians."""
     return GAUSSIANS[request.param]
+
+
+@pytest.fixture
+def on_sphere() -> Callable[[Memory, Tensor], Tensor]:
+    """Put points (..., D) where the energy lives: at unit length for a memory of directions."""
+
+    def put(energy: Memory, x: Tensor) -> Tensor:
+        directions = isinstance(energy, ist.VonMisesFisherMixture)
+        return torch.nn.functional.normalize(x, dim=-1) if directions else x
+
+    return put
 
 
 @pytest.fixture

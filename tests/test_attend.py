@@ -1,5 +1,7 @@
 """The kernel against brute force, on its plain, fused and fallback paths."""
 
+import inspect
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
@@ -15,10 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
 from isthmus import fused
-from isthmus.attend import attend, attention_logits, needs_float64
+from isthmus.attend import Keys, attend, attention_logits, needs_float64
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
-kernel = sys.modules["isthmus.attend"]  # the name in the package is that of the function
 DOUBLE = torch.float64
 METRICS = ["dot", "sqeuclidean"]
 PATHS = ["plain", "fused", "fallback"]
@@ -29,7 +30,7 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Force one of the kernel's paths; the fused ones in blocks of 256 memories or more."""
 
     def take(path: str, block_entries: int = 2**10) -> None:
-        monkeypatch.setattr(kernel, "PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
+        monkeypatch.setattr("isthmus.attend.PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
         monkeypatch.setattr(fused, "BLOCK_ENTRIES", block_entries)
         monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
 
@@ -84,6 +85,45 @@ def test_a_block_whose_memories_are_all_left_out_does_not_count(path, metric, ta
     found = attend(queries, memories, bias=bias, metric=metric)
     kept = attend(queries, memories[300:], metric=metric)
     torch.testing.assert_close(found, kept)
+
+
+def test_the_name_in_the_package_is_the_function():
+    assert ist.attend.attend is attend
+    assert inspect.signature(ist.attend) == inspect.signature(attend)
+    queries, memories = draw(4, 3), draw(5, 3, seed=1)
+    torch.testing.assert_close(ist.attend(queries, memories), attend(queries, memories))
+
+
+def test_module_and_function_are_importable_in_any_order():
+    orders = (
+        "import isthmus.attend; from isthmus.attend import attend, Keys; import isthmus as ist",
+        "import isthmus as ist; ist.attend; import isthmus.attend; from isthmus.attend import Keys",
+        "from isthmus.attend import attend; import isthmus as ist; import isthmus.attend",
+    )
+    forget = (
+        "import sys; [sys.modules.pop(n) for n in list(sys.modules) if n.startswith('isthmus')]"
+    )
+    check = "import torch; assert ist.attend(torch.zeros(2), torch.eye(2)).mean.shape == (2,)"
+    script = "\n".join(f"{order}; {check}; {forget}" for order in orders)
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("offset", [0.0, 5.0, 1e3])
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_query_against_prepared_keys_matches_brute_force(metric, offset, threads, take_path):
+    take_path("fused", block_entries=2**12)
+    query, memories = draw(1, 4) + offset, draw(1001, 4, seed=1) + offset
+    keys = Keys.of(memories)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = attend(query, keys, beta=0.7, bias=some_bias(1001), metric=metric)
+    finally:
+        torch.set_num_threads(before)
+    expected = brute_attend(query, memories, 0.7, some_bias(1001), metric)
+    np.testing.assert_allclose(found.logsumexp, expected[0], rtol=1e-10)
+    np.testing.assert_allclose(found.mean, expected[1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -224,7 +264,8 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.largest = 0
+        self.largest = self.largest_new = 0
+        self.names: set[str] = set()
         self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -232,6 +273,11 @@ class Recorder(TorchDispatchMode):
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         self.largest = max([self.largest, *(tensor.numel() for tensor in made)])
         self.dtypes.update(tensor.dtype for tensor in made)
+        self.names.add(function.overloadpacket.__name__)
+        given = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in given}
+        fresh = [tensor for tensor in made if tensor.untyped_storage().data_ptr() not in addresses]
+        self.largest_new = max([self.largest_new, *(tensor.numel() for tensor in fresh)])
         return out
 
 
@@ -280,6 +326,17 @@ def test_completing_many_rows_holds_no_such_matrix_either(take_path):
         return attend(queries, memories, metric="sqeuclidean", observed=observed).mean
 
     assert entries_of_largest_tensor(mean) <= max(QUERIES, MEMORIES) * 9
+
+
+def test_a_step_with_prepared_keys_makes_no_tensor_of_their_size(take_path):
+    take_path("fused")
+    memory = ist.GaussianKDE(draw(3000, 8, dtype=torch.float32), sigma=1.0)
+    memory.step(draw(1, 8, dtype=torch.float32))
+    with Recorder() as recorder:
+        memory.step(draw(1, 8, seed=1, dtype=torch.float32))
+    # Views of the memories are made, but no pass of their size other than the kernel.
+    assert "mean" not in recorder.names
+    assert recorder.largest_new <= 3000
 
 
 def clouds(centres: list[float], count: int, seed: int) -> Tensor:

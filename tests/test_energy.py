@@ -1,6 +1,7 @@
 """The contract: what a custom energy gets for free, and what every memory keeps."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -87,6 +88,24 @@ def test_the_score_keeps_a_graph_only_when_one_is_wanted(plane_points):
     with torch.no_grad():
         score = energy.score(leaf)
     assert not score.requires_grad
+
+
+def test_a_score_without_anything_to_learn_has_no_graph(plane_points):
+    assert not Ridge().score(plane_points).requires_grad
+    learnable = Gaussian(plane_points[0], precision=2.0, beta=1.0)
+    assert learnable.score(plane_points).requires_grad
+    assert not learnable.requires_grad_(False).score(plane_points).requires_grad
+
+
+def test_a_score_keeps_the_graph_of_tensors_that_are_not_registered(plane_points):
+    hidden = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+
+    class Scaled(Ridge):
+        def energy(self, x: Tensor) -> Tensor:
+            return hidden.exp() * super().energy(x)
+
+    Scaled().score(plane_points).sum().backward()
+    assert hidden.grad is not None
 
 
 def test_scores_of_custom_energies_can_be_transformed(plane_points):
@@ -191,9 +210,12 @@ def test_arrays_of_any_layout_are_memories(kind, memories, points):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_everything_comes_in_the_dtype_of_the_memories(dtype, make_energy, memories, points):
+def test_everything_comes_in_the_dtype_of_the_memories(
+    dtype, make_energy, memories, points, on_sphere
+):
     energy = make_energy(memories.to(dtype))
     mask = torch.tensor([True, False, True])
+    points = on_sphere(energy, points)
     for x in (points, points[0]):
         assert energy.energy(x).dtype == dtype
         assert energy.score(x).dtype == dtype
@@ -228,8 +250,9 @@ def test_changing_dtype_changes_all_of_it(make_energy, memories, points):
     torch.testing.assert_close(single.energy(points), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_no_tensor_is_made_on_a_device_of_its_own_choice(make_energy, memories, points):
+def test_no_tensor_is_made_on_a_device_of_its_own_choice(make_energy, memories, points, on_sphere):
     energy = make_energy(memories)
+    points = on_sphere(energy, points)
     mask = torch.tensor([True, False, True])
     with torch.device("meta"):  # where a tensor made without a device would go, and fail
         assert torch.isfinite(energy.energy(points)).all()
@@ -325,14 +348,14 @@ def test_an_energy_has_its_own_copy_of_arrays(make_energy, memories, points):
     torch.testing.assert_close(energy.energy(points), before)
 
 
-def test_memories_are_swapped_into_a_new_energy(make_energy, memories, points):
+def test_memories_are_swapped_into_a_new_energy(make_energy, memories, points, on_sphere):
     energy = make_energy(memories)
     before = energy.energy(points)
     new = -memories.flip(0) if isinstance(energy, Hopfield) else memories.flip(0) + 0.3
     swapped = energy.with_memories(new)
     assert type(swapped) is type(energy)
     assert swapped is not energy
-    assert torch.equal(swapped.memories, new)
+    torch.testing.assert_close(swapped.memories.detach(), on_sphere(energy, new))
     assert repr(swapped) == repr(energy) or isinstance(energy, Hopfield)
     torch.testing.assert_close(energy.energy(points), before)
     back = swapped.with_memories(energy.memories)
@@ -395,6 +418,91 @@ def test_a_deep_copy_is_independent(make_energy, memories, points):
     with torch.no_grad():
         twin.memories.add_(1.0)
     assert torch.equal(energy.energy(points), before)
+
+
+def change_in_place(energy, new):
+    with torch.no_grad():
+        energy.memories.copy_(new)
+
+
+def change_in_inference_mode(energy, new):
+    with torch.inference_mode():
+        energy.memories.copy_(new)
+
+
+def change_by_state_dict(energy, new):
+    energy.load_state_dict({**energy.state_dict(), "memories": new})
+
+
+def change_by_assignment(energy, new):
+    energy.memories = nn.Parameter(new.clone(), requires_grad=False)
+
+
+def change_storage(energy, new):
+    energy.memories.data = torch.zeros_like(new)
+    energy.memories.data = new.clone()
+
+
+def change_dtype(energy, new):
+    energy.float()
+    change_in_place(energy, new)
+    energy.double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_in_place,
+        change_in_inference_mode,
+        change_by_state_dict,
+        change_by_assignment,
+        change_storage,
+        change_dtype,
+    ],
+)
+def test_what_is_kept_of_the_memories_changes_with_them(change, make_energy, memories, points):
+    energy, new = make_energy(memories), make_energy(memories.flip(0) - 0.4)
+    energy.step(points)
+    change(energy, new.memories.detach())
+    for method in ("energy", "score", "step"):
+        expected = getattr(new, method)(points)
+        found = getattr(energy, method)(points)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_other_memories_in_a_functional_call_are_not_kept(make_energy, memories, points):
+    energy, new = make_energy(memories), make_energy(memories.flip(0) - 0.4)
+    before = energy.energy(points)
+    found = torch.func.functional_call(energy, {"memories": new.memories.detach()}, (points,))
+    torch.testing.assert_close(found, new.energy(points))
+    torch.testing.assert_close(energy.energy(points), before)
+
+
+def test_pickles_carry_the_memories_once(make_energy, memories, points):
+    energy = make_energy(memories)
+    fresh = pickle.dumps(energy)
+    before = energy.step(points)
+    assert len(pickle.dumps(energy)) == len(fresh)
+    torch.testing.assert_close(pickle.loads(fresh).step(points), before)
+
+
+def test_memories_that_became_nan_are_refused(make_gaussian, memories, points):
+    energy = make_gaussian(memories)
+    energy.step(points)
+    with torch.no_grad():
+        energy.memories[0, 0] = torch.nan
+    with pytest.raises(InvalidInputError, match="NaN"):
+        energy.step(points)
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e6])
+def test_float32_scores_keep_their_digits_far_from_the_origin(offset, memories, points):
+    # Multiples of 1/8 are exact in float32 even there.
+    grid, x = (memories * 8).round() / 8, (points * 8).round() / 8
+    for kind in (ist.GaussianKDE, ist.Mixture):
+        expected = kind(grid).score(x)
+        found = kind((grid + offset).float()).score((x + offset).float())
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_repr_says_what_it_is(make_energy, memories):

@@ -18,6 +18,7 @@ The module itself can be called like the function: ``ist.attend(queries, memorie
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -164,10 +165,10 @@ def _attend(
 
 
 class _CallableModule(ModuleType):
-    """A module that is called like its function, since both have the name ``isthmus.attend``."""
+    """A module that is called like its function: both have the name ``isthmus.attend``."""
 
-    def __call__(self, *args: Any, **options: Any) -> Attention:
-        return attend(*args, **options)
+    __call__ = staticmethod(attend)
+    __signature__ = inspect.signature(attend)
 
 
 sys.modules[__name__].__class__ = _CallableModule

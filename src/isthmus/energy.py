@@ -1,4 +1,4 @@
-"""Energy: the one contract between memories, dynamics, learning and judging."""
+"""Energy: the contract between memories, dynamics, learning and evaluation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Energy(nn.Module, ABC):
     The paper's introduction prints :math:`\exp(-E)/Z`; its energies with a factor
     :math:`1/\beta` need :math:`\beta_E = \beta` (erratum E28).
 
-    A subclass must write :meth:`energy`, and nothing else: scores then come from autograd,
-    and :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may say more:
-    a closed-form :meth:`score`, an :attr:`inverse_temperature`, a :meth:`log_normalizer`.
+    A subclass only has to define :meth:`energy`: scores then come from autograd, and
+    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define a
+    closed-form :meth:`score`, an :attr:`inverse_temperature` and a :meth:`log_normalizer`.
 
     Examples
     --------
@@ -41,11 +41,11 @@ class Energy(nn.Module, ABC):
 
     @abstractmethod
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
+        """Return the energy of each point. x: (..., D) -> (...)."""
 
     @property
     def dim(self) -> int | None:
-        """The number of coordinates D that inputs must have, or None if any will do."""
+        """The number of coordinates D that inputs must have, or None if any number is allowed."""
         return None
 
     @property
@@ -59,36 +59,53 @@ class Energy(nn.Module, ABC):
         return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx. x: (..., D) -> (..., D). Always of the energy, never of log p."""
+        """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D).
+
+        The result carries a graph only where x or something in the energy requires a gradient.
+        """
         x = self.as_input(x)
         if is_transforming():
             gradient: Tensor = torch.func.grad(lambda points: self.energy(points).sum())(x)
             return -gradient
-        keep_graph = torch.is_grad_enabled()
+        grad_enabled = torch.is_grad_enabled()
         with torch.enable_grad():
             leaf = x if x.requires_grad else x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(
-                self.energy(leaf).sum(), leaf, create_graph=keep_graph
-            )
+            total = self.energy(leaf).sum()
+            keep_graph = grad_enabled and (x.requires_grad or _depends_on_others(total, leaf))
+            (gradient,) = torch.autograd.grad(total, leaf, create_graph=keep_graph)
         return -gradient
 
     def log_normalizer(self) -> Tensor:
-        """Log-normaliser log Z, a scalar tensor."""
+        """Return the log-normaliser log Z, a scalar tensor."""
         raise UnknownNormalizerError(
             f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
             "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
-            "isthmus.sample draws from it all the same; in one or two dimensions, integrate "
+            "isthmus.sample does not need it; in one or two dimensions, integrate "
             "exp(-inverse_temperature * energy) on a grid."
         )
 
     def log_prob(self, x: Any) -> Tensor:
-        """Log-density of each point. x: (..., D) -> (...)."""
+        """Return the log-density of each point. x: (..., D) -> (...)."""
         log_normalizer = self.log_normalizer()
         return -self.inverse_temperature * self.energy(x) - log_normalizer
 
     def forward(self, x: Any) -> Tensor:
-        """The same as :meth:`energy`."""
+        """Return :meth:`energy` of x."""
         return self.energy(x)
+
+
+def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
+    """Return True if the graph of `value` reaches a tensor that requires a gradient beside leaf."""
+    waiting, seen = [value.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if getattr(node, "variable", leaf) is not leaf:
+            return True
+        waiting.extend(following for following, _ in node.next_functions)
+    return False
 
 
 @runtime_checkable
@@ -96,13 +113,13 @@ class FixedPoint(Protocol):
     """An energy with a closed-form update that never raises it."""
 
     def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
-        """One update. x: (..., D) -> (..., D). Coordinates marked in `observed` stay."""
+        """Return one update of x, (..., D). Coordinates marked in `observed` do not change."""
         ...
 
 
 @runtime_checkable
 class ConditionalMean(Protocol):
-    """An energy that knows its best first guess of unknown coordinates."""
+    """An energy with a closed-form first guess of unknown coordinates."""
 
     def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
         """Replace the unobserved coordinates of x by their mean given the observed ones."""

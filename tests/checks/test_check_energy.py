@@ -1,4 +1,4 @@
-"""The battery passes on every energy, and each of its checks catches what it is there for."""
+"""Every energy passes check_energy, and each check catches the fault that it is for."""
 
 from typing import Self
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import isthmus as ist
 from isthmus.checks import CheckReport, check_energy
-from isthmus.checks.battery import CHECKS
+from isthmus.checks.energy_checks import CHECKS
 from isthmus.energy import Energy
 from isthmus.errors import CheckFailedError, InvalidInputError
 from isthmus.memories import Memory
@@ -36,6 +36,8 @@ def test_every_energy_passes(make_energy, memories, dtype):
 
 @pytest.mark.parametrize(("count", "dim"), [(1, 1), (1, 4), (30, 1), (5, 8)])
 def test_every_energy_passes_in_other_shapes(make_energy, count, dim):
+    if dim < 2 and isinstance(make_energy(torch.eye(2)), ist.VonMisesFisherMixture):
+        pytest.skip("directions have at least two coordinates")
     generator = torch.Generator().manual_seed(1)
     memories = torch.randn(count, dim, generator=generator, dtype=DOUBLE)
     check_energy(make_energy(memories), seed=2)
