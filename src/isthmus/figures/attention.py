@@ -1,4 +1,4 @@
-"""Attention: a head's components on the sphere, and three kinds of it in training."""
+"""Figures of attention: components on the sphere, and training at high learning rates."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def attention_sphere(
 
 @styled
 def attention_experiment(experiment: Experiment) -> Figure:
-    """Draw loss, share diverged and largest logit against the learning rate.
+    """Draw loss, fraction of diverged runs and largest logit against the learning rate.
 
     Lines are medians over seeds, small marks the seeds themselves.
 
@@ -181,7 +181,7 @@ def attention_experiment(experiment: Experiment) -> Figure:
 def _components(
     view: VMFMixture, sequence: int, head: int, position: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Directions (T, D), concentrations, mixing weights and which have any weight, (T,) each."""
+    """Return directions (T, D), concentrations, mixing weights and a mask of those above zero."""
     fields = [
         to_array(field[sequence, head])
         for field in (view.mean_direction, view.concentration, view.log_mixing.exp())
@@ -195,14 +195,14 @@ def _components(
 
 
 def _plane(directions: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """The two axes (D, 2) that hold most of the directions' squared length, and how much."""
+    """Return the two main axes (D, 2) of the directions and the share of variance they explain."""
     _, sizes, axes = np.linalg.svd(directions, full_matrices=False)
     if len(axes) == 1:  # one component only: any other axis will do
         other = np.zeros_like(axes)
         other[0, np.abs(axes[0]).argmin()] = 1
         other -= (other @ axes.T) * axes
         axes = np.concatenate([axes, other / np.linalg.norm(other)])
-    # Signs of singular vectors are arbitrary: make the larger side positive.
+    # The signs of singular vectors are arbitrary: make the larger side positive.
     plane = axes[:2].T * np.where((directions @ axes[:2].T).sum(0) < 0, -1.0, 1.0)
     return plane, float((sizes[:2] ** 2).sum() / (sizes**2).sum())
 
@@ -217,7 +217,7 @@ def _draw_sphere(axes: Axes) -> None:
 def _draw_queries(
     axes: Axes, queries: NDArray[Any], components: NDArray[Any], weights: NDArray[Any]
 ) -> None:
-    """Dots, and lines to the strongest of the components. (Q, 2), (T, 2), (Q, T)."""
+    """Draw queries and lines to their strongest components. (Q, 2), (T, 2), (Q, T)."""
     for query, own in zip(queries, weights, strict=True):
         if not own.any():
             continue

@@ -1,4 +1,4 @@
-"""Capacity: basins that merge, retrieval against numbers, all bounds, and one's own certificate."""
+"""Figures of capacity: merging basins, retrieval, bounds, and certificates."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
     "random": (PURPLE, ":", "random, Ramsauer's theorem"),
 }
-# Of a certificate, in inches: above and below the axes, what the legend leaves of the width, and
-# how low and how high the axes may be.
+# Layout of a certificate, in inches: space above and below the axes, the width left of the legend,
+# and the smallest and largest height of the axes.
 HEADING, BESIDE_LEGEND, HEIGHTS = 0.95, 7.3, (1.6, 7.5)
-# What the sweep is compared with, and its marker.
+# References of the sweep, with their markers.
 THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
 
 
@@ -54,7 +54,7 @@ THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
 def basins_merging(
     memories: Any, sigmas: Iterable[float], counts: Iterable[int] | None = None
 ) -> Figure:
-    """Draw the energy of patterns on a line, and where each flows: a row for each bandwidth.
+    """Draw the energy of patterns on a line and their retrieval, one row per bandwidth.
 
     All panels have the scale of the bandwidth with the lowest hills; higher ones leave the panel.
 
@@ -97,10 +97,10 @@ def basins_merging(
 
 @styled
 def retrieval_sweep(sweep: Sweep) -> Figure:
-    """Draw how retrieval depends on the number of patterns, a line per dimension.
+    """Draw retrieval against the number of patterns, one line per dimension.
 
     Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, which
-    is written beside them: a triangle where so many patterns can be stored (certified), a bar
+    is written beside them: a triangle at a certified number of stored patterns, a bar
     where no more can keep half of their own weight.
 
     Parameters
@@ -130,7 +130,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     left.set_ylabel("share of particles")
     right.set_ylim(-0.03 * right.get_ylim()[1], 1.15 * right.get_ylim()[1])
     right.set_ylabel("final / initial distance")
-    note = "Triangle: so many can be stored, certified. "
+    note = "Triangle: certified number of stored patterns. "
     note += "Bar: no more can keep half of their own weight."
     heading(left, "Retrieved", note, characters=56)
     heading(right, "Distance that is left", "Below 1, particles come closer.")
@@ -138,7 +138,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
 
 
 def _theory_mark(axes: Axes, count: float, marker: str, name: str, shade: str) -> None:
-    """A mark at the top of the axes with a name beside it, and a line down from it."""
+    """Draw a labelled mark at the top of the axes with a line down from it."""
     axes.axvline(count, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
     top = axes.get_xaxis_transform()
     axes.plot([count], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
@@ -177,7 +177,7 @@ def capacity_bounds(
     for axes in panels:
         _draw_bounds(axes, grid)
     note = (
-        "Certified, packing and random: so many can be stored. Ceiling: no more can keep half of "
+        "Certified, packing and random: numbers that can be stored. Ceiling: no more keep half of "
         "their own weight."
     )
     heading(panels[0], "How many patterns fit on a sphere", note, characters=62)
@@ -195,7 +195,7 @@ def capacity_bounds(
 
 
 def _draw_measured(axes: Axes, measured: Mapping[str, Mapping[int, float]]) -> None:
-    """Marks, each smaller than the one before, so that none hides another; only they are named."""
+    """Draw labelled marks, each smaller than the one before, so that none hides another."""
     for line in axes.lines:
         line.set_label("_" + str(line.get_label()))
     for number, (name, counts) in enumerate(measured.items()):
@@ -228,7 +228,7 @@ def _draw_bounds(axes: Axes, grid: list[int]) -> None:
 
 @styled
 def certificate_plot(certificate: Certificate, X: Any) -> Figure:
-    """Draw patterns of a plane by what is known of them, with their guaranteed balls.
+    """Draw patterns on a plane, coloured by their certificate, with their guaranteed balls.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
 def _window(
     points: NDArray[np.float64], radius: NDArray[np.float64], finite: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The corners of what holds all points (N, 2), and the balls of those with a finite radius."""
+    """Return the corners of a box around all points (N, 2) and their balls of finite radius."""
     reach = np.where(finite, radius, 0.0)[:, None]
     lower, upper = (points - reach).min(0), (points + reach).max(0)
     margin = 0.04 * float((upper - lower).max()) or 1.0

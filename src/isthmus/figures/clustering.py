@@ -1,4 +1,4 @@
-"""Learned memories: where new ones open, how posteriors are reached, and a tour on a plane."""
+"""Figures of learned memories: new memories, convergence to posteriors, and a fitted clusterer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def memory_creation(
     reach: float | None = None,
     resolution: int = 241,
 ) -> Figure:
-    """Draw the energy of a finite mixture and of CRP mixtures that may open new memories.
+    """Draw the energies of a finite mixture and of CRP mixtures, which may add memories.
 
     Dark is low. Where the new cluster has the largest responsibility, so that a datum there
     would become a memory, the panel is hatched green.
@@ -113,7 +113,7 @@ def _draw_creation_panel(
     reach: float,
     resolution: int,
 ) -> float:
-    """Fill one panel; return the share of it where the new cluster wins."""
+    """Draw one panel and return the share of its area where a new cluster is most likely."""
     draw_energy(axes, energy, reach, resolution)
     draw_memories(axes, marks)
     if isinstance(energy, Mixture):
@@ -124,7 +124,7 @@ def _draw_creation_panel(
 def _newness(
     energy: CRPMixture, reach: float, resolution: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """A grid, and on it the log-odds of a new memory against the best known one."""
+    """Return a grid and the log-odds of a new memory against the best known one."""
     x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
     shares = to_array(energy.responsibilities(points.reshape(-1, 2)))
     logs = np.log(np.maximum(shares, 1e-300))
@@ -132,12 +132,12 @@ def _newness(
 
 
 def draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> None:
-    """Hatch, in green, where a datum would open a memory."""
+    """Hatch, in green, the region where a datum would add a memory."""
     x, y, odds = _newness(energy, reach, resolution)
     if odds.max() <= 0:
         return
     region = axes.contourf(x, y, odds, [0, max(odds.max(), 1e-9)], colors="none").get_paths()[0]
-    # Lines of our own: the colour of matplotlib's hatches is set in one way or another by version.
+    # Drawn as lines, because the colour of hatches depends on the version of matplotlib.
     shifts = np.arange(-2 * reach, 2 * reach, reach / 12)
     lines = [[(-reach, shift - reach), (reach, shift + reach)] for shift in shifts]
     hatching = LineCollection(lines, colors=NEW, linewidths=0.9, alpha=0.55)
@@ -154,7 +154,7 @@ def elbo_trace(
     steps: int,
     step_size: float = 0.5,
 ) -> Tensor:
-    """Follow the largest error of the assignment probabilities, step by step.
+    """Return the largest error of the assignment probabilities after each step.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def elbo_trace(
 def elbo_dynamics(
     log_joint: Any, sizes: Sequence[float] = (0.0, 5.0, 10.0, 20.0), *, steps: int = 3000
 ) -> Figure:
-    """Draw how far assignment probabilities are from the posterior, step by step.
+    """Draw the distance of assignment probabilities from the posterior after each step.
 
     The logits of one datum start at zero, and at ever larger values that favour its least
     probable memory. The mirror flow and the one exact step do not care; the Euclidean flow
@@ -256,7 +256,7 @@ def elbo_dynamics(
 
 
 def _first_error(joint: Tensor, start: Tensor) -> Tensor:
-    """The error at the farthest start."""
+    """Return the error at the farthest start."""
     return (torch.softmax(start, -1) - torch.softmax(joint, -1)).abs().amax()
 
 
@@ -264,7 +264,7 @@ def _first_error(joint: Tensor, start: Tensor) -> Tensor:
 def clustering_tour(
     model: ClAMCRP | ClAMCRPELBO, points: Any, strangers: Any, *, resolution: int = 201
 ) -> Figure:
-    """Draw what a fitted clusterer knows: memories, posteriors, gaps filled, and what is new.
+    """Draw a fitted clusterer: memories, posteriors, imputed values and novelty.
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ def _draw_learned(
 
 
 def _paled(posteriors: NDArray[Any]) -> NDArray[Any]:
-    """The colour of each row's best memory, faded to grey as its probability falls. (n, 3)"""
+    """Return the colour of each row's best memory, greyer at lower probability. (n, 3)"""
     best, n_memories = posteriors.argmax(1), posteriors.shape[1]
     palette = np.array([to_rgb(CLUSTERS[k % len(CLUSTERS)]) for k in range(n_memories)])
     unsure = 1 / min(n_memories, 2)

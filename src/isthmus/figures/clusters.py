@@ -1,4 +1,4 @@
-"""Clusters of a table: its rows on a plane, pale where it is not sure whose they are."""
+"""Map of the clusters of a table, with uncertain rows in pale colours."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, styled
 
 __all__ = ["cluster_map", "project"]
 
-# Okabe and Ito's, darkest tones first, without the yellow that is lost on paper.
+# The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
 PALE = "#dfe4e9"
 SHOWN_ROWS = 6000
 NAMED_IN_LEGEND = 8
-# How often rings that lie on each other push each other away, at most.
+# The largest number of rounds in which overlapping rings are moved apart.
 MOVES = 300
 
 
@@ -36,26 +36,26 @@ def cluster_map(
     columns: tuple[str, ...] = (),
     seed: int = 0,
 ) -> Figure:
-    """Draw rows, in the colours of their clusters, along their two main directions.
+    """Draw rows in the colours of their clusters along the two main directions.
 
     Where there are more clusters than colours, neighbours still differ, and the numbers beside
-    the memories tell the rest apart.
+    the memories distinguish the rest.
 
     Parameters
     ----------
     X : array (n, D)
-        Complete rows, in the units that distances are meant in. With D = 1, or where all rows
+        Rows without missing values, in comparable units. With D = 1, or where all rows
         lie on a line, they are drawn as a histogram.
     labels : array (n,) of int
-        From 0.
+        Cluster of each row, from 0.
     certainty : array (n,)
-        The probability of each row's cluster; the less, the paler.
+        Probability of the cluster of each row; lower values are paler.
     memories : array (K, D)
     title : str
     columns : tuple of str
         The name of the one column, where D = 1.
     seed : int
-        Of which rows are shown, if there are more than 6,000.
+        Seed of the sample of rows shown, if there are more than 6,000.
 
     Examples
     --------
@@ -114,13 +114,13 @@ def project(
     centre = rows.mean(0)
     centred = rows - centre
     n, dim = rows.shape
-    # Whichever of the two products is smaller has the same main directions.
+    # Both products have the same main directions; use the smaller.
     wide = dim > n
     spread, vectors = np.linalg.eigh(centred @ centred.T if wide else centred.T @ centred)
     order = np.argsort(spread)[::-1][:2]
     basis = centred.T @ vectors[:, order] if wide else vectors[:, order]
     basis = basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300)
-    # The sign of a direction is anyone's choice: the largest entry is positive.
+    # The sign of a direction is arbitrary: the largest entry is positive.
     basis = basis * np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
     total = max(float(spread.sum()), 1e-300)
     shares = np.zeros(2)
@@ -131,7 +131,7 @@ def project(
 
 
 def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
-    """A colour for each memory; one that is used again is far from where it was. (K, 3)"""
+    """Return a colour for each memory; repeated colours are far apart on the map. (K, 3)"""
     palette = np.array([to_rgb(colour) for colour in COLOURS])
     chosen = np.arange(len(places))
     for number in range(len(COLOURS), len(places)):
@@ -143,7 +143,7 @@ def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
 
 
 def _strength(certainty: NDArray[Any]) -> NDArray[Any]:
-    """How much of its colour a row keeps: none at even odds, all of it when certain. (n, 1)"""
+    """Return the saturation of each row: 0 at even odds, 1 where it is certain. (n, 1)"""
     strength: NDArray[Any] = ((certainty - 0.5) / 0.5).clip(0.0, 1.0)[:, None]
     return strength
 
@@ -167,7 +167,7 @@ def _draw_rows(
 
 
 def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> bool:
-    """Draw numbered rings; say whether some had to be moved apart, so that all can be read."""
+    """Draw numbered rings; return True if some were moved apart to be legible."""
     large = len(places) <= 20
     moved, rings = _apart(axes, places, 24.0 if large else 17.0)
     for place, ring, colour in zip(places[moved], rings[moved], colours[moved], strict=True):
@@ -199,7 +199,7 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> boo
 def _apart(
     axes: Axes, places: NDArray[Any], points: float
 ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-    """Which places are moved, and where to, for all to be so many points apart on paper.
+    """Move positions apart until all have the given distance, in points.
 
     Those that are nearer push each other away, until none is.
     """
@@ -207,7 +207,7 @@ def _apart(
     axes.apply_aspect()
     scale = axes.figure.dpi / 72
     before = axes.transData.transform(places) / scale
-    # Where two are in one place, they leave it in directions of their own.
+    # Rings at the same position move in different directions.
     angles = 2.4 * np.arange(len(places))
     now = before + 1e-3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     for _ in range(MOVES):

@@ -1,4 +1,4 @@
-"""Images with a part unknown, what the memory returned, and what they were."""
+"""Figure of completed images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def completion(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw three rows of images: what was given, what memory returned, the original.
+    """Draw three rows of images: masked, completed, original.
 
     Parameters
     ----------

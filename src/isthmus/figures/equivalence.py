@@ -1,4 +1,4 @@
-"""Gaussian KDE and modern Hopfield network: one update on a sphere, two off it."""
+"""Figure of the equivalence of Gaussian KDE and modern Hopfield network on a sphere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kde_and_hopfield(
     sigma : float
         The network has beta = 1 / sigma^2.
     differences : mapping of float to float
-        How unequal lengths are, and how far the two updates then differ at most.
+        The largest difference of the two updates for each spread of lengths.
 
     Examples
     --------

@@ -19,11 +19,11 @@ DOTS_PER_INCH = 160
 def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
     """Return the figure as a PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    # Without the version of matplotlib in it, the file depends on the picture alone.
+    # Without the version of matplotlib, the file depends on the figure only.
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
-    """Write the figure as a PNG, all of it or nothing, and return its path."""
+    """Write the figure as a PNG, atomically, and return its path."""
     return write_atomically(path, png_bytes(figure, dpi))

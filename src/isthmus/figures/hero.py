@@ -1,4 +1,4 @@
-"""The picture of the whole idea: one energy that remembers, knows probabilities, completes."""
+"""The figure at the top: one energy that remembers, knows probabilities and completes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hero(
     completed: Any,
     shape: tuple[int, int],
 ) -> Figure:
-    """Draw, from left to right, an energy's valleys, its density, and images completed.
+    """Draw the valleys of an energy, its density, and completed images, side by side.
 
     Parameters
     ----------

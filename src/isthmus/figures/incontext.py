@@ -1,4 +1,4 @@
-"""In-context energies: landscapes that sharpen as the context grows, and samples."""
+"""Figures of in-context energies: landscapes for growing contexts, and samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from isthmus.validation import as_count, as_points
 
 __all__ = ["context_landscapes", "context_samples"]
 
-# Energies are shown from the lowest to so many nats above it; beyond, there is nothing to see.
+# Energies are shown up to this many nats above the lowest.
 DEPTH_IN_NATS = 6.5
 LEVELS = 14
 
@@ -48,7 +48,7 @@ def context_landscapes(
     reach: float | None = None,
     resolution: int = 81,
 ) -> Figure:
-    """Draw how energies sharpen as the context grows: the paper's figure.
+    """Draw in-context energies for growing contexts, as in the paper's figure.
 
     A row for each task, a column for each context size, and the true density at the end. What is
     coloured is -log p, normalised on the drawn square and on one scale per row, dark where it is
@@ -60,7 +60,7 @@ def context_landscapes(
         With two coordinates.
     tasks : Tasks, or array (B, n, 2)
         Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose true
-        density nobody knows and which are revealed from their first point on.
+        density is unknown; their points are added to the context in order.
     contexts : sequence of int
         Context sizes. Each context is the beginning of the next.
     seed : int
@@ -128,7 +128,7 @@ def context_samples(
     reach: float | None = None,
     resolution: int = 81,
 ) -> Figure:
-    """Draw samples of the model, given a context, under samples of the truth.
+    """Draw samples of the model, given a context, below samples of the true density.
 
     A column for each task. Above, the true density and points drawn from it; below, the density
     that the model makes of the context (orange) and points drawn from that by Langevin dynamics
@@ -198,7 +198,7 @@ def _sizes(contexts: Sequence[int]) -> list[int]:
 
 
 def _sequences(model: ICLEBM, tasks: Any, length: int, seed: int) -> Tensor:
-    """A dataset for each task: (B, length, 2)."""
+    """Return a dataset for each task: (B, length, 2)."""
     if isinstance(tasks, Tasks):
         generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
         sequences = tasks.sample(length, generator)
@@ -234,7 +234,7 @@ def _reach(model: ICLEBM, sequences: Tensor) -> float:
 
 @torch.no_grad()
 def _surprise(energy: Energy, points: NDArray[Any], reach: float) -> NDArray[Any]:
-    """The -log p of points (R, R, 2), normalised on the square that they fill."""
+    """Return -log p of points (R, R, 2), normalised on the square they cover."""
     height = to_array(energy.inverse_temperature * energy.energy(points))
     cell = (2 * reach / (len(points) - 1)) ** 2
     log_values = -height

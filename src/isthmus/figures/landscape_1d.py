@@ -1,4 +1,4 @@
-"""Energies on a line: curves, memories, and where queries come to rest."""
+"""Figure of energies on a line, with memories and retrieval."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def landscapes_1d(
     notes: Mapping[str, str] | None = None,
     resolution: int = 1201,
 ) -> Figure:
-    """Draw one-dimensional energies side by side, with retrieval along them.
+    """Draw one-dimensional energies side by side, with retrieval.
 
     Hollow dots are queries, full dots the places where they come to rest. Where an energy is
     infinite the panel is hatched, and a query there is a cross, for it cannot move.
@@ -59,7 +59,7 @@ def landscapes_1d(
     queries : array or Tensor (Q, 1), optional
         Where retrieval starts. Default: evenly spaced.
     notes : mapping of str to str, optional
-        What one sees in a panel, in a line or two.
+        A caption for each panel, of one or two lines.
     resolution : int
         Points of each curve.
 
@@ -93,7 +93,7 @@ def landscapes_1d(
 
 
 def energy_label(energy: Energy) -> str:
-    """The name of its axis, with the unit: an energy that is -log p, up to a constant, has one."""
+    """Return the label of the energy axis, in nats if the energy is -log p up to a constant."""
     try:
         energy.log_normalizer()
     except UnknownNormalizerError:
@@ -110,7 +110,7 @@ def draw_landscape(
     window: Any = None,
     resolution: int = 1201,
 ) -> None:
-    """Draw one energy on a line: its curve, memories (N, 1), and queries (Q, 1) on their way.
+    """Draw one energy on a line: its curve, memories (N, 1), and the retrieval of queries (Q, 1).
 
     The axes hold all points of `window` (M, 1); those of `memories` by default.
     """
@@ -193,14 +193,14 @@ def _draw_retrieval(axes: Axes, energy: Energy, queries: Any) -> None:
 
 
 def _draw_path(axes: Axes, energy: Energy, start: float, end: float) -> None:
-    """Draw an arrow along the curve from start to end, if there is any way to go."""
+    """Draw an arrow along the curve from start to end, unless they coincide."""
     lower, upper = axes.dataLim.intervalx
     if abs(end - start) < 0.01 * (upper - lower):
         return
     along = np.linspace(start, end, 61)
     vertices = np.column_stack([along, _energies(energy, along)])
     axes.plot(*vertices.T, color=INK, linewidth=1.7, zorder=3)
-    # The head sits half-way, where it is not hidden by the dot at the end.
+    # The head is half-way, where the dot at the end does not hide it.
     axes.add_patch(
         FancyArrowPatch(
             path=Path(vertices[:36]),

@@ -1,4 +1,4 @@
-"""Energies on a plane: contours, memories, and the paths that queries take."""
+"""Figure of energies on a plane, with memories and retrieval paths."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def landscapes_2d(
     queries : array or Tensor (Q, 2)
         Where retrieval starts, such as :func:`ring`.
     notes : mapping of str to str, optional
-        What one sees in a panel, in a line or two.
+        A caption for each panel, of one or two lines.
     resolution : int
         Grid points along each axis.
 

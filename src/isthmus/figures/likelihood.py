@@ -1,4 +1,4 @@
-"""In-context energies: likelihoods against the size of the context."""
+"""Figure of in-context likelihoods against the size of the context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREDICTORS = {
     "kde-best": (MEMORY, "-", "^", "KDE, best bandwidth"),
     "kde-silverman": (PURPLE, "-", "v", "KDE, Silverman"),
 }
-# Beyond the worst of model, Bayes and truth by this share of their range, a value is off the scale.
+# Values this share of the range above model, Bayes and truth are off the scale.
 HEADROOM = 0.35
 
 
@@ -113,7 +113,7 @@ def _weight(name: str) -> dict[str, Any]:
 
 
 def _scale(evaluation: Evaluation) -> tuple[float, float]:
-    """Limits that hold model, Bayes predictive and truth, and leave room above."""
+    """Return limits that include model, Bayes predictive and truth, with room above."""
     main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
     low, high = float(np.nanmin(main)), float(np.nanmax(main))
     span = max(high - low, 0.1)
@@ -121,7 +121,7 @@ def _scale(evaluation: Evaluation) -> tuple[float, float]:
 
 
 def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:
-    """Marks at the upper edge, and numbers beneath them, one below the other at each size."""
+    """Mark values off the scale at the upper edge, with their numbers below."""
     taken: dict[int, int] = {}
     for size, value, colour in sorted(beyond, key=lambda each: -each[1]):
         level = taken.get(size, 0)
@@ -143,7 +143,7 @@ def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:
 
 
 def _context_axis(axes: Axes, contexts: Sequence[int]) -> None:
-    """Logarithmic from 1 on, with room for 0."""
+    """Make the axis logarithmic from 1 on, with room for 0."""
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
     axes.set_xticks(list(contexts), [str(size) for size in contexts])
     axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""Draws of several samplers against the density that they should follow."""
+"""Figure of the draws of several samplers on their target density."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isthmus.figures.style import DEPTH, INK, PAPER, grid_points, heading, panel
 
 __all__ = ["draw_density", "draw_draws", "samples_against_density"]
 
-# Even steps of the square root show the flanks as well as the peaks; below 1 % is paper.
+# Even steps of the square root show both flanks and peaks; below 1 % is white.
 LEVELS = np.linspace(0.1, 1.0, 10) ** 2
 
 
@@ -28,7 +28,7 @@ def samples_against_density(
     notes: Mapping[str, str] | None = None,
     resolution: int = 201,
 ) -> Figure:
-    """Draw the density of an energy, once for each set of draws, and the draws on top.
+    """Draw the density of an energy with each set of draws on top.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def samples_against_density(
         With two coordinates. Its density is needed up to a factor only.
     draws_by_name : mapping of str to array or Tensor (n, 2)
     notes : mapping of str to str, optional
-        What one sees in a panel, in a line or two.
+        A caption for each panel, of one or two lines.
     resolution : int
         Grid points along each axis.
 
@@ -84,7 +84,7 @@ def draw_density(
 
 
 def draw_draws(axes: Axes, draws: NDArray[Any], size: float = 2.0) -> None:
-    """Draw points (n, 2) as small dots that can be told apart."""
+    """Draw points (n, 2) as small dots."""
     axes.plot(
         draws[:, 0], draws[:, 1], "o", color=INK, ms=size, mec=PAPER, mew=0, alpha=0.55, zorder=3
     )

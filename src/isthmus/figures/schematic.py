@@ -1,4 +1,4 @@
-"""The four models of learned memories side by side: what their state is and what they return."""
+"""Figure of the four models of learned memories: their states and their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def four_models(
     reach: float,
     resolution: int = 201,
 ) -> Figure:
-    """Draw ClAM, +CRP, +ELBO and +CRP+ELBO on the same memories and data: the paper's scheme.
+    """Draw ClAM, ClAM+CRP, ClAM+ELBO and ClAM+CRP+ELBO on the same memories and data.
 
     Above, the state is a datum that rolls down an energy in the space of data. Below, it stays
     where it is, and the state is its assignment, which flows to the posterior: a pie, green
@@ -91,7 +91,7 @@ def four_models(
 
 
 def _assignments(energy: Mixture | CRPMixture, points: NDArray[Any]) -> NDArray[Any]:
-    """Where the logits of each point (N, 2) flow on minus the ELBO: (N, K) or (N, K + 1)."""
+    """Return the posteriors that the ELBO flow of each point reaches: (N, K) or (N, K + 1)."""
     log_joint = energy.responsibilities(energy.as_input(points)).clamp(min=1e-300).log()
     return to_array(elbo_flow(log_joint, "mirror").probabilities)
 
@@ -99,7 +99,7 @@ def _assignments(energy: Mixture | CRPMixture, points: NDArray[Any]) -> NDArray[
 def _draw_pie(
     axes: Axes, place: NDArray[Any], shares: NDArray[Any], n_memories: int, radius: float
 ) -> None:
-    """A disc cut by the shares; the one after the last memory's is that of a new one."""
+    """Draw a pie of the shares; the last one is that of a new memory."""
     colours = [CLUSTERS[k % len(CLUSTERS)] for k in range(n_memories)] + [NEW]
     ends = 90 + 360 * np.concatenate([[0.0], np.cumsum(shares)])
     for colour, share, start, end in zip(colours, shares, ends, ends[1:], strict=False):

@@ -1,7 +1,7 @@
-"""How every figure looks: one palette, one set of sizes, no global state.
+"""The style of all figures: one palette, one set of sizes, no global state.
 
-Figures are :class:`matplotlib.figure.Figure` objects of their own. None of them is known to
-``pyplot``, so none needs a display and none stays in memory when it is dropped.
+Figures are plain :class:`matplotlib.figure.Figure` objects outside of ``pyplot``, so they need no
+display and are freed when they are dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CURVE = "#0072b2"
 MEMORY = "#d55e00"
 NOWHERE = "#eef0f2"
 
-# Low energy, or high probability, is dark; the lightest end is paper.
+# Low energy, or high probability, is dark.
 DEPTH = LinearSegmentedColormap.from_list(
     "depth", ["#ffffff", "#e4eef6", "#bcd7ea", "#88b9d9", "#4f95c2", "#1f6ea6"]
 )
@@ -77,18 +77,18 @@ styled = matplotlib.rc_context(
         "ytick.labelcolor": MUTED,
     }
 )
-"""Decorator: whatever is drawn inside has this look; matplotlib's settings are then as before."""
+"""Decorator that applies this style inside a function only."""
 
 
 def to_array(values: Any) -> NDArray[Any]:
-    """Return a tensor, wherever it is, or anything like an array as a float64 array."""
+    """Return a tensor on any device, or anything array-like, as a float64 array."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
     return np.asarray(values, dtype=np.float64)
 
 
 def new_figure(height: float, gap: float = 0.03) -> Figure:
-    """Return an empty figure, so many inches high, that keeps its parts from overlapping.
+    """Return an empty figure of the given height in inches, without overlapping parts.
 
     `gap` is the space between parts, as a share of their size.
     """
@@ -112,7 +112,7 @@ def panels(
 def heading(
     axes: Axes, title: str, note: str = "", *, characters: int = 42, lines: int = 2
 ) -> None:
-    """Put a title above the axes and a line or two below it that say what one sees.
+    """Put a title above the axes, with a note of one or two lines below it.
 
     All panels of a figure reserve the same number of `lines`, so that their axes line up.
     """
@@ -142,7 +142,7 @@ def grid_points(
 
 
 def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
-    """Return the lowest finite height, and one that `share` of the finite ones do not exceed."""
+    """Return the minimum and the `share` quantile of the finite heights."""
     finite = height[np.isfinite(height)]
     if finite.size == 0:
         raise InvalidInputError(
