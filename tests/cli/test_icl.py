@@ -17,9 +17,9 @@ from matplotlib.image import imread
 from isthmus.cli.main import main
 from isthmus.dynamics.samplers import MALA
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
-from isthmus.incontext.checkpoint import Checkpoint
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.sampling import draw
+from isthmus.incontext.storage import Checkpoint
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 
