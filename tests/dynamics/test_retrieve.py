@@ -262,7 +262,7 @@ def test_masks_may_be_arrays_and_broadcast(memories):
 
 @pytest.mark.parametrize("options", [{"tol": -1.0}, {"tol": np.nan}, {"max_steps": -1}])
 def test_limits_that_make_no_sense_are_named(options, memories):
-    with pytest.raises(InvalidInputError, match="must not be negative"):
+    with pytest.raises(InvalidInputError, match=r"must be .* at least 0"):
         ist.retrieve(ist.GaussianKDE(memories), memories, **options)
 
 

@@ -1,5 +1,6 @@
 """Langevin, MALA and HMC against moments, distributions and orders that are known exactly."""
 
+import math
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -18,11 +19,12 @@ DOUBLE = torch.float64
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=DOUBLE)
 MEAN = torch.tensor([1.0, -2.0], dtype=DOUBLE)
 SAMPLERS = [Langevin(step_size=0.02), MALA(step_size=0.3), HMC(step_size=0.3, n_leapfrog=4)]
+SAMPLERS.append(HMC(step_size=0.3, n_leapfrog=4, jitter=0.5))
 EXACT_SAMPLERS = SAMPLERS[1:]
 
 
 def name(sampler: object) -> str:
-    return type(sampler).__name__
+    return type(sampler).__name__ + ("-jitter" if getattr(sampler, "jitter", 0) else "")
 
 
 class Gaussian(Energy):
@@ -362,14 +364,26 @@ def test_noise_of_the_wrong_size_gives_the_temperature_that_erratum_e22_reports(
 @pytest.mark.parametrize("setting", ["step_size", "temperature"])
 @pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), "fast", None])
 def test_settings_that_cannot_work_are_refused(kind: type, setting: str, value: object) -> None:
-    with pytest.raises(InvalidInputError, match=setting):
+    with pytest.raises(IsthmusError, match=setting):
         kind(**{setting: value})
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "10"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "10"])
 def test_a_trajectory_has_a_whole_number_of_leapfrogs(value: object) -> None:
-    with pytest.raises(InvalidInputError, match="n_leapfrog must be a whole number"):
+    with pytest.raises(IsthmusError, match="n_leapfrog must be a whole number"):
         HMC(n_leapfrog=value)  # type: ignore[arg-type]
+
+
+def test_jitter_frees_a_trajectory_that_only_flips() -> None:
+    # Leapfrogs of this step size turn a standard normal by exactly an eighth of a period.
+    step_size = math.sqrt(2 - 2 * math.cos(math.pi / 4))
+    start = torch.full((2000, 1), 3.0)
+    flips = run(HMC(step_size, n_leapfrog=4), Bowl(), start, 10)
+    free = run(HMC(step_size, n_leapfrog=4, jitter=0.5), Bowl(), start, 30)
+    assert bool(((flips.abs() - 3).abs() < 0.1).all())
+    assert stats.kstest(free[:, 0], "norm").pvalue > 1e-3
+    with pytest.raises(InvalidInputError, match="jitter"):
+        HMC(jitter=1.0)
 
 
 def test_settings_are_plain_numbers_that_do_not_change() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isthmus.dynamics.progress import progress_bar
+from isthmus.dynamics.geometry import distances
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
+from isthmus.progress import progress as progress_bar
 
 __all__ = ["Cell", "Sweep", "sweep"]
 
@@ -145,7 +146,7 @@ def sweep(
     if any(dim < 2 or count < 2 for dim, count, _ in wanted):
         raise InvalidInputError("A sphere needs D >= 2, and a sweep N >= 2 patterns.")
     done = _read(path, settings)
-    with progress_bar(len(wanted), "capacity sweep", progress) as report:
+    with progress_bar("capacity sweep", len(wanted), show=progress) as report:
         for position, key in enumerate(wanted):
             if key not in done:
                 done[key] = _measure(*key, settings)
@@ -166,7 +167,7 @@ def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> Cel
     ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=int(settings["max_steps"])).state
     final = torch.linalg.vector_norm(ends - homes, dim=1)
     initial = torch.linalg.vector_norm(starts - homes, dim=1)
-    nearest = torch.cdist(ends, patterns).argmin(1)
+    nearest = distances(ends, patterns).argmin(1)
     own = torch.arange(chosen).repeat_interleave(int(settings["n_particles"]))
     between = torch.pdist(patterns[:2000]).mean()
     ratio = float((final / initial).mean())

@@ -1,9 +1,10 @@
-"""Chains: what sample_chains returns."""
+"""Chains: the result of sample_chains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -14,21 +15,24 @@ __all__ = ["Chains"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chains:
-    """The draws of several chains, and how far to trust them.
+    """The draws of several chains, with diagnostics.
 
     Attributes
     ----------
     draws : Tensor (draws, chains, D)
     acceptance : Tensor (chains,)
         Mean acceptance probability of each chain after burn-in; 1 for unadjusted Langevin.
+    sampler : Sampler, optional
+        The sampler that made the draws, with its step size if that was tuned.
     """
 
     draws: Tensor
     acceptance: Tensor
+    sampler: Any = None
 
     @cached_property
     def r_hat(self) -> Tensor:
-        """Split R-hat of each coordinate: (D,). Above 1.01, the chains have not mixed."""
+        """Split R-hat of each coordinate: (D,). Above 1.01, chains have not mixed."""
         return split_r_hat(self.draws)
 
     @cached_property
@@ -37,7 +41,7 @@ class Chains:
         return effective_sample_size(self.draws)
 
     def flatten(self) -> Tensor:
-        """All draws, the first of every chain first: (draws * chains, D)."""
+        """Return all draws, the first of every chain first: (draws * chains, D)."""
         return self.draws.flatten(0, 1)
 
     def __repr__(self) -> str:

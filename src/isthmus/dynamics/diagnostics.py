@@ -1,8 +1,8 @@
-"""Whether chains have mixed, and how many independent draws they are worth.
+"""Diagnostics of chains: split R-hat and effective sample size.
 
 Both measures follow Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),
 "Rank-normalization, folding, and localization", without the rank-normalisation: each chain is
-cut in two, so that a drift within a chain shows just as a difference between chains does.
+cut in two, so that a drift within a chain counts like a difference between chains.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["effective_sample_size", "split_r_hat"]
 
 # A variance needs two draws, and a chain is cut in two.
 FEWEST_DRAWS = 4
-# Numbers whose Fourier transforms are held at once: 64 MiB of complex doubles.
+# Numbers whose Fourier transforms are held in memory together: 64 MiB of complex doubles.
 BLOCK_NUMBERS = 2**22
 
 
 def split_r_hat(draws: Any) -> Tensor:
-    r"""Potential scale reduction of each coordinate; near 1 if the chains agree.
+    r"""Return the potential scale reduction of each coordinate, near 1 if the chains agree.
 
     With W the mean variance within the half-chains of length n and B/n the variance between
     their means,
@@ -40,8 +40,8 @@ def split_r_hat(draws: Any) -> Tensor:
     Returns
     -------
     Tensor (D,)
-        Above 1.01, the chains have not mixed. Infinite where every half-chain stands still at
-        a value of its own, NaN where none ever moved from one common value.
+        Values above 1.01 mean that the chains have not mixed. Infinite where every half-chain
+        is constant at a value of its own, NaN where all chains are constant at one value.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def split_r_hat(draws: Any) -> Tensor:
 
 
 def effective_sample_size(draws: Any) -> Tensor:
-    r"""How many independent draws would give the mean of each coordinate as precisely.
+    r"""Return the number of independent draws that give the mean with the same precision.
 
     For M half-chains of length n with autocorrelations :math:`\rho_t`,
 
@@ -75,7 +75,7 @@ def effective_sample_size(draws: Any) -> Tensor:
     Returns
     -------
     Tensor (D,)
-        NaN where no chain ever moved from one common value.
+        NaN where all chains are constant at one value.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def _effective_sample_size(halves: Tensor) -> Tensor:
 
 
 def _autocovariance(halves: Tensor) -> Tensor:
-    """Biased autocovariances at all lags. (n, M, D) -> (n, M, D)."""
+    """Return biased autocovariances at all lags. (n, M, D) -> (n, M, D)."""
     length = halves.shape[0]
     centred = halves - halves.mean(0)
     # Twice the length of zeros, so that the circular convolution does not wrap around.
@@ -118,10 +118,10 @@ def _autocovariance(halves: Tensor) -> Tensor:
 
 
 def _variances(halves: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean variance within half-chains, and the pooled estimate of the whole. (D,) each."""
+    """Return the mean variance within half-chains and the pooled variance. (D,) each."""
     length = halves.shape[0]
     within = halves.var(0).mean(0)
-    # Rounding of the mean leaves a dust of variance on chains that never moved.
+    # Rounding of the mean leaves a small variance on constant chains.
     within = torch.where((halves == halves[:1]).all(0).all(0), 0.0, within)
     between = halves.mean(0).var(0)
     between = torch.where((halves == halves[:1, :1]).all(0).all(0), 0.0, between)
@@ -129,7 +129,7 @@ def _variances(halves: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _halves(draws: Any) -> Tensor:
-    """Each chain cut in two, in double precision: (draws // 2, 2 * chains, D)."""
+    """Return each chain cut in two, in double precision: (draws // 2, 2 * chains, D)."""
     draws = as_tensor(draws, "draws")
     if draws.ndim != 3:
         raise ShapeError(
@@ -141,7 +141,7 @@ def _halves(draws: Any) -> Tensor:
             f"draws has shape {tuple(draws.shape)}: diagnostics need at least {FEWEST_DRAWS} draws "
             "of at least one chain and one coordinate."
         )
-    require_finite(draws, "draws", "A chain that diverged has no diagnostics.")
+    require_finite(draws, "draws", "Chains that diverged have no diagnostics.")
     half = draws.shape[0] // 2
     return torch.cat([draws[:half], draws[-half:]], dim=1).detach().double()
 

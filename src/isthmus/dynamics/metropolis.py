@@ -1,4 +1,4 @@
-"""What a sampler is, and the accept-or-reject step that MALA and HMC share."""
+"""The sampler protocol, and the accept-or-reject step that MALA and HMC share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ __all__ = [
     "choose",
     "evaluate",
     "standard_normal",
+    "standard_uniform",
     "start",
 ]
 
 
 class LangevinState(NamedTuple):
-    """Where the chains stand; unadjusted steps need to remember nothing else."""
+    """Positions of chains whose steps are not adjusted."""
 
     position: Tensor
     """(..., D)"""
 
 
 class MetropolisState(NamedTuple):
-    """Where the chains stand, with what the next proposal will need of the energy there."""
+    """Positions of chains, and the energy and score there, which the next proposal needs."""
 
     position: Tensor
     """(..., D)"""
@@ -43,74 +44,79 @@ class MetropolisState(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one step did to each chain."""
+    """The outcome of one step of each chain."""
 
     acceptance: Tensor
-    """The probability with which the proposal was to be accepted. (...)"""
+    """Probability of accepting the proposal. (...)"""
     accepted: Tensor
-    """Whether it was. (...) bool"""
+    """True where the proposal was accepted. (...) bool"""
 
 
-class State(Protocol):
-    """Anything with a position: (..., D)."""
+class ChainState(Protocol):
+    """An object with the positions of chains: (..., D)."""
 
     @property
     def position(self) -> Tensor:
-        """Where the chains stand: (..., D)."""
+        """Positions of the chains: (..., D)."""
         ...
 
 
-StateT = TypeVar("StateT", bound=State)
+StateT = TypeVar("StateT", bound=ChainState)
 
 
 @runtime_checkable
 class Sampler(Protocol[StateT]):
-    """Two pure functions. Write them, and :func:`isthmus.sample` runs on your sampler too."""
+    """Two pure functions; any object with both is a sampler for :func:`isthmus.sample`."""
 
     def init(self, energy: Energy, x: Tensor) -> StateT:
-        """The state of chains that start at x: (..., D)."""
+        """Return the state of chains that start at x: (..., D)."""
         ...
 
     def step(
         self, energy: Energy, state: StateT, generator: torch.Generator
     ) -> tuple[StateT, Info]:
-        """The state after one step, and how the step went. All noise is from `generator`."""
+        """Return the state after one step, and its outcome. All noise is from `generator`."""
         ...
 
 
 def standard_normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal noise of the shape, dtype and device of `like`."""
+    """Return standard normal noise of the shape, dtype and device of `like`."""
     noise = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=generator.device)
     return noise.to(like.device)
 
 
+def standard_uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return uniform noise from [0, 1) of the shape, dtype and device of `like`."""
+    noise = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=generator.device)
+    return noise.to(like.device)
+
+
 def start(energy: Energy, x: Tensor) -> MetropolisState:
-    """The state of chains at x: (..., D), where the energy and its score must be finite."""
+    """Return the state of chains at x: (..., D). The energy and score there must be finite."""
     x = x.detach()
     value = energy.energy(x)
-    _require_a_way_out(torch.isfinite(value))
+    _require_finite_start(torch.isfinite(value))
     score = energy.score(x)
-    _require_a_way_out(all_finite(score))
+    _require_finite_start(all_finite(score))
     return MetropolisState(x, value, score)
 
 
-def _require_a_way_out(finite: Tensor) -> None:
+def _require_finite_start(finite: Tensor) -> None:
     bad = int((~finite).sum())
     if bad:
         raise OutsideSupportError(
-            f"{bad} of {finite.numel()} chains start where the energy or its score is not finite, "
-            "so that no step could be proposed or compared. Pass an init inside the support, "
-            "for example the memories themselves."
+            f"{bad} of {finite.numel()} chains start where the energy or its score is not finite. "
+            "Pass an init inside the support, for example the memories."
         )
 
 
 def evaluate(
     energy: Energy, proposal: Tensor, state: MetropolisState
 ) -> tuple[MetropolisState, Tensor]:
-    """The state at the proposals, and which of them are possible: (...) bool.
+    """Return the state at the proposals, and a mask of those that are possible: (...) bool.
 
-    Energies may refuse points that are not finite, and scores may not exist outside the support,
-    so the impossible proposals are replaced by the old position before asking on.
+    Energies may refuse points that are not finite, and scores may not exist outside the support.
+    Impossible proposals are therefore replaced by the old position before each evaluation.
     """
     possible = all_finite(proposal)
     proposal = choose(possible, proposal, state.position)
@@ -128,26 +134,23 @@ def accept_or_reject(
     possible: Tensor,
     generator: torch.Generator,
 ) -> tuple[MetropolisState, Info]:
-    """Metropolis: each chain takes its proposal with probability min(1, exp(log_ratio)).
+    """Accept the proposal of each chain with probability min(1, exp(log_ratio)).
 
-    A ratio that is NaN, as that of two infinities, is a rejection.
+    A NaN ratio, such as that of two infinities, is a rejection.
     """
     possible = possible & ~torch.isnan(log_ratio)
     acceptance = torch.where(possible, log_ratio.clamp(max=0).exp(), 0.0)
-    uniform = torch.rand(
-        acceptance.shape, generator=generator, dtype=acceptance.dtype, device=generator.device
-    )
     # The uniform is below one and may be zero: strictly below, 1 always accepts and 0 never.
-    accepted = uniform.to(acceptance.device) < acceptance
+    accepted = standard_uniform(acceptance, generator) < acceptance
     chosen = (choose(accepted, new, old) for new, old in zip(proposal, state, strict=True))
     return MetropolisState(*chosen), Info(acceptance, accepted)
 
 
 def all_finite(x: Tensor) -> Tensor:
-    """Whether all coordinates of each point are finite. x: (..., D) -> (...)."""
+    """Return True for points whose coordinates are all finite. x: (..., D) -> (...)."""
     return torch.isfinite(x).all(-1)
 
 
 def choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """`new` where the chain is marked, `old` elsewhere. mask: (...); both: (...) or (..., D)."""
+    """Return `new` where the mask (...) is True, else `old`; both are (...) or (..., D)."""
     return torch.where(mask if new.ndim == mask.ndim else mask[..., None], new, old)

@@ -232,6 +232,9 @@ class _FixedPointMove(_Move):
     def __init__(self, energy: FixedPoint) -> None:
         self.energy = energy
 
+    def begin(self, state: Tensor) -> None:
+        """Prepare nothing: an update depends on the current point only."""
+
     def __call__(
         self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
     ) -> tuple[Tensor, Tensor]:

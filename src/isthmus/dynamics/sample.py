@@ -1,4 +1,4 @@
-"""sample: draw from an energy with Langevin, MALA, HMC, or a sampler of your own."""
+"""sample: draw from an energy with HMC, MALA, Langevin, or a sampler of your own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ import torch
 from torch import Tensor
 
 from isthmus.dynamics.chains import Chains
-from isthmus.dynamics.metropolis import MetropolisState, standard_normal
-from isthmus.dynamics.progress import progress_bar
-from isthmus.dynamics.samplers import Langevin, Sampler
+from isthmus.dynamics.contract import require_energy, require_pointwise
+from isthmus.dynamics.metropolis import MetropolisState, Sampler, standard_normal
+from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.dynamics.tuning import tune_step_size
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import Memory, generator_for
-from isthmus.validation import as_count, as_points
+from isthmus.memories.base import GaussianMemory, Memory, draw_index, generator_for
+from isthmus.progress import progress as progress_bar
+from isthmus.validation import as_count, as_flag, as_points
 
 __all__ = ["Chains", "sample", "sample_chains"]
+
+# The sampler of those who name none; its step size is tuned.
+DEFAULT_SAMPLER = HMC(n_leapfrog=8, jitter=0.3)
+# Scores that the default burn-in costs each chain, and its least number of steps.
+BURN_IN_SCORES, FEWEST_BURN_IN = 1000, 100
+# Share of the burn-in that tunes the step size; in the rest it is frozen already.
+TUNING_SHARE = 0.75
 
 
 def sample(
@@ -28,39 +37,48 @@ def sample(
     *,
     init: Any = None,
     seed: int | torch.Generator = 0,
-    burn_in: int = 1000,
-    thin: int = 10,
+    burn_in: int | None = None,
+    thin: int = 1,
     chains: int | None = None,
+    tune: bool | None = None,
     progress: bool | None = None,
 ) -> Tensor:
-    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))`.
+    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))` with Markov chains.
+
+    Most memories also draw exactly, without chains: ``energy.sample(n)``. Prefer that where it
+    exists.
 
     Parameters
     ----------
     energy : Energy
     n : int
-        The number of draws.
-    sampler : Langevin, MALA, HMC, or anything with their ``init`` and ``step``
-        Default: ``Langevin(step_size=0.01)``.
+        Number of draws.
+    sampler : Langevin, MALA, HMC, or any object with their ``init`` and ``step``
+        Default: HMC of 8 leapfrogs, with a step size tuned during the burn-in.
     init : (D,) or (chains, D), optional
-        Where the chains start. Default: at memories drawn uniformly, if the energy has any;
-        else at standard normal points.
+        Starting points of the chains. Default: memories drawn in proportion to their weights, if
+        the energy has memories; else standard normal points.
     seed : int or torch.Generator
         The same seed gives the same draws; torch's global stream is not touched.
-    burn_in : int
-        Steps before the first `thin` steps that lead to a draw.
+    burn_in : int, optional
+        Number of steps of each chain before its draws begin. Default: 1000 for Langevin and
+        MALA; for HMC 1000 leapfrogs, in at least 100 trajectories.
     thin : int
-        Each chain keeps its state every so many steps.
+        Each chain keeps one state in every `thin` steps.
     chains : int, optional
-        Chains that run side by side. Default: as many as `init` has rows, else n chains of one
-        draw each, which are independent of each other.
+        Number of chains that run in parallel. Default: the number of rows of `init`, else n
+        chains of one draw each, which are independent of each other.
+    tune : bool, optional
+        Tune the step size of Langevin, MALA or HMC in the first three quarters of the burn-in,
+        starting from the one given; it is frozen afterwards. Default: only if `sampler` is not
+        given.
     progress : bool, optional
-        Whether to show a bar on stderr. Default: on a terminal, once the run takes long.
+        Show a bar on stderr. Default: on a terminal, once the run takes longer than two seconds.
 
     Returns
     -------
     Tensor (n, D)
-        Of the dtype and on the device of the energy's memories, else of `init`.
+        In the dtype and on the device of the energy's memories, else of `init`.
 
     Examples
     --------
@@ -68,9 +86,11 @@ def sample(
     >>> class Bowl(ist.Energy):
     ...     def energy(self, x):
     ...         return 0.5 * (x - 3).square().sum(-1)
-    >>> draws = ist.sample(Bowl(), 2000, ist.MALA(step_size=0.5), init=[0.0, 0.0], burn_in=50)
+    >>> draws = ist.sample(Bowl(), 2000, init=[0.0, 0.0])
     >>> draws.shape, bool((draws.mean(0) - 3).abs().max() < 0.1)
     (torch.Size([2000, 2]), True)
+    >>> ist.sample(Bowl(), 5, ist.Langevin(step_size=0.01), init=[0.0, 0.0]).shape
+    torch.Size([5, 2])
     """
     n = as_count(n, "n")
     starts = _read_init(energy, init)
@@ -85,12 +105,13 @@ def sample(
         seed=seed,
         burn_in=burn_in,
         thin=thin,
+        tune=tune,
         progress=progress,
     )
     if float(found.acceptance.max()) == 0:
         warnings.warn(
-            "No proposal was ever accepted, so the draws are where the chains began. "
-            "Use a smaller step_size.",
+            "No proposal was accepted, so the draws equal the starting points. "
+            "Use a smaller step_size, or tune=True.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -106,19 +127,21 @@ def sample_chains(
     chains: int = 4,
     init: Any = None,
     seed: int | torch.Generator = 0,
-    burn_in: int = 1000,
-    thin: int = 10,
+    burn_in: int | None = None,
+    thin: int = 1,
+    tune: bool | None = None,
     progress: bool | None = None,
 ) -> Chains:
-    """Run chains side by side and keep them apart, with R-hat and effective sample size.
+    """Run parallel chains and return them separately, with R-hat and effective sample size.
 
-    Parameters are those of :func:`sample`, but `draws` counts the draws of each chain, so that
-    ``burn_in + draws * thin`` steps are made.
+    Parameters are those of :func:`sample`, except that `draws` is the number of draws of each
+    chain. Each chain makes ``burn_in + draws * thin`` steps.
 
     Returns
     -------
     Chains
-        ``draws`` (draws, chains, D), ``acceptance`` (chains,), ``r_hat`` (D,), ``ess`` (D,).
+        ``draws`` (draws, chains, D), ``acceptance`` (chains,), ``r_hat`` (D,), ``ess`` (D,), and
+        the ``sampler`` with its step size.
 
     Examples
     --------
@@ -127,26 +150,35 @@ def sample_chains(
     ...     def energy(self, x):
     ...         return 0.5 * x.square().sum(-1)
     >>> chains = ist.sample_chains(
-    ...     Bowl(), 500, ist.HMC(step_size=0.5, n_leapfrog=3), init=torch.zeros(2), thin=1
+    ...     Bowl(), 500, ist.HMC(step_size=0.5, n_leapfrog=3), init=torch.zeros(2)
     ... )
     >>> chains
     Chains(draws=500, chains=4, D=2, acceptance=0.9...)
       R-hat at most 1.0..., effective sample size at least ... of 2000
+    >>> tuned = ist.sample_chains(Bowl(), 500, ist.MALA(), init=torch.zeros(2), tune=True)
+    >>> bool(0.4 < tuned.acceptance.mean() < 0.75), bool(tuned.sampler.step_size > 0.5)
+    (True, True)
     """
     draws, chains = as_count(draws, "draws"), as_count(chains, "chains")
-    burn_in, thin = as_count(burn_in, "burn_in", at_least=0), as_count(thin, "thin")
-    sampler = Langevin(step_size=0.01) if sampler is None else sampler
-    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
-        raise InvalidInputError(
-            f"sampler must be an object such as isthmus.MALA(step_size=0.1), not {sampler!r}."
-        )
+    thin = as_count(thin, "thin")
+    tune = sampler is None if tune is None else as_flag(tune, "tune")
+    sampler = DEFAULT_SAMPLER if sampler is None else sampler
+    _require_sampler(sampler, tune)
+    if burn_in is None:
+        burn_in = max(BURN_IN_SCORES // getattr(sampler, "n_leapfrog", 1), FEWEST_BURN_IN)
+    burn_in = as_count(burn_in, "burn_in", at_least=0)
     position, generator = _starting_points(energy, _read_init(energy, init), chains, seed)
+    require_pointwise(energy, position)
     kept = position.new_empty(draws, *position.shape)
     acceptance = position.new_zeros(chains)
-    state = sampler.init(energy, position)
-    total = burn_in + draws * thin
-    with progress_bar(total, "sampling", progress) as report:
-        for step in range(1, total + 1):
+    total, done = burn_in + draws * thin, 0
+    with progress_bar("sampling", total, show=progress) as report:
+        if isinstance(sampler, Langevin | MALA | HMC) and tune:
+            done = int(TUNING_SHARE * burn_in)
+            sampler, state = tune_step_size(energy, sampler, position, done, generator, report)
+        else:
+            state = sampler.init(energy, position)
+        for step in range(done + 1, total + 1):
             state, info = sampler.step(energy, state, generator)
             _require_finite_chains(state.position, step, total, sampler)
             if step > burn_in:
@@ -157,13 +189,23 @@ def sample_chains(
                     if not isinstance(state, MetropolisState):
                         _require_support(energy, state.position, step, total, sampler)
             report(step)
-    return Chains(kept, acceptance / (draws * thin))
+    return Chains(kept, acceptance / (draws * thin), sampler)
+
+
+def _require_sampler(sampler: Any, tune: bool) -> None:
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+        raise InvalidInputError(
+            f"sampler must be an object such as isthmus.MALA(step_size=0.1), not {sampler!r}."
+        )
+    if tune and not isinstance(sampler, Langevin | MALA | HMC):
+        raise InvalidInputError(
+            f"tune=True needs isthmus.Langevin, MALA or HMC as the sampler, not {sampler!r}."
+        )
 
 
 def _read_init(energy: Energy, init: Any) -> Tensor | None:
-    """The starting points as (D,) or (rows, D), where the memories are, if there are any."""
-    if not isinstance(energy, Energy):
-        raise InvalidInputError(f"energy must be an isthmus.Energy, not {type(energy).__name__}.")
+    """Return starting points as (D,) or (rows, D), in the dtype of the memories, if any."""
+    require_energy(energy)
     if init is None:
         return None
     points = as_points(init, "init", dim=energy.dim)
@@ -175,7 +217,7 @@ def _read_init(energy: Energy, init: Any) -> Tensor | None:
 def _starting_points(
     energy: Energy, init: Tensor | None, chains: int, seed: int | torch.Generator
 ) -> tuple[Tensor, torch.Generator]:
-    """One point for each chain, (chains, D), and the random stream that goes on from there."""
+    """Return a point for each chain, (chains, D), and the random stream for the steps."""
     if init is not None:
         if init.ndim == 2 and init.shape[0] != chains:
             raise ShapeError(
@@ -185,16 +227,16 @@ def _starting_points(
         return init.expand(chains, -1).clone(), generator_for(seed, init.device)
     if isinstance(energy, Memory):
         generator = generator_for(seed, energy.memories.device)
-        rows = torch.randint(
-            energy.n_memories, (chains,), generator=generator, device=generator.device
-        )
-        return energy.memories[rows.to(energy.memories.device)].detach(), generator
+        weights = torch.ones(energy.n_memories, device=energy.memories.device)
+        if isinstance(energy, GaussianMemory):
+            weights = energy.log_mixing_weights.detach().exp()
+        return energy.memories[draw_index(weights, chains, generator)].detach(), generator
     if energy.dim is None:
         raise InvalidInputError(
-            f"{type(energy).__name__} does not say how many coordinates it has. Pass init, of "
-            "shape (D,) or (chains, D), or give the class a property dim."
+            f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (D,) or "
+            "(chains, D), or give the class a property dim."
         )
-    # Networks and precision matrices: the chains start where the energy's own numbers are.
+    # Chains take the dtype and device of the energy's own parameters and buffers.
     own = [*energy.parameters(), *energy.buffers()]
     like = next((tensor for tensor in own if tensor.is_floating_point()), torch.empty(()))
     generator = generator_for(seed, like.device)
@@ -214,11 +256,11 @@ def _require_finite_chains(position: Tensor, step: int, total: int, sampler: Any
 
 
 def _require_support(energy: Energy, position: Tensor, step: int, total: int, sampler: Any) -> None:
-    # A sampler that never compares energies walks through walls without noticing.
+    # A sampler that never compares energies can step across walls.
     lost = int((~torch.isfinite(energy.energy(position))).sum())
     if lost:
         raise OutsideSupportError(
-            f"{lost} of {position.shape[0]} chains stand where the energy is not finite at step "
+            f"{lost} of {position.shape[0]} chains are where the energy is not finite at step "
             f"{step} of {total}. Use isthmus.MALA or isthmus.HMC, which reject such steps, or "
             f"reduce step_size; the sampler was {sampler!r}."
         )

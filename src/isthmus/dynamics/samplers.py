@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,13 +24,19 @@ from isthmus.dynamics.metropolis import (
     choose,
     evaluate,
     standard_normal,
+    standard_uniform,
     start,
 )
-from isthmus.dynamics.settings import settle_positive
 from isthmus.energy import Energy
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_number
 
 __all__ = ["HMC", "MALA", "Info", "Langevin", "Sampler"]
+
+
+def _check_positive(sampler: object, *names: str) -> None:
+    """Convert settings of a frozen dataclass to floats, which must be finite and above zero."""
+    for name in names:
+        object.__setattr__(sampler, name, as_number(getattr(sampler, name), name, above=0))
 
 
 @dataclass(frozen=True)
@@ -38,10 +45,10 @@ class Langevin:
 
     .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
 
-    It never rejects, so it needs scores only, and it pays with a bias that is linear in the
-    step: on :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. Nor does
-    it see walls: where an energy can be infinite, use :class:`MALA` or :class:`HMC`
-    (:func:`isthmus.sample` raises :class:`~isthmus.errors.OutsideSupportError` on draws there).
+    It never rejects and needs scores only, at the price of a bias that is linear in the step: on
+    :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. Where an energy
+    can be infinite, use :class:`MALA` or :class:`HMC`; Langevin steps across such walls, and
+    :func:`isthmus.sample` raises :class:`~isthmus.errors.OutsideSupportError` on draws there.
 
     Parameters
     ----------
@@ -67,11 +74,11 @@ class Langevin:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        settle_positive(self, "step_size", "temperature")
+        _check_positive(self, "step_size", "temperature")
 
     @classmethod
     def paper(cls) -> Langevin:
-        r"""The paper's pair: step 3.16 with noise 0.01.
+        r"""Return the paper's setting: step 3.16 with noise 0.01.
 
         Its temperature is :math:`0.01^2 / (2 \cdot 3.16) \approx 1.6 \cdot 10^{-5}`, so this is
         descent with a little jitter rather than sampling (erratum E22).
@@ -92,14 +99,14 @@ class Langevin:
         return math.sqrt(2 * self.step_size * self.temperature)
 
     def init(self, energy: Energy, x: Tensor) -> LangevinState:
-        """The state of chains that start at x: (..., D)."""
+        """Return the state of chains that start at x: (..., D)."""
         return LangevinState(x.detach())
 
     @torch.no_grad()
     def step(
         self, energy: Energy, state: LangevinState, generator: torch.Generator
     ) -> tuple[LangevinState, Info]:
-        """Every chain moves."""
+        """Move every chain."""
         x = state.position
         drift = self.step_size * energy.inverse_temperature * energy.score(x)
         position = x + drift + self.noise_scale * standard_normal(x, generator)
@@ -122,7 +129,8 @@ class MALA:
     Parameters
     ----------
     step_size : float
-        :math:`\epsilon`. Raise it until about 0.57 of the proposals are accepted.
+        :math:`\epsilon`. The best acceptance rate is about 0.57; ``sample(..., tune=True)``
+        finds the step size for it.
     temperature : float
         T
 
@@ -140,19 +148,21 @@ class MALA:
     step_size: float = 0.1
     temperature: float = 1.0
 
+    target_acceptance: ClassVar[float] = 0.574
+
     def __post_init__(self) -> None:
-        settle_positive(self, "step_size", "temperature")
+        _check_positive(self, "step_size", "temperature")
 
     @torch.no_grad()
     def init(self, energy: Energy, x: Tensor) -> MetropolisState:
-        """The state of chains that start at x: (..., D)."""
+        """Return the state of chains that start at x: (..., D)."""
         return start(energy, x)
 
     @torch.no_grad()
     def step(
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
-        """Chains whose proposal is rejected stay."""
+        """Move the chains whose proposal is accepted."""
         beta = energy.inverse_temperature
         noise = standard_normal(state.position, generator)
         variance = 2 * self.step_size * self.temperature
@@ -180,10 +190,13 @@ class HMC:
     step_size : float
         :math:`\epsilon`, the time of one leapfrog. H is kept up to order :math:`\epsilon^2`.
     n_leapfrog : int
-        Leapfrogs in a trajectory. Each costs one score. A trajectory of about half a period of
-        some direction only flips that direction; then change the length a little.
+        Number of leapfrogs in a trajectory. Each costs one score.
     temperature : float
         T
+    jitter : float in [0, 1)
+        Each trajectory of each chain draws its step size uniformly from
+        :math:`(1 \pm \mathrm{jitter})\,\epsilon`. Without jitter, a trajectory of about half
+        a period of some direction only flips that direction.
 
     Examples
     --------
@@ -199,28 +212,41 @@ class HMC:
     step_size: float = 0.1
     n_leapfrog: int = 10
     temperature: float = 1.0
+    jitter: float = 0.0
+
+    target_acceptance: ClassVar[float] = 0.8
 
     def __post_init__(self) -> None:
-        settle_positive(self, "step_size", "temperature")
+        _check_positive(self, "step_size", "temperature")
         object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
+        jitter = as_number(self.jitter, "jitter", at_least=0, below=1)
+        object.__setattr__(self, "jitter", jitter)
 
     @torch.no_grad()
     def init(self, energy: Energy, x: Tensor) -> MetropolisState:
-        """The state of chains that start at x: (..., D)."""
+        """Return the state of chains that start at x: (..., D)."""
         return start(energy, x)
 
     @torch.no_grad()
     def trajectory(
-        self, energy: Energy, state: MetropolisState, velocity: Tensor
+        self,
+        energy: Energy,
+        state: MetropolisState,
+        velocity: Tensor,
+        step_size: float | Tensor | None = None,
     ) -> tuple[MetropolisState, Tensor, Tensor]:
-        """Where the leapfrogs lead: state, velocity (..., D), and which did not diverge (...)."""
-        push = self.step_size * energy.inverse_temperature / self.temperature
+        """Follow the leapfrogs: state, velocity (..., D), and True where it is finite (...).
+
+        `step_size`, a number or (..., 1), replaces that of the sampler.
+        """
+        step_size = self.step_size if step_size is None else step_size
+        push = step_size * energy.inverse_temperature / self.temperature
         position, score = state.position, state.score
         possible = torch.ones_like(state.energy, dtype=torch.bool)
         for _ in range(self.n_leapfrog):
             velocity = velocity + push / 2 * score
-            position = position + self.step_size * velocity
-            # Energies may refuse points that are not finite: a lost trajectory waits at its start.
+            position = position + step_size * velocity
+            # Energies may refuse points that are not finite: a lost trajectory stays at its start.
             possible = possible & all_finite(position)
             position = choose(possible, position, state.position)
             score = energy.score(position)
@@ -233,9 +259,13 @@ class HMC:
     def step(
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
-        """Chains whose trajectory is rejected stay."""
+        """Move the chains whose trajectory is accepted."""
         velocity = standard_normal(state.position, generator)
-        proposal, end_velocity, possible = self.trajectory(energy, state, velocity)
+        step_size: float | Tensor = self.step_size
+        if self.jitter:
+            uniform = standard_uniform(state.energy, generator)[..., None]
+            step_size = self.step_size * (1 + self.jitter * (2 * uniform - 1))
+        proposal, end_velocity, possible = self.trajectory(energy, state, velocity, step_size)
         log_ratio = (
             energy.inverse_temperature * (state.energy - proposal.energy) / self.temperature
             + velocity.square().sum(-1) / 2
