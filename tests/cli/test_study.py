@@ -1,6 +1,5 @@
 """`isthmus study`: run, status, table and plot, and one clear line for what cannot be done."""
 
-import io
 import json
 import os
 import subprocess
@@ -14,9 +13,9 @@ import pytest
 from sklearn import datasets as scikit_learn
 
 from isthmus import study
-from isthmus.cli.study import _clock, _cores, run
+from isthmus.cli.study import run
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
-from isthmus.study import QUICK, Progress, Run, Settings, Store
+from isthmus.study import QUICK, Run, Settings, Store
 from isthmus.study.metrics import METRICS
 from isthmus.study.runner import PROGRESS
 
@@ -92,7 +91,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Settings, dict[st
     return calls
 
 
-def test_a_run_is_done_once_and_told_in_one_line(
+def test_a_run_does_each_fit_once_and_prints_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -132,7 +131,7 @@ def test_by_default_it_is_the_whole_study_on_all_cores(asked: list[Any], tmp_pat
     assert run(["run", "-o", str(tmp_path)]) == 0
     ((_, settings, options),) = asked
     assert settings == Settings()
-    assert (options["jobs"], options["backend"], options["report"]) == (_cores(), "loky", None)
+    assert (options["jobs"], options["backend"], options["progress"]) == (None, "local", None)
 
 
 def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
@@ -153,7 +152,7 @@ def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
     assert err.count("\n") == 1
 
 
-def test_earlier_results_that_no_longer_count_are_told(
+def test_results_that_no_longer_count_are_mentioned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Run(tmp_path, 3, 1, 2, {"ok": 3}, set_aside=8)
@@ -166,6 +165,11 @@ def test_seeds_are_counted_from_the_first(asked: list[Any], tmp_path: Path) -> N
     for words, seeds in (("--seed 3", (3, 4, 5)), ("--seed 7 --seeds 2", (7, 8))):
         assert run(["run", "--datasets", "iris", "-o", str(tmp_path), *words.split()]) == 0
         assert asked[-1][1].seeds == seeds
+
+
+def test_quiet_shows_no_progress(asked: list[Any], tmp_path: Path) -> None:
+    assert run(["run", "--datasets", "iris", "-o", str(tmp_path), "--quiet"]) == 0
+    assert asked[0][2]["progress"] is False
 
 
 def test_quick_does_not_change_what_was_named(asked: list[Any], tmp_path: Path) -> None:
@@ -185,66 +189,25 @@ def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
     assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert "the same command goes on" in streams.err
+    assert "the same command continues" in streams.err
     assert streams.err.count("\n") == 1
-
-
-def test_a_terminal_gets_a_bar_with_the_time_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    def half(out: Path, settings: Settings, *, report: Any, **_: Any) -> Run:
-        report(Progress(1, 4, 60.0, {"dataset": "iris", "method": "KMeans"}, share=0.5))
-        return Run(out, 4, 0, 4, {"ok": 4})
-
-    terminal = Terminal()
-    monkeypatch.setattr(study, "run", half)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 0
-    for words in ("1/4", "1:00 left", "iris KMeans"):
-        assert words in terminal.getvalue()
-    quiet = Terminal()
-    monkeypatch.setattr(sys, "stderr", quiet)
-    monkeypatch.setattr(study, "run", lambda out, settings, **_: Run(out, 4, 0, 4, {"ok": 4}))
-    assert run(["run", "--datasets", "iris", "-o", str(tmp_path), "--quiet"]) == 0
-    assert quiet.getvalue() == ""
-
-
-def test_times_are_written_as_on_a_clock() -> None:
-    assert [_clock(seconds) for seconds in (0, 59.6, 61, 3600, 7325)] == [
-        "0:00",
-        "1:00",
-        "1:01",
-        "1:00:00",
-        "2:02:05",
-    ]
-
-
-def test_the_time_left_counts_large_datasets_for_more() -> None:
-    progress = Progress(3, 4, 30.0, {}, share=0.25)
-    assert progress.seconds_left == pytest.approx(90.0)
 
 
 def test_status_says_what_is_missing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", str(finished)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{finished}: 56 of 57 fits done (54 ok, 2 timeout)"
-    assert second.startswith("1 are missing")
+    assert second.startswith("1 fits are missing")
 
 
-def test_status_tells_how_long_a_run_that_is_at_it_will_take(
+def test_status_shows_the_remaining_time_of_a_run_in_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = stored(fits("a"), tmp_path)
     note = {"process": os.getpid(), "ends": time.time() + 754}
     (directory / PROGRESS).write_text(json.dumps(note))
     assert run(["status", str(directory)]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("a run is at it, with about 12:3")
+    assert capsys.readouterr().out.splitlines()[1].startswith("A run is in progress, about 0:12:3")
 
 
 def test_what_does_not_count_is_in_neither_table_nor_plot(
@@ -261,7 +224,7 @@ def test_what_does_not_count_is_in_neither_table_nor_plot(
     assert len(Store(directory).read(everything=True)) == len(rows)
 
 
-def test_the_table_has_scores_verdict_and_what_did_not_end_well(
+def test_the_table_has_scores_verdict_and_failures(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["table", str(finished)]) == 0

@@ -216,6 +216,14 @@ def test_the_time_left_of_the_whole_study_is_right_within_a_factor_of_two() -> N
             assert 0.5 < left / (clock[-1] - seconds) < 2
 
 
+def test_a_run_shows_its_progress_and_estimates_the_remaining_time(
+    tmp_path: Path, instant: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, Settings(("iris",), ("KMeans",), seeds=(0,)), jobs=None, progress=True)
+    assert "fits, iris KMeans" in capsys.readouterr().err
+    assert Progress(3, 4, 30.0, {}, share=0.25).seconds_left == pytest.approx(90.0)
+
+
 def test_no_study_no_status(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no study in"):
         status(tmp_path)

@@ -79,6 +79,16 @@ class Run:
         """Number of fits still to do."""
         return self.total - self.before - self.done
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
+            "directory": str(self.directory),
+            "fits": self.total,
+            "missing": self.missing,
+            "ended": self.statuses,
+            "seconds_left": self.seconds_left,
+        }
+
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {word}" for word, count in sorted(self.statuses.items()))
         text = f"{self.directory}: {self.before + self.done} of {self.total} fits done"
@@ -89,7 +99,7 @@ def run(
     out: str | Path,
     settings: Settings | None = None,
     *,
-    jobs: int = 1,
+    jobs: int | None = 1,
     backend: Backend = "local",
     scheduler: str | None = None,
     data_home: str | Path | None = None,
@@ -114,8 +124,8 @@ def run(
         Directory of the results.
     settings : Settings, optional
         Default: the whole study.
-    jobs : int
-        Number of fits at a time on this machine.
+    jobs : int or None
+        Number of fits at a time on this machine; None for one per core.
     backend : {"local", "dask"}
         "loky" is a former name of "local".
     scheduler : str
@@ -135,7 +145,7 @@ def run(
     Run
     """
     settings = settings or Settings()
-    jobs = as_count(jobs, "jobs")
+    jobs = _cores() if jobs is None else as_count(jobs, "jobs")
     tasks, methods = settings.tasks(), settings.chosen
     if backend != "dask":
         for dataset in dict.fromkeys(task.dataset for task in tasks):
@@ -160,7 +170,7 @@ def run(
         with (
             closing(runner(calls)) as outcomes,
             _progress_file(store.directory) as note,
-            progress_bar("study", 100, show=progress) as show,
+            progress_bar("study (%)", 100, show=progress) as show,
         ):
             for call, outcome in outcomes:
                 task = wanted[call.name]
@@ -170,7 +180,7 @@ def run(
                 done, work = done + 1, work + _cost(task)
                 now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
                 note(now)
-                show(100 * now.share, f"% {done}/{now.total} fits, {task.dataset} {task.method}")
+                show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
                 if report is not None:
                     report(now)
         store.compact()
@@ -222,6 +232,11 @@ def _seconds_left(directory: Path) -> float | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return max(0.0, ends - time.time())
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cost(task: Task) -> int:
