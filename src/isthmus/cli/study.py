@@ -159,7 +159,7 @@ def _table(arguments: argparse.Namespace) -> int:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from isthmus.figures.files import save
-    from isthmus.report.study_figures import study_figures
+    from isthmus.study import study_figures
 
     rows = _rows(arguments.directory)
     out = writable_directory(arguments.output or arguments.directory)

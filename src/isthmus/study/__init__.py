@@ -1,4 +1,4 @@
-"""The clustering study: methods on datasets, resumable, with statistics that give a verdict."""
+"""The clustering study: methods on datasets, a resumable runner, statistics and a verdict."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from isthmus.study.store import Store
 if TYPE_CHECKING:
     from isthmus.study.comparison import Comparison, compare
     from isthmus.study.dp_means import DPMeans
+    from isthmus.study.figures import study_figures
     from isthmus.study.statistics import (
         critical_difference,
         friedman,
@@ -48,11 +49,13 @@ __all__ = [
     "run",
     "score_table",
     "status",
+    "study_figures",
 ]
 
 # Imported on first use: processes that do fits do not need them.
 _LATER = {
     "DPMeans": "dp_means",
+    "study_figures": "figures",
     **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(
         ("critical_difference", "friedman", "holm", "mean_ranks", "pairwise"), "statistics"

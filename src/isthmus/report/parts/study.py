@@ -14,9 +14,9 @@ import numpy as np
 import isthmus
 from isthmus.files import shipped
 from isthmus.report.section import Finding, Section, judge
-from isthmus.report.study_figures import study_figures
 from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
+from isthmus.study.figures import study_figures
 from isthmus.study.fitting import fit, prepare
 from isthmus.study.metrics import BOUNDED, LABELLED, METRICS, UNLABELLED
 from isthmus.study.settings import Task

@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
 from isthmus.figures.violins import MetricColumn, grid_violins
-from isthmus.study import Report, Scores, distribution, make_report
 from isthmus.study.methods import Kind
 from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.store import Row
-from isthmus.study.tables import newest
+from isthmus.study.tables import Scores, distribution, newest
+from isthmus.study.verdict import Report, make_report
 
 __all__ = ["study_figures"]
 
@@ -23,7 +23,7 @@ TITLES = {
     "ami": "AMI",
     "nmi": "NMI",
     "calinski_harabasz": "Calinski-Harabasz",
-    "davies_bouldin": "Davies-Bouldin (low is good)",
+    "davies_bouldin": "Davies-Bouldin (lower is better)",
     "silhouette": "Silhouette",
 }
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO")
@@ -35,7 +35,7 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
     Parameters
     ----------
     rows : sequence of mapping
-        Fits, as :meth:`isthmus.study.Store.read` returns them.
+        See :meth:`isthmus.study.Store.read`.
     only : collection of str, optional
         Names of the figures to draw. Default: all for which there are rows.
     """
@@ -59,7 +59,7 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
         drawn["critical-difference"] = critical_difference_diagram(rankings)
     if wanted("scores"):
         datasets = sorted({dataset for table in tables.values() for dataset, _ in table})
-        words = "ARI of the selected fit, no labels seen"
+        words = "ARI of the fit selected without labels"
         drawn["scores"] = score_map(tables, datasets, words)
     return drawn
 
