@@ -1,4 +1,4 @@
-"""`isthmus`, and `python -m isthmus`: where the command line begins."""
+"""`isthmus` and `python -m isthmus`: the entry point of the command line."""
 
 import sys
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 def main() -> int:
     """Run the command line and return its exit code.
 
-    Nothing is imported before, so that Ctrl-C is told in one line from the beginning.
+    Nothing is imported before, so that Ctrl-C prints one line from the start.
     """
     try:
         from isthmus.cli.main import main as run

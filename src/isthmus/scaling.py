@@ -30,11 +30,11 @@ def as_table(
     import numpy as np
 
     try:
-        rows = np.asarray(X, dtype=np.float64)
+        rows = np.ascontiguousarray(X, dtype=np.float64)
     except (TypeError, ValueError):
         raise DtypeError("X must hold numbers only; drop or encode columns of text.") from None
-    if rows.ndim != 2 or 0 in rows.shape:
-        raise ShapeError(f"X must be a table (n, D) with rows and columns, not {rows.shape}.")
+    if np.ndim(X) != 2 or 0 in rows.shape:
+        raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
     if columns is None:
         columns = getattr(X, "columns", None)
     if columns is None:

@@ -1,4 +1,4 @@
-"""`isthmus datasets list|fetch`: what the study runs on, and where it is."""
+"""`isthmus datasets list|fetch`: list and download the datasets of the study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-FILES = "NAME.npz in the directory of --data, else in $ISTHMUS_DATA, else in the user's cache"
+FILES = "NAME.npz in the directory of --data, else of ISTHMUS_DATA, else in the user's cache"
 EXAMPLES = {
     "list": "isthmus datasets list\nisthmus datasets list --json",
     "fetch": "isthmus datasets fetch zoo ecoli\nisthmus datasets fetch --all --data ~/data",
@@ -28,7 +28,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True)
 class _Place:
-    """Whether a dataset is on this machine, and where."""
+    """The place of a dataset on this machine."""
 
     found: str
     path: Path | None = None
@@ -63,14 +63,14 @@ def _fetch(arguments: argparse.Namespace) -> int:
     from isthmus.errors import DatasetChangedError, DatasetNotFoundError
 
     if bool(arguments.names) == arguments.all:
-        raise InvalidInputError("Name datasets to fetch, or say --all, not both.")
+        raise InvalidInputError("Name datasets to fetch, or say --all, but not both.")
     wanted = [entry(name) for name in (names() if arguments.all else arguments.names)]
     failed = 0
     for one in wanted:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a network error and one more try
-                load(one.name, arguments.data)  # verifies what is there, downloads what is not
+                warnings.simplefilter("ignore")  # about network errors and retries
+                load(one.name, arguments.data)  # verifies a file, or downloads it
         except (DatasetNotFoundError, DatasetChangedError) as error:
             failed += 1
             warn(" ".join(str(error).split()))
@@ -111,14 +111,14 @@ def _as_dict(one: Entry, place: _Place) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "datasets",
-        "The 15 labelled datasets of the paper's comparison: where they are, and how to get them.",
+        "List and download the 15 labelled datasets of the paper's comparison.",
         "\n".join(EXAMPLES.values()),
         files=FILES,
     )
     commands = parser.add_subparsers(metavar="list|fetch", required=True)
     summaries = {
-        "list": "say what there is, how it differs from the paper's, and where it was found",
-        "fetch": "download what is not here yet, and verify what is",
+        "list": "list the datasets, their differences from the paper's, and their files",
+        "fetch": "download missing datasets, and verify the others",
     }
     for name, action in (("list", _list), ("fetch", _fetch)):
         one = commands.add_parser(
@@ -132,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "list":
             add_json(one)
         else:
-            one.add_argument("names", nargs="*", metavar="NAME", help="as `list` has them")
-            one.add_argument("--all", action="store_true", help="all 15, about 50 MB when stored")
-        one.add_argument("--data", type=path, metavar="DIR", help="the directory of the files")
+            one.add_argument(
+                "names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`"
+            )
+            one.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
+        one.add_argument("--data", type=path, metavar="DIR", help="directory of the files")
     return parser

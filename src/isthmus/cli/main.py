@@ -1,4 +1,4 @@
-"""`isthmus COMMAND`: parse, dispatch, and turn errors into one clear line."""
+"""`isthmus COMMAND`: find the command, run it, and print an error as one line."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["COMMANDS", "main"]
 
-# A module per command, imported only when it is called: --help needs no torch.
+# Each command is a module of its name, imported when it is called: --help needs no torch.
 COMMANDS = {
-    "cluster": "find the clusters of a table, and how sure each row is of its own",
-    "complete": "fill in what is missing in a table",
-    "certify": "say which rows a memory holds, and how far a query may be off",
-    "sample": "draw new rows that are like those of a table",
+    "cluster": "find the clusters of a table, with probabilities",
+    "complete": "fill in the missing values of a table",
+    "certify": "find the rows that a memory stores, and the error that a query may have",
+    "sample": "draw new rows that resemble those of a table",
     "icl": "in-context energies: train, evaluate, sample, plot",
     "study": "the clustering study: run, table, plot, status",
-    "datasets": "list the datasets of the study, and fetch them",
-    "reproduce": "redo the paper, figure by figure, into a report",
-    "bench": "speed, memory and quality beside others, measured here",
+    "datasets": "list and download the datasets of the study",
+    "reproduce": "reproduce the paper, figure by figure, in a report",
+    "bench": "measure speed, memory and quality against other packages",
 }
 EXAMPLES = """
 isthmus cluster data.csv -o clusters.csv
@@ -38,8 +38,8 @@ isthmus reproduce
 """
 TRACEBACK = "ISTHMUS_TRACEBACK"
 ENVIRONMENT = f"""
-ISTHMUS_DATA         a directory of datasets, looked at before anything is downloaded
-{TRACEBACK}=1  show where an error came from
+ISTHMUS_DATA         a directory of datasets, searched before anything is downloaded
+{TRACEBACK}=1  print the traceback of an error
 """
 BUG, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -54,12 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     try:
         try:
-            with _warnings_in_one_line():
+            with _warnings_in_one_line(quiet="--quiet" in arguments):
                 return _dispatch(arguments)
         finally:
-            sys.stdout.flush()  # a reader that has gone away is noticed here, not at exit
+            sys.stdout.flush()  # a closed pipe is noticed here, not at exit
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         print("isthmus: interrupted", file=sys.stderr)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        line, code = _explained(error)
+        line, code = _explain(error)
         print(f"isthmus: {' '.join(line.split())}", file=sys.stderr)
         return code
 
@@ -84,11 +84,11 @@ def _dispatch(arguments: list[str]) -> int:
     return code
 
 
-def _explained(error: Exception) -> tuple[str, int]:
-    """What to say about an error, and the exit code: whose problem it is."""
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return the message of an error and the exit code."""
     words = str(error) or type(error).__name__
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
-        return f"there is not enough memory ({words}). Take fewer rows or columns.", BAD_INPUT
+        return f"there is not enough memory ({words}). Use fewer rows or columns.", BAD_INPUT
     if isinstance(error, ImportError) and not (error.name or "").startswith("isthmus"):
         return f"{words}. A package is missing; install it with pip.", BAD_INPUT
     if isinstance(error, IsthmusError | ValueError | OSError):
@@ -96,27 +96,29 @@ def _explained(error: Exception) -> tuple[str, int]:
     place = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"this is a bug in isthmus: {type(error).__name__}: {words} "
-        f"({Path(place.filename).name}, line {place.lineno}). Please report it, with what "
-        f"{TRACEBACK}=1 shows.",
+        f"({Path(place.filename).name}, line {place.lineno}). Please report it, with the output of "
+        f"{TRACEBACK}=1.",
         BUG,
     )
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Have warnings of libraries look as those of isthmus do."""
+def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
+    """Print warnings as one line each, or not at all."""
     before = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: (
-        f"isthmus: {' '.join(str(message).split())}\n"
-    )
-    try:
-        yield
-    finally:
-        warnings.formatwarning = before
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", UserWarning)
+        warnings.formatwarning = lambda message, *_, **__: (
+            f"isthmus: {' '.join(str(message).split())}\n"
+        )
+        try:
+            yield
+        finally:
+            warnings.formatwarning = before
 
 
-def _forget_stdout() -> None:
-    """Have what is still in the buffer go nowhere, so that closing stdout is quiet."""
+def _discard_stdout() -> None:
+    """Discard the rest of the buffer, so that closing stdout raises no error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -138,13 +140,13 @@ def _parser() -> Parser:
         usage="isthmus COMMAND [argument ...]",
         description=(
             "Associative memory and probabilistic modelling, joined: cluster, complete, certify\n"
-            "and sample the rows of a table (CSV, TSV, Parquet, .npy or .npz), and redo the paper."
+            "and sample the rows of a table, and reproduce the paper."
         ),
-        epilog=f"{more}\n\n`isthmus COMMAND --help` says more about each.",
+        epilog=f"{more}\n\n`isthmus COMMAND --help` describes a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
-    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")
     return parser
 
 

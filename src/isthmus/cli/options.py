@@ -1,56 +1,69 @@
-"""What commands share: a parser with an example, options of one spelling, and progress."""
+"""Parts that commands share: the parser, types of arguments, common options, and output."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import math
+import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from isthmus.cli.files import path
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import write_atomically
+from isthmus.printing import definitions
+from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table
+
+if TYPE_CHECKING:
+    from isthmus.cluster import TableModel
 
 __all__ = [
     "EXIT_CODES",
     "Parser",
+    "add_drop",
+    "add_id",
     "add_json",
+    "add_no_standardise",
     "add_output",
     "add_quiet",
     "add_seed",
+    "add_table_options",
+    "add_table_output",
+    "check_table_output",
     "counts",
     "did_you_mean",
     "epilog",
+    "load_model",
+    "load_table",
     "make_parser",
     "names",
     "positive_number",
+    "print_notes",
+    "print_result",
     "put",
     "sections",
-    "show_progress",
-    "tell",
+    "share",
     "warn",
     "whole_number",
 ]
 
 EXIT_CODES = """
-0    done
+0    success
 1    a bug in isthmus; ISTHMUS_TRACEBACK=1 shows where
-2    an option, a file or its contents is not right: one line on stderr says what, no file is left
-130  interrupted; what can go on later is kept
-141  whoever was reading the output went away
+2    an option, a file or its contents is invalid: one line on stderr says why; no file is left
+130  interrupted; finished work that can be resumed is kept
+141  the output stream was closed
 """
 
-# What numpy's and torch's generators can both take as a seed.
-LARGEST = 2**32
+# The largest seed that the generators of numpy and torch both accept.
+LARGEST = 2**32 - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error is told; options are written out."""
+    """A parser that raises errors in one line, and does not accept abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
@@ -59,7 +72,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse, and refuse what is not known here, where the nearest option can be named."""
+        """Parse, and refuse unknown arguments here, where the nearest option can be named."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
@@ -69,29 +82,27 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raise what `main` prints as its one line."""
+        """Raise an error that `main` prints as one line."""
         raise InvalidInputError(f"{message} (see {self.prog} --help)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            # A command needs no name before it; an option does.
+            # Errors in an option name it; those in a command need no name.
             named = None if isinstance(action, argparse._SubParsersAction) else action
-            words = f"{value!r} is not {'one' if named else 'a command'}"
+            words = f"{value!r} is not {'a choice' if named else 'a command'}"
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
 def make_parser(
     command: str, description: str, examples: str, files: str = "", **more: Any
 ) -> Parser:
-    """A parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples.
+    """Return a parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples.
 
     Parameters
     ----------
-    command : str
-    description : str
-        What the command does.
+    command, description : str
     examples, files : str
-        One a line: commands to type; what is read and written.
+        One to a line: commands to type; files that are read and written.
     **more
         For ``argparse.ArgumentParser``.
     """
@@ -105,13 +116,13 @@ def make_parser(
 
 
 def epilog(examples: str, files: str = "") -> str:
-    """What help says after the options: files, exit codes, and examples last."""
+    """Return the end of a help text: files, exit codes, and examples."""
     title = "examples" if "\n" in examples.strip() else "example"
     return sections({"files": files, "exit codes": EXIT_CODES, title: examples})
 
 
-def sections(texts: dict[str, str]) -> str:
-    """Texts of several lines, indented under their titles; empty ones are left out."""
+def sections(texts: Mapping[str, str]) -> str:
+    """Return texts of several lines, indented under their titles, without empty ones."""
     return "\n\n".join(
         f"{title}:\n" + "\n".join(f"  {line}" for line in text.strip().splitlines())
         for title, text in texts.items()
@@ -120,10 +131,56 @@ def sections(texts: dict[str, str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest to one that is not known; all of them if none is near."""
+    """Return a question that names the nearest known word; if none is near, list them all."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def whole_number(at_least: int) -> Callable[[str], int]:
+    """Return a type of argument: a whole number in bounds."""
+
+    def convert(text: str) -> int:
+        from isthmus.validation import as_count
+
+        return _checked(as_count, text, at_least=at_least, at_most=LARGEST)
+
+    return convert
+
+
+def positive_number(text: str) -> float:
+    """Convert an argument to a finite number above zero."""
+    from isthmus.validation import as_number
+
+    return _checked(as_number, text, above=0)
+
+
+def share(text: str) -> float:
+    """Convert an argument to a share, above 0 and at most 1."""
+    from isthmus.validation import as_number
+
+    return _checked(as_number, text, above=0, at_most=1)
+
+
+def _checked(check: Callable[..., Any], text: str, **bounds: float) -> Any:
+    """Convert a text to a number, check it, and word errors for argparse."""
+    try:
+        number: float = int(text) if text.strip("+-").isdecimal() else float(text)
+        return check(number, "the value", **bounds)
+    except IsthmusError as error:
+        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Convert an argument to whole numbers, separated by commas."""
+    return tuple(whole_number(0)(part.strip()) for part in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Convert an argument to names, separated by commas."""
+    return tuple(part.strip() for part in text.split(","))
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
@@ -133,109 +190,151 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="of everything random; default: 0",
+        help="seed of everything random (default: 0)",
     )
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add ``--quiet``."""
-    parser.add_argument("--quiet", action="store_true", help="no progress and notes on stderr")
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress, notes and warnings on stderr"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_output(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
-    name: str,
-    required: bool = False,
-    words: str = "",
+    parser: argparse._ActionsContainer, name: str, required: bool = False, words: str = ""
 ) -> None:
-    """Add ``-o``; it is stdout by default, unless it is required."""
+    """Add ``-o``; the default is stdout, unless it is required."""
     where = words or ("where to write" if required else "default: stdout")
     parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
 
 
-def whole_number(at_least: int) -> Callable[[str], int]:
-    """A type of argument: a whole number from so much up."""
-
-    def convert(text: str) -> int:
-        if not text.isdecimal() or not at_least <= int(text) < LARGEST:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {at_least} up")
-        return int(text)
-
-    return convert
-
-
-def positive_number(text: str) -> float:
-    """A type of argument: a finite number above zero."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
-    return number
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add DATA and the options for reading it."""
+    parser.add_argument("data", type=path, metavar="DATA", help=f"{READABLE}; - is stdin")
+    group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
+    add_id(group)
+    group.add_argument("--label", metavar="COLUMN", help="known classes, never learned from")
+    add_drop(group)
+    add = group.add_argument
+    add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
+    add(
+        "--header",
+        choices=("yes", "no"),
+        help="whether a text file starts with names (default: detected)",
+    )
+    add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
+    add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
+    add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """A type of argument: whole numbers, separated by commas."""
-    return tuple(whole_number(0)(part.strip()) for part in text.split(","))
+def add_id(group: argparse._ActionsContainer) -> None:
+    """Add ``--id``."""
+    group.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help="ids of rows (default: a column named like id or customer_id whose values are "
+        "distinct, else numbers from 1); none: no column holds ids",
+    )
 
 
-def names(text: str) -> tuple[str, ...]:
-    """A type of argument: names, separated by commas."""
-    return tuple(part.strip() for part in text.split(","))
+def add_drop(group: argparse._ActionsContainer) -> None:
+    """Add ``--drop``."""
+    group.add_argument(
+        "--drop", type=names, default=(), metavar="COLUMN,...", help="columns to leave out"
+    )
+
+
+def add_no_standardise(group: argparse._ActionsContainer) -> None:
+    """Add ``--no-standardise``."""
+    group.add_argument(
+        "--no-standardise",
+        dest="standardise",
+        action="store_false",
+        help="use columns in their own units",
+    )
+
+
+def add_table_output(group: argparse._ActionsContainer, default: str) -> None:
+    """Add ``-o`` for a table."""
+    add_output(group, "FILE", words=f"{WRITABLE}; - is stdout (default: {default})")
+
+
+def check_table_output(arguments: argparse.Namespace, *inputs: Path | None) -> None:
+    """Refuse an output that cannot be written, before any work."""
+    if arguments.output == STDIN:
+        if arguments.json:
+            raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
+    elif arguments.output is not None:
+        check_output(arguments.output, *(given for given in inputs if given is not None))
+
+
+def load_table(
+    arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
+) -> Table:
+    """Read the table that the options of :func:`add_table_options` describe."""
+    return read_table(
+        arguments.data,
+        id=arguments.id,
+        label=arguments.label,
+        drop=arguments.drop,
+        array=arguments.array,
+        header=None if arguments.header is None else arguments.header == "yes",
+        separator=arguments.separator,
+        decimal=arguments.decimal,
+        encoding=arguments.encoding,
+        missing=missing,
+        as_written=as_written,
+    )
+
+
+def load_model(place: Path, table: Table) -> TableModel:
+    """Read a saved model, and refuse a table whose ids are a column of the model."""
+    from isthmus.cluster import TableModel
+
+    model = TableModel.load(place)
+    if table.id_name in model.columns and table.id_name not in table.columns:
+        raise InvalidInputError(
+            f"The model learned from column {table.id_name!r}, which is read as ids of rows here; "
+            "say --id none to use it."
+        )
+    return model
 
 
 def put(text: str, target: Path | None) -> None:
-    """Print the result; or write it to a file, all of it or nothing, and print the path."""
+    """Print a text, or write it to a file and print the path."""
     if target is None:
         sys.stdout.write(text)
     else:
         print(write_atomically(target, text))
 
 
+def print_result(result: Any, written: Mapping[str, Path | None], as_json: bool) -> None:
+    """Print the summary of a result and the files that were written, as text or JSON."""
+    files = {name: str(place) for name, place in written.items() if place is not None}
+    if as_json:
+        print(json.dumps(result.summary | files, indent=1, allow_nan=False))
+        return
+    print(result)
+    titles = {"output": "rows written to", "plot": "figure written to", "model": "model written to"}
+    if files:
+        print("", *definitions({titles[name]: place for name, place in files.items()}), sep="\n")
+
+
 def warn(words: str) -> None:
-    """Say something on stderr that does not stop the work."""
+    """Print a line on stderr."""
     print(f"isthmus: {words}", file=sys.stderr, flush=True)
 
 
-def tell(notes: Iterable[str], quiet: bool) -> None:
-    """Say several such things, unless nothing is to be said."""
+def print_notes(notes: Iterable[str], quiet: bool) -> None:
+    """Print a line on stderr for each note, unless quiet."""
     for note in () if quiet else notes:
         warn(note)
 
 
-@contextmanager
-def show_progress(
-    title: str, total: int, quiet: bool = False
-) -> Iterator[Callable[[str, int], None]]:
-    """Yield a function to be told what was done last and how much is done: a bar on a terminal.
-
-    Where stderr is no terminal, nothing is shown.
-    """
-    if quiet or not sys.stderr.isatty():
-        yield lambda last, done: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total, last="")
-        yield lambda last, done: bar.update(task, completed=done, last=last)
+tell = print_notes

@@ -1,4 +1,4 @@
-"""Figures as PNG files."""
+"""Figures as PNG and SVG files."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
     return buffer.getvalue()
 
 
+@styled
+def _svg_bytes(figure: Figure, dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", dpi=dpi, metadata={"Date": None})
+    return buffer.getvalue()
+
+
 def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
-    """Write the figure as a PNG, atomically, and return its path."""
-    return write_atomically(path, png_bytes(figure, dpi))
+    """Write the figure as a PNG, or as an SVG if the path ends in .svg, and return its path."""
+    as_bytes = _svg_bytes if Path(path).suffix.lower() == ".svg" else png_bytes
+    return write_atomically(path, as_bytes(figure, dpi))
