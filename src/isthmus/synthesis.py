@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,13 @@ __all__ = ["ENERGIES", "SAMPLERS", "SampledTable", "sample_model", "sample_table
 ROW_ENERGIES = ("kde", "hopfield")
 ENERGIES = (*ROW_ENERGIES, "crp", "crp-elbo", "elbo", "clam")
 """Energies of a table: two that store every row, and methods of clustering."""
-SAMPLERS = ("exact", "langevin", "mala", "hmc")
+# Samplers, and the steps between two draws: Langevin's are small, to keep its bias small.
+MARKOV_CHAINS: dict[str, tuple[Langevin | MALA | HMC, int]] = {
+    "langevin": (Langevin(), 100),
+    "mala": (MALA(), 10),
+    "hmc": (HMC(n_leapfrog=8, jitter=0.3), 3),
+}
+SAMPLERS = ("exact", *MARKOV_CHAINS)
 
 # Rounding the bandwidth keeps differences between machines out of the draws.
 SIGNIFICANT_DIGITS = 4
@@ -131,7 +137,7 @@ def sample_table(
     sampler : {"exact", "langevin", "mala", "hmc"}
         Exact draws are independent; the others are states of Markov chains.
     step_size : float, optional
-        Default: suited to the width of the energy.
+        Default: tuned in the burn-in.
     burn_in, chains : int, optional
         Steps before the first draw, and chains side by side. Default: 500 and 64.
     seed : int
@@ -230,34 +236,22 @@ def _draw(
                 raise InvalidInputError(f"{name} is for the samplers langevin, mala and hmc.")
         return energy.sample(n, seed=seed).double().numpy(), None
     chains = CHAINS if chains is None else as_count(chains, "chains")
+    settings, thin = MARKOV_CHAINS[sampler]
     found = sample_chains(
         energy,
         max(math.ceil(n / chains), FEWEST_DRAWS),
-        _sampler(energy, sampler, step_size),
+        settings if step_size is None else replace(settings, step_size=step_size),
         chains=chains,
         seed=seed,
         burn_in=BURN_IN if burn_in is None else burn_in,
-        thin=100 if sampler == "langevin" else 10,  # its steps are that much smaller
+        thin=thin,
+        tune=step_size is None,
         progress=show_progress,
     )
     # Spread over all draws, rather than the first of them.
     total = found.draws.shape[0] * found.draws.shape[1]
     kept = [place * total // n for place in range(n)]
     return found.flatten()[kept].double().numpy(), found
-
-
-def _sampler(energy: GaussianMemory, name: str, step_size: float | None) -> Langevin | MALA | HMC:
-    """Return a sampler whose step suits the width of a memory.
-
-    Langevin's bias is then a few hundredths of the variance, and MALA and HMC accept about as
-    often as is best for them.
-    """
-    variance, dim = float(energy.variance), energy.dim
-    if name == "langevin":
-        return Langevin(step_size or 0.05 * variance)
-    if name == "mala":
-        return MALA(step_size or variance / dim ** (1 / 3))
-    return HMC(step_size or 0.6 * math.sqrt(variance) / dim**0.25, n_leapfrog=7)
 
 
 def _diagnostics(chains: Chains) -> dict[str, Any]:
