@@ -22,7 +22,6 @@ KINDS = {
     ".npz": "npz",
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
-COMPRESSIBLE = ("text", "json")
 WRITABLE = (
     ".csv, .tsv, .txt, .jsonl, .json (each also with .gz, .bz2, .xz, .zip or .zst), .parquet, "
     ".feather, .xlsx or .npz"
@@ -38,7 +37,7 @@ class FileFormat:
     ----------
     kind : {"text", "json", "parquet", "feather", "excel", "npy", "npz"}
     suffix : str
-        In lower case and without that of the compression.
+        In lower case, without that of the compression.
     compression : {"", "gzip", "bz2", "xz", "zip", "zstd"}
     separator, decimal, encoding : str
         Of text files. A separator of one space stands for any run of spaces.
@@ -56,11 +55,11 @@ class FileFormat:
         """Return the format that the suffixes of a path stand for; ``-`` is CSV."""
         if path == STDIN:
             return cls()
-        suffixes = [suffix.lower() for suffix in path.suffixes]
-        compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
-        suffix = "".join((suffixes[:-1] if compression else suffixes)[-1:])
+        *_, before, last = ("", "", *(suffix.lower() for suffix in path.suffixes))
+        compression = COMPRESSIONS.get(last, "")
+        suffix = before if compression else last
         kind = KINDS.get(suffix, "")
-        if not kind or (compression and kind not in COMPRESSIBLE):
+        if not kind or (compression and kind not in ("text", "json")):
             raise InvalidInputError(f"{path} must end in {READABLE}.")
         return cls(kind, suffix, compression, "\t" if suffix == ".tsv" else ",")
 
@@ -75,8 +74,7 @@ def default_output(data: Path, ending: str) -> Path:
         ``"clusters.csv"`` turns iris.tsv into iris.clusters.csv. An ending without a suffix keeps
         that of the data: ``"completed"`` turns iris.csv.gz into iris.completed.csv.gz.
     """
-    name = "stdin" if data == STDIN else data.name
-    kept = ""
+    name, kept = "stdin" if data == STDIN else data.name, ""
     for known in (COMPRESSIONS, KINDS):
         suffix = Path(name).suffix
         if suffix.lower() in known:
@@ -100,6 +98,7 @@ def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
         kind = FileFormat.of(target).kind
     except InvalidInputError:
         kind = ""
+    # Only a table that was an array is sure to hold nothing but numbers.
     if not kind or (kind == "npy" and not any(data.suffix == ".npy" for data in inputs)):
         raise InvalidInputError(f"{option} {target} must end in {WRITABLE}.")
     if any(target.resolve() == data.resolve() for data in inputs):

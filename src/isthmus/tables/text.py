@@ -1,4 +1,4 @@
-"""Delimited text: its encoding, separator, decimal mark and names are found on a sample."""
+"""Delimited text: the layout is found on a sample, the cells are read by pandas."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ import pandas as pd
 from isthmus.errors import InvalidInputError
 from isthmus.tables.cells import (
     DECIMAL_COMMA,
+    FLAG,
     MISSING,
     SWAPPED,
     THOUSANDS,
     has_commas,
     is_number,
-    parse,
+    parse_cells,
 )
 from isthmus.tables.formats import STDIN, FileFormat
 
-__all__ = ["TextFile", "content_of", "has_names", "readable_errors"]
+__all__ = ["TextFile", "fallback_encoding", "has_names", "opener", "readable_errors"]
 
-# The first of several that fit equally well is taken: a comma may be a decimal one.
+Opener = Callable[[], IO[bytes]]
+# The first of several that fit equally well is taken: a comma may be a decimal mark.
 SEPARATORS = ("\t", ";", "|", ",", " ")
-SAMPLE_CHARACTERS = 2**16
-SAMPLE_LINES, FEWEST_LINES = 200, 20
-GAPS = [spelling for word in MISSING for spelling in (word, word.upper(), word.title())] + ["NaN"]
+SAMPLE_LINES, FEWEST_LINES, SAMPLE_CHARACTERS = 200, 20, 2**16
+GAPS = sorted({case(word) for word in MISSING for case in (str, str.upper, str.title)} | {"NaN"})
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-BROKEN = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError)
+# Older versions of pandas may round the last digit.
+EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+PRECISION: dict[str, Any] = {} if EXACT else {"float_precision": "round_trip"}
 
 
-def content_of(path: Path, compression: str) -> Callable[[], IO[bytes]]:
+def opener(path: Path, compression: str) -> Opener:
     """Return a function that opens the decompressed content, any number of times."""
     if path == STDIN:
         if sys.stdin is None:
@@ -53,7 +57,7 @@ def content_of(path: Path, compression: str) -> Callable[[], IO[bytes]]:
         held = sys.stdin.buffer.read()
     elif compression == "zip":
         with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if not name.endswith("/")]
+            members = archive.namelist()
             if len(members) != 1:
                 raise InvalidInputError(f"{path} must hold one file, not {len(members)}.")
             held = archive.read(members[0])
@@ -76,11 +80,11 @@ def readable_errors(path: Path, compression: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         byte = f"{error.object[error.start]:#04x}"
         raise InvalidInputError(
-            f"{path} is not text in {error.encoding} (byte {byte} in it is not). Name its encoding "
+            f"{path} is not text in {error.encoding}: byte {byte} is invalid. Name its encoding "
             "(option encoding), or save it as UTF-8."
         ) from None
-    except (*BROKEN, OSError) as error:
-        # Opening fails with an error number; reading damaged content does not.
+    except DAMAGED as error:
+        # Errors of the operating system have a number; those of damaged content do not.
         if not compression or getattr(error, "errno", None):
             raise
         raise InvalidInputError(f"{path} is not a complete {compression} file: {error}") from None
@@ -88,98 +92,68 @@ def readable_errors(path: Path, compression: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A delimited file, and the layout of its cells.
+    """A delimited file and its layout.
 
-    Attributes
-    ----------
-    path : Path
-    content : callable
-        Opens the decompressed bytes.
-    format : FileFormat
-    names : list of str
-        Empty if the file has none.
-    width, skip : int
-        Number of columns, and of lines above the first row.
-    words : set of int
-        Columns that hold words in the sample.
-    notes : tuple of str
+    `names` is empty if the file has none, `skip` lines stand above the first row, and columns in
+    `words` hold something else than numbers in the sample.
     """
 
     path: Path
-    content: Callable[[], IO[bytes]]
+    content: Opener
     format: FileFormat
     names: list[str]
     width: int
     skip: int
     words: set[int]
-    notes: tuple[str, ...] = ()
+    padded: bool
+    notes: list[str]
 
     @classmethod
     def open(
-        cls, path: Path, given: FileFormat, header: bool | None, **options: str | None
+        cls,
+        path: Path,
+        content: Opener,
+        given: FileFormat,
+        header: bool | None,
+        separator: str | None,
+        decimal: str | None,
+        encoding: str | None,
     ) -> TextFile:
-        """Find the layout of a file.
-
-        Parameters
-        ----------
-        path : Path
-        given : FileFormat
-            By the suffixes of the file.
-        header : bool or None
-            Names come first; None finds out.
-        **options : str or None
-            The separator, decimal mark and encoding; None finds out.
-        """
-        content = content_of(path, given.compression)
-        with content() as file:
-            head = file.read(2**12)
-        encoding = options["encoding"] or _encoding(path, head)
-        note = ""
-        try:
-            sample = _sample(content, encoding)
-        except UnicodeDecodeError:
-            if options["encoding"]:
-                raise
-            encoding, note = _single_byte_encoding(path, content)
-            sample = _sample(content, encoding)
-        separator = options["separator"] or _separator(path, sample)
-        found = list(_rows(path, sample, separator, header is not False, strict=False))
-        if not found:
+        """Find the layout of a file, where it is not given."""
+        encoding = encoding or _encoding(path, content)
+        sample = _sample(content, encoding)
+        separator = separator or _separator(path, sample)
+        lines = list(_rows(path, sample, separator, header is not False, strict=False))
+        if not lines:
             raise InvalidInputError(f"{path} is empty.")
-        rows = [cells for _, cells in found]
-        decimal = options["decimal"]
+        rows = [cells for _, cells in lines]
         if decimal is None:
             decimal = "," if separator != "," and _has_decimal_commas(rows) else "."
-        named, header_note = has_names(rows, decimal) if header is None else (header, "")
-        width = len(rows[0])
+        named, note = has_names(rows, decimal) if header is None else (header, "")
         # R leaves out the name of the column of row names.
-        short = named and len(rows) > 1 and all(len(cells) == width + 1 for cells in rows[1:])
-        width += short
+        short = named and len(rows) > 1 and all(len(row) == len(rows[0]) + 1 for row in rows[1:])
+        width = len(rows[0]) + short
         columns = zip(*(row for row in rows[named:] if len(row) == width), strict=True)
+        kinds = (parse_cells(pd.Series(cells, dtype=object), decimal).kinds for cells in columns)
         return cls(
             path,
             content,
             replace(given, separator=separator, decimal=decimal, encoding=encoding),
-            [""] * short + [cell.strip() for cell in rows[0]] if named else [],
-            width,
-            skip=found[0][0] - (not named),
-            words={
-                place
-                for place, cells in enumerate(columns)
-                if not parse(pd.Series(cells, dtype=object), decimal).is_numeric
-            },
-            notes=tuple(filter(None, (note, header_note))),
+            names=[""] * short + [cell.strip() for cell in rows[0]] if named else [],
+            width=width,
+            skip=lines[0][0] - (not named),
+            words={place for place, found in enumerate(kinds) if (found >= FLAG).any()},
+            padded=any(separator + " " in line for line in sample),
+            notes=[note] * bool(note),
         )
 
-    def read(self, as_text: Iterable[int]) -> pd.DataFrame:
+    def read(self, as_text: set[int]) -> pd.DataFrame:
         """Return the cells, with columns 0, 1, ...; those in `as_text` as they are written."""
-        text = set(as_text)
-        gaps = {place: GAPS for place in range(self.width) if place not in text}
+        gaps = {place: GAPS for place in range(self.width) if place not in as_text}
         try:
-            with self._text() as file, warnings.catch_warnings():
+            with self._below_names() as file, warnings.catch_warnings():
+                warnings.simplefilter("ignore", pd.errors.DtypeWarning)
                 warnings.simplefilter("error", pd.errors.ParserWarning)
-                for _ in range(self.skip):
-                    file.readline()
                 frame = pd.read_csv(
                     file,
                     sep=r"\s+" if self.format.separator == " " else self.format.separator,
@@ -187,25 +161,24 @@ class TextFile:
                     header=None,
                     names=range(self.width),
                     index_col=False,
-                    dtype=dict.fromkeys(text, str),
+                    dtype=dict.fromkeys(as_text, str),
                     keep_default_na=False,
                     na_values=gaps or None,
                     na_filter=bool(gaps),
-                    skipinitialspace=True,
-                    low_memory=False,
-                    **EXACT_FLOATS,
+                    skipinitialspace=self.padded,
+                    **PRECISION,
                 )
         except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-            self.lines()  # names the line
+            self.lines()
             raise InvalidInputError(f"{self.path} cannot be read: {error}") from None
         if self._may_be_ragged(frame):
             self.lines()
         return frame
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield line number and cells of each row. Slow; strict about quotes and widths."""
-        with self._text() as file:
-            found = _rows(self.path, file, self.format.separator, bool(self.names), strict=True)
+        """Yield line number and cells of each row: slowly, strict about quotes and widths."""
+        with self._text() as text:
+            found = _rows(self.path, text, self.format.separator, bool(self.names), strict=True)
             if self.names:
                 next(found)
             for line, cells in found:
@@ -214,7 +187,7 @@ class TextFile:
                 yield line, cells
 
     def lines(self) -> list[int]:
-        """Return the line number of each row."""
+        """Return the line number of each row, or raise an error that names a broken line."""
         return [line for line, _ in self.rows()]
 
     def check_decimal_commas(self, columns: dict[int, str]) -> str:
@@ -228,14 +201,13 @@ class TextFile:
         unclear = ""
         for line, cells in self.rows():
             for place, name in columns.items():
-                cell = cells[place].strip()
-                where = f"line {line}, column {name!r}"
+                cell, where = cells[place].strip(), f"line {line}, column {name!r}"
                 if THOUSANDS.fullmatch(cell):
                     unclear = unclear or (
                         f"{self.path}, {where}: {cell} may be {cell.replace(',', '')}, or have a "
                         "decimal comma, and no other cell decides which. Name the decimal mark "
                         "(option decimal), write numbers without separators of thousands, or leave "
-                        f"the column out (option drop): {name}."
+                        f"the column out (option drop {name})."
                     )
                 elif DECIMAL_COMMA.fullmatch(cell):
                     number = cell.replace(",", ".")
@@ -247,16 +219,20 @@ class TextFile:
     def _text(self) -> io.TextIOWrapper:
         return io.TextIOWrapper(self.content(), self.format.encoding, newline="")
 
+    def _below_names(self) -> io.TextIOWrapper:
+        text = self._text()
+        for _ in range(self.skip):
+            text.readline()
+        return text
+
     def _may_be_ragged(self, frame: pd.DataFrame) -> bool:
-        """Return True if rows may be too short: pandas fills them up with missing values."""
+        """Return True if rows may be too short: pandas adds missing values to such rows."""
         last = frame[self.width - 1]
         if self.width == 1 or not (last.isna() | (last == "")).any():
             return False
         separators = 0
-        with self._text() as file:
-            for _ in range(self.skip):
-                file.readline()
-            while part := file.read(2**20):
+        with self._below_names() as text:
+            while part := text.read(2**20):
                 if '"' in part:
                     return True
                 separators += part.count(self.format.separator)
@@ -271,25 +247,22 @@ class TextFile:
         return f"{self.path}, line {line}: {count}, but {first} has {self.width}. {advice}"
 
 
-# The parser of older versions of pandas rounds the last digit.
-EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
-EXACT_FLOATS: dict[str, Any] = {} if EXACT else {"float_precision": "round_trip"}
-
-
-def _encoding(path: Path, head: bytes) -> str:
+def _encoding(path: Path, content: Opener) -> str:
     """Return the encoding that a byte order mark or zero bytes show, or else UTF-8."""
+    with content() as file:
+        head = file.read(2**12)
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    if b"\0" not in head:
-        return "utf-8"
     even, odd = head[::2].count(0), head[1::2].count(0)
     if min(even, odd) * 10 < max(even, odd) > len(head) / 3:
         return "utf-16-le" if odd > even else "utf-16-be"
-    raise InvalidInputError(f"{path} is not a text file.")
+    if even or odd:
+        raise InvalidInputError(f"{path} is not a text file.")
+    return "utf-8"
 
 
-def _single_byte_encoding(path: Path, content: Callable[[], IO[bytes]]) -> tuple[str, str]:
+def fallback_encoding(path: Path, content: Opener) -> tuple[str, str]:
     """Return the encoding of a file that is not UTF-8, and a note."""
     with content() as file:
         data = file.read()
@@ -305,11 +278,11 @@ def _single_byte_encoding(path: Path, content: Callable[[], IO[bytes]]) -> tuple
         )
     windows = re.search(rb"[\x80-\x9f]", data) is not None
     name = "Windows-1252" if windows else "Latin-1"
-    note = f"The file is read as {name}, since in {where}; option encoding names another."
+    note = f"The file is read as {name} (option encoding), since in {where}."
     return ("cp1252" if windows else "latin-1"), note
 
 
-def _sample(content: Callable[[], IO[bytes]], encoding: str) -> list[str]:
+def _sample(content: Opener, encoding: str) -> list[str]:
     """Return the first lines."""
     lines: list[str] = []
     characters = full = 0
@@ -329,7 +302,7 @@ def _rows(
     """Yield line number and cells of each row that is neither blank nor a comment on top."""
     text = _uncommented(text, separator, names)
     if separator == " ":
-        text = (" ".join(line.split("\t")).strip() for line in text)
+        text = (line.replace("\t", " ").strip() for line in text)
     reader = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=strict)
     try:
         for cells in reader:
@@ -346,22 +319,23 @@ def _uncommented(lines: Iterable[str], separator: str, names: bool) -> Iterator[
     The last comment has the names, as ``numpy.savetxt`` writes them, if it has as many cells as
     the row of numbers below it.
     """
-    rest, above = iter(lines), []
+    comments: list[str] = []
+    rest, first, named = iter(lines), "", -1
     for line in rest:
-        above.append(line)
         if line.strip() and not line.startswith("#"):
+            first = line
             break
-    *comments, first = above or [""]
-    marked = [place for place, line in enumerate(comments) if line.startswith("#")]
-    if marked and names:
-        last = comments[marked[-1]].removeprefix("#")
-        named, cells = (
+        named = len(comments) if line.startswith("#") else named
+        comments.append(line)
+    if named >= 0 and names:
+        last = comments[named].removeprefix("#")
+        above, below = (
             line.replace('"', "").split(None if separator == " " else separator)
             for line in (last, first)
         )
-        numbers = any(is_number(cell) or has_commas(cell) for cell in cells)
-        if len(named) == len(cells) and numbers:
-            comments[marked[-1]] = last
+        numbers = any(is_number(cell) or has_commas(cell) for cell in below)
+        if len(above) == len(below) and numbers:
+            comments[named] = last
     yield from ("\n" if line.startswith("#") else line for line in comments)
     yield first
     yield from rest
@@ -387,10 +361,10 @@ def _has_decimal_commas(rows: list[list[str]]) -> bool:
     )
 
 
-def has_names(rows: list[list[str]], decimal: str) -> tuple[bool, str]:
+def has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, str]:
     """Return True if the first row holds names, and a note if that is uncertain."""
-    table = str.maketrans({}) if decimal == "." else SWAPPED
-    first, *others = [[cell.translate(table).strip() for cell in row] for row in rows]
+    marks = SWAPPED if decimal == "," else {}
+    first, *others = [[cell.translate(marks).strip() for cell in row] for row in rows]
     numeric = [place for place, cell in enumerate(first) if is_number(cell) or has_commas(cell)]
     if not numeric:
         return any(cell.lower() not in MISSING for cell in first), ""
@@ -404,4 +378,4 @@ def has_names(rows: list[list[str]], decimal: str) -> tuple[bool, str]:
     if steps != {1} or not any("." in cell and is_number(cell) for cell in below):
         return False, ""
     words = f"The first line ({shown[0]}, {shown[1]}, ...) is read as names of columns"
-    return True, f"{words}; option header (yes or no) decides otherwise."
+    return True, f"{words}; option header decides otherwise."

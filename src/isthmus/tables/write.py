@@ -9,7 +9,7 @@ import json
 import lzma
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def write_table(
         are stdout: text, or JSON if `like` is JSON.
     like : Table or FileFormat, optional
         Text is written with its separator, decimal mark and encoding, unless the suffix asks for
-        others.
+        another separator.
 
     Returns
     -------
@@ -52,25 +52,20 @@ def write_table(
     """
     import pandas as pd
 
-    like = like.format if isinstance(like, Table) else like
     target = None if path is None or Path(path) == STDIN else Path(path)
-    form = _form(target, like)
-    frame = data
+    form = _target_format(target, like.format if isinstance(like, Table) else like)
     if isinstance(data, Table):
-        frame = data.frame
-        if data.cells is not None and form.kind == "text":
-            frame = data.cells.copy(deep=False)
-            if data.format.decimal != form.decimal:
-                for name in data.columns:
-                    frame[name] = frame[name].str.replace(data.format.decimal, form.decimal)
-    content = _encoded(frame if isinstance(frame, pd.DataFrame) else pd.DataFrame(frame), form)
+        frame = _as_written(data, form.decimal) if form.kind == "text" else data.frame
+    else:
+        frame = pd.DataFrame(data)
+    content = _encoded(frame, form, data.columns if isinstance(data, Table) else ())
     if target is None:
         sys.stdout.write(content.decode(form.encoding))
         return None
-    return write_atomically(target, _compressed(content, form.compression, target))
+    return write_atomically(target, _compressed(content, form.compression, target.stem))
 
 
-def _form(target: Path | None, like: FileFormat | None) -> FileFormat:
+def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
     """Return the format to write."""
     if target is None:
         textual = like is not None and like.kind in ("text", "json")
@@ -85,23 +80,34 @@ def _form(target: Path | None, like: FileFormat | None) -> FileFormat:
     return replace(form, separator=separator, decimal=decimal, encoding=like.encoding)
 
 
-def _encoded(frame: pd.DataFrame, form: FileFormat) -> bytes:
+def _as_written(table: Table, decimal: str) -> pd.DataFrame:
+    """Return the cells of a table as text, if they were kept, with another decimal mark."""
+    if table.cells is None or table.format.decimal == decimal:
+        return table.frame if table.cells is None else table.cells
+    frame = table.cells.copy(deep=False)
+    for name in table.columns:
+        frame[name] = frame[name].str.replace(table.format.decimal, decimal)
+    return frame
+
+
+def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> bytes:
     """Return the content of a file, before compression."""
     import numpy as np
 
     buffer = io.BytesIO()
     if form.kind == "text":
-        # Between spaces, nothing is no cell.
-        spaces = form.separator == " "
-        frame = frame.replace("", None) if spaces else frame
-        text = frame.to_csv(
+        spaces = form.separator == " "  # between which an empty cell is none
+        text = (frame.replace("", None) if spaces else frame).to_csv(
             sep=form.separator,
             decimal=form.decimal,
             index=False,
             lineterminator="\n",
             na_rep="NA" if spaces else "",
         )
-        return _in_encoding(text, form.encoding)
+        try:
+            return text.encode(form.encoding)
+        except UnicodeEncodeError:
+            return text.encode("utf-8-sig")
     if form.kind == "json":
         rows = _objects(frame)
         if form.suffix == ".json":
@@ -112,55 +118,49 @@ def _encoded(frame: pd.DataFrame, form: FileFormat) -> bytes:
     elif form.kind == "feather":
         frame.reset_index(drop=True).to_feather(buffer)
     elif form.kind == "excel":
+        frame = frame.copy(deep=False)
+        for name in frame:
+            # Excel keeps 15 digits.
+            if frame[name].dtype.kind in "iu" and frame[name].abs().max() >= 10**15:
+                frame[name] = frame[name].astype(str)
         frame.to_excel(buffer, index=False)
     else:
-        numeric = [name for name in frame if frame[name].dtype.kind in "biuf"]
-        if form.kind == "npy" and len(numeric) < len(frame.columns):
+        numeric = [name for name in features or frame if frame[name].dtype.kind in "biuf"]
+        others = {
+            name: column.to_numpy()
+            if column.dtype.kind in "biuf"
+            else column.fillna("").to_numpy(str)
+            for name, column in frame.items()
+            if name not in numeric
+        }
+        if form.kind == "npy" and others:
             raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
+        X = frame[numeric].to_numpy(na_value=np.nan)
+        if X.dtype == object:
+            X = X.astype(np.float64)
         if form.kind == "npy":
-            np.save(buffer, frame.to_numpy())
+            np.save(buffer, X)
         else:
-            others = {str(name): _array(frame[name]) for name in frame if name not in numeric}
-            np.savez(buffer, X=frame[numeric].to_numpy(), feature_names=np.array(numeric), **others)
+            np.savez(buffer, X=X, feature_names=np.array(numeric), **others)
     return buffer.getvalue()
-
-
-def _in_encoding(text: str, encoding: str) -> bytes:
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.encode("utf-8-sig")
-
-
-def _array(column: pd.Series) -> Any:
-    import numpy as np
-
-    return np.array(["" if value is None or value != value else str(value) for value in column])
 
 
 def _objects(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a dict for each row, with None where a value is missing."""
-    lists = [
-        [None if gap else value for value, gap in zip(column.tolist(), gaps, strict=True)]
-        for column, gaps in ((frame[name], frame[name].isna().tolist()) for name in frame)
-    ]
+    columns = (frame[name].astype(object) for name in frame)
+    lists = [column.where(column.notna(), None).tolist() for column in columns]
     return [dict(zip(frame.columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
-def _compressed(content: bytes, compression: str, target: Path) -> bytes:
-    if compression == "gzip":
-        return gzip.compress(content, mtime=0)
-    if compression == "bz2":
-        return bz2.compress(content)
-    if compression == "xz":
-        return lzma.compress(content)
+def _compressed(content: bytes, compression: str, name: str) -> bytes:
     if compression == "zip":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(target.stem, content)
+            archive.writestr(name, content)
         return buffer.getvalue()
     if compression == "zstd":
         import pyarrow
 
         return pyarrow.compress(content, codec="zstd", asbytes=True)
-    return content
+    compress: dict[str, Any] = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    return compress[compression](content) if compression else content
