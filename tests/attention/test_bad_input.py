@@ -45,9 +45,9 @@ def test_an_error_names_the_module_and_lists_what_is_supported(arguments):
         assert name in str(error.value)
 
 
-def test_post_norm_layers_are_told_apart():
+def test_post_norm_layers_are_refused():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    with pytest.raises(UnsupportedOperationError, match="norms after attention.*norm_first=True"):
+    with pytest.raises(UnsupportedOperationError, match="norm after attention.*norm_first=True"):
         vmf_view(layer, X)
 
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from isthmus.attention.masks import safe_softmax
-from isthmus.attention.sphere import draw_about, pole
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import generator_for
-from isthmus.special import log_vmf_normalizer
+from isthmus.special import log_vmf_normalizer, sample_vmf
 from isthmus.validation import as_count, as_points
 
 __all__ = ["VMFMixture"]
@@ -186,7 +185,7 @@ class VMFMixture:
         kappa = torch.take_along_dim(concentration, chosen, -1)
         places = torch.take_along_dim(coordinates, chosen[..., None], -2)
         directions = self._directions(places, kappa)
-        drawn = draw_about(
+        drawn = _draw_about(
             directions.reshape(-1, self.dim), kappa.reshape(-1), self.centred, generator
         )
         return drawn.reshape(directions.shape).movedim(-2, 0)
@@ -215,7 +214,7 @@ class VMFMixture:
             directions = coordinates @ basis.mT
             # A basis times a unit vector has unit length up to rounding.
             directions = torch.nn.functional.normalize(directions, dim=-1)
-        somewhere = pole(self.dim, self.centred, directions)
+        somewhere = _pole(self.dim, self.centred, directions)
         return torch.where(concentration[..., None] > 0, directions, somewhere)
 
     def _as_points(self, points: Tensor) -> Tensor:
@@ -257,3 +256,42 @@ class VMFMixture:
             f"{self.query_direction.shape[-2]} queries, "
             f"on a sphere in {self.sphere_dim} dimensions)"
         )
+
+
+def _pole(dim: int, centred: bool, like: Tensor) -> Tensor:
+    """Return a fixed unit vector of the sphere. (D,)."""
+    vector = like.new_zeros(dim)
+    vector[0] = 1
+    if centred:
+        vector[1] = -1
+        vector /= math.sqrt(2)
+    return vector
+
+
+def _draw_about(
+    directions: Tensor, kappa: Tensor, centred: bool, generator: torch.Generator
+) -> Tensor:
+    """Draw one von Mises-Fisher point about each direction. (n, D), (n,) -> (n, D)."""
+    if not centred:
+        return _draw(directions, kappa, generator)
+    # A reflection takes the vector of ones onto the first axis, and the sphere to the others.
+    inside = _reflect(directions)[:, 1:]
+    drawn = _draw(inside, kappa, generator)
+    return _reflect(torch.nn.functional.pad(drawn, (1, 0)))
+
+
+def _draw(directions: Tensor, kappa: Tensor, generator: torch.Generator) -> Tensor:
+    if directions.shape[1] > 1:
+        return sample_vmf(directions, kappa, generator)
+    # The sphere is two points.
+    uniform = torch.rand(len(kappa), generator=generator, dtype=kappa.dtype, device=kappa.device)
+    stays = uniform < torch.sigmoid(2 * kappa)
+    return torch.where(stays[:, None], directions, -directions)
+
+
+def _reflect(x: Tensor) -> Tensor:
+    """Swap ones / sqrt(D) with minus the first axis. (n, D)."""
+    dim = x.shape[-1]
+    mirror = x.new_full((dim,), 1 / math.sqrt(dim))
+    mirror[0] += 1
+    return x - torch.outer(x @ mirror / (1 + 1 / math.sqrt(dim)), mirror)

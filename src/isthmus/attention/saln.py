@@ -8,8 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from isthmus.attention.base import NormedAttention, NormKind, make_norm
-from isthmus.attention.conversion import copy_into, has_bias, projections_of, read_pair
+from isthmus.attention.base import (
+    NormedAttention,
+    NormKind,
+    copy_into,
+    has_bias,
+    make_norm,
+    projections_of,
+    read_pair,
+)
 from isthmus.attention.projections import Heads, optional, split_heads
 
 __all__ = ["SALNAttention"]

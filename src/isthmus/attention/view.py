@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,34 +24,6 @@ from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationEr
 from isthmus.validation import as_tensor, require_finite
 
 __all__ = ["vmf_view"]
-
-
-@overload
-def vmf_view(
-    norm: nn.Module,
-    attention: nn.Module,
-    x: Any,
-    *,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-    key_padding_mask: Tensor | None = None,
-    key: Any = None,
-    position_ids: Tensor | None = None,
-) -> VMFMixture: ...
-
-
-@overload
-def vmf_view(
-    norm: nn.Module,
-    attention: Any = None,
-    x: Any = None,
-    *,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-    key_padding_mask: Tensor | None = None,
-    key: Any = None,
-    position_ids: Tensor | None = None,
-) -> VMFMixture: ...
 
 
 @torch.no_grad()
