@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def rows(count: int = ROWS, columns: int = COLUMNS, repeats: int = REPEATS) -> l
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "table.csv")
             write_table(pd.DataFrame(X, columns=names), path)
-            seconds = _fastest([lambda: pd.read_csv(path), lambda: read_table(path)], repeats)
+            seconds = _fastest([partial(pd.read_csv, path), partial(read_table, path)], repeats)
             megabytes = path.stat().st_size / 1e6
         pandas, isthmus = seconds
         found.append(
