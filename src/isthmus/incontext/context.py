@@ -1,9 +1,10 @@
-"""ContextEnergy: the energy that an in-context model gives a dataset."""
+"""ContextEnergy: the energy of a dataset under an in-context model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,13 +26,18 @@ POINTS_PER_BLOCK = 1024
 class ContextEnergy(Energy):
     r"""The energy :math:`E_\theta(x \mid \mathcal D)` of a dataset given in context.
 
-    Made by :meth:`isthmus.incontext.ICLEBM.condition`. It is an :class:`isthmus.Energy`:
-    :func:`isthmus.retrieve`, :func:`isthmus.sample` and the figures work on it. Its inverse
-    temperature is 1. The keys and values of the context are computed once; they are those of the
-    model's parameters at that moment, so condition again after training on.
+    :meth:`isthmus.incontext.ICLEBM.condition` returns it. Its inverse temperature is 1. The keys
+    and values of the context are computed once, with the model's parameters at that moment:
+    condition again after further training.
 
-    For one context, points are (..., D) and energies (...). For a batch of B contexts, points are
-    (B, ..., D), a set for each context, and energies (B, ...).
+    For one context, points are (..., D) and energies (...), as for every energy, so that
+    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. For a batch of B contexts,
+    points are (B, ..., D), a set for each context, and energies (B, ...). Every other leading
+    size raises a :class:`~isthmus.errors.ShapeError`, and :func:`isthmus.retrieve` and
+    :func:`isthmus.sample` refuse the batch: condition on one context at a time.
+
+    A graph is built only where x, the context or a parameter of the model requires a gradient.
+    Otherwise energies are computed in blocks and scores in closed form.
 
     Attributes
     ----------
@@ -61,7 +67,7 @@ class ContextEnergy(Energy):
                 f"datasets of one size, not {tuple(points.shape)}."
             )
         if points.ndim == 3 and points.shape[0] == 0:
-            raise ShapeError("context is an empty batch: it holds no dataset at all.")
+            raise ShapeError("context is an empty batch: it holds no dataset.")
         self.context = points
         self._encode()
 
@@ -75,11 +81,11 @@ class ContextEnergy(Energy):
         self._cache = self.model.encode(points)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextEnergy:
-        # Keys and values may be part of a graph, which cannot be copied but can be made anew.
+        # Keys and values may belong to a graph, which cannot be copied, so they are recomputed.
         return ContextEnergy(deepcopy(self.model, memo), self.context.detach().clone())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextEnergy:
-        """Move to another dtype or device, as ``.to`` asks, with the context."""
+        """Move the model and the context to another dtype or device, as in ``.to``."""
         super()._apply(fn, recurse)
         self.context = fn(self.context)
         self._encode()
@@ -91,7 +97,7 @@ class ContextEnergy(Energy):
         return self.model.dim
 
     def append(self, points: Any) -> ContextEnergy:
-        """The energy with more points in the context; only they are computed.
+        """Return the energy with more points in the context; only they are computed.
 
         Parameters
         ----------
@@ -100,7 +106,7 @@ class ContextEnergy(Energy):
         Returns
         -------
         ContextEnergy
-            A new one; this one stays as it is.
+            A new one; this one does not change.
         """
         new = as_points(points, "points", dim=self.dim, like=self.context)
         if new.ndim == self.context.ndim - 1:
@@ -118,11 +124,11 @@ class ContextEnergy(Energy):
         return extended
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
+        """Return the energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
         x = self.as_input(x)
         points = self._rows(x)
         index = self._index(points)
-        if torch.is_grad_enabled() or is_transforming():
+        if self._needs_graph(x):
             energy = self.model.candidate_energy(points, self._cache, index, None)
         else:  # in blocks, so that memory does not grow with points times context
             energies = [
@@ -133,26 +139,32 @@ class ContextEnergy(Energy):
         return energy.view(x.shape[:-1])
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx. x: (..., D) -> (..., D)."""
-        if torch.is_grad_enabled() or is_transforming():
-            return super().score(x)
+        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
+        if self._needs_graph(x):
+            return super().score(x)
         points = self._rows(x)
         gradient = candidate_gradient(self.model, points, self._cache, self._index(points), None)
         return -gradient.view(x.shape)
 
+    def _needs_graph(self, x: Tensor) -> bool:
+        if is_transforming():
+            return True
+        inputs = chain([x, self._cache[0][0]], self.model.parameters())
+        return torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+
     def _rows(self, x: Tensor) -> Tensor:
-        """Points as (B, M, D), the shape that the model takes."""
+        """Return points as (B, M, D), the shape that the model takes."""
         if self.context.ndim == 2:
             return x.reshape(1, -1, self.dim)
         batch = self.context.shape[0]
         if x.ndim < 2 or x.shape[0] != batch:
             raise ShapeError(
-                f"x must begin with {batch}, a set of points for each context, "
-                f"but has shape {tuple(x.shape)}."
+                f"x must begin with {batch}, a set of points for each of the {batch} contexts, "
+                f"but has shape {tuple(x.shape)}. For any other shape, condition on one context."
             )
         return x.reshape(batch, -1, self.dim)
 
     def _index(self, points: Tensor) -> Tensor:
-        """Every candidate stands right after the context."""
+        """Return the index of every candidate: right after the context."""
         return points.new_full((points.shape[1],), self.context.shape[-2], dtype=torch.long)

@@ -1,9 +1,9 @@
 r"""ICLEBM: a causal transformer whose output is an energy, :math:`E_\theta(x_n \mid x_{<n})`.
 
-One rule runs through the file. A token at index n, real or only a candidate for that place,
-attends to the *real* tokens before n and to itself. Real tokens obey it in a causal
-transformer anyway; so candidates can sit beside them, many at each index, without being seen by
-anyone, and one pass over all of them gives what re-encoding each prefix would give, exactly.
+One rule holds throughout. A token at index n, real or a candidate for that index, attends to the
+*real* tokens before n and to itself. Real tokens of a causal transformer obey it anyway, so one
+pass over real tokens and any number of candidates at each index gives exactly the same energies
+as encoding each prefix again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def project(self, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of each token. stream: (B, M, width) -> three (B, H, M, d)."""
+        """Return queries, keys and values. stream: (B, M, width) -> three (B, H, M, d)."""
         batch, tokens, width = stream.shape
         joint = self.query_key_value(self.attention_norm(stream))  # (B, M, 3 width)
         split = joint.view(batch, tokens, 3, self.heads, width // self.heads)
@@ -58,7 +58,7 @@ class Block(nn.Module):
         ----------
         stream : (B, M, width)
         mask : (M, n) or None
-            0 where token m may see context token j, -inf where not; None: all is seen.
+            0 where token m attends to context token j, -inf where not; None: 0 everywhere.
         context : int or (keys, values)
             Cached keys and values (B, H, n, d); or the number n of leading tokens of the
             stream that are the context.
@@ -88,10 +88,10 @@ class Block(nn.Module):
 class ICLEBM(nn.Module):
     r"""An energy-based model that learns in context.
 
-    A causal transformer reads points :math:`x_1, x_2, \dots` and gives the energy of each under
-    the density of the dataset that the earlier ones come from, so that
-    :math:`p(x_n \mid x_{<n}) \propto \exp(-E_\theta(x_n \mid x_{<n}))`. The first index, with
-    nothing before it, has an energy too: that of the prior over datasets.
+    A causal transformer reads points :math:`x_1, x_2, \dots` and returns the energy of each given
+    the earlier ones, so that
+    :math:`p(x_n \mid x_{<n}) \propto \exp(-E_\theta(x_n \mid x_{<n}))`. The energy at the first
+    index, without earlier points, is that of the prior over datasets.
 
     Parameters
     ----------
@@ -123,24 +123,24 @@ class ICLEBM(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The blocks, in order."""
+        """The transformer blocks, in order."""
         return cast(list[Block], list(self.blocks))
 
     def forward(self, x: Any) -> Tensor:
-        """E(x_n | x_<n) at every index. x: (B, S, D) -> (B, S)."""
+        """Return E(x_n | x_<n) at every index. x: (B, S, D) -> (B, S)."""
         x = self.as_sequence(x, "x")
         return self._pass(x, torch.arange(x.shape[1], device=x.device), x.shape[1])
 
     def branch_energy(self, x: Any, candidates: Any) -> Tensor:
-        """Energy of candidate c at index n given the real x_<n.
+        """Return the energy of candidate c at index n given the real x_<n.
 
-        x: (B, S, D), candidates: (B, S, C, D) -> (B, S, C). The real x_n is not seen by the
-        candidates at n. Gradients reach the parameters, the candidates and x.
+        x: (B, S, D), candidates: (B, S, C, D) -> (B, S, C). Candidates at n do not attend to the
+        real x_n. Gradients reach the parameters, the candidates and x.
         """
         return self.real_and_branch_energy(x, candidates)[1]
 
     def real_and_branch_energy(self, x: Any, candidates: Any) -> tuple[Tensor, Tensor]:
-        """Both of the above from one pass: (B, S) and (B, S, C)."""
+        """Return the energies of x and of the candidates from one pass: (B, S), (B, S, C)."""
         x = self.as_sequence(x, "x")
         candidates = self.as_candidates(candidates, x)
         batch, length, count, _ = candidates.shape
@@ -151,7 +151,7 @@ class ICLEBM(nn.Module):
         return energy[:, :length], energy[:, length:].view(batch, length, count)
 
     def condition(self, context: Any) -> ContextEnergy:
-        """The energy of the dataset that `context` comes from; no parameter changes.
+        """Return the energy of a dataset; no parameter changes.
 
         Parameters
         ----------
@@ -161,7 +161,7 @@ class ICLEBM(nn.Module):
         Returns
         -------
         ContextEnergy
-            With the keys and values of the context computed once, and kept.
+            It holds the keys and values of the context.
         """
         return ContextEnergy(self, context)
 
@@ -171,7 +171,7 @@ class ICLEBM(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> ICLEBM:
-        """Read a model back; files cut short, altered or from a newer version are refused."""
+        """Read a model; truncated or changed files, or those of a newer version, raise."""
         config, weights = read_model(folder)
         model = cls(config)
         try:
@@ -181,12 +181,12 @@ class ICLEBM(nn.Module):
         return model
 
     def encode(self, x: Tensor, before: list[KeysValues] | None = None) -> list[KeysValues]:
-        """Keys and values of x: (B, m, D) for each layer, after those `before` it, if any."""
+        """Return keys and values of x: (B, m, D) for each layer, after those `before` it."""
         known = before[0][0].shape[2] if before else 0
         index = torch.arange(known, known + x.shape[1], device=x.device)
         stream = self.embed(x, index)
         mask = self.mask(index - known, x.shape[1])
-        if before:  # the new tokens see all the old ones, and each other causally
+        if before:  # new tokens attend to all old ones, and to each other causally
             mask = torch.cat([mask.new_zeros(x.shape[1], known), mask], dim=1)
         cache = []
         for layer, block in enumerate(self.layers):
@@ -203,14 +203,14 @@ class ICLEBM(nn.Module):
     def candidate_energy(
         self, candidates: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Energies (B, M) of candidates (B, M, D) at `index` (M,), given cached contexts."""
+        """Return energies (B, M) of candidates (B, M, D) at `index` (M,) given contexts."""
         stream = self.embed(candidates, index)
         for block, keys_values in zip(self.layers, cache, strict=True):
             stream, _ = block(stream, mask, keys_values)
         return self.readout(stream).squeeze(-1) + self.wall_energy(candidates)
 
     def embed(self, x: Tensor, index: Tensor) -> Tensor:
-        """Tokens (B, M, D) at index (M,) -> stream (B, M, width)."""
+        """Embed tokens (B, M, D) at index (M,): (B, M, width)."""
         box = self.config.box
         inside = x if box is None else x.clamp(-box, box)
         stream = self.embedding(inside / self.config.scale)
@@ -224,16 +224,16 @@ class ICLEBM(nn.Module):
         return stream + self.position(index)
 
     def mask(self, index: Tensor, length: int) -> Tensor:
-        """What to add to logits so that tokens at index (M,) see only what stands before them.
+        """Return the mask (M, length) to add to the logits of tokens at index (M,).
 
-        Zero for a context token before the index, -inf for one at or after it: (M, length).
+        It is 0 for a context token before the index and -inf for one at or after it.
         """
         before = torch.arange(length, device=index.device) < index[:, None]
         nothing = torch.zeros_like(before, dtype=self.readout.weight.dtype)
         return nothing.masked_fill(~before, -math.inf)
 
     def wall_energy(self, x: Tensor) -> Tensor:
-        """The energy of being outside the box: zero inside. x: (..., D) -> (...)."""
+        """Return the energy of the wall, which is zero inside the box. x: (..., D) -> (...)."""
         if self.config.box is None:
             return torch.zeros_like(x[..., 0])
         outside = (x.abs() - self.config.box).clamp(min=0) / self.config.wall
@@ -260,7 +260,7 @@ class ICLEBM(nn.Module):
         return points
 
     def _pass(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
-        """Energies of tokens (B, M, D) at index (M,); the first `length` are the sequence."""
+        """Return energies of tokens (B, M, D) at index (M,); the first `length` are real."""
         stream = self.embed(tokens, index)
         mask = self.mask(index, length)
         for block in self.layers:
