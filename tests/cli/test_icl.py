@@ -1,4 +1,4 @@
-"""`isthmus icl`: train, eval, sample and plot, and one clear line for what cannot be done."""
+"""`isthmus icl`: train, eval, sample and plot, and one clear line for every error."""
 
 import io
 import json
@@ -16,6 +16,7 @@ from matplotlib.image import imread
 
 from isthmus.cli.main import main
 from isthmus.dynamics.samplers import MALA
+from isthmus.files import exclusive
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.sampling import draw
@@ -76,31 +77,34 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_leaves_a_model_and_its_metrics(trained: Path) -> None:
     names = {path.name for path in trained.iterdir()}
-    assert names == {"checkpoint.pt", "metrics.csv", "metrics.jsonl", "model"}
+    assert names - {".lock"} == {"checkpoint.pt", "metrics.csv", "metrics.jsonl", "model"}
     assert ICLEBM.from_pretrained(trained / "model").config == preset("tiny").model
     last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["update"] == 4
     assert np.isfinite(last["held_out_nll"])
 
 
-def test_training_tells_loss_and_likelihood_and_goes_on_where_it_was(
+def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (trained / "model" / "model.safetensors").read_bytes()
-    command = ["icl", "train", "--preset", "tiny", "--updates", "4", "--out", str(trained)]
-    assert main(command) == 0
+    command = ["icl", "train", "--preset", "tiny", "--out", str(trained), "--updates"]
+    assert main([*command, "4"]) == 0
     streams = capsys.readouterr()
     assert streams.out == f"{trained / 'model'}\n"
-    assert streams.err == f"all 4 updates in {trained} are done already\n"
+    assert streams.err == f"all 4 updates in {trained} are complete\n"
     assert (trained / "model" / "model.safetensors").read_bytes() == before
+    assert main([*command, "5"]) == 2
+    assert "other settings: updates=4 instead of 5" in one_line(capsys)
 
 
-def test_a_run_with_other_settings_is_not_mixed_up(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+def test_two_runs_in_one_directory_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["icl", "train", "--preset", "tiny", "--updates", "5", "--out", str(trained)]
-    assert main([*command, "--quiet"]) == 2
-    assert "other settings" in one_line(capsys)
+    for options in ([], ["--quiet"]):
+        with exclusive(tmp_path):
+            assert main(["icl", "train", "--preset", "tiny", "--out", str(tmp_path), *options]) == 2
+        assert f"Another run is writing to {tmp_path}" in one_line(capsys)
 
 
 def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
@@ -123,14 +127,16 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
     assert settings["seed"] == "3"
 
 
-def test_quiet_training_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_training_prints_the_path_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     command = ["icl", "train", "--preset", "tiny", "--updates", "1", "--out", str(out)]
     assert main([*command, "--quiet"]) == 0
     assert capsys.readouterr() == (f"{out / 'model'}\n", "")
 
 
-def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
+def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
@@ -138,7 +144,7 @@ def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
 
     monkeypatch.setattr("isthmus.incontext.train", interrupted)
     assert main(["icl", "train", "--out", str(tmp_path), "--quiet"]) == 130
-    assert "the same command goes on" in one_line(capsys)
+    assert "the same command continues" in one_line(capsys)
 
 
 def test_a_table_of_likelihoods(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,8 +163,9 @@ def test_an_evaluation_as_json_can_be_read_back(
 ) -> None:
     command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
     command += ["--contexts", "0,2", "--prior", "rings"]
-    assert main([*command, "--json"]) == 0
+    assert main([*command, "--json", "-o", "-"]) == 0
     printed = capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
     path = tmp_path / "found.json"
     assert main([*command, "-o", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}\n"
@@ -187,17 +194,7 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(
     assert capsys.readouterr().out != printed.out
 
 
-def test_a_dash_is_stdout_for_an_evaluation_too(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["icl", "eval", "--model", str(model), "--tasks", "1", "--contexts", "0"]
-    assert main([*command, "--references", "em-0.1", "--json", "-o", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_columns_that_are_no_points_can_be_left_out(
+def test_columns_can_be_left_out(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = tmp_path / "more.csv"
@@ -211,32 +208,14 @@ def test_columns_that_are_no_points_can_be_left_out(
     assert err.count("\n") == 1
     assert main([*command, "--context", str(more), "--drop", "age"]) == 0
     streams = capsys.readouterr()
-    assert "'point_id', by its name, is taken for the ids" in streams.err
+    assert "'point_id' is used as row ids" in streams.err
     assert "not numbers: who." in streams.err
     assert main([*command, "--context", str(data)]) == 0
     assert streams.out == capsys.readouterr().out
     assert main([*command, "--context", str(more), "--drop", "age", "--id", "none"]) == 2
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".tsv"])
-def test_the_same_points_from_another_kind_of_file(
-    suffix: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = tmp_path / f"points{suffix}"
-    if suffix == ".npy":
-        np.save(other, POINTS)
-    else:
-        np.savetxt(other, POINTS, delimiter="\t")
-    printed = []
-    for path in (data, other):
-        command = ["icl", "sample", "--model", str(model), "-n", "3", "--steps", "2"]
-        assert main([*command, "--context", str(path)]) == 0
-        printed.append(capsys.readouterr().out.split("\n", 1))
-    assert [names for names, _ in printed] == ["first,second", "x1,x2"]
-    assert printed[0][1] == printed[1][1]
-
-
-def test_without_a_context_points_are_drawn_all_the_same(
+def test_without_a_context_points_of_the_prior_are_drawn(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["icl", "sample", "--model", str(model), "-n", "50", "--steps", "3", "--quiet"]
@@ -249,7 +228,7 @@ def test_without_a_context_points_are_drawn_all_the_same(
     np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 
-def test_points_outside_the_box_are_worth_a_word(
+def test_points_outside_the_box_give_a_warning(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "far.csv"
@@ -259,7 +238,7 @@ def test_points_outside_the_box_are_worth_a_word(
     assert "1 of 2 points lie outside" in capsys.readouterr().err
 
 
-def test_pictures_of_a_prior_and_of_ones_own_data(
+def test_figures_of_a_prior_and_of_a_table(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "landscapes.png"
@@ -271,68 +250,22 @@ def test_pictures_of_a_prior_and_of_ones_own_data(
     assert imread(path).shape[1] == first.shape[1] == 1600
 
 
-BAD_DATA = {
-    "text.csv": ("1,2\nfar,away\n", "line 2"),
-    "nan.csv": ("x,y\n1,2\n3,nan\n", "line 3, column 'y': the value is missing"),
-    "wide.csv": ("1,2,3\n", "3 columns of numbers, but the model reads 2"),
-    "narrow.csv": ("x\n1\n", "1 column of numbers, but the model reads 2"),
-    "ragged.csv": ("1,2\n3\n", "line 2"),
-    "empty.csv": ("", "empty.csv"),
-    "names.csv": ("x,y\n", "no rows"),
-    "half.npy": ("not an array", "half.npy"),
-    "points.xlsx": ("1,2\n", ".csv, .tsv"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_DATA)
-@pytest.mark.parametrize("command", ["sample", "plot"])
-def test_data_that_cannot_be_read_are_one_clear_line(
-    command: str, name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content, message = BAD_DATA[name]
-    path, out = tmp_path / name, tmp_path / "out.png"
-    path.write_text(content)
-    if command == "sample":
-        out = out.with_suffix(".csv")
-    arguments = ["--context", str(path), "--model", str(model), "-o", str(out)]
-    assert main(["icl", command, *arguments]) == 2
-    assert message in one_line(capsys)
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.zeros(4), "1 column of numbers, but the model reads 2"),
-        (np.array([["a", "b"]]), "points.npy"),
-        (np.array([[0.0, np.inf]]), "infinite"),
-        (np.array([[0, "x"]], dtype=object), "points.npy"),
-    ],
-)
-def test_arrays_that_are_no_points_are_one_clear_line(
-    array: np.ndarray,
-    message: str,
-    model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "points.npy"
-    np.save(path, array, allow_pickle=True)
-    assert main(["icl", "sample", "--context", str(path), "--model", str(model)]) == 2
-    assert message in one_line(capsys)
-
-
-IMPOSSIBLE = {
+ERRORS = {
     "no subcommand": ([], "required"),
     "unknown subcommand": (["swim"], "swim"),
     "no out": (["train"], "--out"),
-    "unknown preset": (["train", "--preset", "huge", "--out", "{tmp}/run"], "default, paper, tiny"),
+    "unknown preset": (
+        ["train", "--preset", "huge", "--out", "{tmp}/run"],
+        "'default', 'paper', 'tiny'",
+    ),
     "unknown prior": (["train", "--prior", "fog", "--out", "{tmp}/run"], "compact"),
-    "no updates": (["train", "--updates", "0", "--out", "{tmp}/run"], "from 1 up"),
-    "a file for a folder": (["train", "--out", "{tmp}/taken"], "is a file"),
+    "no updates": (["train", "--updates", "0", "--out", "{tmp}/run"], "--updates"),
+    "a file for a folder": (["train", "--out", "{taken}"], "is a file"),
     "unknown init": (["train", "--init", "{tmp}/run/no", "--out", "{tmp}/run"], "cannot be read"),
+    "wide data": (["sample", "--model", "{model}", "--context", "{wide}"], "3 columns of numbers"),
+    "gaps": (["plot", "--model", "{model}", "--context", "{gaps}", "-o", "{tmp}/a.png"], "line 3"),
     "missing data": (["sample", "--model", "{model}", "--context", "{tmp}/no.csv"], "cannot be"),
-    "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.xlsx"], ".parquet"),
+    "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.doc"], ".parquet"),
     "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
     "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
     "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "'-1'"),
@@ -350,19 +283,23 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_the_impossible_is_one_clear_line_and_leaves_nothing(
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_are_one_clear_line_and_leave_no_file(
     case: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "taken").write_text("mine")
-    arguments, message = IMPOSSIBLE[case]
+    texts = {"taken": "mine", "wide": "1,2,3\n4,5,6\n", "gaps": "x,y\n1,2\n3,nan\n"}
     places = {"tmp": tmp_path, "model": model, "data": data}
+    for name, text in texts.items():
+        places[name] = tmp_path / f"{name}.csv"
+        places[name].write_text(text)
+    before = set(tmp_path.iterdir())
+    arguments, message = ERRORS[case]
     assert main(["icl", *(argument.format(**places) for argument in arguments)]) == 2
     assert message in one_line(capsys)
-    assert {path.name for path in tmp_path.iterdir()} == {"points.csv", "taken"}
+    assert set(tmp_path.iterdir()) == before
 
 
-def test_an_unknown_model_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_model_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["icl", "eval", "--model", "no-such-model"]) == 2
     assert "mixtures-2d" in one_line(capsys)
 
@@ -381,17 +318,17 @@ def test_tiny_trains_in_under_a_minute_and_learns(tmp_path: Path) -> None:
     assert time.process_time() - began < 60
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     nll = [row["held_out_nll"] for row in rows if "held_out_nll" in row]
-    # 3.84 is the entropy of a point of the prior: what a model blind to its context could reach.
+    # 3.84 is the entropy of a point of the prior: the best score of a model without contexts.
     assert nll[-1] < 3.6
 
 
-def listen_to_control_c() -> None:
-    # A shell starts background jobs, and so what they start, deaf to it.
+def accept_control_c() -> None:
+    # Background jobs of a shell, and their children, ignore it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.slow
-def test_control_c_leaves_a_run_that_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny"]
     command += ["--updates", "60"]
@@ -404,7 +341,7 @@ def test_control_c_leaves_a_run_that_ends_as_if_nothing_had_happened(tmp_path: P
                 env=environment,
                 stderr=subprocess.PIPE,
                 text=True,
-                preexec_fn=listen_to_control_c,
+                preexec_fn=accept_control_c,
             ) as process:
                 assert process.stderr is not None
                 while "held-out" not in process.stderr.readline():
@@ -413,7 +350,7 @@ def test_control_c_leaves_a_run_that_ends_as_if_nothing_had_happened(tmp_path: P
                 assert process.stderr.read().startswith("isthmus: interrupted; the same command")
             assert process.returncode == 130
         done = subprocess.run(run, env=environment, check=True, capture_output=True, text=True)
-        assert done.stderr.startswith("going on after update " if stop else "starting")
+        assert done.stderr.startswith("continuing after update " if stop else "starting")
         models.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
     assert models[0] == models[1]
 

@@ -1,4 +1,4 @@
-"""Conditioning: an Energy like any other."""
+"""Conditioning on a dataset gives an Energy."""
 
 import numpy as np
 import pytest
@@ -44,12 +44,31 @@ def test_appending_leaves_the_first_energy_alone(model, points):
     torch.testing.assert_close(energy.energy(candidates[0, 3]), before, rtol=0, atol=0)
 
 
-def test_scores_without_a_graph_equal_autograd(model, points):
+def test_closed_form_scores_equal_autograd(model, points):
     x, candidates = points
     energy = model.condition(x)
     with torch.no_grad():
         fast = energy.score(candidates)
     torch.testing.assert_close(fast, energy.score(candidates).detach(), **EXACT)
+
+
+def test_a_graph_is_built_only_for_an_input_that_requires_a_gradient(model, points, monkeypatch):
+    x, candidates = points
+    expected = model.condition(x).energy(candidates)
+    assert expected.requires_grad  # of the parameters
+    model.requires_grad_(False)
+    monkeypatch.setattr("isthmus.incontext.context.POINTS_PER_BLOCK", 5)
+    energy = model.condition(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(ist.Energy, "score", None)  # the score by autograd
+        assert not energy.score(candidates).requires_grad
+    assert not energy.energy(candidates).requires_grad
+    torch.testing.assert_close(energy.energy(candidates), expected.detach(), **EXACT)
+    leaf = candidates.clone().requires_grad_()
+    energy.score(leaf).sum().backward()
+    assert leaf.grad.abs().sum() > 0
+    context = x.clone().requires_grad_()
+    assert model.condition(context).energy(candidates).requires_grad
 
 
 def test_no_parameter_changes_and_gradients_reach_the_context(model, points):
@@ -59,15 +78,6 @@ def test_no_parameter_changes_and_gradients_reach_the_context(model, points):
     assert context.grad.abs().sum() > 0
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_blocks_do_not_change_energies(model, points, monkeypatch):
-    x, candidates = points
-    energy = model.condition(x)
-    expected = energy.energy(candidates).detach()
-    monkeypatch.setattr("isthmus.incontext.context.POINTS_PER_BLOCK", 5)
-    with torch.no_grad():
-        torch.testing.assert_close(energy.energy(candidates), expected, **EXACT)
 
 
 @pytest.mark.parametrize("context", [0, 9])
@@ -88,7 +98,15 @@ def test_retrieve_and_sample_work_on_it():
     assert draws.abs().max() < 6
 
 
-def test_arrays_and_lists_are_welcome():
+@pytest.mark.parametrize("move", [ist.retrieve, lambda e, x: ist.sample(e, 3, init=x)])
+def test_a_batch_of_contexts_is_refused_by_retrieve_and_sample(move):
+    energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(3, 5, 2))
+    for shape in ((3, 2), (4, 2)):
+        with pytest.raises(ShapeError, match="condition on one context at a time"):
+            move(energy, torch.zeros(shape))
+
+
+def test_arrays_and_lists_are_accepted():
     model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
     energy = model.condition(np.zeros((3, 2)))
     assert energy.energy([[0.0, 1.0]]).dtype == torch.float32

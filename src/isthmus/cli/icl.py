@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.delimited import STDIN
 from isthmus.cli.files import path, writable_directory, writable_file
 from isthmus.cli.options import (
     Parser,
@@ -18,29 +17,30 @@ from isthmus.cli.options import (
     add_seed,
     counts,
     epilog,
+    make_parser,
     names,
     positive_number,
     put,
-    tell,
     warn,
     whole_number,
 )
-from isthmus.cli.outputs import output_file, write_rows
-from isthmus.cli.tables import Table, add_drop, add_id, read_table
+from isthmus.cli.tables import add_drop, add_id
 from isthmus.errors import InvalidInputError
+from isthmus.files import exclusive
+from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table, write_table
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, TrainingSettings
-    from isthmus.incontext.priors import Prior
 
 __all__ = ["run"]
 
-SHIPPED = "mixtures-2d"
-CONTEXTS = (0, 1, 2, 4, 8, 16, 32)
-DRAWN_CONTEXTS = (0, 2, 8, 32)
-# A run stopped halfway loses at most so many updates, or a hundredth of a short run.
+# A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
 UPDATES_BETWEEN_EVALUATIONS = 500
+DESCRIPTION = """
+In-context energies: a transformer turns a dataset into an energy without changing any
+parameter. A model for points in the plane ships with isthmus.
+"""
 EXAMPLES = {
     "train": "isthmus icl train --preset tiny --out runs/tiny",
     "eval": "isthmus icl eval --prior compact --tasks 20 --contexts 0,2,8,32",
@@ -48,37 +48,34 @@ EXAMPLES = {
     "isthmus icl sample -n 10",
     "plot": "isthmus icl plot --context points.csv -o landscape.png",
 }
-DESCRIPTION = """
-In-context energies: a transformer that makes an energy of any dataset it is shown, with no
-parameter changed. A model ships with isthmus, for points of a plane.
-"""
 DETAILS = {
     "train": """
-The preset says how: default (about an hour), paper (the authors' sizes and objective) or
-tiny (under a minute). Loss and held-out likelihood are told on stderr.
+The preset sets the sizes and the objective: default (about an hour), paper (those of the
+paper's authors, many hours) or tiny (under a minute). Loss and held-out likelihood are
+printed on stderr.
 """,
     "eval": """
-Datasets are drawn from a prior, and the model is judged on points that it has not seen,
-beside the true density, Bayes' rule under the prior, kernel density estimates and EM.
+Datasets are drawn from a prior. The likelihood of held-out points under the model is
+compared with the true density, Bayes' rule, kernel density estimates and EM.
 """,
     "sample": """
-Chains begin in the right proportions and so need few steps. Without a context, the draws
-are of what the model expects before it has seen anything.
+Chains start in the right proportions and need few steps. Without a context, points are
+drawn from the model's prior.
 """,
     "plot": """
-A row for each dataset and a column for each size of the context; dark is low energy. The
-datasets are drawn from a prior, or yours is shown a part at a time.
+Each row shows a dataset, each column a context size; dark is low energy. Datasets are
+drawn from a prior; of your own data, growing parts are shown.
 """,
 }
 FILES = {
     "train": """
 DIR/model                       weights and settings, for --model
-DIR/checkpoint.pt               where the same command goes on
+DIR/checkpoint.pt               state from which the same command continues
 DIR/metrics.csv, metrics.jsonl  loss and held-out likelihood
 """,
-    "eval": "-o  a table as text; everything, task by task, if it ends in .json",
+    "eval": "-o  a table as text; all scores, task by task, if it ends in .json",
     "sample": "-o  a row for each draw, in the columns of DATA",
-    "plot": "-o  a picture, .png",
+    "plot": "-o  a figure, .png",
 }
 
 
@@ -105,25 +102,73 @@ def _train(arguments: argparse.Namespace) -> int:
             evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
             progress=False,
-            report=None if arguments.quiet else _Lines(settings.updates, sys.stderr.isatty()),
+            report=None if arguments.quiet else _MetricsPrinter(settings.updates),
         )
     except KeyboardInterrupt:
         before = "\n" if sys.stderr.isatty() else ""
-        print(f"{before}isthmus: interrupted; the same command goes on in {out}", file=sys.stderr)
+        print(f"{before}isthmus: interrupted; the same command continues in {out}", file=sys.stderr)
         return 130
     print(out / "model")
     return 0
 
 
-def _eval(arguments: argparse.Namespace) -> int:
-    from isthmus.incontext.evaluation import evaluate
+def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
+    """Return the preset, changed by the other options, and the model to start from."""
+    from isthmus.incontext import preset, pretrained
+    from isthmus.incontext.priors import prior
 
-    target = _target(arguments)
+    settings = replace(preset(arguments.preset), seed=arguments.seed)
+    if arguments.updates is not None:
+        settings = replace(settings, updates=arguments.updates)
+    init = None if arguments.init is None else pretrained(arguments.init)
+    if init is not None:
+        settings = replace(settings, model=init.config)
+    if arguments.prior is not None:
+        settings = settings.on_prior(prior(arguments.prior))
+    return settings.on_devices(arguments.devices), init
+
+
+def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> None:
+    """Print where the run starts."""
+    from isthmus.incontext.training import find_checkpoint
+
+    with exclusive(out):
+        checkpoint = find_checkpoint(out, settings, init)
+    done = 0 if checkpoint is None else checkpoint.updates
+    start = f"starting: {settings.updates} updates in {out}"
+    if done == settings.updates:
+        start = f"all {settings.updates} updates in {out} are complete"
+    elif done:
+        start = f"continuing after update {done} of {settings.updates} in {out}"
+    print(start, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class _MetricsPrinter:
+    """Prints a line for each held-out likelihood and, on a terminal, the loss in between."""
+
+    updates: int
+
+    def __call__(self, row: dict[str, float]) -> None:
+        line = f"update {row['update']} of {self.updates}  loss {row['loss']:.3f}"
+        before, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", None)
+        if "held_out_nll" in row:
+            end = "\n"
+            line += f"  held-out NLL {row['held_out_nll']:.3f} nats  {row['cpu_seconds']:.0f} s"
+        if end is not None:
+            print(f"{before}{line}", end=end, file=sys.stderr, flush=True)
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from isthmus.incontext import evaluate, pretrained
+    from isthmus.incontext.priors import prior
+
+    target = None if arguments.output == STDIN else arguments.output
     if target is not None:
         writable_file(target)
     evaluation = evaluate(
-        _model(arguments.model),
-        _prior(arguments.prior),
+        pretrained(arguments.model),
+        prior(arguments.prior),
         contexts=arguments.contexts,
         tasks=arguments.tasks,
         points=arguments.points,
@@ -131,11 +176,8 @@ def _eval(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         progress=False if arguments.quiet else None,
     )
-    if arguments.json or (target and target.suffix == ".json"):
-        text = evaluation.to_json()
-    else:
-        text = f"{evaluation}\n"
-    put(text, target)
+    as_json = arguments.json or (target is not None and target.suffix == ".json")
+    put(evaluation.to_json() if as_json else f"{evaluation}\n", target)
     return 0
 
 
@@ -143,15 +185,15 @@ def _sample(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from isthmus.dynamics.samplers import MALA, Langevin
+    from isthmus.incontext import pretrained
     from isthmus.incontext.sampling import draw
 
-    target = _target(arguments)
-    if target is not None:
-        output_file(target, arguments.context)
-    model = _model(arguments.model)
+    if arguments.output not in (None, STDIN):
+        check_output(arguments.output, *filter(None, [arguments.context]))
+    model = pretrained(arguments.model)
     points, columns = np.empty((0, model.dim)), [f"x{axis + 1}" for axis in range(model.dim)]
     if arguments.context is not None:
-        table = _context(arguments, model)
+        table = _read_context(arguments, model)
         points, columns = table.X, list(table.columns)
     kind = MALA if arguments.sampler == "mala" else Langevin
     drawn = draw(
@@ -162,9 +204,9 @@ def _sample(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         progress=False if arguments.quiet else None,
     )
-    # As text and back, so that single precision is written in as many digits as it has.
+    # Through text, so that single precision is not written with the digits of double.
     numbers = drawn.numpy().astype(str).astype(np.float64)
-    write_rows(target, dict(zip(columns, numbers.T, strict=True)))
+    target = write_table(dict(zip(columns, numbers.T, strict=True)), arguments.output)
     if target is not None:
         print(target)
     return 0
@@ -174,128 +216,48 @@ def _plot(arguments: argparse.Namespace) -> int:
     import torch
 
     from isthmus.figures import context_landscapes, save
+    from isthmus.incontext import pretrained
+    from isthmus.incontext.priors import prior
 
     target = writable_file(arguments.output)
     if target.suffix != ".png":
-        raise InvalidInputError(f"-o {target} must end in .png, which is what plot writes.")
-    model = _model(arguments.model)
-    sizes = arguments.contexts
+        raise InvalidInputError(f"-o {target} must end in .png.")
+    model, sizes = pretrained(arguments.model), arguments.contexts
     if arguments.context is None:
         generator = torch.Generator().manual_seed(arguments.seed)
-        tasks = _prior(arguments.prior).draw(arguments.tasks, generator)
+        tasks = prior(arguments.prior).draw(arguments.tasks, generator)
         figure = context_landscapes(model, tasks, sizes, seed=arguments.seed + 1)
     else:
-        points = _context(arguments, model).X
+        points = _read_context(arguments, model).X
         some = [size for size in sizes if size < len(points)]
         figure = context_landscapes(model, points[None], [*some, len(points)])
     print(save(figure, target))
     return 0
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
-    """The preset with what the command line says otherwise, and the model to begin with."""
-    from isthmus.incontext import ICLEBM, preset
-
-    settings = replace(preset(arguments.preset), seed=arguments.seed)
-    if arguments.updates is not None:
-        settings = replace(settings, updates=arguments.updates)
-    init = None if arguments.init is None else _model(arguments.init)
-    if init is not None:
-        settings = replace(settings, model=init.config)
-    if arguments.prior is not None:
-        settings = settings.on_prior(_prior(arguments.prior))
-    if init is not None and init.config != settings.model:  # the same weights in another box
-        weights = init.state_dict()
-        init = ICLEBM(settings.model)
-        init.load_state_dict(weights)
-    if (settings.batch // settings.pass_size) % arguments.devices:
-        settings = replace(settings, micro_batch=settings.batch // arguments.devices or 1)
-    return settings, init
-
-
-def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> None:
-    from isthmus.incontext.training import find_checkpoint
-
-    checkpoint = find_checkpoint(out, settings, init)
-    if checkpoint is None:
-        start = f"starting; {settings.updates} updates into {out}"
-    elif checkpoint.updates == settings.updates:
-        start = f"all {settings.updates} updates in {out} are done already"
-    else:
-        start = f"going on after update {checkpoint.updates} of {settings.updates} in {out}"
-    print(start, file=sys.stderr, flush=True)
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Shows metrics: a line for each held-out likelihood, and a terminal the loss in between."""
-
-    updates: int
-    terminal: bool
-
-    def __call__(self, row: dict[str, float]) -> None:
-        """Show one row."""
-        nll = row.get("held_out_nll")
-        line = f"update {row['update']} of {self.updates}  loss {row['loss']:.3f}"
-        before = "\r\x1b[K" if self.terminal else ""
-        if nll is not None:
-            seconds = f"{row['cpu_seconds']:.0f} s"
-            line = f"{line}  held-out NLL {nll:.3f} nats  {seconds}"
-            print(f"{before}{line}", file=sys.stderr, flush=True)
-        elif self.terminal:
-            print(f"{before}{line}", end="", file=sys.stderr, flush=True)
-
-
-def _model(name: str) -> ICLEBM:
-    """A model that ships with isthmus, or one in a folder, or that of a training run's folder."""
-    from isthmus.incontext import ICLEBM, pretrained
-
-    folder = Path(name)
-    if folder.is_dir() or len(folder.parts) > 1:
-        inner = folder / "model"
-        return ICLEBM.from_pretrained(inner if inner.is_dir() else folder).eval()
-    return pretrained(name)
-
-
-def _prior(name: str) -> Prior:
-    from isthmus.incontext.priors import prior
-
-    return prior(name)
-
-
-def _target(arguments: argparse.Namespace) -> Path | None:
-    """The file of ``-o``; None is stdout."""
-    return None if arguments.output == STDIN else arguments.output
-
-
-def _context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
-    """Points that the model can read; those outside its box are worth a word."""
-    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
-    if table.X.shape[1] != model.dim:
-        columns = f"{table.X.shape[1]} column{'s' if table.X.shape[1] > 1 else ''} of numbers"
+def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
+    """Return a table with the model's number of columns; warn of points outside its box."""
+    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop, missing=False)
+    columns = table.X.shape[1]
+    if columns != model.dim:
         raise InvalidInputError(
-            f"{arguments.context} has {columns}, but the model reads {model.dim}; --drop leaves "
-            "columns out."
+            f"{arguments.context} has {columns} column{'s' * (columns > 1)} of numbers, but the "
+            f"model reads {model.dim}; --drop leaves columns out."
         )
-    tell(table.notes, arguments.quiet)
-    box = model.config.box
-    if box is not None and not arguments.quiet:
-        outside = int((abs(table.X) > box).any(1).sum())
-        if outside:
-            warn(
-                f"{outside} of {len(table)} points lie outside the model's box, "
-                f"{box:g} to either side of 0. Shift and scale the data first."
-            )
+    notes, box = list(table.notes), model.config.box or float("inf")
+    outside = int((abs(table.X) > box).any(1).sum())
+    if outside:
+        notes.append(
+            f"{outside} of {len(table)} points lie outside the model's box, from {-box:g} to "
+            f"{box:g}. Shift and scale the data first."
+        )
+    for note in () if arguments.quiet else notes:
+        warn(note)
     return table
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="isthmus icl",
-        description=DESCRIPTION.strip(),
-        epilog=epilog("\n".join(EXAMPLES.values())),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("icl", DESCRIPTION.strip(), "\n".join(EXAMPLES.values()))
     commands = parser.add_subparsers(metavar="train|eval|sample|plot", required=True)
 
     def command(
@@ -313,86 +275,63 @@ def _parser() -> Parser:
         add_quiet(one)
         return one
 
-    train = command("train", _train, "train a model; a run that was stopped goes on")
-    train.add_argument("--preset", default="default", metavar="NAME", help="default|paper|tiny")
-    train.add_argument("--out", type=path, required=True, metavar="DIR", help="of the run")
-    train.add_argument("--prior", metavar="NAME", help="of the datasets; default: the preset's")
-    train.add_argument("--updates", type=whole_number(1), metavar="N", help="default: the preset's")
-    train.add_argument("--devices", type=whole_number(1), default=1, metavar="N", help="processes")
-    train.add_argument("--init", metavar="MODEL", help="fine-tune this one: a name or a folder")
+    number, data = whole_number(1), f"the dataset, one point per row: {READABLE}"
+    model: dict[str, Any] = {
+        "default": "mixtures-2d",
+        "metavar": "MODEL",
+        "help": "a name, or the folder of a model or of a training run (default: %(default)s)",
+    }
+    prior: dict[str, Any] = {
+        "default": "compact", "metavar": "NAME", "help": "of the datasets (default: %(default)s)"
+    }  # fmt: skip
+    sizes: dict[str, Any] = {
+        "type": counts, "metavar": "N,N,...", "help": "context sizes (default: %(default)s)"
+    }  # fmt: skip
 
-    judge = command("eval", _eval, "negative log-likelihood on fresh tasks, beside references")
-    _add_model(judge)
-    judge.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
-    judge.add_argument("--tasks", type=whole_number(1), default=40, metavar="N", help="default: 40")
-    judge.add_argument(
-        "--points",
-        type=whole_number(1),
-        default=64,
-        metavar="N",
-        help="held out, per task; default: 64",
+    train = command("train", _train, "train a model, or continue a stopped run")
+    add = train.add_argument
+    add("--preset", default="default", metavar="NAME", help="default|paper|tiny")
+    add("--out", type=path, required=True, metavar="DIR", help="folder of the run")
+    add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
+    add("--updates", type=number, metavar="N", help="default: the preset's")
+    add("--devices", type=number, default=1, metavar="N", help="number of processes")
+    add("--init", metavar="MODEL", help="model to fine-tune: a name or a folder")
+
+    judge = command("eval", _eval, "compare likelihoods on fresh tasks with those of references")
+    add = judge.add_argument
+    add("--model", **model)
+    add("--prior", **prior)
+    add("--tasks", type=number, default=40, metavar="N", help="default: 40")
+    add("--points", type=number, default=64, metavar="N", help="held out, per task (default: 64)")
+    add("--contexts", default="0,1,2,4,8,16,32", **sizes)
+    add(
+        "--references", type=names, metavar="NAME,...", help="such as bayes,kde-best (default: all)"
     )
-    judge.add_argument(
-        "--contexts",
-        type=counts,
-        default=CONTEXTS,
-        metavar="N,N,...",
-        help="default: 0,1,2,...,32",
-    )
-    judge.add_argument(
-        "--references", type=names, metavar="NAME,...", help="such as bayes,kde-best; default: all"
-    )
-    judge.add_argument("--json", action="store_true", help="everything, task by task, as JSON")
+    add("--json", action="store_true", help="all scores, task by task, as JSON")
     add_output(judge, "FILE")
 
-    sample = command("sample", _sample, "draw new points, like those of a dataset")
-    _add_model(sample)
-    sample.add_argument(
-        "--context", type=path, metavar="DATA", help=f"{_DATA}; default: none, an empty context"
-    )
+    sample = command("sample", _sample, "draw new points like those of a dataset")
+    add = sample.add_argument
+    add("--model", **model)
+    add("--context", type=path, metavar="DATA", help=f"{data} (default: an empty context)")
     add_id(sample)
     add_drop(sample)
-    sample.add_argument(
-        "-n", dest="number", type=whole_number(1), default=1000, metavar="N", help="default: 1000"
-    )
-    sample.add_argument("--sampler", choices=("mala", "langevin"), default="mala")
-    sample.add_argument(
-        "--step-size", type=positive_number, default=0.05, metavar="X", help="default: 0.05"
-    )
-    sample.add_argument(
-        "--steps",
-        type=whole_number(1),
-        default=100,
-        metavar="N",
-        help="of each chain; default: 100",
-    )
-    add_output(sample, "FILE", words=".csv, .tsv, .parquet or .json; default, and -: CSV on stdout")
+    add("-n", dest="number", type=number, default=1000, metavar="N", help="default: 1000")
+    add("--sampler", choices=("mala", "langevin"), default="mala")
+    add("--step-size", type=positive_number, default=0.05, metavar="X", help="default: 0.05")
+    add("--steps", type=number, default=100, metavar="N", help="of each chain (default: 100)")
+    add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
-    _add_model(plot)
+    plot.add_argument("--model", **model)
     source = plot.add_mutually_exclusive_group()
-    source.add_argument("--context", type=path, metavar="DATA", help=_DATA)
-    source.add_argument("--prior", default="compact", metavar="NAME", help="default: %(default)s")
+    source.add_argument("--context", type=path, metavar="DATA", help=data)
+    source.add_argument("--prior", **prior)
     add_id(plot)
     add_drop(plot)
     plot.add_argument(
-        "--tasks", type=whole_number(1), default=3, metavar="N", help="rows, of a prior; default: 3"
+        "--tasks", type=number, default=3, metavar="N", help="datasets of the prior (default: 3)"
     )
-    plot.add_argument(
-        "--contexts",
-        type=counts,
-        default=DRAWN_CONTEXTS,
-        metavar="N,N,...",
-        help="default: 0,2,8,32",
-    )
+    plot.add_argument("--contexts", default="0,2,8,32", **sizes)
     add_output(plot, "FILE.png", required=True)
     return parser
-
-
-_DATA = "the dataset, a point a row: .csv, .tsv, .parquet, .npy or .npz"
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", default=SHIPPED, metavar="MODEL", help="a name or a folder; default: %(default)s"
-    )

@@ -1,4 +1,4 @@
-"""draw: points of an in-context energy, by chains that begin in the right proportions."""
+"""draw: sample from an in-context energy, by chains that start in the right proportions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from isthmus.validation import as_count
 
 __all__ = ["draw", "starting_points"]
 
-# Half of the trial points are near the context, so wide, and half anywhere.
+# Share of trial points near the context, and the bandwidth there; the others are uniform.
 NEAR_SHARE, NEAR_WIDTH = 0.5, 0.6
 TRIALS_PER_POINT, FEWEST_TRIALS = 20, 4000
-# A trial point may lie so many widths of the wall outside the box, where the density is e^-8;
-# without a box, beyond the context by this factor.
+# Trial points reach this many widths of the wall beyond the box, where the density is e^-8;
+# without a box, they reach beyond the context by this factor.
 WALLS, MARGIN = 4.0, 1.5
 
 
@@ -38,13 +38,13 @@ def draw(
 ) -> Tensor:
     """Draw n points from the density of a dataset in context.
 
-    :func:`isthmus.sample`, with a chain for each point and :func:`starting_points` to begin at.
-    The chains need not cross from one cluster to the next, so a hundred steps will do.
+    It calls :func:`isthmus.sample` with a chain for each point, from :func:`starting_points`.
+    Chains need not cross from one cluster to the next, so a hundred steps suffice.
 
     Parameters
     ----------
     energy : ContextEnergy
-        Of one context.
+        The energy of one context.
     n : int
     sampler : Langevin, MALA, HMC, or one of your own
         Default: ``MALA(step_size=0.05)``.
@@ -52,7 +52,7 @@ def draw(
     steps : int
         Steps of each chain.
     progress : bool, optional
-        Whether to show a bar on stderr. Default: on a terminal, once the run takes long.
+        Show a progress bar on stderr. Default: on a terminal, once the run takes long.
 
     Returns
     -------
@@ -83,16 +83,16 @@ def draw(
 
 @torch.no_grad()
 def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generator = 0) -> Tensor:
-    """Points that already follow the density roughly, by importance resampling.
+    """Return points that roughly follow the density, by importance resampling.
 
-    Many trial points, near the context and anywhere in the box, of which n are taken in
-    proportion to the density, with replacement. What chains from elsewhere would get wrong, the
-    shares of clusters far apart, is right here but for Monte Carlo error.
+    Of many trial points, near the context and anywhere in the box, n are drawn in proportion to
+    the density, with replacement. The shares of clusters far apart, which chains from elsewhere
+    would get wrong, are then right up to Monte Carlo error.
 
     Parameters
     ----------
     energy : ContextEnergy
-        Of one context.
+        The energy of one context.
     n : int
     seed : int or torch.Generator
 
@@ -103,7 +103,7 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
     context, n = energy.context, as_count(n, "n")
     if context.ndim != 2:
         raise ShapeError(
-            f"energy is one of {context.shape[0]} contexts; condition on one of them to draw."
+            f"energy has a batch of {context.shape[0]} contexts; condition on one of them."
         )
     generator = generator_for(seed, context.device)
     trials = max(FEWEST_TRIALS, TRIALS_PER_POINT * n)
@@ -128,7 +128,7 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
 
 
 def _reach(energy: ContextEnergy) -> float:
-    """Half-width of a cube outside of which there is next to nothing."""
+    """Return the half-width of a cube that holds nearly all of the density."""
     config = energy.model.config
     if config.box is not None:
         return config.box + WALLS * config.wall
