@@ -7,8 +7,8 @@ import pytest
 
 from isthmus.datasets.manifest import entry
 from isthmus.processes import Call, Outcome
-from isthmus.study import Limits, Method, Settings, backends, combinations
-from isthmus.study.backends import Outcomes
+from isthmus.study import Limits, Method, Settings, combinations, runner
+from isthmus.study.runner import Outcomes
 
 
 def misbehaving(name: str) -> Method:
@@ -66,7 +66,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
             rows = min(task.rows, entry(task.dataset).n_samples)
             yield call, Outcome("ok", {"n_rows": rows})
 
-    monkeypatch.setattr(backends, "run_all", run_all)
+    monkeypatch.setattr(runner, "run_all", run_all)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
-from isthmus.study import Method, Progress, Settings, Store, backends, run, status
+from isthmus.study import Method, Progress, Settings, Store, run, runner, status
 
 distributed = pytest.importorskip("distributed")
 
@@ -46,7 +46,7 @@ def test_an_address_of_another_form_is_refused_before_anything_is_written(
 def test_where_no_scheduler_answers_it_says_so_soon_and_writes_nothing(
     listener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 1)
     for address in (listener, "tcp://127.0.0.1:1"):
         start = time.monotonic()
         with pytest.raises(InvalidInputError, match="No Dask scheduler answers at tcp://127"):

@@ -13,8 +13,8 @@ import pytest
 
 from isthmus.errors import InvalidInputError
 from isthmus.study import Method, Settings, Store, combinations, run, status
-from isthmus.study.plan import read_plan, updated, write_plan
 from isthmus.study.runner import PROGRESS
+from isthmus.study.store import read_plan, updated, write_plan
 
 pytestmark = pytest.mark.usefixtures("instant")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isthmus.errors import InvalidInputError
-from isthmus.study.tables import distribution, score_table
+from isthmus.study.comparison import distribution, score_table
 
 
 def fit(entry: int, seed: int, ari: float | None, objective: float | None, **more: Any) -> dict:

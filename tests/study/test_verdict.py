@@ -13,9 +13,9 @@ from scipy import stats
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 from isthmus.study import METHODS, Store, compare, make_report
+from isthmus.study.comparison import newest
 from isthmus.study.metrics import METRICS
 from isthmus.study.statistics import Pair, groups, mean_ranks, pairwise
-from isthmus.study.tables import newest
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
 UNKNOWN = [name for name, method in METHODS.items() if method.kind == "K unknown"]
@@ -275,18 +275,17 @@ def test_every_failed_fit_is_counted() -> None:
     ]
     found = make_report(rows).summary
     assert (found.fits, found.succeeded) == (6, 4)
-    means = next(work for work in found.methods if work.method == "KMeans")
-    assert means.ended == {"ok": 3, "timeout": 1}
-    assert (means.median_seconds, means.not_converged) == (3.0, 1)
-    assert means.selects_by == "inertia"
-    bad = {(each.method, each.status): (each.fits, each.of) for each in found.failures}
+    means = next(each for each in found.methods if each["method"] == "KMeans")
+    assert means["ended"] == {"ok": 3, "timeout": 1}
+    assert (means["median_seconds"], means["not_converged"]) == (3.0, 1)
+    assert means["selects_by"] == "inertia"
+    bad = {(each["method"], each["status"]): (each["fits"], each["of"]) for each in found.failures}
     assert bad == {("KMeans", "timeout"): (1, 4), ("Spectral", "memory"): (1, 1)}
-    assert str(found.samples[0]) == "90 of 900 rows; ClAM: 30"
     text = str(found)
     assert "| iris | KMeans | timeout | 1 of 4 | Not done / after 1 s |" in text
     assert "| iris | 90 of 900 rows; ClAM: 30 |" in text
-    spectral = next(work for work in found.methods if work.method == "Spectral")
-    assert spectral.median_seconds is None
+    spectral = next(each for each in found.methods if each["method"] == "Spectral")
+    assert spectral["median_seconds"] is None
 
 
 def test_time_is_that_of_all_fits_and_the_stopped_ones_are_told_apart() -> None:
@@ -300,8 +299,12 @@ def test_time_is_that_of_all_fits_and_the_stopped_ones_are_told_apart() -> None:
     ]
     found = make_report(rows).summary
     (work,) = found.methods
-    assert work.median_seconds == 31.9
-    assert (work.total_seconds, work.stopped_seconds, work.untimed) == (110.0, 45.0, 1)
+    assert work["median_seconds"] == 31.9
+    assert tuple(work[name] for name in ("total_seconds", "stopped_seconds", "untimed")) == (
+        110.0,
+        45.0,
+        1,
+    )
     assert (found.time_limit, found.nearly_stopped) == (40.0, 1)
     text = str(found)
     assert "| 31.90 | 110 | 45 |" in text
@@ -323,7 +326,7 @@ def test_where_the_time_limit_cannot_be_told_nothing_is_said_of_it(seconds: floa
 
 def test_how_a_method_of_ones_own_selects_is_read_off_its_fits() -> None:
     rows = [fit("iris", "mine", 0.5), fit("iris", "other", 0.5, objective=1.0)]
-    words = {work.method: work.selects_by for work in make_report(rows).summary.methods}
+    words = {each["method"]: each["selects_by"] for each in make_report(rows).summary.methods}
     assert words == {"mine": "its first settings", "other": "its objective"}
 
 

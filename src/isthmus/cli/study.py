@@ -143,8 +143,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> int:
     from isthmus.study import make_report
+    from isthmus.study.comparison import VIEWS
     from isthmus.study.metrics import METRICS
-    from isthmus.study.tables import VIEWS
 
     target = arguments.output and writable_file(arguments.output)
     chosen: dict[str, Any] = {

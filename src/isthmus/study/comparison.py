@@ -1,18 +1,20 @@
-"""Comparison of all methods by one metric: scores, ranks and tests."""
+"""Comparison of methods: scores, ranks and tests for one metric."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isthmus.errors import InvalidInputError
 from isthmus.study.methods import Kind
-from isthmus.study.metrics import BOUNDED
+from isthmus.study.metrics import BOUNDED, LOWER_IS_BETTER, METRICS
 from isthmus.study.statistics import (
     LEVEL,
     MARGIN,
@@ -25,12 +27,174 @@ from isthmus.study.statistics import (
     pairwise,
 )
 from isthmus.study.store import Row
-from isthmus.study.tables import Scores, View, score_table
+from isthmus.validation import as_choice
 
-__all__ = ["Comparison", "compare", "plain"]
+__all__ = [
+    "VIEWS",
+    "Comparison",
+    "Scores",
+    "View",
+    "compare",
+    "distribution",
+    "grouped",
+    "markdown",
+    "newest",
+    "score_table",
+]
 
+View = Literal["grid", "selected", "oracle"]
+
+VIEWS: dict[View, str] = {
+    "selected": "selected by the method's own objective, without labels",
+    "grid": "median over the whole grid",
+    "oracle": "best of all settings and seeds by this score: an upper bound, not a result",
+}
 # Scores without a common scale are compared by their logarithms; zero is replaced by this.
 SMALLEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One score for each dataset and method. Prints as a Markdown table."""
+
+    metric: str
+    view: View
+    kind: Kind
+    datasets: tuple[str, ...]
+    methods: tuple[str, ...]
+    values: NDArray[np.float64]
+    """(datasets, methods); NaN where no fit has a score."""
+    attempts: NDArray[np.int64]
+    """(datasets, methods); number of fits, with or without a score."""
+
+    @property
+    def oriented(self) -> NDArray[np.float64]:
+        """The values with the sign that makes higher better."""
+        return -self.values if self.metric in LOWER_IS_BETTER else self.values
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """(datasets,); True where every method was run and at least one has a score.
+
+        A method that was run and failed is a result. A method that was not run yet must not count
+        as the worst.
+        """
+        return np.asarray((self.attempts > 0).all(1) & np.isfinite(self.values).any(1))
+
+    @property
+    def fits(self) -> dict[tuple[str, str], int]:
+        """Number of fits by dataset and method, without those that were not run."""
+        cells = [(dataset, method) for dataset in self.datasets for method in self.methods]
+        counts = zip(cells, self.attempts.ravel().tolist(), strict=True)
+        return {cell: count for cell, count in counts if count}
+
+    @property
+    def cells(self) -> dict[tuple[str, str], float]:
+        """Scores by dataset and method, without those that were not run."""
+        return dict(zip(self.fits, self.values[self.attempts > 0].tolist(), strict=True))
+
+    def __str__(self) -> str:
+        table = zip(self.datasets, self.values, self.attempts, strict=True)
+        rows = [[name, *map(_cell, values, attempts)] for name, values, attempts in table]
+        title = f"{self.metric}, {self.kind}: {VIEWS[self.view]}"
+        return f"{title}\n\n{markdown(['dataset', *self.methods], rows)}"
+
+
+def _cell(value: float, attempts: int) -> str:
+    if not attempts:
+        return "not run"
+    return f"{value:.3f}" if np.isfinite(value) else "none"
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table.
+
+    Examples
+    --------
+    >>> print(markdown(["name", "size"], [["iris", "150"]]))
+    | name | size |
+    |---|---|
+    | iris | 150 |
+    """
+    heads = list(heads)
+    first, *rest = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return "\n".join([first, f"|{'---|' * len(heads)}", *rest])
+
+
+def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by their values in these columns."""
+    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[tuple(row[name] for name in names)].append(row)
+    return dict(found)
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Return the newest row of each dataset, method, settings and seed.
+
+    A directory holds a fit twice if it was run on different numbers of rows.
+    """
+    fits = grouped(rows, "dataset", "method", "parameters", "seed").values()
+    return [max(each, key=lambda row: row["finished"]) for each in fits]
+
+
+def distribution(
+    rows: Iterable[Row], metric: str, kind: Kind
+) -> dict[tuple[str, str], list[float]]:
+    """Return the scores of all fits of each (dataset, method), as violins show them."""
+    scored = [row for row in rows if row["kind"] == kind and row.get(metric) is not None]
+    cells = grouped(scored, "dataset", "method").items()
+    return {(dataset, method): [row[metric] for row in fits] for (dataset, method), fits in cells}
+
+
+def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Scores:
+    """Return one score for each dataset and method.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        See :meth:`Store.read`.
+    metric : str
+    kind : {"K given", "K unknown"}
+        The two questions are never mixed.
+    view : {"grid", "selected", "oracle"}
+        "grid": the median over all fits. "selected": for each seed, the fit with the lowest value
+        of the method's own objective, or the fit of its first settings if it has none, averaged
+        over seeds; labels are not used. "oracle": the best of all fits by the metric itself, an
+        upper bound of the other two that cannot be found without labels.
+    """
+    if metric not in METRICS:
+        raise InvalidInputError(f"There is no metric {metric!r}; there are {', '.join(METRICS)}.")
+    as_choice(view, "view", tuple(VIEWS))
+    cells = grouped((row for row in rows if row["kind"] == kind), "dataset", "method")
+    datasets = tuple(dict.fromkeys(dataset for dataset, _ in cells))
+    methods = tuple(dict.fromkeys(method for _, method in cells))
+    fits = [cells.get((dataset, method), []) for dataset in datasets for method in methods]
+    shape = (len(datasets), len(methods))
+    values = np.array([_score(each, metric, view) for each in fits], dtype=np.float64)
+    attempts = np.array([len(each) for each in fits], dtype=np.int64)
+    tables = values.reshape(shape), attempts.reshape(shape)
+    return Scores(metric, view, kind, datasets, methods, *tables)
+
+
+def _score(fits: list[Row], metric: str, view: View) -> float:
+    successful = [fit for fit in fits if fit["status"] == "ok"]
+    if view == "grid":
+        return _reduce(np.median, successful, metric)
+    if view == "oracle":
+        return _reduce(np.min if metric in LOWER_IS_BETTER else np.max, successful, metric)
+    return _reduce(np.mean, map(_selected, grouped(successful, "seed").values()), metric)
+
+
+def _selected(fits: list[Row]) -> Row:
+    """Return the fit with the lowest objective; without objectives, that of the first settings."""
+    judged = [fit for fit in fits if fit["objective"] is not None]
+    return min(judged or fits, key=lambda fit: (fit["objective"] or 0.0, fit["entry"]))
+
+
+def _reduce(function: Any, fits: Iterable[Row], metric: str) -> float:
+    values = [fit[metric] for fit in fits if fit[metric] is not None]
+    return float(function(values)) if values else float("nan")
 
 
 @dataclass(frozen=True)
@@ -42,12 +206,12 @@ class Comparison:
     """
 
     scores: Scores
-    ranks: dict[str, float]
+    pairs: tuple[Pair, ...] = ()
+    ranks: dict[str, float] = field(default_factory=dict)
     """Mean rank of each method; empty if there is nothing to rank."""
-    friedman: Friedman | None
-    critical_difference: float | None
+    friedman: Friedman | None = None
+    critical_difference: float | None = None
     """Nemenyi's, at level 0.05."""
-    pairs: tuple[Pair, ...]
 
     @property
     def ranked(self) -> tuple[str, ...]:
@@ -93,22 +257,20 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
-        scores = self.scores
+        scores, test = self.scores, self.friedman
         return {
             "question": scores.kind,
             "metric": scores.metric,
             "view": scores.view,
             "datasets": list(scores.datasets),
             "methods": list(scores.methods),
-            "scores": [[plain(value) for value in row] for row in scores.values],
+            "scores": [[_finite(value) for value in row] for row in scores.values],
             "fits": scores.attempts.tolist(),
             "not_ranked": list(self.left_out),
-            "means": {name: plain(self.mean(name)) for name in scores.methods},
+            "means": {name: _finite(self.mean(name)) for name in scores.methods},
             "datasets_in_mean": {name: self.covered(name) for name in scores.methods},
             "mean_ranks": self.ranks,
-            "friedman": None
-            if self.friedman is None
-            else {"statistic": self.friedman.statistic, "p_value": self.friedman.p_value},
+            "friedman": test and {"statistic": test.statistic, "p_value": test.p_value},
             "critical_difference": self.critical_difference,
             "not_told_apart": [list(each) for each in self.groups],
             "pairs": [pair.as_dict() for pair in self.pairs],
@@ -117,11 +279,8 @@ class Comparison:
     def __str__(self) -> str:
         lines = [str(self.scores)]
         if not self.ranks:
-            words = (
-                "Nothing to rank: there is only one method, or no dataset on which all methods "
-                "were run."
-            )
-            return "\n".join([*lines, "", words])
+            words = "there is only one method, or no dataset on which all methods were run."
+            return "\n".join([*lines, "", f"Nothing to rank: {words}"])
         names = self.scores.methods
         ranks = (f"{self.ranks[name]:.2f}" for name in names)
         if self.scores.metric in BOUNDED:
@@ -172,19 +331,19 @@ def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected
     scores = score_table(rows, metric, kind, view)
     table = scores.oriented
     if len(scores.methods) < 2:
-        return Comparison(scores, {}, None, None, ())
+        return Comparison(scores)
     scaled, margin = (table, MARGIN) if metric in BOUNDED else (_logarithms(table), None)
     pairs = tuple(pairwise(scaled, scores.methods, margin))
     ranked = table[scores.comparable]
     if not len(ranked):
-        return Comparison(scores, {}, None, None, pairs)
+        return Comparison(scores, pairs)
     ranks = dict(zip(scores.methods, mean_ranks(ranked).tolist(), strict=True))
     width = critical_difference(len(scores.methods), len(ranked))
-    return Comparison(scores, ranks, friedman(ranked), width, pairs)
+    return Comparison(scores, pairs, ranks, friedman(ranked), width)
 
 
-def plain(value: float) -> float | None:
-    """Return the number, or None if it is not finite and JSON cannot hold it."""
+def _finite(value: float) -> float | None:
+    """Return the number, or None, as JSON has no NaN."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""The figures of a clustering study, from its fits."""
+"""The figures of a study."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from matplotlib.figure import Figure
 
 from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
 from isthmus.figures.violins import MetricColumn, grid_violins
+from isthmus.study.comparison import distribution, newest
 from isthmus.study.methods import Kind
 from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.store import Row
-from isthmus.study.tables import Scores, distribution, newest
 from isthmus.study.verdict import Report, make_report
 
 __all__ = ["study_figures"]
 
-WORDS: dict[Kind, str] = {"K given": "given", "K unknown": "unknown"}
+QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
 TITLES = {
     "rand": "Rand",
     "ari": "ARI",
@@ -39,73 +39,44 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
     only : collection of str, optional
         Names of the figures to draw. Default: all for which there are rows.
     """
-
-    def wanted(name: str) -> bool:
-        return only is None or name in only
-
     report = make_report(rows)
     drawn: dict[str, Figure] = {}
-    tables = {}
-    for kind, word in WORDS.items():
-        scores = report.comparison(kind, "ari").scores
+    tables, rankings = {}, {}
+    for kind, word in QUESTIONS.items():
+        comparison, title = report.comparison(kind, "ari"), f"The number of clusters is {word}"
+        scores, test = comparison.scores, comparison.friedman
         if not scores.methods:
             continue
-        tables[_title(kind)] = _cells(scores)
+        tables[title] = scores.cells
         for metrics, group in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
-            if wanted(name := f"violins-{word}-{group}"):
+            name = f"violins-{kind.removeprefix('K ')}-{group}"
+            if only is None or name in only:
                 columns = [_column(report, rows, kind, metric) for metric in metrics]
                 drawn[name] = grid_violins(columns, scores.datasets, scores.methods)
-    if wanted("critical-difference") and (rankings := _rankings(report)):
+        if test is not None and comparison.critical_difference is not None:
+            note = (
+                f"ARI of the selected fit (datasets: {test.datasets}); Friedman p = "
+                f"{test.p_value:.2g}. Bars join methods that do not differ significantly."
+            )
+            width, joined = comparison.critical_difference, comparison.groups
+            rankings[title] = Ranking(comparison.ranks, width, joined, note, OURS)
+    if rankings and (only is None or "critical-difference" in only):
         drawn["critical-difference"] = critical_difference_diagram(rankings)
-    if wanted("scores"):
+    if only is None or "scores" in only:
         datasets = sorted({dataset for table in tables.values() for dataset, _ in table})
-        words = "ARI of the fit selected without labels"
-        drawn["scores"] = score_map(tables, datasets, words)
+        drawn["scores"] = score_map(tables, datasets, "ARI of the fit selected without labels")
     return drawn
 
 
-def _title(kind: Kind) -> str:
-    return f"The number of clusters is {'given' if kind == 'K given' else 'not given'}"
-
-
 def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
-    selected = report.comparison(kind, metric, "selected").scores
+    selected, oracle = (
+        report.comparison(kind, metric, view).scores for view in ("selected", "oracle")
+    )
     return MetricColumn(
         TITLES[metric],
         distribution(newest(rows), metric, kind),
-        _cells(selected),
-        _cells(report.comparison(kind, metric, "oracle").scores),
+        selected.cells,
+        oracle.cells,
         "shared" if metric in BOUNDED else "log",
-        {cell: int(selected.attempts[place]) for cell, place in _places(selected).items()},
+        selected.fits,
     )
-
-
-def _cells(scores: Scores) -> dict[tuple[str, str], float]:
-    """Return scores by dataset and method, where there were fits."""
-    return {cell: float(scores.values[place]) for cell, place in _places(scores).items()}
-
-
-def _places(scores: Scores) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return the row and column of each dataset and method that has fits."""
-    return {
-        (dataset, method): (row, column)
-        for row, dataset in enumerate(scores.datasets)
-        for column, method in enumerate(scores.methods)
-        if scores.attempts[row, column]
-    }
-
-
-def _rankings(report: Report) -> dict[str, Ranking]:
-    found = {}
-    for kind in WORDS:
-        comparison = report.comparison(kind, "ari")
-        if comparison.friedman is None or comparison.critical_difference is None:
-            continue
-        test = comparison.friedman
-        datasets = f"{test.datasets} dataset{'s' if test.datasets > 1 else ''}"
-        note = f"ARI of the selected fit on {datasets}; Friedman p = "
-        note += f"{test.p_value:.2g}. Bars join methods that do not differ significantly."
-        found[_title(kind)] = Ranking(
-            comparison.ranks, comparison.critical_difference, comparison.groups, note, OURS
-        )
-    return found

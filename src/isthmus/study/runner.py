@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
 
@@ -19,15 +23,16 @@ from isthmus.datasets import load
 from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import write_atomically
-from isthmus.processes import Outcome
+from isthmus.processes import Call, Outcome, run_all
 from isthmus.progress import progress as progress_bar
-from isthmus.study.backends import open_backend
 from isthmus.study.fitting import as_call
 from isthmus.study.methods import Method
-from isthmus.study.plan import read_plan, updated, write_plan
 from isthmus.study.settings import Settings, Task
-from isthmus.study.store import Store
-from isthmus.validation import as_count
+from isthmus.study.store import Store, read_plan, updated, write_plan
+from isthmus.validation import as_choice, as_count
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["Progress", "Run", "run", "status"]
 
@@ -37,6 +42,16 @@ Backend = Literal["local", "loky", "dask"]
 # for each fit, plus 4 s for each million cells.
 FIXED_COST = 200_000
 PROGRESS = "progress.json"
+
+Outcomes = Generator[tuple[Call, Outcome], None, None]
+Runner = Callable[[Sequence[Call]], Outcomes]
+"""Runs calls and yields each with its outcome as soon as it ends."""
+
+ADDRESS = re.compile(
+    r"(tcp|tls|ws|wss|ucx)://(?P<host>[\w.-]+|\[[\da-fA-F:.]+\]):(?P<port>\d{1,5})"
+)
+# Time that a scheduler has to answer.
+PATIENCE_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,7 @@ def run(
         for dataset in dict.fromkeys(task.dataset for task in tasks):
             load(dataset, data_home)  # downloads it, or raises before any work
     store = Store(out)
-    with open_backend(backend, jobs, scheduler) as runner, store.writing():
+    with _open_backend(backend, jobs, scheduler) as runner, store.writing():
         rows, counted = store.read(everything=True), store.read()
         write_plan(store.directory, updated(read_plan(store.directory), tasks, rows))
         set_aside = len({row["id"] for row in counted} - {row["id"] for row in store.read()})
@@ -265,3 +280,83 @@ def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
         "peak_megabytes": outcome.peak_megabytes,
         **(outcome.value or {}),
     }
+
+
+@contextmanager
+def _open_backend(backend: str, jobs: int, scheduler: str | None) -> Iterator[Runner]:
+    """Yield the runner of a backend; raise at once if its scheduler cannot be reached."""
+    if as_choice(backend, "backend", ("local", "loky", "dask")) != "dask":
+        yield partial(run_all, jobs=jobs)
+    elif scheduler is None:
+        raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
+    else:
+        with _connect(scheduler) as client:
+            yield partial(_run_on_dask, client)
+
+
+@contextmanager
+def _connect(scheduler: str) -> Iterator[Client]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InvalidInputError(
+            "backend='dask' requires dask and distributed: pip install 'isthmus[dask]'."
+        ) from None
+    form = ADDRESS.fullmatch(scheduler)
+    if form is None or not 0 < int(form["port"]) < 2**16:
+        raise InvalidInputError(
+            f"A scheduler's address looks like tcp://10.0.0.1:8786, not {scheduler!r}."
+        )
+    _require_scheduler(scheduler)
+    with Client(scheduler, set_as_default=False, timeout=PATIENCE_SECONDS) as client:
+        yield client
+
+
+def _require_scheduler(address: str) -> None:
+    """Raise unless a scheduler answers at the address.
+
+    Dask's own client would wait for much longer, and cannot be closed when nothing answers.
+    """
+    from distributed import Security
+    from distributed.core import rpc
+    from distributed.utils import LoopRunner
+
+    async def ask() -> None:
+        arguments = Security().get_connection_args("client")
+        async with rpc(address, timeout=PATIENCE_SECONDS, connection_args=arguments) as there:
+            await asyncio.wait_for(there.identity(), PATIENCE_SECONDS)
+
+    try:
+        LoopRunner().run_sync(ask)
+    except Exception as error:  # another kind of server may answer anything
+        words = " ".join(f"{error}".split()) or "no answer"
+        raise InvalidInputError(
+            f"No Dask scheduler answers at {address} ({words}). `dask scheduler` starts one and "
+            "prints its address."
+        ) from None
+
+
+def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
+    """Run calls on the workers of a scheduler, which replaces lost workers by others."""
+    from distributed import as_completed
+    from distributed.scheduler import KilledWorker
+
+    # Two runs on one scheduler may have the same tasks with other methods or limits.
+    run = secrets.token_hex(8)
+    futures = {
+        client.submit(_run_one, call, key=f"isthmus-{run}-{call.name}"): call for call in calls
+    }
+    for future in as_completed(list(futures), loop=client.loop):
+        error = future.exception()
+        if error is None:
+            outcome = future.result()
+        elif isinstance(error, KilledWorker):
+            outcome = Outcome("crashed", message="The task failed on every worker.")
+        else:
+            raise error
+        future.release()
+        yield futures.pop(future), outcome
+
+
+def _run_one(call: Call) -> Outcome:
+    return next(run_all([call]))[1]

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from isthmus.errors import InvalidInputError
-from isthmus.study.comparison import Comparison, compare
+from isthmus.study.comparison import VIEWS, Comparison, View, compare, markdown, newest
 from isthmus.study.methods import METHODS, Kind, Method
 from isthmus.study.metrics import BOUNDED, METRICS, UNLABELLED
 from isthmus.study.statistics import LEVEL, MARGIN, Pair
 from isthmus.study.store import Row
 from isthmus.study.summary import Summary, summarize
-from isthmus.study.tables import VIEWS, View, markdown, newest
 
 __all__ = ["GROWING", "Claim", "Report", "make_report"]
 
