@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.cluster.tabular import TableModel
-from isthmus.dynamics.chains import Chains
+from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.errors import InvalidInputError

@@ -9,9 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from isthmus.dynamics.metropolis import Info, LangevinState
 from isthmus.dynamics.sample import Chains, sample, sample_chains
-from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.dynamics.samplers import HMC, MALA, Info, Langevin, LangevinState
 from isthmus.energy import Energy
 from isthmus.errors import (
     DivergenceError,

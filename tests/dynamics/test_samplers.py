@@ -9,8 +9,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from isthmus.dynamics.metropolis import MetropolisState, accept_or_reject
-from isthmus.dynamics.samplers import HMC, MALA, Langevin, Sampler
+from isthmus.dynamics.samplers import (
+    HMC,
+    MALA,
+    Langevin,
+    MetropolisState,
+    Sampler,
+    accept_or_reject,
+)
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, OutsideSupportError
 from isthmus.validation import as_points

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.dynamics.metropolis import Info, LangevinState
+from isthmus.dynamics.samplers import Info, LangevinState
 from isthmus.dynamics.tuning import DualAveraging
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError

@@ -22,7 +22,7 @@ from isthmus.capacity.contraction import (
     kde_terms,
 )
 from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
-from isthmus.dynamics.geometry import centred
+from isthmus.dynamics.attraction import centred
 from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isthmus.dynamics.geometry import distances
+from isthmus.dynamics.attraction import distances
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isthmus.cluster.data import naming_text_columns
-from isthmus.dynamics.geometry import centred, distances
+from isthmus.dynamics.attraction import centred, distances
 from isthmus.dynamics.modes import find_modes
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.memories.kde import GaussianKDE

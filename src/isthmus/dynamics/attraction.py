@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from isthmus.attend import attend
-from isthmus.dynamics.geometry import distances
 from isthmus.memories.base import GaussianMemory
 
-__all__ = ["Attractors", "attracting_radius", "attractors", "homes_after_one_update"]
+__all__ = ["Attractors", "attractors", "centred", "distances", "homes_after_one_update"]
 
 # Radii are searched between these, in units of sigma; the smallest ball is the contracted one.
 SMALLEST, LARGEST, TRIALS = 0.02, 3.0, 7
@@ -37,14 +36,35 @@ CORE = 0.9
 NEAR = 3.0
 
 
-class Attractors(NamedTuple):
-    """Balls, each attracted by one fixed point.
+class Centred(NamedTuple):
+    """A memory and points (N, D) relative to a centre (D,), which is of float64."""
 
-    Attributes
-    ----------
-    centres : Tensor (B, D)
-    radii : Tensor (B,)
+    memory: GaussianMemory
+    points: Tensor
+    centre: Tensor
+
+
+@torch.no_grad()
+def centred(memory: GaussianMemory, points: Tensor) -> Centred:
+    """Move the origin to the mean of the memories, if their energy does not depend on it.
+
+    In float32, states near 1e6 are multiples of 1/16. Differences of memories are much finer.
     """
+    if not memory.translation_invariant:
+        return Centred(memory, points, torch.zeros(memory.dim, dtype=torch.float64))
+    memories = memory.memories.detach()
+    # Rounded to the dtype of the memories, so that subtracting it from nearby numbers is exact.
+    centre = memories.mean(0, dtype=torch.float64).to(memories.dtype)
+    return Centred(memory.with_memories(memories - centre), points - centre, centre.double())
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    """Return the distances between points, from differences. (N, D), (M, D) -> (N, M)."""
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class Attractors(NamedTuple):
+    """Balls, each attracted by one fixed point: centres (B, D) and radii (B,)."""
 
     centres: Tensor
     radii: Tensor

@@ -1,4 +1,4 @@
-"""Diagnostics of chains: split R-hat and effective sample size.
+"""Chains of draws, and their diagnostics: split R-hat and effective sample size.
 
 Both measures follow Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),
 "Rank-normalization, folding, and localization", without the rank-normalisation: each chain is
@@ -8,6 +8,8 @@ cut in two, so that a drift within a chain counts like a difference between chai
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,12 +18,55 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_tensor, require_finite
 
-__all__ = ["effective_sample_size", "split_r_hat"]
+__all__ = ["Chains", "effective_sample_size", "split_r_hat"]
 
 # A variance needs two draws, and a chain is cut in two.
 FEWEST_DRAWS = 4
 # Numbers whose Fourier transforms are held in memory together: 64 MiB of complex doubles.
 BLOCK_NUMBERS = 2**22
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chains:
+    """The draws of several chains, with diagnostics.
+
+    Attributes
+    ----------
+    draws : Tensor (draws, chains, D)
+    acceptance : Tensor (chains,)
+        Mean acceptance probability of each chain after burn-in; 1 for unadjusted Langevin.
+    sampler : Sampler, optional
+        The sampler that made the draws, with its step size if that was tuned.
+    """
+
+    draws: Tensor
+    acceptance: Tensor
+    sampler: Any = None
+
+    @cached_property
+    def r_hat(self) -> Tensor:
+        """Split R-hat of each coordinate: (D,). Above 1.01, chains have not mixed."""
+        return split_r_hat(self.draws)
+
+    @cached_property
+    def ess(self) -> Tensor:
+        """Effective sample size of the mean of each coordinate: (D,)."""
+        return effective_sample_size(self.draws)
+
+    def flatten(self) -> Tensor:
+        """Return all draws, the first of every chain first: (draws * chains, D)."""
+        return self.draws.flatten(0, 1)
+
+    def __repr__(self) -> str:
+        draws, chains, dim = self.draws.shape
+        acceptance = float(self.acceptance.mean())
+        line = f"Chains({draws=}, {chains=}, D={dim}, {acceptance=:.3f})"
+        if draws < FEWEST_DRAWS:
+            return line
+        return (
+            f"{line}\n  R-hat at most {float(self.r_hat.max()):.3f}, effective sample size "
+            f"at least {float(self.ess.min()):.0f} of {draws * chains}"
+        )
 
 
 def split_r_hat(draws: Any) -> Tensor:

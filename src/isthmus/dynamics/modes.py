@@ -12,8 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from isthmus.dynamics.attraction import Attractors, attractors, homes_after_one_update
-from isthmus.dynamics.geometry import centred
+from isthmus.dynamics.attraction import Attractors, attractors, centred, homes_after_one_update
 from isthmus.dynamics.retrieve import descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory

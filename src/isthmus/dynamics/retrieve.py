@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.contract import require_energy, require_pointwise
 from isthmus.energy import ConditionalMean, Energy, FixedPoint
-from isthmus.errors import UnsupportedOperationError
-from isthmus.memories.base import GaussianMemory
+from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.validation import as_count, as_mask, as_number
 
 __all__ = ["Descent", "Retrieval", "complete", "descend", "retrieve"]
@@ -82,10 +82,9 @@ def retrieve(
     (but see :class:`~isthmus.Hopfield` for the one update that may oscillate).
 
     Plain iteration is slow where basins are about to merge, since each displacement is nearly
-    the one before. With `accelerate`, the next update then starts farther along the
-    displacement: at the secant estimate of where it vanishes, up to :math:`\sigma/10` ahead.
-    Such a leap is kept only if the energy there is no higher than at the plain update; otherwise
-    it is undone.
+    the one before. With `accelerate`, the next update starts farther along the displacement, at
+    the secant estimate of where it vanishes, up to :math:`\sigma/10` ahead. Such a leap is kept
+    only if the energy there is no higher than at the plain update.
 
     Parameters
     ----------
@@ -111,11 +110,10 @@ def retrieve(
 
     Notes
     -----
-    Let a plain update go from x to x + m, and let the leap end at x + L m/|m| with L > |m|. On a
-    Gaussian memory :math:`-\beta_E E(x) + \lVert x\rVert^2 / (2 \sigma^2)` is convex. A convex
-    function lies below its chord at x + m, and therefore the leap ends no higher than the plain
-    update if :math:`\beta_E (E(x) - E(x + L m/|m|)) \ge L |m| / (2 \sigma^2)`. Both energies
-    come with the updates at no cost.
+    Let a plain update go from x to x + m, and a leap end at y = x + L m/|m| with L > |m|. Since
+    :math:`-\beta_E E(x) + \lVert x\rVert^2 / (2 \sigma^2)` is convex, it lies below its chord at
+    x + m. The leap therefore ends no higher than x + m if
+    :math:`\beta_E (E(x) - E(y)) \ge L |m| / (2 \sigma^2)`; both energies come with the updates.
 
     Examples
     --------
@@ -152,15 +150,46 @@ def retrieve(
     )
 
 
+def require_energy(energy: object) -> None:
+    """Raise if the first argument of a function is not an energy."""
+    if not isinstance(energy, Energy):
+        raise UnsupportedOperationError(
+            f"The first argument must be an isthmus.Energy, not a {type(energy).__name__}; "
+            "points come second."
+        )
+
+
+@torch.no_grad()
+def require_pointwise(energy: Energy, points: Tensor) -> None:
+    """Raise if an energy does not map points (n, D) to energies (n,) for every n.
+
+    An energy of a batch of contexts does not, since each of its points belongs to a context.
+    Memories are known to keep the contract and are not evaluated.
+    """
+    if isinstance(energy, Memory) or len(points) == 0:
+        return
+    name, advice = type(energy).__name__, ""
+    for count in (1, 2):
+        some = points[:1].expand(count, -1)
+        try:
+            shape = energy.energy(some).shape
+        except ShapeError as error:
+            shape, advice = None, f" It says: {error}"
+        if shape != (count,):
+            found = "raises an error" if shape is None else f"returns shape {tuple(shape)}"
+            raise ShapeError(
+                f"retrieve and sample move points (n, D) one by one, but {name}.energy {found} "
+                f"for points of shape {tuple(some.shape)} where ({count},) is expected. If it "
+                f"is an energy of a batch of contexts, condition on one context at a time.{advice}"
+            )
+
+
 class Descent(NamedTuple):
-    """The result of :func:`descend`."""
+    """The states (N, D) at which rows ended, their numbers of updates (N,), and which rest (N,)."""
 
     state: Tensor
-    """(N, D)"""
     steps: Tensor
-    """Number of updates of each row. (N,)"""
     resting: Tensor
-    """True for rows that came to rest. (N,) bool"""
 
 
 @torch.no_grad()
@@ -176,8 +205,7 @@ def descend(
 ) -> Descent:
     """Run the loop of :func:`retrieve` on checked points (N, D), without their final energies."""
     state = start.clone()
-    move = _move(energy, accelerate)
-    move.begin(state)
+    move = _move(energy, state, accelerate)
     steps = torch.zeros(len(state), dtype=torch.int64, device=state.device)
     resting = torch.zeros(len(state), dtype=torch.bool, device=state.device)
     active = torch.arange(len(state), device=state.device)
@@ -199,41 +227,29 @@ def descend(
     return Descent(state, steps, resting)
 
 
-class _Move(Protocol):
-    """One update of some rows, which may remember earlier ones."""
-
-    def begin(self, state: Tensor) -> None:
-        """Prepare for rows that start at `state`: (N, D)."""
-
-    def __call__(
-        self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
-    ) -> tuple[Tensor, Tensor]:
-        """Return new points (R, D), and the length (R,) by which the update moved each row.
-
-        The length decides whether a row rests; ``inf`` keeps it moving.
-        """
-        ...
+# An update of some rows at points (R, D), given the held coordinates, the rows' indices and the
+# tolerance. It returns new points, and the lengths (R,) that decide which rows rest.
+_Move = Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
 
 
-def _move(energy: Energy, accelerate: bool | None) -> _Move:
+def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
     if isinstance(energy, GaussianMemory) and accelerate is not False:
-        return _AcceleratedMove(energy)
+        return _AcceleratedMove(energy, state)
     if accelerate:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can. "
             "Leave accelerate out."
         )
-    return _FixedPointMove(energy) if isinstance(energy, FixedPoint) else _DownhillMove(energy)
+    return (
+        _FixedPointMove(energy) if isinstance(energy, FixedPoint) else _DownhillMove(energy, state)
+    )
 
 
-class _FixedPointMove(_Move):
+class _FixedPointMove:
     """One closed-form update."""
 
     def __init__(self, energy: FixedPoint) -> None:
         self.energy = energy
-
-    def begin(self, state: Tensor) -> None:
-        """Prepare nothing: an update depends on the current point only."""
 
     def __call__(
         self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
@@ -242,16 +258,16 @@ class _FixedPointMove(_Move):
         return new, torch.linalg.vector_norm(new - x, dim=1)
 
 
-class _AcceleratedMove(_Move):
-    """One closed-form update of a Gaussian memory, which may start ahead of the row."""
+class _AcceleratedMove:
+    """One closed-form update of a Gaussian memory, which may start ahead of the row.
 
-    def __init__(self, memory: GaussianMemory) -> None:
+    It keeps the last displacement of each row, the leap beyond it, and the height before it.
+    """
+
+    def __init__(self, memory: GaussianMemory, state: Tensor) -> None:
         self.memory = memory
         self.sigma = float(memory.sigma)
         self.scale = float(memory.inverse_temperature) * self.sigma**2
-
-    def begin(self, state: Tensor) -> None:
-        """Prepare the last displacements, the leaps beyond them, and the heights before them."""
         self.last = torch.zeros_like(state)
         self.leap = state.new_zeros(len(state))
         self.height = state.new_zeros(len(state))
@@ -279,13 +295,10 @@ class _AcceleratedMove(_Move):
         self.leap[rows] = torch.where(creeps & (next_leap > 1) & ~undone, next_leap, 0)
         self.last[rows] = torch.where(undone[:, None], 0, move)
         self.height[rows] = height
-        return (
-            torch.where(undone[:, None], x, new),
-            torch.where(undone, torch.inf, length),
-        )
+        return torch.where(undone[:, None], x, new), torch.where(undone, torch.inf, length)
 
 
-class _DownhillMove(_Move):
+class _DownhillMove:
     """One trial step along the score, accepted only where it lowers the energy enough.
 
     Accepted rows choose their next trial length by Barzilai and Borwein's rule, the others
@@ -293,11 +306,8 @@ class _DownhillMove(_Move):
     that a row follows its valley instead of leaping into another.
     """
 
-    def __init__(self, energy: Energy) -> None:
+    def __init__(self, energy: Energy, state: Tensor) -> None:
         self.energy = energy
-
-    def begin(self, state: Tensor) -> None:
-        """Prepare short trial lengths, and the energies and forces at the start."""
         self.height = self.energy.energy(state)
         self.force = self.energy.score(state)
         self.longest = FIRST_REACH * (1 + torch.linalg.vector_norm(state, dim=1))

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.chains import Chains
-from isthmus.dynamics.contract import require_energy, require_pointwise
-from isthmus.dynamics.metropolis import MetropolisState, Sampler, standard_normal
-from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.dynamics.diagnostics import Chains
+from isthmus.dynamics.retrieve import require_energy, require_pointwise
+from isthmus.dynamics.samplers import (
+    HMC,
+    MALA,
+    Langevin,
+    MetropolisState,
+    Sampler,
+    standard_normal,
+)
 from isthmus.dynamics.tuning import tune_step_size
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
@@ -244,11 +250,9 @@ def _starting_points(
 
 
 def _require_finite_chains(position: Tensor, step: int, total: int, sampler: Any) -> None:
-    # A sum is finite unless an entry is not, or it overflows; only then is a closer look needed.
-    if math.isfinite(position.sum().item()):
-        return
-    lost = int((~torch.isfinite(position).all(-1)).sum())
-    if lost:
+    # A sum is finite unless an entry is not, or it overflows; only then are entries checked.
+    finite = math.isfinite(position.sum().item())
+    if not finite and (lost := int((~torch.isfinite(position).all(-1)).sum())):
         raise DivergenceError(
             f"{lost} of {position.shape[0]} chains left the representable numbers at step {step} "
             f"of {total}. Reduce step_size; the sampler was {sampler!r}."

@@ -29,21 +29,9 @@ LARGEST_LOG = 80.0
 
 
 class DualAveraging:
-    """Dual averaging of the logarithm of a step size.
+    """Dual averaging of the logarithm of a step size, towards a target acceptance rate.
 
-    Parameters
-    ----------
-    step_size : float
-        The first step size.
-    target : float
-        The acceptance rate to reach.
-
-    Attributes
-    ----------
-    step_size : float
-        For the next step.
-    average : float
-        The estimate so far, in which late steps count more.
+    ``step_size`` is for the next step; ``average`` is the estimate, in which late steps count more.
     """
 
     shrinkage, delay, decay = 0.05, 10.0, 0.75
@@ -74,40 +62,22 @@ def tune_step_size(
 ) -> tuple[Langevin | MALA | HMC, Any]:
     """Move chains from `position` (chains, D) for some steps, and tune their common step size.
 
-    Returns
-    -------
-    tuple
-        The sampler with its step size replaced, and the state of the chains.
+    Returns the sampler with its step size replaced, and the state of the chains.
     """
+    proposal: MALA | HMC
     if isinstance(sampler, Langevin):
-        adjusted = MALA(sampler.step_size, sampler.temperature)
-        tuned, state = _tune(
-            energy, adjusted, LANGEVIN_ACCEPTANCE, position, steps, generator, report
-        )
-        langevin = replace(sampler, step_size=tuned.step_size)
-        return langevin, langevin.init(energy, state.position)
-    target = sampler.target_acceptance
-    return _tune(energy, sampler, target, position, steps, generator, report)
-
-
-def _tune(
-    energy: Energy,
-    sampler: MALA | HMC,
-    target: float,
-    position: torch.Tensor,
-    steps: int,
-    generator: torch.Generator,
-    report: Callable[[int], None],
-) -> tuple[MALA | HMC, Any]:
-    state = sampler.init(energy, position)
-    first = _first_step_size(energy, sampler, state, generator)
-    averaging = DualAveraging(first, target)
+        proposal, target = MALA(sampler.step_size, sampler.temperature), LANGEVIN_ACCEPTANCE
+    else:
+        proposal, target = sampler, sampler.target_acceptance
+    state = proposal.init(energy, position)
+    averaging = DualAveraging(_first_step_size(energy, proposal, state, generator), target)
     for step in range(1, steps + 1):
-        current = replace(sampler, step_size=averaging.step_size)
+        current = replace(proposal, step_size=averaging.step_size)
         state, info = current.step(energy, state, generator)
         averaging.update(float(info.acceptance.mean()))
         report(step)
-    return replace(sampler, step_size=averaging.average), state
+    tuned = replace(sampler, step_size=averaging.average)
+    return tuned, tuned.init(energy, state.position) if isinstance(tuned, Langevin) else state
 
 
 def _first_step_size(

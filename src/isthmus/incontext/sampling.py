@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.metropolis import Sampler
 from isthmus.dynamics.sample import sample
-from isthmus.dynamics.samplers import MALA
+from isthmus.dynamics.samplers import MALA, Sampler
 from isthmus.errors import ShapeError
 from isthmus.incontext.context import ContextEnergy
 from isthmus.memories.base import draw_index, generator_for
