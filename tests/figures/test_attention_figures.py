@@ -8,7 +8,7 @@ from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
 from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.errors import InvalidInputError
 from isthmus.figures import attention_experiment, attention_sphere
-from isthmus.figures.files import png_bytes
+from isthmus.figures.style import png_bytes
 
 
 def view(length: int = 6, **options):

@@ -9,7 +9,7 @@ from isthmus.capacity import capacity_bound, certify, sweep
 from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
 from isthmus.figures import basins_merging, capacity_bounds, certificate_plot, retrieval_sweep
-from isthmus.figures.files import png_bytes
+from isthmus.figures.style import png_bytes
 
 
 def test_basins_are_counted_in_each_panel() -> None:

@@ -16,7 +16,7 @@ from isthmus.figures.clustering import (
     elbo_trace,
     memory_creation,
 )
-from isthmus.figures.files import png_bytes
+from isthmus.figures.style import png_bytes
 from isthmus.report.parts.clustering import blobs, dynamics_of_posteriors, inflation
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import ShapeError
 from isthmus.figures.clusters import COLOURS, PALE, _spread_colours, cluster_map, project
-from isthmus.figures.files import png_bytes
+from isthmus.figures.style import png_bytes
 
 RNG = np.random.default_rng(0)
 WINE = StandardScaler().fit_transform(load_wine().data)

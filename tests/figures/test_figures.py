@@ -24,8 +24,8 @@ from isthmus.figures import (
     save,
     write_atomically,
 )
-from isthmus.figures.files import png_bytes
 from isthmus.figures.landscape_2d import ring
+from isthmus.figures.style import png_bytes
 
 LINE = torch.tensor([[-2.0], [0.5], [1.5]])
 PLANE = torch.tensor([[-1.5, 0.5], [1.0, 1.0], [0.5, -1.5]])

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
-from isthmus.figures.files import png_bytes
 from isthmus.figures.incontext import _surprise
-from isthmus.figures.style import MEMORY, grid_points
+from isthmus.figures.style import MEMORY, grid_points, png_bytes
 from isthmus.incontext import ICLEBM, ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.priors import MixtureTasks, prior

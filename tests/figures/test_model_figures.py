@@ -5,10 +5,9 @@ import pytest
 from matplotlib.patches import Wedge
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.clustering import NEW
-from isthmus.figures.equivalence import kde_and_hopfield
-from isthmus.figures.files import png_bytes
-from isthmus.figures.schematic import four_models
+from isthmus.figures.capacity import kde_and_hopfield
+from isthmus.figures.clustering import NEW, four_models
+from isthmus.figures.style import png_bytes
 
 SETTINGS = {"beta": 2.0, "rho": 0.2, "alpha": 1.0, "reach": 3.0, "resolution": 21}
 

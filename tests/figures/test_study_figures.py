@@ -7,8 +7,8 @@ from matplotlib.collections import PathCollection
 from scipy.stats import gaussian_kde
 
 from isthmus.errors import InvalidInputError
-from isthmus.figures.files import png_bytes
 from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+from isthmus.figures.style import png_bytes
 from isthmus.figures.violins import MetricColumn, _outline, grid_violins
 
 FITS = {

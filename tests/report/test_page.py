@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from matplotlib.figure import Figure
 
-from isthmus.figures.files import png_bytes
+from isthmus.figures.style import png_bytes
 from isthmus.report import Finding, Section, TextTable, page
 from isthmus.report.html import SIGNS
 from isthmus.report.html.numbers import NumberTable, label, number_tables, value_text

@@ -158,7 +158,7 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from isthmus.figures.files import save
+    from isthmus.figures.style import save
     from isthmus.study import study_figures
 
     rows = _rows(arguments.directory)

@@ -3,11 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Modules with the name of their function: imported now, or the name would be the module.
-from isthmus.figures.completion import completion
-from isthmus.figures.hero import hero
-from isthmus.files import write_atomically
-
 if TYPE_CHECKING:
     from isthmus.figures.attention import attention_experiment, attention_sphere
     from isthmus.figures.capacity import (
@@ -17,14 +12,14 @@ if TYPE_CHECKING:
         retrieval_sweep,
     )
     from isthmus.figures.clusters import cluster_map
-    from isthmus.figures.files import save
-    from isthmus.figures.incontext import context_landscapes, context_samples
+    from isthmus.figures.images import completion, hero
+    from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
     from isthmus.figures.landscape_1d import landscapes_1d
-    from isthmus.figures.landscape_2d import landscapes_2d
-    from isthmus.figures.likelihood import nll_against_context
-    from isthmus.figures.sampling import samples_against_density
+    from isthmus.figures.landscape_2d import landscapes_2d, samples_against_density
     from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+    from isthmus.figures.style import save
     from isthmus.figures.violins import MetricColumn, grid_violins
+    from isthmus.files import write_atomically
 
 __all__ = [
     "MetricColumn",
@@ -51,30 +46,22 @@ __all__ = [
     "write_atomically",
 ]
 
-# Imported on first use: one figure needs only the parts of the package that it draws.
-_HOMES = {
-    "MetricColumn": "isthmus.figures.violins",
-    "Ranking": "isthmus.figures.study",
-    "attention_experiment": "isthmus.figures.attention",
-    "attention_sphere": "isthmus.figures.attention",
-    "basins_merging": "isthmus.figures.capacity",
-    "capacity_bounds": "isthmus.figures.capacity",
-    "certificate_plot": "isthmus.figures.capacity",
-    "cluster_map": "isthmus.figures.clusters",
-    "context_landscapes": "isthmus.figures.incontext",
-    "context_samples": "isthmus.figures.incontext",
-    "critical_difference_diagram": "isthmus.figures.study",
-    "grid_violins": "isthmus.figures.violins",
-    "landscapes_1d": "isthmus.figures.landscape_1d",
-    "landscapes_2d": "isthmus.figures.landscape_2d",
-    "nll_against_context": "isthmus.figures.likelihood",
-    "retrieval_sweep": "isthmus.figures.capacity",
-    "samples_against_density": "isthmus.figures.sampling",
-    "save": "isthmus.figures.files",
-    "score_map": "isthmus.figures.study",
-    # Moved; the old names still work.
-    **dict.fromkeys(("Finding", "Section", "Verdict", "page"), "isthmus.report"),
+# Imported on first use: a figure needs only the part of the package that it draws.
+_NAMES = {
+    "isthmus.figures.attention": "attention_experiment attention_sphere",
+    "isthmus.figures.capacity": "basins_merging capacity_bounds certificate_plot retrieval_sweep",
+    "isthmus.figures.clusters": "cluster_map",
+    "isthmus.figures.images": "completion hero",
+    "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
+    "isthmus.figures.landscape_1d": "landscapes_1d",
+    "isthmus.figures.landscape_2d": "landscapes_2d samples_against_density",
+    "isthmus.figures.style": "save",
+    "isthmus.figures.study": "Ranking critical_difference_diagram score_map",
+    "isthmus.figures.violins": "MetricColumn grid_violins",
+    "isthmus.files": "write_atomically",
+    "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,8 +31,6 @@ from isthmus.figures.style import (
     to_array,
 )
 
-__all__ = ["attention_experiment", "attention_sphere"]
-
 CONCENTRATION = LinearSegmentedColormap.from_list(
     "concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"]
 )

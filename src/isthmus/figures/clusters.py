@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from isthmus.errors import ShapeError
 from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, styled, to_array
 
-__all__ = ["cluster_map", "project"]
-
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
 PALE = "#dfe4e9"

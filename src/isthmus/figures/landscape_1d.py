@@ -31,8 +31,6 @@ from isthmus.figures.style import (
     visible_range,
 )
 
-__all__ = ["draw_landscape", "energy_label", "landscapes_1d"]
-
 QUERIES = 9
 
 

@@ -1,4 +1,4 @@
-"""Figure of energies on a plane, with memories and retrieval paths."""
+"""Figures of energies and densities on a plane."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from isthmus.figures.style import (
     to_array,
     visible_range,
 )
-
-__all__ = ["draw_energy", "draw_memories", "draw_retrieval", "landscapes_2d", "ring"]
 
 LEVELS = 14
 
@@ -130,3 +128,83 @@ def draw_retrieval(axes: Axes, energy: Energy, queries: NDArray[Any]) -> None:
     axes.plot(starts[:, 0], starts[:, 1], "o", ms=3.6, mfc=PAPER, mec=INK, mew=0.8, zorder=4)
     axes.plot(stuck[:, 0], stuck[:, 1], "x", color=MUTED, ms=5, mew=1.4, zorder=4)
     axes.plot(ends[:, 0], ends[:, 1], "o", ms=5, color=INK, mec=PAPER, mew=0.6, zorder=7)
+
+
+# Even steps of the square root show both flanks and peaks; below 1 % is white.
+DENSITY_LEVELS = np.linspace(0.1, 1.0, 10) ** 2
+
+
+@styled
+def samples_against_density(
+    energy: Energy,
+    draws_by_name: Mapping[str, Any],
+    *,
+    notes: Mapping[str, str] | None = None,
+    resolution: int = 201,
+) -> Figure:
+    """Draw the density of an energy with each set of draws on top.
+
+    Parameters
+    ----------
+    energy : Energy
+        With two coordinates. Its density is needed up to a factor only.
+    draws_by_name : mapping of str to array or Tensor (n, 2)
+    notes : mapping of str to str, optional
+        A caption for each panel, of one or two lines.
+    resolution : int
+        Grid points along each axis.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> energy = ist.GaussianKDE(torch.tensor([[0.0, 0.0], [2.0, 1.0]]), sigma=0.5)
+    >>> figure = samples_against_density(energy, {"Exact": energy.sample(100)}, resolution=21)
+    >>> figure.axes[0].get_title(loc="left")
+    'Exact'
+    """
+    if not draws_by_name:
+        raise InvalidInputError("draws_by_name is empty; pass at least one set of draws.")
+    draws = {name: to_array(energy.as_input(value)) for name, value in draws_by_name.items()}
+    window = _window(np.concatenate(list(draws.values())))
+    lower, upper = window
+    ratio = (upper[1] - lower[1]) / (upper[0] - lower[0])
+    figure, grid = panels(
+        len(draws), columns=4, panel_height=2.2 * ratio + 1.25, sharex=True, sharey=True
+    )
+    for axes, (name, points) in zip(grid, draws.items(), strict=True):
+        draw_density(axes, energy, window, resolution)
+        draw_draws(axes, points)
+        axes.set_xlabel("x₁")
+        axes.set_ylabel("x₂" if axes is grid[0] else "")
+        heading(axes, name, (notes or {}).get(name, ""), characters=31)
+    return figure
+
+
+def draw_density(
+    axes: Axes, energy: Energy, window: tuple[NDArray[Any], NDArray[Any]], resolution: int = 201
+) -> None:
+    """Fill the window with contours of exp(-beta E), high dark."""
+    lower, upper = window
+    x, y, points = grid_points(lower, upper, resolution)
+    log_density = to_array(-energy.inverse_temperature * energy.energy(points))
+    density = np.exp(log_density - log_density.max())
+    axes.contourf(x, y, density, DENSITY_LEVELS, cmap=DEPTH)
+    axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
+    axes.locator_params(nbins=5)
+
+
+def draw_draws(axes: Axes, draws: NDArray[Any], size: float = 2.0) -> None:
+    """Draw points (n, 2) as small dots."""
+    axes.plot(
+        draws[:, 0], draws[:, 1], "o", color=INK, ms=size, mec=PAPER, mew=0, alpha=0.55, zorder=3
+    )
+
+
+def _window(points: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    lower, upper = points.min(0), points.max(0)
+    margin = 0.05 * (upper - lower).clip(min=1e-9)
+    return lower - margin, upper + margin

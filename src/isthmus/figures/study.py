@@ -22,8 +22,6 @@ from isthmus.figures.style import (
 )
 from isthmus.figures.violins import Cell
 
-__all__ = ["Ranking", "critical_difference_diagram", "score_map"]
-
 
 @dataclass(frozen=True)
 class Ranking:

@@ -1,12 +1,10 @@
-"""The style of all figures: one palette, one set of sizes, no global state.
-
-Figures are plain :class:`matplotlib.figure.Figure` objects outside of ``pyplot``, so they need no
-display and are freed when they are dropped.
-"""
+"""The style of all figures: one palette, one set of sizes, no global state; and PNG files."""
 
 from __future__ import annotations
 
+import io
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -19,16 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-
-__all__ = [
-    "grid_points",
-    "heading",
-    "new_figure",
-    "panels",
-    "styled",
-    "to_array",
-    "visible_range",
-]
+from isthmus.files import write_atomically
 
 # Colours keep their meaning from figure to figure. Blue, orange and green are Okabe and Ito's,
 # which differ for colour-blind eyes too.
@@ -151,3 +140,28 @@ def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
         )
     low, high = float(finite.min()), float(np.quantile(finite, share))
     return low, high if high > low else low + 1.0
+
+
+DOTS_PER_INCH = 160
+
+
+@styled
+def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
+    """Return the figure as a PNG; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    # Without the version of matplotlib, the file depends on the figure only.
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@styled
+def _svg_bytes(figure: Figure, dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", dpi=dpi, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
+    """Write the figure as a PNG, or as an SVG if the path ends in .svg, and return its path."""
+    as_bytes = _svg_bytes if Path(path).suffix.lower() == ".svg" else png_bytes
+    return write_atomically(path, as_bytes(figure, dpi))

@@ -26,8 +26,6 @@ from isthmus.figures.style import (
     to_array,
 )
 
-__all__ = ["Cell", "MetricColumn", "grid_violins"]
-
 Scale = Literal["shared", "own", "log"]
 Cell = tuple[str, str]
 

@@ -144,7 +144,7 @@ class Section:
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", as_plain(self.numbers, "numbers"))
         if self.figure is not None and not isinstance(self.figure, bytes):
-            from isthmus.figures.files import png_bytes
+            from isthmus.figures.style import png_bytes
 
             object.__setattr__(self, "figure", png_bytes(self.figure))
 

@@ -22,7 +22,7 @@ from isthmus.capacity import (
 from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.packing import Placement
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
-from isthmus.figures.equivalence import kde_and_hopfield
+from isthmus.figures.capacity import kde_and_hopfield
 from isthmus.figures.landscape_2d import ring
 from isthmus.report.parts.errata.capacity import (
     dimension_above_ceiling,

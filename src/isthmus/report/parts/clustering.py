@@ -13,8 +13,7 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
-from isthmus.figures.clustering import clustering_tour, elbo_dynamics, memory_creation
-from isthmus.figures.schematic import four_models
+from isthmus.figures.clustering import clustering_tour, elbo_dynamics, four_models, memory_creation
 from isthmus.report.parts.errata.clustering import (
     LOG_JOINT,
     STEPS,
