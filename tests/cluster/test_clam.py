@@ -10,6 +10,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import ClAM, clam
+from isthmus.cluster.data import Rows, Units
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 
@@ -65,7 +66,7 @@ def betas_used(monkeypatch, model, x):
     original = clam.reconstruction_gradient
     monkeypatch.setattr(clam, "reconstruction_gradient", spy)
     model.fit(x)
-    return np.array(used) / model._scale**2
+    return np.array(used) / model._units.scale**2
 
 
 def test_a_fixed_beta_stays(monkeypatch, overlapping):
@@ -95,8 +96,8 @@ def test_a_learned_beta_moves_to_a_lower_objective(monkeypatch, overlapping):
 def test_any_coordinate_may_be_hidden_and_one_always_is():
     # Unlike the original, which never hides the first and hides nothing below five features.
     model = ClAM(2, objective="masked", mask_fraction=0.2)
-    model._noise = torch.Generator().manual_seed(0)
-    hidden = model._mask(torch.zeros(4000, 4, dtype=torch.float64)).numpy()
+    rows = Rows.of(np.zeros((4000, 4)), np.ones(4000), Units(np.zeros(4), 1.0))
+    hidden = model._mask(rows, torch.Generator().manual_seed(0)).numpy()
     assert set(np.unique(hidden)) == {0.0, 1.0}
     assert hidden.sum(1).min() == 1
     # A fifth each, and where chance hides none, one of four.

@@ -1,5 +1,7 @@
 """ClAM+CRP and ClAM+CRP+ELBO: as many memories as the data ask for."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, crp
-from isthmus.cluster.restaurant import partition_log_prior
+from isthmus.cluster.crp_inference import partition_log_prior
 
 ALPHAS = (1e-300, 1e-12, 1.0, 1e6, 1e12)
 
@@ -70,8 +72,8 @@ def test_the_objective_is_minus_the_log_evidence_per_row(blobs, stray):
     x = np.concatenate([blobs, [[20.0, 20.0]]]) if stray else blobs
     model = ClAMCRP(beta=0.5, rho=0.05, alpha=2.0, discount=0.3, random_state=0).fit(x)
     assert model.n_clusters_ == 3
-    inside = (x - x.mean(0)) / model._scale
-    beta, rho = 0.5 * model._scale**2, 0.05 * model._scale**2
+    inside = (x - x.mean(0)) / model._units.scale
+    beta, rho = 0.5 * model._units.scale**2, 0.05 * model._units.scale**2
     evidence = partition_log_prior(np.bincount(model.labels_), 2.0, 0.3)
     for label in range(model.n_clusters_):
         own = inside[model.labels_ == label]
@@ -200,7 +202,7 @@ def test_of_equally_good_tightnesses_rounding_does_not_choose(make_crp, blobs):
     model = make_crp().fit(blobs)
     for scale in (3.0, 0.1, 7.7):
         other = make_crp().fit(scale * blobs)
-        np.testing.assert_allclose(other._rule, model._rule, rtol=1e-9)
+        np.testing.assert_allclose(astuple(other._prior), astuple(model._prior), rtol=1e-9)
         np.testing.assert_allclose(other.memories_, scale * model.memories_, rtol=1e-9)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.cluster.data import Frame, Rows
-from isthmus.cluster.gradient import Task, reconstruct, reconstruction_gradient
-from isthmus.cluster.statistics import Parameters
+from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
+from isthmus.cluster.statistics import MixtureParameters
 
 N, D = 23, 4
 RATE, STEPS = 0.1, 10
@@ -30,7 +30,7 @@ def draw(*shape, seed):
 def parameters(request):
     """The steps run in the logits where memories are few, in the coordinates where not."""
     log_weights = torch.log_softmax(draw(request.param, seed=1), 0)
-    return Parameters(draw(request.param, D, seed=0), 0.8, log_weights)
+    return MixtureParameters(draw(request.param, D, seed=0), 0.8, log_weights)
 
 
 def make_rows(missing, weighted):
@@ -38,7 +38,7 @@ def make_rows(missing, weighted):
     if missing:
         values[np.random.default_rng(3).random((N, D)) < 0.25] = np.nan
     weights = np.random.default_rng(4).uniform(0, 3, N) if weighted else np.ones(N)
-    return Rows.of(values, weights, Frame(np.zeros(D), 1.0))
+    return Rows.of(values, weights, Units(np.zeros(D), 1.0))
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
@@ -49,10 +49,10 @@ def test_the_gradient_is_that_of_autograd(parameters, masked, missing, weighted)
     known = torch.ones(N, D) if rows.observed is None else rows.observed
     if masked:
         hidden = (torch.from_numpy(np.random.default_rng(5).random((N, D))) < 0.4).double()
-        task, start = Task.masked(rows, hidden), rows.values * (1 - hidden)
+        task, start = Reconstruction.of(rows, hidden), rows.values * (1 - hidden)
         moving, judged = ((hidden == 1) | (known == 0)).double(), hidden * known
     else:
-        task, start = Task.reconstruction(rows), rows.values
+        task, start = Reconstruction.of(rows, None), rows.values
         moving, judged = torch.ones(N, D, dtype=torch.float64), known
 
     means = parameters.means.clone().requires_grad_()
@@ -75,7 +75,7 @@ def test_any_number_and_size_of_steps(parameters, steps, rate):
     means = parameters.means.clone().requires_grad_()
     end = naive_states(rows.values, means, 0.8, parameters.log_weights, 1.0, steps, rate)
     (expected,) = torch.autograd.grad((end - rows.values).square().sum(), means)
-    found = reconstruction_gradient(Task.reconstruction(rows), parameters, steps, rate)
+    found = reconstruction_gradient(Reconstruction.of(rows, None), parameters, steps, rate)
     np.testing.assert_allclose(found.means, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -84,7 +84,7 @@ def test_full_steps_are_those_of_the_energy(parameters):
     rows = make_rows(missing=False, weighted=False)
     mixture = ist.Mixture(parameters.means, parameters.beta, parameters.log_weights)
     expected = mixture.step(mixture.step(rows.values))
-    found = reconstruct(Task.reconstruction(rows), parameters, 2, 1.0)
+    found = reconstruct(Reconstruction.of(rows, None), parameters, 2, 1.0)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_masked_dynamics_hold_what_is_known(parameters):
     rows = make_rows(missing=False, weighted=False)
     hidden = torch.zeros(N, D, dtype=torch.float64)
     hidden[:, 1] = 1
-    task = Task.masked(rows, hidden)
+    task = Reconstruction.of(rows, hidden)
     end = reconstruct(task, parameters, STEPS, RATE)
     kept = [0, 2, 3]
     np.testing.assert_array_equal(end[:, kept], rows.values[:, kept])

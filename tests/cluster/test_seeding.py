@@ -5,13 +5,13 @@ import pytest
 import torch
 from sklearn.cluster import KMeans, kmeans_plusplus
 
-from isthmus.cluster.data import Frame, Rows, distinct_rows
+from isthmus.cluster.data import Rows, Units, distinct_rows
 from isthmus.cluster.seeding import k_means, k_means_plus_plus, random_rows
 
 
 def make_rows(values, weights=None):
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=float)
-    return Rows.of(values, weights, Frame(np.zeros(values.shape[1]), 1.0))
+    return Rows.of(values, weights, Units(np.zeros(values.shape[1]), 1.0))
 
 
 def inertia(values, seeds, weights=None):
@@ -111,12 +111,12 @@ def test_distinct_rows_do_not_depend_on_their_order(with_gaps):
 def test_a_frame_centres_and_scales_and_goes_back(request, data_name, scale):
     x = scale * request.getfixturevalue(data_name)
     weights = np.random.default_rng(2).uniform(0.1, 2, 150)
-    frame = Frame.of(x, weights)
-    inside = frame.into(x)
+    units = Units.of(x, weights)
+    inside = units.to_internal(x)
     known = ~np.isnan(x)
     mass = weights @ known
     np.testing.assert_allclose(weights @ np.nan_to_num(inside) / mass, 0, atol=1e-10)
     variances = weights @ np.nan_to_num(inside) ** 2 / mass
     assert variances.mean() == pytest.approx(1)
-    back = frame.back(torch.from_numpy(np.nan_to_num(inside)))
+    back = units.to_user(torch.from_numpy(np.nan_to_num(inside)))
     np.testing.assert_allclose(back[known], x[known], rtol=1e-9)

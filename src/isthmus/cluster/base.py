@@ -1,13 +1,12 @@
-"""The scikit-learn face of learned memories, and the one training loop."""
+"""The scikit-learn interface of learned memories, and their training loop."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,35 +22,48 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import Frame, Rows, distinct_rows, naming_text_columns
+from isthmus.cluster.data import Rows, Units, distinct_rows, name_text_columns
 from isthmus.cluster.persistence import load_estimator, save_estimator
-from isthmus.cluster.settings import require_count, require_flag, require_number
-from isthmus.dynamics.progress import progress_bar
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.dynamics.retrieve import complete
+from isthmus.errors import InvalidInputError
+from isthmus.logits import distance_logits
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
-from isthmus.validation import as_count
+from isthmus.progress import progress
+from isthmus.validation import as_count, as_flag, as_number
 
-__all__ = ["LearnedEnergy", "MemoryEstimator", "State"]
+__all__ = ["LearnedEnergy", "MemoryEstimator", "TrainingState", "as_number_or"]
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
 CHUNK_ENTRIES = 2**22
 # Squares of numbers beyond these, or one over them, do not fit into float32.
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
+# Entries of `objective_trace_` that a stream keeps.
+STREAM_TRACE = 1000
 
 
-class State:
-    """What one start has learned so far. Each model has its own; all have these.
+def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float) -> Any:
+    """Return a number within bounds as a float, or one of the words."""
+    if not isinstance(value, str):
+        return as_number(value, name, **bounds)
+    if value not in words:
+        listed = " or ".join(map(repr, words))
+        raise InvalidInputError(f"{name} must be {listed} or a number, not {value!r}.")
+    return value
 
-    Attributes
-    ----------
-    objective : float
-        The value being minimised, at this state.
-    """
 
-    objective: float
+class TrainingState(Protocol):
+    """The state of one start; each model adds its own fields."""
+
+    @property
+    def objective(self) -> float:
+        """The value being minimised, at this state."""
+
+
+StateT = TypeVar("StateT", bound=TrainingState)
 
 
 class MemoryEstimator(
@@ -59,54 +71,58 @@ class MemoryEstimator(
     TransformerMixin,
     ClusterMixin,
     BaseEstimator,
+    Generic[StateT],
     metaclass=ABCMeta,
 ):
-    """Base class of the clusterers: everything but how memories are updated.
+    """Base class of the clusterers: everything except how memories are updated.
 
-    A subclass says where a start begins (:meth:`_starts`), what one iteration does
-    (:meth:`_advance`), what an estimator keeps of the best start (:meth:`_adopt`) and which
-    energy that is (:attr:`energy_`).
+    A subclass defines the initial states (:meth:`_starts`), one iteration (:meth:`_advance`), the
+    fitted attributes of the best state (:meth:`_adopt`), the update from one batch of a stream
+    (:meth:`_absorb`) and the learned energy (:attr:`energy_`).
     """
 
+    init: Any
     max_iter: int
     tol: float
     verbose: int
     warm_start: bool
     random_state: Any
 
-    @abstractmethod
-    def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
-        """The states to train from, one after another."""
+    _units: Units
+    _statistics: ClusterStatistics
 
     @abstractmethod
-    def _advance(self, rows: Rows, state: State) -> State:
-        """One iteration."""
+    def _starts(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[StateT]:
+        """Yield the states to train from; `warm` holds the memories of the previous fit."""
 
     @abstractmethod
-    def _adopt(self, state: State) -> None:
+    def _advance(self, rows: Rows, state: StateT) -> StateT:
+        """Return the state after one iteration."""
+
+    @abstractmethod
+    def _adopt(self, rows: Rows, state: StateT) -> None:
         """Set the fitted attributes from the best state."""
 
-    def _finished(self, rows: Rows, state: State) -> State:
-        """The best state, with a last touch where a model wants one."""
+    def _finished(self, rows: Rows, state: StateT) -> StateT:
+        """Return the best state after a final update, if a model has one."""
         return state
-
-    def _settle(self, rows: Rows) -> None:
-        """Set what depends on all rows, once the memories stand."""
 
     @abstractmethod
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
-        """Objectives in the units of the data."""
+        """Convert objectives to the units of the data."""
 
     @abstractmethod
-    def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
-        """Learn from one batch of a stream, in the frame of the first, and label it."""
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
+        """Learn from one batch of a stream; return its labels and its objective, in data units."""
 
     def _check_settings(self, n_samples: int) -> None:
-        """Raise on settings that make no sense."""
-        require_count(self, "max_iter")
-        require_number(self, "tol", 0, math.inf, ends="low")
-        require_number(self, "verbose", 0, math.inf, ends="low")
-        require_flag(self, "warm_start")
+        """Raise on invalid settings."""
+        as_count(self.max_iter, "max_iter")
+        as_number(self.tol, "tol", at_least=0)
+        as_number(self.verbose, "verbose", at_least=0)
+        as_flag(self.warm_start, "warm_start")
 
     @property
     @abstractmethod
@@ -127,24 +143,21 @@ class MemoryEstimator(
         X, weights = self._validated(X, sample_weight, reset=True)
         generator = check_random_state(self.random_state)
         kept = weights > 0
-        values, masses = distinct_rows(X[kept], weights[kept])
         self._check_settings(int(kept.sum()))
-        previous = self._warm_memories(X)
-        self._set_frame(Frame.of(values, masses))
-        rows = Rows.of(values, masses, self._frame)
-        self._previous = None if previous is None else self._frame.into(previous)
-        state, trace, converged = self._train(rows, generator)
+        values, masses = distinct_rows(X[kept], weights[kept])
+        previous = self._previous_memories(X)
+        self._units = self._units_of(values, masses)
+        rows = Rows.of(values, masses, self._units)
+        warm = None if previous is None else torch.from_numpy(self._units.to_internal(previous))
         with torch.no_grad():
+            state, trace, converged = self._train(rows, generator, warm)
             state = self._finished(rows, state)
-        trace[-1] = state.objective
+            trace[-1] = state.objective
+            self._adopt(rows, state)
         self.objective_trace_ = self._in_units(np.array(trace), rows)
         self.objective_ = float(self.objective_trace_[-1])
         self.n_iter_ = max(len(trace) - 1, 1)
         self.converged_ = converged
-        self._dtype = str(X.dtype)
-        with torch.no_grad():
-            self._adopt(state)
-            self._settle(rows)
         self.labels_ = self._labels(X)
         if not converged:
             warnings.warn(
@@ -156,15 +169,15 @@ class MemoryEstimator(
         return self
 
     def _train(
-        self, rows: Rows, generator: np.random.RandomState
-    ) -> tuple[State, list[float], bool]:
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> tuple[StateT, list[float], bool]:
         """Train every start and keep the one with the lowest objective."""
-        best: tuple[State, list[float], bool] | None = None
-        title, show = type(self).__name__, bool(self.verbose)
-        with torch.no_grad(), progress_bar(self.max_iter, title, show) as report:
-            for state in self._starts(rows, generator):
+        best: tuple[StateT, list[float], bool] | None = None
+        max_iter = int(self.max_iter)
+        with progress(type(self).__name__, max_iter, show=bool(self.verbose)) as report:
+            for state in self._starts(rows, generator, warm):
                 trace, lowest, converged = [state.objective], state, False
-                for iteration in range(self.max_iter):
+                for iteration in range(max_iter):
                     state = self._advance(rows, state)
                     trace.append(state.objective)
                     report(iteration + 1)
@@ -189,28 +202,40 @@ class MemoryEstimator(
         seen, masses = (X, weights) if kept.all() else (X[kept], weights[kept])
         if first:
             self._check_settings(len(seen))
-            self._set_frame(Frame.of(seen, masses))
+            self._units = self._units_of(seen, masses)
+        rows = Rows.of(seen, masses, self._units)
         labels = np.empty(len(X), dtype=np.int64)
         with torch.no_grad():
-            labels[kept] = self._absorb(Rows.of(seen, masses, self._frame), seen)
+            labels[kept], objective = self._absorb(rows, seen)
         if len(seen) < len(X):
             labels[~kept] = self._labels(X[~kept])
         self.labels_ = labels
+        trace = getattr(self, "objective_trace_", np.zeros(0))[1 - STREAM_TRACE :]
+        self.objective_trace_ = np.append(trace, objective)
+        self.objective_ = objective
+        self.converged_ = False
         return self
 
-    def _set_frame(self, frame: Frame) -> None:
-        self._centre, self._scale = frame.centre, frame.scale
+    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
+        return Units.of(X, weights)
 
-    @property
-    def _frame(self) -> Frame:
-        return Frame(self._centre, self._scale)
-
-    def _warm_memories(self, X: NDArray[Any]) -> NDArray[Any] | None:
-        """The memories to go on from, if asked to and there are any that fit."""
+    def _previous_memories(self, X: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the memories of the previous fit for a warm start, if they match X."""
         if not self.warm_start or not hasattr(self, "memories_"):
             return None
         memories: NDArray[Any] = self.memories_
         return memories.astype(X.dtype) if memories.shape[1] == X.shape[1] else None
+
+    def _given_means(self, rows: Rows, n_clusters: int | None) -> Tensor:
+        """Return the means that `init` holds, in internal units. (K, D)"""
+        given = np.asarray(self.init, dtype=rows.values.numpy().dtype)
+        expected = (n_clusters or len(np.atleast_1d(given)), rows.dim)
+        if given.shape != expected or not len(given) or not np.isfinite(given).all():
+            raise InvalidInputError(
+                f"init has shape {given.shape}; it should hold finite means of shape "
+                f"({n_clusters or 'K'}, {rows.dim})."
+            )
+        return torch.from_numpy(self._units.to_internal(given))
 
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool
@@ -218,14 +243,14 @@ class MemoryEstimator(
         X = self._table(X, reset=reset)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
-            raise ValueError("All sample weights are zero; at least one row must count.")
+            raise InvalidInputError("All sample weights are zero; at least one must be positive.")
         return X, weights
 
     def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        """X as a checked float32 or float64 table that may hold NaN."""
+        """Return X as a checked float32 or float64 table that may hold NaN."""
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
-        with naming_text_columns(X):
+        with name_text_columns(X):
             table: NDArray[Any] = validate_data(
                 self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
             )
@@ -242,11 +267,11 @@ class MemoryEstimator(
 
     @property
     def _known_energy(self) -> LearnedEnergy:
-        """The energy of the known memories alone, where :attr:`energy_` has more."""
+        """The energy of the known memories alone, without the new cluster of a CRP."""
         return self.energy_
 
     def _responsibilities(self, energy: LearnedEnergy, X: NDArray[Any]) -> Iterator[Tensor]:
-        """Posteriors from known coordinates only, a chunk of rows at a time."""
+        """Yield posteriors given the known coordinates, a chunk of rows at a time."""
         with torch.no_grad():
             for chunk in self._chunks(X, energy.n_memories):
                 yield energy.responsibilities(*_with_gaps(chunk))
@@ -256,38 +281,37 @@ class MemoryEstimator(
         return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable memory of each row. -> (n_samples,)"""
+        """Return the most probable memory of each row. -> (n_samples,)"""
         check_is_fitted(self, "memories_")
         return self._labels(self._table(X))
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """The probability of each known memory, given that it is a known one. -> (n, K)"""
+        """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
         check_is_fitted(self, "memories_")
         shares = torch.cat([*self._responsibilities(self._known_energy, self._table(X))])
-        # A row whose distances overflow is nobody's more than another's.
+        # A row whose distances overflow is equally far from all memories.
         return shares.nan_to_num_(1 / self.n_clusters_).numpy()
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Distance of each row to each memory, over its known coordinates. -> (n, K)"""
+        """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""
         check_is_fitted(self, "memories_")
         X = self._table(X)
         memories = torch.from_numpy(self.memories_.astype(X.dtype))
+        centre = memories.mean(0)
         parts = []
         for chunk in self._chunks(X, self.n_clusters_ + X.shape[1]):
             values = torch.from_numpy(np.array(chunk))
-            gaps = torch.isnan(values)
-            if bool(gaps.any()):
-                kept = (~gaps).to(values.dtype)
-                centre = memories.mean(0)
-                inside = torch.where(gaps, 0.0, values - centre)
-                centred = memories - centre
-                squared = inside.square().sum(1, keepdim=True) - 2 * inside @ centred.T
-                parts.append((squared + kept @ centred.square().T).clamp(min=0).sqrt())
-            else:
+            known = ~torch.isnan(values)
+            if bool(known.all()):
                 # Exact differences: a row on a memory is at distance zero.
-                parts.append(
-                    torch.cdist(values, memories, compute_mode="donot_use_mm_for_euclid_dist")
+                distances = torch.cdist(
+                    values, memories, compute_mode="donot_use_mm_for_euclid_dist"
                 )
+            else:
+                inside = torch.where(known, values - centre, 0.0)
+                logits = distance_logits(inside, memories - centre, 0.0, 1.0, known.to(values))
+                distances = (inside.square().sum(1, keepdim=True) - logits).clamp_(min=0).sqrt_()
+            parts.append(distances)
         return torch.cat(parts).numpy()
 
     @property
@@ -295,7 +319,7 @@ class MemoryEstimator(
         return int(self.n_clusters_)
 
     def score_samples(self, X: Any) -> NDArray[Any]:
-        """Log-density of each row; of its known coordinates where some are not. -> (n,)"""
+        """Return the log-density of the known coordinates of each row. -> (n,)"""
         check_is_fitted(self, "memories_")
         X = self._table(X)
         energy = self.energy_
@@ -304,14 +328,14 @@ class MemoryEstimator(
         return np.concatenate(parts)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Mean log-density of the rows."""
+        """Return the mean log-density of the rows."""
         check_is_fitted(self, "memories_")
         X = self._table(X)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         return float(np.average(self.score_samples(X), weights=weights))
 
     def complete(self, X: Any) -> NDArray[Any]:
-        """X with its unknown values, marked by NaN, filled in from the memories. -> (n, D)"""
+        """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
         check_is_fitted(self, "memories_")
         X = self._table(X)
         energy = self.energy_
@@ -319,12 +343,13 @@ class MemoryEstimator(
         return np.where(np.isnan(X), np.concatenate(parts), X)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Draw rows from the learned density, and say which memory each belongs to.
+        """Draw rows from the learned density.
 
         Returns
         -------
         X : ndarray (n_samples, n_features)
         labels : ndarray (n_samples,)
+            The most probable memory of each.
         """
         check_is_fitted(self, "memories_")
         n_samples = as_count(n_samples, "n_samples")
@@ -334,13 +359,13 @@ class MemoryEstimator(
 
     @property
     def cluster_centers_(self) -> NDArray[Any]:
-        """The memories, by the name that scikit-learn uses. (K, D)"""
+        """The memories, under their name in scikit-learn. (K, D)"""
         check_is_fitted(self, "memories_")
         centres: NDArray[Any] = self.memories_
         return centres
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator to one file, all or nothing."""
+        """Write the fitted estimator to one file. An interrupted write leaves no partial file."""
         check_is_fitted(self, "memories_")
         save_estimator(self, Path(path))
 
@@ -357,6 +382,6 @@ class MemoryEstimator(
 
 
 def _with_gaps(chunk: NDArray[Any]) -> tuple[Any, ...]:
-    """The arguments that an energy takes for a chunk: its mask goes along if it has gaps."""
+    """Return a chunk, followed by its mask of known values if it has gaps."""
     gaps = np.isnan(chunk)
     return (chunk, torch.from_numpy(~gaps)) if gaps.any() else (chunk,)

@@ -12,14 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.cluster.base import State
-from isthmus.cluster.data import Frame, Rows
-from isthmus.cluster.gradient import Task, reconstruct, reconstruction_gradient, squared_loss
-from isthmus.cluster.parametric import ParametricEstimator
-from isthmus.cluster.settings import require_choice, require_count, require_number
-from isthmus.cluster.statistics import Parameters
+from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.finite import SMALLEST_WEIGHT, FiniteMixtureEstimator
+from isthmus.cluster.gradient import (
+    Reconstruction,
+    reconstruct,
+    reconstruction_gradient,
+    squared_loss,
+)
+from isthmus.cluster.statistics import MixtureParameters
+from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
+from isthmus.validation import as_choice, as_count, as_number
 
 __all__ = ["ClAM"]
 
@@ -27,41 +32,79 @@ Objective = Literal["reconstruction", "masked"]
 Likelihood = Literal["gaussian", "vmf"]
 Schedule = Literal["fixed", "annealed", "learned"]
 
-# An iteration makes at least so many updates, however few rows there are.
+# An iteration makes at least this many updates, however few rows there are.
 UPDATES_PER_ITERATION = 10
-# Annealing starts at this share of beta and reaches it after so many iterations.
+# Annealing starts at this share of beta and reaches it after this many iterations.
 ANNEALING_START, ANNEALING_ITERATIONS = 0.1, 20
-# Improvements are judged over so many iterations, since stochastic ones are not monotone.
+# Improvements are judged over this many iterations, since stochastic ones are not monotone.
 PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class _ClAMState(State):
-    """Parameters, and Adam's memory of their gradients."""
+class _Adam:
+    """The running moments of the gradients by means, log beta and log-weights."""
 
-    parameters: Parameters
     first: tuple[Tensor, ...]
     second: tuple[Tensor, ...]
-    updates: int
+    updates: int = 0
+
+    def updated(self, gradients: tuple[Tensor, ...]) -> _Adam:
+        """Add the gradients of one update."""
+        return _Adam(
+            tuple(0.9 * m + 0.1 * g for m, g in zip(self.first, gradients, strict=True)),
+            tuple(0.999 * v + 0.001 * g**2 for v, g in zip(self.second, gradients, strict=True)),
+            self.updates + 1,
+        )
+
+    def moves(self, rate: float) -> list[Tensor]:
+        """Return the decrease of each parameter in this update."""
+        bias, square_bias = 1 - 0.9**self.updates, 1 - 0.999**self.updates
+        return [
+            rate * (m / bias) / ((v / square_bias).sqrt() + 1e-8)
+            for m, v in zip(self.first, self.second, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _ClAMState:
+    """One start of the training.
+
+    Attributes
+    ----------
+    parameters : MixtureParameters
+    adam : _Adam
+    iteration : int
+    final_beta : float
+        The beta at the end of a schedule.
+    hidden : Tensor (N, D) or None
+        Coordinates that the masked objective hides whenever it is evaluated.
+    noise : torch.Generator
+        Draws batches and masks.
+    objective : float
+    """
+
+    parameters: MixtureParameters
+    adam: _Adam
     iteration: int
     final_beta: float
+    hidden: Tensor | None
+    noise: torch.Generator
     objective: float
 
 
-class ClAM(ParametricEstimator):
+class ClAM(FiniteMixtureEstimator[_ClAMState]):
     r"""Clustering by associative memory (ClAM).
 
     Rows move on the energy of a :class:`isthmus.Mixture` for `n_steps` steps,
     :math:`x \leftarrow x + \eta (\sum_k r_k \mu_k - x)`, and the memories descend the loss
     that this leaves, by exact gradients through all steps (Adam, mini-batches).
-    ``objective="reconstruction"`` is the paper's loss, the squared distance to where the row
-    began; ``"masked"`` is that of ClAM's authors: some coordinates are hidden, only they move
-    and only they are judged (erratum E27; unlike the authors' code, every coordinate may be
-    hidden).
+    ``objective="reconstruction"`` is the paper's loss, the squared distance to the start of the
+    row; ``"masked"`` is that of ClAM's authors: some coordinates are hidden, and only they move
+    and count (erratum E27; unlike in the authors' code, every coordinate may be hidden).
 
-    Training starts from k-means and keeps that solution as a candidate, so the stated
-    objective is never worse than it. It is here for fidelity to the paper: on labels it is
-    about as good as k-means, and :class:`ClAMELBO` learns the same kind of model in less time.
+    Training starts from k-means and keeps that solution as a candidate, so the objective is
+    never worse than that of k-means. The estimator exists for fidelity to the paper: on labels
+    it is about as good as k-means, and :class:`ClAMELBO` learns the same kind of model faster.
 
     Parameters
     ----------
@@ -73,15 +116,15 @@ class ClAM(ParametricEstimator):
         Components have covariance I / (2 beta); for ``"vmf"`` the concentration is 2 beta.
         Auto takes the spread that k-means leaves inside clusters.
     schedule : {"fixed", "annealed", "learned"}
-        Keep beta, raise it from a tenth over the first 20 iterations, or learn it.
+        Keep beta, raise it from a tenth of its value in the first 20 iterations, or learn it.
     weights : "uniform", "learned" or array (n_clusters,)
-        Weighted clustering.
+        Mixing proportions.
     n_steps, rate : int, float
-        T and :math:`\eta`; the original has 10 and 0.1.
+        T and :math:`\eta`; ClAM's authors use 10 and 0.1.
     mask_fraction : float
-        How many coordinates the masked objective hides.
+        Share of the coordinates that the masked objective hides.
     learning_rate : float
-        Adam's, in units of the data's spread.
+        Step size of Adam, in units of the standard deviation of the data.
     batch_size : int
     init, n_init, max_iter, tol, warm_start, random_state, verbose
         As in :class:`ClAMELBO`. Training stops when the objective has fallen by no more than
@@ -144,14 +187,14 @@ class ClAM(ParametricEstimator):
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
-        require_choice(self, "objective", ("reconstruction", "masked"))
-        require_choice(self, "likelihood", ("gaussian", "vmf"))
-        require_choice(self, "schedule", ("fixed", "annealed", "learned"))
-        require_count(self, "n_steps")
-        require_count(self, "batch_size")
-        require_number(self, "rate", 0, 1, ends="high")
-        require_number(self, "mask_fraction", 0, 1)
-        require_number(self, "learning_rate", 0, math.inf)
+        as_choice(self.objective, "objective", ("reconstruction", "masked"))
+        as_choice(self.likelihood, "likelihood", ("gaussian", "vmf"))
+        as_choice(self.schedule, "schedule", ("fixed", "annealed", "learned"))
+        as_count(self.n_steps, "n_steps")
+        as_count(self.batch_size, "batch_size")
+        as_number(self.rate, "rate", above=0, at_most=1)
+        as_number(self.mask_fraction, "mask_fraction", above=0, below=1)
+        as_number(self.learning_rate, "learning_rate", above=0)
 
     @property
     def _is_spherical(self) -> bool:
@@ -166,144 +209,116 @@ class ClAM(ParametricEstimator):
         table = table / np.where(largest > 0, largest, 1)
         lengths = np.linalg.norm(table, axis=1, keepdims=True)
         if not (lengths > 0).all():
-            raise ValueError(
+            raise InvalidInputError(
                 "likelihood='vmf' clusters directions: rows must be complete and not all zero."
             )
         return table / lengths
 
-    def _set_frame(self, frame: Frame) -> None:
-        if self._is_spherical:
-            frame = Frame(np.zeros_like(frame.centre), 1.0)
-        super()._set_frame(frame)
-
-    def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
-        self._noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
-        self._hidden = self._mask(rows.values) if self.objective == "masked" else None
-        for start in self._initial_means(rows, generator):
-            means = self._projected(start.means)
-            beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
-            parameters = Parameters(means, beta, self._initial_log_weights(rows))
-            zeros = tuple(torch.zeros_like(value) for value in _learnable(parameters))
-            loss = self._loss(rows, parameters)
-            yield _ClAMState(parameters, zeros, zeros, 0, 0, beta, loss)
+    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
+        units = super()._units_of(X, weights)
+        return Units(np.zeros_like(units.centre), 1.0) if self._is_spherical else units
 
     def _projected(self, means: Tensor) -> Tensor:
         if not self._is_spherical:
             return means
         return means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
 
-    def _mask(self, values: Tensor) -> Tensor:
-        """One for hidden coordinates: each by chance, and at least one in every row."""
-        chance = torch.rand(values.shape, generator=self._noise, dtype=values.dtype)
+    def _starts(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[_ClAMState]:
+        noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
+        hidden = self._mask(rows, noise)
+        for parameters in self._initial_parameters(rows, generator, warm):
+            means, beta, log_weights = parameters
+            zeros = (torch.zeros_like(means), means.new_zeros(()), torch.zeros_like(log_weights))
+            loss = self._loss(rows, hidden, parameters)
+            yield _ClAMState(parameters, _Adam(zeros, zeros), 0, beta, hidden, noise, loss)
+
+    def _mask(self, rows: Rows, noise: torch.Generator) -> Tensor | None:
+        """Draw the hidden coordinates of the masked objective, at least one in every row."""
+        if self.objective != "masked":
+            return None
+        chance = torch.rand(rows.values.shape, generator=noise, dtype=rows.values.dtype)
         lowest = chance.amin(1, keepdim=True)
-        return ((chance < self.mask_fraction) | (chance == lowest)).to(values.dtype)
+        return ((chance < self.mask_fraction) | (chance == lowest)).to(chance.dtype)
 
-    def _task(self, rows: Rows, hidden: Tensor | None) -> Task:
-        return Task.reconstruction(rows) if hidden is None else Task.masked(rows, hidden)
-
-    def _loss(self, rows: Rows, parameters: Parameters) -> float:
-        """The objective over all rows; hidden coordinates are the same every time."""
+    def _loss(self, rows: Rows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
+        """Return the objective over all rows; hidden coordinates are the same every time."""
         total = 0.0
-        for block, part in rows.blocks(self.n_clusters + rows.dim):
-            hidden = None if self._hidden is None else self._hidden[block]
-            task = self._task(part, hidden)
-            total += squared_loss(task, reconstruct(task, parameters, self.n_steps, self.rate))
+        for where, block in rows.blocks(len(parameters.means) + rows.dim):
+            problem = Reconstruction.of(block, None if hidden is None else hidden[where])
+            end = reconstruct(problem, parameters, int(self.n_steps), self.rate)
+            total += squared_loss(problem, end)
         return total / rows.total
 
-    def _advance(self, rows: Rows, state: State) -> State:
-        assert isinstance(state, _ClAMState)
-        parameters, first, second = state.parameters, state.first, state.second
-        updates = state.updates
-        parameters = Parameters(parameters.means, self._beta_now(state), parameters.log_weights)
-        for batch in self._batches(len(rows)):
+    def _advance(self, rows: Rows, state: _ClAMState) -> _ClAMState:
+        parameters = state.parameters._replace(beta=self._beta_now(state))
+        adam = state.adam
+        # The step size falls over the iterations.
+        rate = self.learning_rate / math.sqrt(1 + state.iteration)
+        for batch in self._batches(len(rows), state.noise):
             part = rows.take(batch)
-            task = self._task(part, None if self._hidden is None else self._mask(part.values))
-            gradient = reconstruction_gradient(task, parameters, self.n_steps, self.rate)
+            problem = Reconstruction.of(part, self._mask(part, state.noise))
+            found = reconstruction_gradient(problem, parameters, int(self.n_steps), self.rate)
             mean = 1 / float(part.weights.sum())
             # beta is learned on a logarithmic scale, so that it stays above zero.
-            found = (gradient.means, parameters.beta * gradient.beta, gradient.log_weights)
-            updates += 1
-            first = tuple(0.9 * m + 0.1 * mean * g for m, g in zip(first, found, strict=True))
-            second = tuple(
-                0.999 * v + 0.001 * (mean * g) ** 2 for v, g in zip(second, found, strict=True)
-            )
-            parameters = self._updated(parameters, first, second, updates, state.iteration)
-        final = parameters
+            by_log_beta = parameters.beta * found.beta
+            adam = adam.updated((mean * found.means, mean * by_log_beta, mean * found.log_weights))
+            parameters = self._moved(parameters, adam.moves(rate))
         if self.schedule != "learned":
-            final = Parameters(parameters.means, state.final_beta, parameters.log_weights)
-        loss = self._loss(rows, final)
-        return _ClAMState(
-            final, first, second, updates, state.iteration + 1, state.final_beta, loss
+            parameters = parameters._replace(beta=state.final_beta)
+        loss = self._loss(rows, state.hidden, parameters)
+        return replace(
+            state,
+            parameters=parameters,
+            adam=adam,
+            iteration=state.iteration + 1,
+            objective=loss,
         )
 
     def _beta_now(self, state: _ClAMState) -> float:
         if self.schedule != "annealed":
             return state.parameters.beta
         progress = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
-        return state.final_beta * ANNEALING_START ** (1 - progress)
+        return float(state.final_beta * ANNEALING_START ** (1 - progress))
 
-    def _batches(self, n_rows: int) -> Iterator[Any]:
-        """At least ten updates; whole passes in a new random order where rows are many."""
-        if n_rows <= self.batch_size:
+    def _batches(self, n_rows: int, noise: torch.Generator) -> Iterator[Any]:
+        """Yield at least ten batches: whole passes in a new random order if rows are many."""
+        size = int(self.batch_size)
+        if n_rows <= size:
             for _ in range(UPDATES_PER_ITERATION):
                 yield slice(None)
             return
-        passes = max(1, UPDATES_PER_ITERATION * self.batch_size // n_rows)
-        for _ in range(passes):
-            order = torch.randperm(n_rows, generator=self._noise)
-            yield from order.split(self.batch_size)
+        for _ in range(max(1, UPDATES_PER_ITERATION * size // n_rows)):
+            yield from torch.randperm(n_rows, generator=noise).split(size)
 
-    def _updated(
-        self,
-        parameters: Parameters,
-        first: tuple[Tensor, ...],
-        second: tuple[Tensor, ...],
-        updates: int,
-        iteration: int,
-    ) -> Parameters:
-        """One Adam update, slower and slower over the iterations."""
-        rate = self.learning_rate / math.sqrt(1 + iteration)
-        moves = [
-            rate * (m / (1 - 0.9**updates)) / ((v / (1 - 0.999**updates)).sqrt() + 1e-8)
-            for m, v in zip(first, second, strict=True)
-        ]
-        means = self._projected(parameters.means - moves[0])
-        beta = parameters.beta
+    def _moved(self, parameters: MixtureParameters, moves: list[Tensor]) -> MixtureParameters:
+        """Return the parameters after one update by Adam."""
+        means, beta, log_weights = parameters
+        means = self._projected(means - moves[0])
         if self.schedule == "learned":
             beta = beta * math.exp(-float(moves[1]))
-        log_weights = parameters.log_weights
         if self._learns_weights:
             log_weights = torch.log_softmax(log_weights - moves[2], 0)
-        return Parameters(means, beta, log_weights)
+        return MixtureParameters(means, beta, log_weights)
 
     def _has_converged(self, trace: list[float]) -> bool:
-        if self.schedule == "annealed" and len(trace) <= ANNEALING_ITERATIONS + PATIENCE:
-            return False
-        if len(trace) <= PATIENCE:
+        annealing = ANNEALING_ITERATIONS if self.schedule == "annealed" else 0
+        if len(trace) <= annealing + PATIENCE:
             return False
         return min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol * abs(trace[0])
 
-    def _adopt(self, state: State) -> None:
-        assert isinstance(state, _ClAMState)
-        self._adopt_parameters(state.parameters)
-        del self._noise, self._hidden
-
-    def _adopt_parameters(self, parameters: Parameters) -> None:
-        means = self._projected(parameters.means)
-        super()._adopt_parameters(replace(parameters, means=means))
+    def _adopt(self, rows: Rows, state: _ClAMState) -> None:
+        self._adopt_fit(rows, state.parameters)
 
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
-        return objectives * self._scale**2
+        return objectives * self._units.scale**2
 
     @property
     def energy_(self) -> Mixture | VonMisesFisherMixture:
         """The learned energy in the units of the data: a Mixture, or one on the sphere."""
-        log_weights = np.log(np.maximum(self.weights_, 1e-300)).astype(self.memories_.dtype)
+        weights = np.maximum(self.weights_, SMALLEST_WEIGHT)
+        log_weights = np.log(weights).astype(self.memories_.dtype)
         if self._is_spherical:
             return VonMisesFisherMixture(self.memories_, 2 * self.beta_, log_weights)
         return Mixture(self.memories_, self.beta_, log_weights)
-
-
-def _learnable(parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
-    means = parameters.means
-    return means, means.new_zeros(()), parameters.log_weights

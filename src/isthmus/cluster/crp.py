@@ -1,10 +1,11 @@
-"""ClAM+CRP and ClAM+CRP+ELBO: as many memories as the data ask for."""
+"""ClAM+CRP and ClAM+CRP+ELBO: the number of memories is inferred from the data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,49 +13,50 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, State
+from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
+from isthmus.cluster.crp_inference import (
+    SMALLEST_COUNT,
+    CRPPrior,
+    reassign,
+    sequential_pass,
+    settle,
+)
 from isthmus.cluster.data import Rows
-from isthmus.cluster.restaurant import (
-    SMALLEST_PORTION,
-    Clusters,
-    House,
-    seat,
-    seat_in_order,
-)
-from isthmus.cluster.settings import (
-    require_choice,
-    require_count,
-    require_flag,
-    require_number,
-)
-from isthmus.cluster.tightness import calinski_harabasz, effective_dimension, settled
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
+from isthmus.validation import as_choice, as_count, as_flag
 
 __all__ = ["ClAMCRP", "ClAMCRPELBO"]
 
 # With beta="auto": the shares of the variance that clusters may keep inside them, and how many
-# rows are looked at to choose one.
+# rows are used to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 5000
-# Improvements are judged over so many iterations, since opening a cluster may not be one.
+# Improvements are judged over this many iterations, since opening a cluster may not be one.
 PATIENCE = 5
 # Means keep at least this share of the variance, so that the prior on them stays proper.
 SMALLEST_OUTER_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class _CRPState(State):
-    clusters: Clusters
-    house: House
-    objective: float
+class _CRPState:
+    clusters: ClusterStatistics
+    prior: CRPPrior
+
+    @cached_property
+    def objective(self) -> float:
+        """The negative log evidence per row, in units in which the data have variance one."""
+        return -self.prior.log_evidence(self.clusters) / float(self.clusters.counts.sum())
 
 
-class _CRPEstimator(MemoryEstimator):
-    """What the two share: all but whether rows sit whole or in proportion."""
+class _CRPEstimator(MemoryEstimator[_CRPState]):
+    """Base class of the two; they differ in whether assignments are hard or soft."""
 
-    soft: ClassVar[bool]
+    _soft: ClassVar[bool]
+    _prior: CRPPrior
 
     def __init__(
         self,
@@ -90,186 +92,143 @@ class _CRPEstimator(MemoryEstimator):
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
         for name in ("alpha", "beta", "rho"):
-            require_number(self, name, 0, math.inf, words=("auto",))
-        require_number(self, "discount", 0, 1, ends="low", words=("auto",))
-        require_number(self, "min_cluster_size", 0, math.inf, ends="low", words=("auto",))
-        require_choice(self, "init", ("sequential",), "an array")
-        require_count(self, "n_init")
-        require_flag(self, "normalized")
+            as_number_or(getattr(self, name), name, ("auto",), above=0)
+        as_number_or(self.discount, "discount", ("auto",), at_least=0, below=1)
+        as_number_or(self.min_cluster_size, "min_cluster_size", ("auto",), at_least=0)
+        if isinstance(self.init, str):
+            as_choice(self.init, "init", ("sequential",))
+        as_count(self.n_init, "n_init")
+        as_flag(self.normalized, "normalized")
 
-    def _openings(
-        self, rows: Rows, generator: np.random.RandomState
-    ) -> Iterator[tuple[Clusters, House]]:
-        """First clusters, and the rules in internal units, where the data have variance one."""
+    def _openings(self, rows: Rows, generator: np.random.RandomState) -> Iterator[_CRPState]:
+        """Yield clusters of sequential passes, with the prior that opened them."""
         if self.beta == "auto":
             yield self._chosen_opening(rows, generator)
             return
-        house = self._rules(0.5 / (float(self.beta) * self._scale**2), 1.0, rows.dim)
-        for _ in range(self.n_init):
-            yield seat_in_order(rows, generator.permutation(len(rows)), house), house
+        prior = self._prior_of(0.5 / (float(self.beta) * self._units.scale**2), 1.0)
+        for _ in range(int(self.n_init)):
+            order = generator.permutation(len(rows))
+            yield _CRPState(sequential_pass(rows, order, prior), prior)
 
-    def _chosen_opening(
-        self, rows: Rows, generator: np.random.RandomState
-    ) -> tuple[Clusters, House]:
-        """The best of several tightnesses and row orders, by Calinski-Harabasz on some rows."""
+    def _chosen_opening(self, rows: Rows, generator: np.random.RandomState) -> _CRPState:
+        """Return the best of several values of beta and row orders, by Calinski-Harabasz."""
         few = rows
         if len(rows) > CHOOSING_ROWS:
             few = rows.take(torch.from_numpy(generator.permutation(len(rows))[:CHOOSING_ROWS]))
-        temper = math.sqrt(effective_dimension(few) / rows.dim)
+        temper = math.sqrt(_effective_dimension(few) / rows.dim)
         limit = max(100, len(few) // 20)
-        tries: list[tuple[float, Clusters, House]] = []
-        for _ in range(self.n_init):
+        tries: list[tuple[float, _CRPState]] = []
+        for _ in range(int(self.n_init)):
             order = generator.permutation(len(few))
             for share in INNER_SHARES:
-                house = self._rules(share, temper, rows.dim)
-                opened = seat_in_order(few, order, house)
+                prior = self._prior_of(share, temper)
+                opened = sequential_pass(few, order, prior)
                 if len(opened) > limit and tries:
-                    break  # tighter clusters still would be more, and none of them any use
-                clusters = settled(few, opened, house, self.soft)
-                kept = self._without_small(few, clusters, house)
-                tries.append((calinski_harabasz(few, kept), clusters, house))
-        # Several tightnesses often find the same clusters. The tightest of them is the best
-        # at telling new ones, in a stream, from those that are known.
-        best = max(score for score, _, _ in tries)
-        equals = [found for found in tries if found[0] >= best * (1 - 1e-9)]
-        _, clusters, house = max(equals, key=lambda found: found[2].beta)
-        return clusters.scaled(rows.total / few.total), house
+                    break  # a larger beta would open even more clusters
+                found = _CRPState(settle(few, opened, prior, self._soft), prior)
+                kept = self._without_small(few, found).clusters
+                tries.append((kept.calinski_harabasz(), found))
+        # Several values of beta often find the same clusters. The largest of them is the best at
+        # separating new clusters of a stream from known ones.
+        best = max(score for score, _ in tries)
+        equals = [found for score, found in tries if score >= best * (1 - 1e-9)]
+        chosen = max(equals, key=lambda found: found.prior.beta)
+        return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
 
-    def _rules(self, inner: float, temper: float, dim: int) -> House:
-        """Rules for clusters that keep the share `inner` of the variance, tempered."""
+    def _prior_of(self, inner: float, temper: float) -> CRPPrior:
+        """Return the prior for clusters that keep the share `inner` of the variance."""
         outer = max(1 - inner, SMALLEST_OUTER_SHARE)
-        rho = 0.5 / outer if self.rho == "auto" else float(self.rho) * self._scale**2
-        return House(
+        rho = 0.5 / outer if self.rho == "auto" else float(self.rho) * self._units.scale**2
+        return CRPPrior(
             beta=temper * 0.5 / inner,
             rho=temper * rho,
             alpha=1.0 if self.alpha == "auto" else float(self.alpha),
             discount=0.0 if self.discount == "auto" else float(self.discount),
-            dim=temper * dim,
-            normalized=self.normalized,
+            temper=temper,
+            normalized=bool(self.normalized),
         )
 
-    def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
-        given = self._given_clusters(rows)
-        for clusters, house in self._openings(rows, generator):
-            opened = seat(rows, clusters if given is None else given, house, self.soft)
-            yield self._judged(rows, opened, house)
+    def _starts(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[_CRPState]:
+        if warm is None and not isinstance(self.init, str):
+            warm = self._given_means(rows, None)
+        for opening in self._openings(rows, generator):
+            clusters = opening.clusters if warm is None else _equal_clusters(rows, warm)
+            yield self._reassigned(rows, clusters, opening.prior)
 
-    def _given_clusters(self, rows: Rows) -> Clusters | None:
-        """Clusters to begin with, each as heavy as an equal share of the rows."""
-        means = self._previous
-        if means is None and not isinstance(self.init, str):
-            given = np.asarray(self.init, dtype=rows.values.numpy().dtype)
-            if given.ndim != 2 or given.shape[1] != rows.dim or not np.isfinite(given).all():
-                raise ValueError(
-                    f"init has shape {given.shape}; it should hold finite means of shape "
-                    f"(K, {rows.dim})."
-                )
-            means = self._frame.into(given)
-        if means is None:
-            return None
-        counts = torch.full((len(means),), rows.total / len(means), dtype=torch.float64)
-        masses = counts[:, None].expand(-1, rows.dim)
-        return Clusters(counts, torch.from_numpy(means).double() * masses, masses)
+    def _reassigned(self, rows: Rows, clusters: ClusterStatistics, prior: CRPPrior) -> _CRPState:
+        return _CRPState(reassign(rows, clusters, prior, self._soft), prior)
 
-    def _advance(self, rows: Rows, state: State) -> State:
-        assert isinstance(state, _CRPState)
-        clusters = seat(rows, state.clusters.merged(state.house), state.house, self.soft)
-        return self._judged(rows, clusters, state.house)
+    def _advance(self, rows: Rows, state: _CRPState) -> _CRPState:
+        return self._reassigned(rows, state.prior.merged(state.clusters), state.prior)
 
     def _has_converged(self, trace: list[float]) -> bool:
-        """Also when clusters that open and merge again only go in circles."""
+        """Also return True if clusters that open and merge again form a cycle."""
         if super()._has_converged(trace):
             return True
         return len(trace) > PATIENCE and (
             min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol
         )
 
-    def _judged(self, rows: Rows, clusters: Clusters, house: House) -> _CRPState:
-        objective = _surprise(clusters, house, _moments(rows))
-        return _CRPState(clusters, house, objective)
+    def _finished(self, rows: Rows, state: _CRPState) -> _CRPState:
+        return self._without_small(rows, self._advance(rows, state))
 
-    def _finished(self, rows: Rows, state: State) -> State:
-        """Without the clusters that are too small to keep."""
-        assert isinstance(state, _CRPState)
-        merged = seat(rows, state.clusters.merged(state.house), state.house, self.soft)
-        return self._judged(rows, self._without_small(rows, merged, state.house), state.house)
-
-    def _without_small(self, rows: Rows, clusters: Clusters, house: House) -> Clusters:
-        smallest = self.min_cluster_size
+    def _without_small(self, rows: Rows, state: _CRPState) -> _CRPState:
+        """Dissolve the clusters that are too small to keep."""
+        counts, smallest = state.clusters.counts, self.min_cluster_size
         if smallest == "auto":
-            smallest = max(3.0, 0.1 * float(clusters.counts.mean()))
-        kept = clusters.counts >= smallest
-        if not bool(kept.any()):  # all are small; those that hold next to nothing go all the same
-            kept = clusters.counts >= SMALLEST_PORTION * rows.total / len(rows)
+            smallest = max(3.0, 0.1 * float(counts.mean()))
+        kept = counts >= smallest
+        if not bool(kept.any()):  # if all are small, only those that hold next to nothing go
+            kept = counts >= SMALLEST_COUNT * rows.total / len(rows)
         if bool(kept.all()) or not bool(kept.any()):
-            return clusters
-        closed = replace(house, alpha=0.0, discount=0.0)
-        return seat(rows, clusters.select(kept), closed, self.soft)
+            return state
+        clusters = reassign(rows, state.clusters.select(kept), state.prior.closed(), self._soft)
+        return replace(state, clusters=clusters)
 
-    def _adopt(self, state: State) -> None:
-        assert isinstance(state, _CRPState)
-        self._adopt_clusters(_largest_first(state.clusters), state.house)
+    def _adopt(self, rows: Rows, state: _CRPState) -> None:
+        largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
+        ordered = replace(state, clusters=state.clusters.select(largest_first))
+        self._adopt_clusters(rows, ordered, rows.values.numpy().dtype)
 
-    def _adopt_clusters(self, clusters: Clusters, house: House) -> None:
-        means = house.means(clusters.masses, clusters.sums)
-        self.memories_ = self._frame.back(means).astype(self._dtype)
+    def _adopt_clusters(self, rows: Rows, state: _CRPState, dtype: Any) -> None:
+        clusters, prior = state.clusters, state.prior
+        self._statistics, self._prior = replace(clusters, entropy=0.0), prior
+        means = prior.means(clusters)
+        self.memories_ = self._units.to_user(means).astype(dtype)
         self.n_clusters_ = len(self.memories_)
-        self.counts_ = clusters.counts.clamp(min=house.discount + 1e-3).numpy()
+        self.counts_ = clusters.counts.clamp(min=prior.discount + 1e-3).numpy()
         self.weights_ = self.counts_ / self.counts_.sum()
-        self.alpha_, self.discount_ = house.alpha, house.discount
-        self._sums, self._masses = clusters.sums.numpy(), clusters.masses.contiguous().numpy()
-        self._rule = np.array(
-            [house.beta, house.rho, house.alpha, house.discount, house.dim, house.normalized]
-        )
-
-    def _set_temperature(self, rows_square: float, coordinates: float) -> None:
-        """The beta and rho of the learned energy: given, or those that fit the clusters best."""
-        masses, sums = torch.from_numpy(self._masses), torch.from_numpy(self._sums)
-        house = House(*self._rule.tolist())
-        means = house.means(masses, sums)
-        residual = rows_square - 2 * float((means * sums).sum()) + float((masses * means**2).sum())
-        floor = 1e-10 if self._dtype == "float64" else 1e-6
-        variance = max(residual / max(coordinates, 1e-300), floor)
+        self.alpha_, self.discount_ = prior.alpha, prior.discount
+        # The beta and rho of the learned energy are given, or fitted to the clusters.
+        variance = clusters.variance(means, rows.smallest_variance)
         if self.beta != "auto":
-            variance = 0.5 / (float(self.beta) * self._scale**2)
-        self.beta_ = 0.5 / variance / self._scale**2
+            variance = 0.5 / (float(self.beta) * self._units.scale**2)
+        self.beta_ = 0.5 / variance / self._units.scale**2
         outer = max(1 - variance, SMALLEST_OUTER_SHARE)
-        self.rho_ = 0.5 / outer / self._scale**2 if self.rho == "auto" else float(self.rho)
+        self.rho_ = 0.5 / outer / self._units.scale**2 if self.rho == "auto" else float(self.rho)
 
-    def _settle(self, rows: Rows) -> None:
-        self._moments = _moments(rows)
-        self._set_temperature(*self._moments.tolist())
-
-    def _absorb(self, rows: Rows, X: NDArray[Any]) -> NDArray[Any]:
-        """Seat one batch, opening clusters as it asks for them; merge what belongs together."""
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
+        """Assign one batch, opening clusters as needed, and merge clusters."""
         generator = check_random_state(self.random_state)
         if not hasattr(self, "memories_"):
-            self._dtype = str(rows.values.numpy().dtype)
-            clusters, house = next(self._openings(rows, generator))
-            clusters = _largest_first(seat(rows, clusters, house, self.soft))
-            self._moments = np.zeros(2)
+            opening = next(self._openings(rows, generator))
+            self._adopt(rows, self._reassigned(rows, opening.clusters, opening.prior))
+            clusters = self._statistics
         else:
-            house = House(*self._rule.tolist())
-            sums, masses = torch.from_numpy(self._sums), torch.from_numpy(self._masses)
-            clusters = Clusters(torch.from_numpy(self.counts_), sums, masses)
-            clusters = seat_in_order(rows, generator.permutation(len(rows)), house, clusters)
-        clusters = clusters.merged(house)
-        self._adopt_clusters(clusters, house)
-        self._moments = self._moments + _moments(rows)
-        self._set_temperature(*self._moments.tolist())
+            order = generator.permutation(len(rows))
+            clusters = sequential_pass(rows, order, self._prior, self._statistics)
+        state = _CRPState(self._prior.merged(clusters), self._prior)
+        self._adopt_clusters(rows, state, self.memories_.dtype)
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
-        self.objective_ = _surprise(clusters, house, self._moments)
-        self.objective_trace_ = np.append(
-            getattr(self, "objective_trace_", np.zeros(0))[-999:], self.objective_
-        )
-        self.converged_ = False
-        return self._labels(X)
+        return self._labels(X), state.objective
 
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
         return objectives
 
     def novelty(self, X: Any) -> NDArray[Any]:
-        """The probability that a row belongs to no known memory. -> (n_samples,)"""
+        """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
         check_is_fitted(self, "memories_")
         parts = [part[:, -1] for part in self._responsibilities(self.energy_, self._table(X))]
         # A row whose distances overflow is near no memory.
@@ -277,7 +236,7 @@ class _CRPEstimator(MemoryEstimator):
 
     @property
     def _known_energy(self) -> LearnedEnergy:
-        # Where the new cluster wins by far, the others' shares beside it would all be zero.
+        # Beside a new cluster that is far more probable, the shares of all others would be zero.
         log_weights = np.log(self.counts_ - self.discount_).astype(self.memories_.dtype)
         return Mixture(self.memories_, self.beta_, log_weights)
 
@@ -293,7 +252,7 @@ class _CRPEstimator(MemoryEstimator):
             alpha=self.alpha_,
             discount=self.discount_,
             normalized=self.normalized,
-            prior_mean=self._centre.astype(dtype),
+            prior_mean=self._units.centre.astype(dtype),
         )
 
 
@@ -363,7 +322,7 @@ class ClAMCRP(_CRPEstimator):
     array([0., 1.])
     """
 
-    soft = False
+    _soft = False
 
 
 class ClAMCRPELBO(_CRPEstimator):
@@ -383,22 +342,19 @@ class ClAMCRPELBO(_CRPEstimator):
     3
     """
 
-    soft = True
+    _soft = True
 
 
-def _moments(rows: Rows) -> NDArray[np.float64]:
-    """Weighted sum of squared lengths, and weighted number of known coordinates. (2,)"""
-    weights = rows.weights.double()
-    square, coordinates = weights @ rows.squares.double(), weights @ rows.coordinates().double()
-    return np.array([float(square), float(coordinates)])
+def _equal_clusters(rows: Rows, means: Tensor) -> ClusterStatistics:
+    """Return clusters at `means` (K, D), each with an equal share of the rows."""
+    counts = torch.full((len(means),), rows.total / len(means), dtype=torch.float64)
+    masses = counts[:, None].expand(-1, rows.dim)
+    return ClusterStatistics(counts, means.double() * masses, masses)
 
 
-def _surprise(clusters: Clusters, house: House, moments: NDArray[np.float64]) -> float:
-    """Minus the log evidence per row, in units where the data have variance one."""
-    square, coordinates = moments.tolist()
-    rest = house.log_rest(square, coordinates, clusters.sums.shape[1])
-    return -(clusters.log_evidence(house) + rest) / float(clusters.counts.sum())
-
-
-def _largest_first(clusters: Clusters) -> Clusters:
-    return clusters.select(torch.argsort(clusters.counts, descending=True, stable=True))
+def _effective_dimension(rows: Rows) -> float:
+    """Return the participation ratio of the covariance: the number of directions in use."""
+    values = rows.values.double() * rows.weights.double().sqrt()[:, None]
+    small = values.T @ values if values.shape[1] <= values.shape[0] else values @ values.T
+    spread = float(small.square().sum())
+    return float(small.diagonal().sum()) ** 2 / spread if spread > 0 else 1.0

@@ -1,11 +1,12 @@
-"""Rows as the learners see them: centred, scaled to unit spread, with gaps marked."""
+"""Rows in internal units: centred, scaled to unit variance, with gaps marked."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,17 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["Frame", "Rows", "distinct_rows", "naming_text_columns"]
+__all__ = ["Rows", "Units", "distinct_rows", "name_text_columns"]
 
+# Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
-"""Entries of one block of rows: small enough to stay in a core's cache."""
+# Rows of one block where a table is read once.
+BLOCK_ROWS = 8192
 
 
 @contextmanager
-def naming_text_columns(X: Any) -> Iterator[None]:
-    """Where a table of pandas or polars is refused for text or dates, say in which columns."""
+def name_text_columns(X: Any) -> Iterator[None]:
+    """Name the columns with text or dates if a pandas or polars table is refused."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -45,66 +48,65 @@ def _is_numeric(column: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The change of units that makes arithmetic harmless: x = centre + scale * internal."""
+class Units:
+    """The change of units x = centre + scale * internal, which keeps arithmetic in range.
+
+    Attributes
+    ----------
+    centre : ndarray (D,)
+    scale : float
+    """
 
     centre: NDArray[Any]
     scale: float
 
     @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Frame:
-        """Centre on the weighted mean; scale to a mean variance of one per feature."""
-        if not np.isnan(X.sum()):
-            return cls._of_complete(X, weights)
-        seen = ~np.isnan(X)
-        zeros = np.where(seen, X, 0.0)
-        mass = weights @ seen
-        if not mass.all():
+    def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Units:
+        """Centre on the weighted mean of X and scale to a mean variance of 1 per feature."""
+        parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
+        mass = sum(weights[part] @ ~np.isnan(X[part]) for part in parts)
+        if not np.all(mass):
             columns = ", ".join(map(str, np.flatnonzero(mass == 0)[:5]))
-            raise ValueError(
+            raise InvalidInputError(
                 f"Column {columns} of X has no observed value, so nothing can be learned about "
                 "it. Leave it out."
             )
-        # Two passes, after bringing numbers near 1, so that huge ones do not overflow.
-        size = float(np.abs(zeros).max()) or 1.0
-        centre = (weights @ (zeros / size)) / mass * size
-        deviations = np.where(seen, (X - centre) / size, 0.0)
-        variance = float(np.mean((weights @ deviations**2) / mass))
-        return cls(centre, float(np.sqrt(variance)) * size if variance > 1e-30 else size)
+        # Numbers are brought near 1 first, so that squares of huge ones do not overflow.
+        size = max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0
 
-    @classmethod
-    def _of_complete(cls, X: NDArray[Any], weights: NDArray[Any]) -> Frame:
-        size = max(float(X.max()), -float(X.min())) or 1.0
-        total, centre, variance = weights.sum(), np.zeros(X.shape[1]), 0.0
-        parts = [slice(start, start + 8192) for start in range(0, len(X), 8192)]
-        for part in parts:
-            centre = centre + weights[part] @ (X[part] / size) / total
-        for part in parts:
-            variance += float(weights[part] @ ((X[part] / size - centre) ** 2).mean(1)) / total
+        def mean(function: Callable[[Any], Any]) -> NDArray[Any]:
+            total = np.zeros(X.shape[1])
+            for part in parts:
+                values = function(X[part] / size)
+                total += weights[part] @ np.where(np.isnan(values), 0.0, values)
+            return total / mass
+
+        centre = mean(lambda values: values)
+        variance = float(mean(lambda values: (values - centre) ** 2).mean())
         return cls(centre * size, math.sqrt(variance) * size if variance > 1e-30 else size)
 
-    def into(self, X: NDArray[Any]) -> NDArray[Any]:
-        """From the user's units. (N, D) -> (N, D)"""
+    def to_internal(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Convert from the units of the user. (N, D) -> (N, D)"""
         inside = np.subtract(X, self.centre.astype(X.dtype))
         inside *= X.dtype.type(1 / self.scale)
         return inside
 
-    def back(self, points: Tensor) -> NDArray[Any]:
-        """To the user's units, in float64. (K, D) -> (K, D)"""
+    def to_user(self, points: Tensor) -> NDArray[Any]:
+        """Convert to the units of the user, in float64. (K, D) -> (K, D)"""
         return points.double().numpy() * self.scale + self.centre
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a learner iterates over.
+    """The data of a fit, in internal units.
 
     Attributes
     ----------
     values : Tensor (N, D)
-        In internal units; zero where unknown.
+        Zero where unknown.
     weights : Tensor (N,)
     observed : Tensor (N, D) or None
-        One where known and zero elsewhere; None if everything is.
+        One where known and zero elsewhere; None if everything is known.
     squares : Tensor (N,)
         Squared lengths of `values`.
     """
@@ -115,9 +117,9 @@ class Rows:
     squares: Tensor
 
     @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any], frame: Frame) -> Rows:
-        """Rows in the frame's units."""
-        inside = frame.into(X)
+    def of(cls, X: NDArray[Any], weights: NDArray[Any], units: Units) -> Rows:
+        """Convert a table in which NaN marks unknown values."""
+        inside = units.to_internal(X)
         observed = None
         if np.isnan(inside.sum()):
             gaps = np.isnan(inside)
@@ -140,18 +142,33 @@ class Rows:
         return self.values.shape[1]
 
     @property
+    def smallest_variance(self) -> float:
+        """The variance below which rounding errors would decide."""
+        return 1e-10 if self.values.dtype == torch.float64 else 1e-6
+
+    @cached_property
     def total(self) -> float:
         """The sum of weights."""
         return float(self.weights.double().sum())
 
+    @cached_property
+    def square(self) -> float:
+        """The weighted sum of squared lengths."""
+        return float(self.weights.double() @ self.squares.double())
+
+    @cached_property
+    def known_total(self) -> float:
+        """The weighted number of known coordinates."""
+        return float(self.weights.double() @ self.coordinates().double())
+
     def coordinates(self) -> Tensor:
-        """How many coordinates each row has. (N,)"""
+        """Return the number of known coordinates of each row. (N,)"""
         if self.observed is None:
             return self.values.new_full((len(self),), self.dim)
         return self.observed.sum(1)
 
     def take(self, index: Any) -> Rows:
-        """Some of the rows, by a slice or an index."""
+        """Return the rows at a slice or an index."""
         return replace(
             self,
             values=self.values[index],
@@ -161,7 +178,7 @@ class Rows:
         )
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Rows]]:
-        """Consecutive blocks of rows, few enough for `width` numbers each to stay in cache."""
+        """Yield consecutive blocks of rows, small enough for `width` numbers each in cache."""
         size = max(BLOCK_ENTRIES // max(width, 1), 64)
         for start in range(0, len(self), size):
             block = slice(start, min(start + size, len(self)))
@@ -169,23 +186,23 @@ class Rows:
 
 
 def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Distinct rows in an order of their own, with their weights added up.
+    """Return the distinct rows in a canonical order, and the sum of the weights of each.
 
-    What follows then depends neither on the order of the rows nor on whether a row of weight
-    two was written twice.
+    A fit then depends neither on the order of the rows nor on whether a row of weight two was
+    written twice.
     """
     direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
     key = np.empty(len(X))
-    for start in range(0, len(X), 8192):
-        block = X[start : start + 8192].astype(np.float64)
+    for start in range(0, len(X), BLOCK_ROWS):
+        block = X[start : start + BLOCK_ROWS].astype(np.float64)
         # Row by row sums, unlike a matrix product, do not depend on where a row stands.
-        key[start : start + 8192] = (np.nan_to_num(block, nan=0.137) * direction).sum(1)
+        key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=0.137) * direction).sum(1)
     order = np.argsort(key, kind="stable")
     key = key[order]
     first = np.ones(len(X), dtype=bool)
     same_key = np.flatnonzero(key[1:] == key[:-1]) + 1
-    for start in range(0, len(same_key), 8192):
-        here = same_key[start : start + 8192]
+    for start in range(0, len(same_key), BLOCK_ROWS):
+        here = same_key[start : start + BLOCK_ROWS]
         left, right = X[order[here - 1]], X[order[here]]
         first[here] = ~((left == right) | (np.isnan(left) & np.isnan(right))).all(1)
     starts = np.flatnonzero(first)

@@ -1,4 +1,4 @@
-"""ClAM+ELBO: the state is a vector of assignment logits, the energy is minus the ELBO."""
+"""ClAM+ELBO: the state is a vector of assignment logits, the energy is the negative ELBO."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.cluster.base import State
 from isthmus.cluster.data import Rows
-from isthmus.cluster.parametric import ParametricEstimator
-from isthmus.cluster.settings import require_choice
-from isthmus.cluster.statistics import Parameters, Statistics, expectation
-from isthmus.errors import InvalidInputError
+from isthmus.cluster.finite import FiniteMixtureEstimator
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
 from isthmus.memories.mixture import Mixture
+from isthmus.validation import as_choice
 
 __all__ = ["ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]
 
 Dynamics = Literal["exact", "mirror", "euclidean"]
+DYNAMICS = ("exact", "mirror", "euclidean")
 
 
 def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
-    r"""ClAM+ELBO's energy of assignment logits: minus the evidence lower bound.
+    r"""Return the energy of assignment logits, the negative evidence lower bound.
 
     .. math:: E(q) = -\sum_k q_k \log p(x, z=k) + \sum_k q_k \log q_k, \quad q = softmax(v)
 
@@ -48,14 +47,14 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
 
 
 class Flow(NamedTuple):
-    """Where assignment logits came to rest."""
+    """The end of a flow of assignment logits."""
 
     logits: Tensor
     """v, with mean zero. (..., K)"""
     steps: Tensor
-    """How many steps each row took. (...)"""
+    """The number of steps of each row. (...)"""
     converged: Tensor
-    """Whether the posterior was reached to the tolerance. (...)"""
+    """True for rows that reached the posterior within the tolerance. (...)"""
 
     @property
     def probabilities(self) -> Tensor:
@@ -72,7 +71,7 @@ def elbo_flow(
     tol: float = 1e-6,
     max_steps: int = 3000,
 ) -> Flow:
-    r"""Let assignment logits flow to the posterior.
+    r"""Follow the flow of assignment logits to the posterior.
 
     ``"exact"`` is one natural-gradient step, :math:`v \leftarrow \log p(x, z)`. ``"mirror"``
     integrates :math:`\dot v = \log p - \log q`, which is linear and never stalls.
@@ -85,13 +84,17 @@ def elbo_flow(
     ----------
     log_joint : Tensor (..., K)
     start : Tensor (..., K), optional
-        Zero if not given: a uniform assignment.
+        Default: zero, a uniform assignment.
     step_size : float
-        Of the integration. For ``"mirror"`` at most 2.
+        Step of the integration. For ``"mirror"`` at most 2.
     tol : float
-        A row rests when its probabilities are within this of the posterior.
+        A row stops when its probabilities are within this of the posterior.
     max_steps : int
-        Rows that are still on their way after so many steps say so.
+        Rows that need more steps are reported as not converged.
+
+    Returns
+    -------
+    Flow
 
     Examples
     --------
@@ -100,10 +103,7 @@ def elbo_flow(
     >>> elbo_flow(log_joint, "mirror").probabilities
     tensor([[0.4123, 0.2501, 0.3376]])
     """
-    if dynamics not in ("exact", "mirror", "euclidean"):
-        raise InvalidInputError(
-            f"dynamics must be 'exact', 'mirror' or 'euclidean', not {dynamics!r}."
-        )
+    as_choice(dynamics, "dynamics", DYNAMICS)
     target = log_joint - log_joint.mean(-1, keepdim=True)
     posterior = torch.softmax(target, -1)
     shape = log_joint.shape[:-1]
@@ -133,13 +133,13 @@ def elbo_flow(
 
 
 @dataclass(frozen=True)
-class _ELBOState(State):
-    parameters: Parameters
-    statistics: Statistics
+class _ELBOState:
+    parameters: MixtureParameters
+    statistics: ClusterStatistics
     objective: float
 
 
-class ClAMELBO(ParametricEstimator):
+class ClAMELBO(FiniteMixtureEstimator[_ELBOState]):
     r"""Clustering by associative memory with explicit posteriors (ClAM+ELBO).
 
     The state of a row is its vector of assignment logits; they flow to the posterior, and
@@ -155,18 +155,18 @@ class ClAMELBO(ParametricEstimator):
     ----------
     n_clusters : int
     dynamics : {"exact", "mirror", "euclidean"}
-        How logits reach the posterior; see :func:`elbo_flow`. They all reach the same.
+        The flow to the posterior; see :func:`elbo_flow`. All end at the same point.
     beta : "learned" or float
         Components have covariance I / (2 beta).
     weights : "uniform", "learned" or array (n_clusters,)
         Mixing proportions.
     init : {"k-means", "k-means++", "random"} or array (n_clusters, n_features)
     n_init : "auto" or int
-        Starts tried; auto is 10 up to 20,000 distinct rows, else 1.
+        Number of starts; auto is 10 up to 20,000 distinct rows, else 1.
     max_iter, tol : int, float
         Stop when the objective falls by no more than `tol` (nats per row) in an iteration.
     warm_start : bool
-        Go on from the memories of the previous fit.
+        Continue from the memories of the previous fit.
     random_state : int, RandomState or None
     verbose : int
         Above zero shows a progress bar.
@@ -223,35 +223,31 @@ class ClAMELBO(ParametricEstimator):
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
-        require_choice(self, "dynamics", ("exact", "mirror", "euclidean"))
+        as_choice(self.dynamics, "dynamics", DYNAMICS)
 
-    def _starts(self, rows: Rows, generator: np.random.RandomState) -> Iterator[State]:
-        for start in self._initial_means(rows, generator):
-            beta = 0.5 / start.variance if self._learns_beta else self._fixed_beta()
-            log_weights = self._initial_log_weights(rows)
-            yield self._evaluated(rows, Parameters(start.means, beta, log_weights))
+    def _starts(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[_ELBOState]:
+        for parameters in self._initial_parameters(rows, generator, warm):
+            yield self._evaluated(rows, parameters)
 
-    def _advance(self, rows: Rows, state: State) -> State:
-        assert isinstance(state, _ELBOState)
-        smallest = self._smallest_variance(rows)
-        return self._evaluated(rows, self._maximised(state.statistics, state.parameters, smallest))
+    def _advance(self, rows: Rows, state: _ELBOState) -> _ELBOState:
+        return self._evaluated(rows, self._maximised(rows, state.statistics, state.parameters))
 
-    def _evaluated(self, rows: Rows, parameters: Parameters) -> _ELBOState:
-        posterior = None
-        if self.dynamics != "exact":
-            posterior = self._flow_posterior
-        statistics = expectation(rows, parameters, posterior)
-        return _ELBOState(parameters, statistics, -statistics.log_likelihood / rows.total)
+    def _evaluated(self, rows: Rows, parameters: MixtureParameters) -> _ELBOState:
+        posterior = None if self.dynamics == "exact" else self._flow_posterior
+        found = expectation(rows, parameters, posterior)
+        return _ELBOState(parameters, found.statistics, -found.log_likelihood / rows.total)
 
     def _flow_posterior(self, logits: Tensor) -> Tensor:
         return elbo_flow(logits, self.dynamics).probabilities
 
-    def _adopt(self, state: State) -> None:
-        assert isinstance(state, _ELBOState)
-        self._adopt_parameters(state.parameters)
+    def _adopt(self, rows: Rows, state: _ELBOState) -> None:
+        self._adopt_fit(rows, state.parameters)
 
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
-        return self._log_density_in_units(objectives, rows)
+        converted: NDArray[Any] = self._log_density_in_units(objectives, rows)
+        return converted
 
     @property
     def energy_(self) -> Mixture:

@@ -1,8 +1,8 @@
 """ClAM's loss and its exact gradient through T steps of the dynamics, by hand.
 
-Autograd would give the same (a test says so). Where all coordinates move, the steps need not
-visit them: the state is what is left of the row plus a mixture of memories, so its K logits
-follow from one another, and the D coordinates are needed at both ends only.
+A test compares it with autograd. If all coordinates move, the steps need not visit them: the
+state is a share of the row plus a mixture of memories, so its K logits follow from one another,
+and the D coordinates are needed at both ends only.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 from isthmus.cluster.data import Rows
-from isthmus.cluster.statistics import Parameters
+from isthmus.cluster.statistics import MixtureParameters
+from isthmus.logits import distance_logits
 
-__all__ = ["Gradient", "Task", "reconstruct", "reconstruction_gradient"]
+__all__ = ["Gradient", "Reconstruction", "reconstruct", "reconstruction_gradient", "squared_loss"]
 
 
-class Task(NamedTuple):
-    """What the dynamics are given and what they are judged by.
+class Reconstruction(NamedTuple):
+    """A problem for the dynamics: where they start and what they should arrive at.
 
     Attributes
     ----------
-    start : Tensor (n, D)
-        Where they begin.
-    target : Tensor (n, D)
+    start, target : Tensor (n, D)
     moving : Tensor (n, D) or None
         One for coordinates that may move; None if all may.
     scored : Tensor (n, D) or None
@@ -40,16 +39,18 @@ class Task(NamedTuple):
     weights: Tensor
 
     @classmethod
-    def reconstruction(cls, rows: Rows) -> Task:
-        """The paper's: start at the row, come back to it. Unknown coordinates are not judged."""
-        return cls(rows.values, rows.values, None, rows.observed, rows.weights)
+    def of(cls, rows: Rows, hidden: Tensor | None) -> Reconstruction:
+        """Return the paper's problem or, with hidden coordinates (n, D), that of ClAM's code.
 
-    @classmethod
-    def masked(cls, rows: Rows, hidden: Tensor) -> Task:
-        """The original's: hidden coordinates start at their mean, move alone and are judged."""
-        judged = hidden if rows.observed is None else hidden * rows.observed
+        In the paper, rows move as a whole and should return to where they began. In the code,
+        hidden coordinates start at their mean, and only they move and count. Unknown coordinates
+        never count.
+        """
+        if hidden is None:
+            return cls(rows.values, rows.values, None, rows.observed, rows.weights)
+        scored = hidden if rows.observed is None else hidden * rows.observed
         moving = hidden if rows.observed is None else torch.maximum(hidden, 1 - rows.observed)
-        return cls(rows.values * (1 - hidden), rows.values, moving, judged, rows.weights)
+        return cls(rows.values * (1 - hidden), rows.values, moving, scored, rows.weights)
 
 
 class Gradient(NamedTuple):
@@ -61,60 +62,62 @@ class Gradient(NamedTuple):
     log_weights: Tensor
 
 
-def reconstruct(task: Task, parameters: Parameters, steps: int, rate: float) -> Tensor:
-    """x(T) of x <- x + rate * moving * (sum_k r_k mu_k - x). (n, D)"""
-    if _logits_suffice(task, parameters):
-        return _flow(task, parameters, steps, rate)[0]
-    x = task.start
-    offset, scaled = _logit_terms(parameters)
+def reconstruct(
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
+) -> Tensor:
+    """Return x(T) of x <- x + rate * moving * (sum_k r_k mu_k - x). (n, D)"""
+    if _logits_suffice(problem, parameters):
+        return _flow_of_logits(problem, parameters, steps, rate)[0]
+    x = problem.start
     for _ in range(steps):
-        shares = torch.softmax(torch.addmm(offset, x, scaled.T), 1)
-        x = _moved(x, shares @ parameters.means, task.moving, rate)
+        x = _moved(problem, x, _responsibilities(x, parameters), parameters, rate)
     return x
 
 
-def squared_loss(task: Task, x: Tensor) -> float:
-    """Weighted sum over rows of the squared distance to the target."""
-    return float(task.weights @ _residual(task, x).mul(x - task.target).sum(1))
+def squared_loss(problem: Reconstruction, x: Tensor) -> float:
+    """Return the weighted sum over rows of the squared distance to the target."""
+    return float(problem.weights @ _residual(problem, x).mul(x - problem.target).sum(1))
 
 
 def reconstruction_gradient(
-    task: Task, parameters: Parameters, steps: int, rate: float
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
 ) -> Gradient:
-    """The loss of :func:`reconstruct` and its gradient by means, beta and log-weights."""
-    if _logits_suffice(task, parameters):
-        return _gradient_by_logits(task, parameters, steps, rate)
-    means = parameters.means
-    offset, scaled = _logit_terms(parameters)
-    x = task.start
+    """Return the loss of :func:`reconstruct` and its gradient."""
+    if _logits_suffice(problem, parameters):
+        return _gradient_by_logits(problem, parameters, steps, rate)
+    means, scaled, moving = parameters.means, 2 * parameters.beta * parameters.means, problem.moving
+    x = problem.start
     states, all_shares = [], []
     for _ in range(steps):
-        shares = torch.softmax(torch.addmm(offset, x, scaled.T), 1)
         states.append(x)
-        all_shares.append(shares)
-        x = _moved(x, shares @ means, task.moving, rate)
-    loss = squared_loss(task, x)
+        all_shares.append(_responsibilities(x, parameters))
+        x = _moved(problem, x, all_shares[-1], parameters, rate)
+    loss = squared_loss(problem, x)
 
-    upstream = 2 * _residual(task, x) * task.weights[:, None]
+    upstream = 2 * _residual(problem, x) * problem.weights[:, None]
     by_means = torch.zeros_like(means)
     by_offset = means.new_zeros(len(means))
     by_scaled = torch.zeros_like(means)
     for x, shares in zip(reversed(states), reversed(all_shares), strict=True):
-        pull = upstream if task.moving is None else upstream * task.moving
+        pull = upstream if moving is None else upstream * moving
         by_means.addmm_(shares.T, pull, alpha=rate)
         by_shares = pull @ means.T
         by_logits = torch._softmax_backward_data(by_shares, shares, 1, shares.dtype).mul_(rate)
         by_offset += by_logits.sum(0)
         by_scaled.addmm_(by_logits.T, x)
-        kept = upstream - rate * pull if task.moving is not None else (1 - rate) * upstream
+        kept = (1 - rate) * upstream if moving is None else upstream - rate * pull
         upstream = torch.addmm(kept, by_logits, scaled)
     return _collected(parameters, loss, by_means, by_scaled, by_offset)
 
 
 def _collected(
-    parameters: Parameters, loss: float, by_means: Tensor, by_scaled: Tensor, by_offset: Tensor
+    parameters: MixtureParameters,
+    loss: float,
+    by_means: Tensor,
+    by_scaled: Tensor,
+    by_offset: Tensor,
 ) -> Gradient:
-    """From derivatives by the two terms of the logits to those by the parameters in them."""
+    """Convert derivatives by the terms of the logits, offset + x . scaled, to the parameters."""
     means, beta = parameters.means, parameters.beta
     return Gradient(
         loss,
@@ -124,28 +127,36 @@ def _collected(
     )
 
 
-def _logits_suffice(task: Task, parameters: Parameters) -> bool:
+def _logits_suffice(problem: Reconstruction, parameters: MixtureParameters) -> bool:
     n_memories, dim = parameters.means.shape
-    return task.moving is None and n_memories <= 2 * dim
+    return problem.moving is None and n_memories <= 2 * dim
 
 
-def _flow(
-    task: Task, parameters: Parameters, steps: int, rate: float
+def _logits(x: Tensor, parameters: MixtureParameters) -> Tensor:
+    return distance_logits(x, parameters.means, parameters.log_weights, parameters.beta)
+
+
+def _responsibilities(x: Tensor, parameters: MixtureParameters) -> Tensor:
+    return torch.softmax(_logits(x, parameters), 1)
+
+
+def _flow_of_logits(
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """The end of the dynamics, followed in the logits alone.
+    """Follow the dynamics in the logits alone.
 
     Returns
     -------
     x : Tensor (n, D)
+        The end of the dynamics.
     shares : list of T Tensors (n, K)
         Posteriors at each step.
     blend : Tensor (n, K)
         x(T) = (1 - rate)^T x(0) + blend @ means.
     """
-    offset, scaled = _logit_terms(parameters)
     means = parameters.means
-    logits = torch.addmm(offset, task.start, scaled.T)
-    between = torch.addmm(offset, means, scaled.T)
+    logits = _logits(problem.start, parameters)
+    between = _logits(means, parameters)
     blend = torch.zeros_like(logits)
     shares: list[Tensor] = []
     for step in range(steps):
@@ -153,15 +164,16 @@ def _flow(
             logits.addmm_(shares[-1], between, beta=1 - rate, alpha=rate)
         shares.append(torch.softmax(logits, 1))
         blend.lerp_(shares[-1], rate)
-    return torch.addmm(task.start, blend, means, beta=(1 - rate) ** steps), shares, blend
+    return torch.addmm(problem.start, blend, means, beta=(1 - rate) ** steps), shares, blend
 
 
-def _gradient_by_logits(task: Task, parameters: Parameters, steps: int, rate: float) -> Gradient:
-    """:func:`reconstruction_gradient` where all coordinates move."""
-    means = parameters.means
-    _, scaled = _logit_terms(parameters)
-    x, shares, blend = _flow(task, parameters, steps, rate)
-    upstream = 2 * _residual(task, x) * task.weights[:, None]
+def _gradient_by_logits(
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
+) -> Gradient:
+    """Return :func:`reconstruction_gradient` if all coordinates move."""
+    means, scaled = parameters.means, 2 * parameters.beta * parameters.means
+    x, shares, blend = _flow_of_logits(problem, parameters, steps, rate)
+    upstream = 2 * _residual(problem, x) * problem.weights[:, None]
     by_shares = rate * upstream @ means.T
     between = scaled @ means.T
     by_offset = means.new_zeros(len(means))
@@ -176,22 +188,19 @@ def _gradient_by_logits(task: Task, parameters: Parameters, steps: int, rate: fl
         if step:
             by_shares.addmm_(by_logits, between, beta=1 - rate, alpha=rate)
     by_means = torch.addmm(blend.T @ upstream, crossed.T, scaled)
-    by_scaled = torch.addmm(later.T @ task.start, crossed, means)
-    return _collected(parameters, squared_loss(task, x), by_means, by_scaled, by_offset)
+    by_scaled = torch.addmm(later.T @ problem.start, crossed, means)
+    return _collected(parameters, squared_loss(problem, x), by_means, by_scaled, by_offset)
 
 
-def _logit_terms(parameters: Parameters) -> tuple[Tensor, Tensor]:
-    """Logits are offset + x . scaled, up to a term per row."""
-    means, beta = parameters.means, parameters.beta
-    return parameters.log_weights - beta * means.square().sum(1), 2 * beta * means
+def _moved(
+    problem: Reconstruction, x: Tensor, shares: Tensor, parameters: MixtureParameters, rate: float
+) -> Tensor:
+    mean = shares @ parameters.means
+    if problem.moving is None:
+        return torch.lerp(x, mean, rate)
+    return x + rate * problem.moving * (mean - x)
 
 
-def _moved(x: Tensor, pull: Tensor, moving: Tensor | None, rate: float) -> Tensor:
-    if moving is None:
-        return torch.lerp(x, pull, rate)
-    return x + rate * moving * (pull - x)
-
-
-def _residual(task: Task, x: Tensor) -> Tensor:
-    away = x - task.target
-    return away if task.scored is None else away * task.scored
+def _residual(problem: Reconstruction, x: Tensor) -> Tensor:
+    away = x - problem.target
+    return away if problem.scored is None else away * problem.scored

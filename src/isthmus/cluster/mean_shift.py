@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -11,11 +10,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isthmus.cluster.data import naming_text_columns
+from isthmus.cluster.base import as_number_or
+from isthmus.cluster.data import name_text_columns
 from isthmus.dynamics.attraction import centred, distances
 from isthmus.dynamics.modes import find_modes
 from isthmus.dynamics.retrieve import retrieve
+from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
+from isthmus.validation import as_count, as_number
 
 __all__ = ["GaussianMeanShift"]
 
@@ -60,31 +62,31 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         self.tol = tol
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the modes and which of them each row flows to."""
+        """Find the modes of the density and the mode that each row reaches."""
         table = self._table(X, reset=True)
         self.bandwidth_ = self._bandwidth(table)
         self._rows = table
         starts = torch.from_numpy(np.array(table))
-        found = find_modes(self.energy_, starts, tol=self.tol, max_steps=self.max_iter)
+        tol, max_steps = self._stopping()
+        found = find_modes(self.energy_, starts, tol=tol, max_steps=max_steps)
         self.cluster_centers_ = found.fixed_points.astype(table.dtype)
         self.labels_ = found.labels
         self.n_iter_ = max(found.steps, 1)
         return self
 
     def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        with naming_text_columns(X):
+        with name_text_columns(X):
             table: NDArray[Any] = validate_data(
                 self, X, reset=reset, dtype=[np.float64, np.float32]
             )
         return table
 
+    def _stopping(self) -> tuple[float, int]:
+        return as_number(self.tol, "tol", at_least=0), as_count(self.max_iter, "max_iter")
+
     def _bandwidth(self, table: NDArray[Any]) -> float:
-        if self.bandwidth == "scott":
-            n, dim = table.shape
-            spread = float(np.sqrt(table.var(0, dtype=np.float64).mean()))
-            return spread * n ** (-1 / (dim + 4)) or 1.0
-        if not (isinstance(self.bandwidth, Real) and 0 < float(self.bandwidth) < np.inf):
-            raise ValueError(f"bandwidth must be 'scott' or above zero, not {self.bandwidth!r}.")
+        if as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0) == "scott":
+            return scott(table)
         return float(self.bandwidth)
 
     @property
@@ -94,18 +96,18 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         return GaussianKDE(self._rows, self.bandwidth_)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """The cluster whose mode each row flows to. -> (n_samples,)"""
+        """Return the cluster whose mode each row reaches. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
         table = self._table(X, reset=False)
         starts = torch.from_numpy(np.array(table))
-        limit = self.tol * self.bandwidth_
+        tol, max_steps = self._stopping()
         energy, starts, centre = centred(self.energy_, starts)
-        ends = retrieve(energy, starts, tol=limit, max_steps=self.max_iter).state
+        ends = retrieve(energy, starts, tol=tol * self.bandwidth_, max_steps=max_steps).state
         modes = torch.from_numpy(self.cluster_centers_) - centre
         return distances(ends.double(), modes).argmin(1).numpy()
 
     def score_samples(self, X: Any) -> NDArray[Any]:
-        """Log-density of each row. -> (n_samples,)"""
+        """Return the log-density of each row. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
         table = self._table(X, reset=False)
         return self.energy_.log_prob(table).numpy()

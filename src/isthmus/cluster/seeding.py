@@ -1,4 +1,4 @@
-"""Where memories start: k-means++, k-means, random rows, or given."""
+"""Initial memories: k-means++, k-means or random rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from isthmus.cluster.data import Rows
+from isthmus.logits import distance_logits
 
 __all__ = ["k_means", "k_means_plus_plus", "random_rows"]
 
 
 def k_means_plus_plus(rows: Rows, n_clusters: int, generator: np.random.RandomState) -> Tensor:
-    """Greedy k-means++: each new seed is the best of a few draws by squared distance. (K, D)"""
+    """Return greedy k-means++ seeds, each the best of a few draws by squared distance. (K, D)"""
     values, weights = rows.values, rows.weights.double()
     trials = 2 + int(math.log(n_clusters))
     first = _draw(weights, 1, generator)
@@ -36,12 +37,9 @@ def k_means_plus_plus(rows: Rows, n_clusters: int, generator: np.random.RandomSt
 
 
 def _squared_distances(rows: Rows, points: Tensor) -> Tensor:
-    """Over known coordinates only. (N, D), (k, D) -> (N, k)"""
-    if rows.observed is None:
-        cross = torch.addmm(points.square().sum(1), rows.values, points.T, alpha=-2)
-    else:
-        cross = torch.addmm(rows.observed @ points.square().T, rows.values, points.T, alpha=-2)
-    return cross.add_(rows.squares[:, None]).clamp_(min=0)
+    """Return squared distances over known coordinates. (N, D), (k, D) -> (N, k)"""
+    logits = distance_logits(rows.values, points, 0.0, 1.0, rows.observed)
+    return logits.neg_().add_(rows.squares[:, None]).clamp_(min=0)
 
 
 def _draw(weights: Tensor, n: int, generator: np.random.RandomState) -> Tensor:
@@ -51,13 +49,13 @@ def _draw(weights: Tensor, n: int, generator: np.random.RandomState) -> Tensor:
 
 
 def random_rows(rows: Rows, n_clusters: int, generator: np.random.RandomState) -> Tensor:
-    """Different rows, drawn in proportion to their weights. (K, D)"""
+    """Return different rows, drawn in proportion to their weights. (K, D)"""
     keys = torch.from_numpy(generator.exponential(size=len(rows))) / rows.weights.double()
     return rows.values[torch.argsort(keys)[:n_clusters]].clone()
 
 
 def k_means(rows: Rows, seeds: Tensor, max_iter: int = 300) -> tuple[Tensor, float]:
-    """Lloyd's algorithm from `seeds`; unknown coordinates sit at their mean.
+    """Run Lloyd's algorithm from `seeds`; unknown coordinates count as their column mean.
 
     Returns
     -------

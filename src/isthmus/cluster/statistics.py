@@ -1,24 +1,25 @@
-"""Expected counts, sums and likelihoods of rows under a mixture: one blocked pass."""
+"""Parameters of a mixture in internal units, and the sufficient statistics that update them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from isthmus.cluster.data import Rows
+from isthmus.logits import distance_logits
 
-__all__ = ["Parameters", "Statistics", "expectation", "log_joint"]
+__all__ = ["ClusterStatistics", "Expectation", "MixtureParameters", "expectation"]
 
 Posterior = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """A mixture of round Gaussians, in internal units.
+class MixtureParameters(NamedTuple):
+    """The parameters of an :class:`isthmus.Mixture`, in internal units.
 
     Attributes
     ----------
@@ -26,146 +27,202 @@ class Parameters:
     beta : float
         Components have covariance I / (2 beta).
     log_weights : Tensor (K,)
-        Normalised.
     """
 
     means: Tensor
     beta: float
     log_weights: Tensor
 
+    def log_joint(self, rows: Rows) -> Tensor:
+        """Return log p(x, z = k) without the term that all memories share. (n, K)"""
+        return distance_logits(rows.values, self.means, self.log_weights, self.beta, rows.observed)
+
+    def row_terms(self, rows: Rows) -> Tensor:
+        """Return the term that :meth:`log_joint` leaves out. (n,)"""
+        return 0.5 * math.log(self.beta / math.pi) * rows.coordinates() - self.beta * rows.squares
+
 
 @dataclass(frozen=True)
-class Statistics:
-    """What one pass over rows leaves behind: all that a closed-form update needs.
+class ClusterStatistics:
+    """Sufficient statistics of rows that are divided among clusters, in float64.
 
     Attributes
     ----------
-    counts : Tensor (K,) float64
-        Expected weight of each memory.
-    sums : Tensor (K, D) float64
-        Expected sum of its rows.
-    masses : Tensor (K, D) or None
-        Expected weight per coordinate, where some are unknown.
+    counts : Tensor (K,)
+        Weight of the rows in each cluster.
+    sums : Tensor (K, D)
+        Weighted sum of them.
+    masses : Tensor (K, D)
+        Weight of known coordinates; the counts again if nothing is missing.
     square : float
         Weighted sum of squared lengths of all rows.
     coordinates : float
-        Weighted number of known coordinates.
-    log_likelihood : float
-        Weighted sum of log-likelihoods under the parameters of the pass.
-    labels : Tensor (N,) or None
-        The most probable memory of each row, where a pass was asked for it.
+        Weighted number of known coordinates of all rows.
+    entropy : float
+        Entropy of the assignments; zero if every row belongs to one cluster.
     """
 
     counts: Tensor
     sums: Tensor
-    masses: Tensor | None
-    square: float
-    coordinates: float
-    log_likelihood: float
-    labels: Tensor | None = None
+    masses: Tensor
+    square: float = 0.0
+    coordinates: float = 0.0
+    entropy: float = 0.0
 
-    def scaled(self, factor: float) -> Statistics:
-        """The same, as if every weight were `factor` times as large."""
-        return Statistics(
-            self.counts * factor,
-            self.sums * factor,
-            None if self.masses is None else self.masses * factor,
-            self.square * factor,
-            self.coordinates * factor,
-            self.log_likelihood * factor,
-        )
+    @classmethod
+    def empty(cls, n_clusters: int, dim: int) -> ClusterStatistics:
+        """Return the statistics of clusters without rows."""
+        zeros = torch.zeros(n_clusters, dim, dtype=torch.float64)
+        return cls(torch.zeros(n_clusters, dtype=torch.float64), zeros, zeros)
 
-    def __add__(self, other: Statistics) -> Statistics:
-        masses = self.masses
-        if masses is not None or other.masses is not None:
-            masses = self.full_masses() + other.full_masses()
-        return Statistics(
+    @classmethod
+    def of_shares(cls, rows: Rows, shares: Tensor) -> ClusterStatistics:
+        """Return the statistics of weighted shares (n, K), without the totals over all rows."""
+        counts = shares.sum(0).double()
+        sums = (shares.T @ rows.values).double()
+        masses = counts[:, None].expand_as(sums)
+        if rows.observed is not None:
+            masses = (shares.T @ rows.observed).double()
+        return cls(counts, sums, masses)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __add__(self, other: ClusterStatistics) -> ClusterStatistics:
+        return ClusterStatistics(
             self.counts + other.counts,
             self.sums + other.sums,
-            masses,
+            self.masses + other.masses,
             self.square + other.square,
             self.coordinates + other.coordinates,
-            self.log_likelihood + other.log_likelihood,
+            self.entropy + other.entropy,
         )
 
-    def full_masses(self) -> Tensor:
-        """Weight per memory and coordinate. (K, D)"""
-        if self.masses is not None:
-            return self.masses
-        return self.counts[:, None].expand_as(self.sums)
+    def scaled(self, factor: float) -> ClusterStatistics:
+        """Return the statistics of rows that weigh `factor` times as much."""
+        return ClusterStatistics(
+            self.counts * factor,
+            self.sums * factor,
+            self.masses * factor,
+            self.square * factor,
+            self.coordinates * factor,
+            self.entropy * factor,
+        )
+
+    def with_totals_of(self, rows: Rows) -> ClusterStatistics:
+        """Set the totals over all rows."""
+        return replace(self, square=rows.square, coordinates=rows.known_total)
+
+    def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> ClusterStatistics:
+        """Add rows to the clusters of their labels; labels may exceed the present clusters."""
+        grown = self.joined(ClusterStatistics.empty(n_clusters - len(self), rows.dim))
+        weights = rows.weights.double()[:, None]
+        known = weights.expand(-1, rows.dim)
+        if rows.observed is not None:
+            known = rows.observed.double() * weights
+        return ClusterStatistics(
+            grown.counts.index_add(0, labels, weights[:, 0]),
+            grown.sums.index_add(0, labels, rows.values.double() * weights),
+            grown.masses.index_add(0, labels, known),
+            self.square + rows.square,
+            self.coordinates + rows.known_total,
+        )
+
+    def joined(self, other: ClusterStatistics) -> ClusterStatistics:
+        """Return these clusters followed by those of `other`; totals stay those of self."""
+        if not len(other):
+            return self
+        return replace(
+            self,
+            counts=torch.cat([self.counts, other.counts]),
+            sums=torch.cat([self.sums, other.sums]),
+            masses=torch.cat([self.masses, other.masses]),
+        )
+
+    def grouped(self, groups: Tensor) -> ClusterStatistics:
+        """Merge clusters that have the same number in `groups` (K,)."""
+        _, labels = torch.unique(groups, return_inverse=True)
+        empty = ClusterStatistics.empty(int(labels.max()) + 1, self.sums.shape[1])
+        return replace(
+            self,
+            counts=empty.counts.index_add(0, labels, self.counts),
+            sums=empty.sums.index_add(0, labels, self.sums),
+            masses=empty.masses.index_add(0, labels, self.masses),
+        )
+
+    def select(self, kept: Tensor) -> ClusterStatistics:
+        """Return some of the clusters; totals stay."""
+        return replace(
+            self, counts=self.counts[kept], sums=self.sums[kept], masses=self.masses[kept]
+        )
 
     def means(self, fallback: Tensor) -> Tensor:
-        """The best memories; those that no row wants stay at `fallback`. (K, D) float64"""
-        masses = self.full_masses()
-        # Below this share of a row, a ratio of two roundings would decide.
-        wanted = masses > 1e-12 * masses.sum().clamp(min=1e-300)
-        return torch.where(wanted, self.sums / torch.where(wanted, masses, 1.0), fallback.double())
+        """Return the weighted means; clusters without rows stay at `fallback`. (K, D) float64"""
+        # Below this share of a row, a ratio of two rounding errors would decide.
+        wanted = self.masses > 1e-12 * self.masses.sum().clamp(min=1e-300)
+        means = self.sums / torch.where(wanted, self.masses, 1.0)
+        return torch.where(wanted, means, fallback.double())
 
     def residual(self, means: Tensor) -> float:
-        """Expected weighted squared distance of rows to their memories, were these `means`."""
+        """Return the weighted sum of squared distances of rows to `means` (K, D)."""
         means = means.double()
-        cross = (means * self.sums).sum()
-        own = (self.full_masses() * means.square()).sum()
+        cross, own = (means * self.sums).sum(), (self.masses * means.square()).sum()
         return max(float(self.square - 2 * cross + own), 0.0)
 
+    def variance(self, means: Tensor, smallest: float) -> float:
+        """Return the mean squared distance per known coordinate, at least `smallest`."""
+        return max(self.residual(means) / max(self.coordinates, 1e-300), smallest)
 
-def log_joint(rows: Rows, parameters: Parameters) -> Tensor:
-    """log p(x, z = k) but for a term per row. (n, K)"""
-    means, beta = parameters.means, parameters.beta
-    if rows.observed is None:
-        offset = parameters.log_weights - beta * means.square().sum(1)
-        return torch.addmm(offset, rows.values, means.T, alpha=2 * beta)
-    logits = torch.addmm(parameters.log_weights, rows.values, means.T, alpha=2 * beta)
-    return logits.addmm_(rows.observed, means.square().T, alpha=-beta)
+    def calinski_harabasz(self) -> float:
+        """Return the spread between clusters over that within, each per degree of freedom."""
+        total, size = float(self.counts.sum()), len(self)
+        if size < 2 or total <= size:
+            return -math.inf
+        means = self.sums / self.masses.clamp(min=1e-300)
+        explained = float((self.sums * means).sum())
+        centre = float(self.sums.sum(0).square().sum()) / total
+        within = max(self.square - explained, 1e-12 * self.square)
+        return (explained - centre) / (size - 1) / (within / (total - size))
 
 
-def row_terms(rows: Rows, beta: float) -> Tensor:
-    """What :func:`log_joint` leaves out: the same for all memories. (n,)"""
-    return 0.5 * math.log(beta / math.pi) * rows.coordinates() - beta * rows.squares
+class Expectation(NamedTuple):
+    """The result of one pass over all rows."""
+
+    statistics: ClusterStatistics
+    log_likelihood: float
+    """Weighted sum over rows of log p(x)."""
+    labels: Tensor
+    """The most probable memory of each row. (N,)"""
 
 
 def expectation(
-    rows: Rows,
-    parameters: Parameters,
-    posterior: Posterior | None = None,
-    with_labels: bool = False,
-) -> Statistics:
-    """One pass over all rows.
+    rows: Rows, parameters: MixtureParameters, posterior: Posterior | None = None
+) -> Expectation:
+    """Divide all rows among the memories by their responsibilities.
 
     Parameters
     ----------
     posterior : callable, optional
-        From log-joints (n, K) to assignment probabilities (n, K); exact if not given.
+        From log-joints (n, K) to assignment probabilities (n, K). Default: exact.
     """
-    n_memories = len(parameters.means)
-    counts = torch.zeros(n_memories, dtype=torch.float64)
-    sums = torch.zeros(n_memories, rows.dim, dtype=torch.float64)
-    masses = None if rows.observed is None else torch.zeros_like(sums)
-    log_likelihood = square = coordinates = 0.0
-    labels = torch.empty(len(rows), dtype=torch.int64) if with_labels else None
-    for where, block in rows.blocks(n_memories + rows.dim):
-        logits = log_joint(block, parameters)
+    statistics = ClusterStatistics.empty(*parameters.means.shape)
+    labels = torch.empty(len(rows), dtype=torch.int64)
+    log_likelihood = 0.0
+    for where, block in rows.blocks(len(statistics) + rows.dim):
+        logits = parameters.log_joint(block)
         # numpy finds the largest of each row in a quarter of the time that torch needs.
-        best = torch.from_numpy(logits.numpy().argmax(1))
-        top = logits.gather(1, best[:, None])
-        if labels is not None:
-            labels[where] = best
+        labels[where] = torch.from_numpy(logits.numpy().argmax(1))
+        top = logits.gather(1, labels[where, None])
         shares, total = _weighted_shares(logits, top, block.weights, posterior)
-        counts += shares.sum(0)
-        sums += shares.T @ block.values
-        if masses is not None and block.observed is not None:
-            masses += shares.T @ block.observed
-        total += row_terms(block, parameters.beta)
-        log_likelihood += float(block.weights @ total)
-        square += float(block.weights @ block.squares)
-        coordinates += float(block.weights @ block.coordinates())
-    return Statistics(counts, sums, masses, square, coordinates, log_likelihood, labels)
+        statistics = statistics + ClusterStatistics.of_shares(block, shares)
+        log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
+    return Expectation(statistics.with_totals_of(rows), log_likelihood, labels)
 
 
 def _weighted_shares(
     logits: Tensor, top: Tensor, weights: Tensor, posterior: Posterior | None
 ) -> tuple[Tensor, Tensor]:
-    """Assignment probabilities times weights (n, K), and log-sum-exps (n,).
+    """Return assignment probabilities times weights (n, K), and log-sum-exps (n,).
 
     One exponential serves both; the logits are overwritten.
     """

@@ -1,0 +1,277 @@
+"""Inference in a Chinese-restaurant-process mixture: assigning rows, opening, merging clusters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import betaln, gammaln
+from torch import Tensor
+
+from isthmus.cluster.data import Rows
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
+from isthmus.logits import new_cluster_logits
+
+__all__ = [
+    "SMALLEST_COUNT",
+    "CRPPrior",
+    "partition_log_prior",
+    "reassign",
+    "sequential_pass",
+    "settle",
+]
+
+# Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
+BLOCK_ROWS = 1024
+# The count of a cluster minus the discount is at least this, so that its logarithm exists.
+SMALLEST_EXCESS = 1e-3
+# A cluster that holds less than this share of an average row closes.
+SMALLEST_COUNT = 0.5
+# Passes that settle clusters while beta is being chosen.
+SETTLING_PASSES = 20
+
+
+def partition_log_prior(sizes: Any, alpha: float, discount: float = 0.0) -> float:
+    r"""Return the log-probability of a partition under a Pitman-Yor process.
+
+    .. math::
+        p = \frac{\prod_{k=0}^{K-1} (\alpha + k d)}{\prod_{i=0}^{n-1} (\alpha + i)}
+            \prod_k \frac{\Gamma(n_k - d)}{\Gamma(1 - d)}
+
+    Without discount this is the Ewens formula of a Chinese restaurant process.
+
+    Parameters
+    ----------
+    sizes : array or Tensor (K,)
+        The number of rows in each cluster. Fractions, as of weighted rows, are allowed; less
+        than one row counts as one.
+    alpha, discount : float
+
+    Examples
+    --------
+    >>> import math
+    >>> from isthmus.cluster.crp_inference import partition_log_prior
+    >>> round(math.exp(partition_log_prior([2, 1], alpha=1.0)), 6)  # 1/1 * 1/2 * 1/3
+    0.166667
+    """
+    counts = torch.as_tensor(sizes, dtype=torch.float64)
+    total = float(counts.sum())
+    if total == 0:
+        return 0.0
+    opened = sum(_log_new_mass(k, alpha, discount) for k in range(len(counts)))
+    # log Gamma(alpha) / Gamma(alpha + n), without the cancellation of a large alpha.
+    ordering = float(betaln(alpha, total) - gammaln(total))
+    return float(_log_rising(counts, discount).sum()) + opened + ordering
+
+
+def _log_new_mass(n_clusters: int, alpha: float, discount: float) -> float:
+    mass = alpha + n_clusters * discount
+    return math.log(mass) if mass > 0 else -math.inf
+
+
+def _log_rising(counts: Tensor, discount: float) -> Tensor:
+    """Return log Gamma(n - d) / Gamma(1 - d), the weight of a cluster of n rows."""
+    # The gamma function's pole at n = d would reward clusters for being nearly empty.
+    return torch.lgamma(counts.clamp(min=1) - discount) - float(gammaln(1 - discount))
+
+
+@dataclass(frozen=True)
+class CRPPrior:
+    """The fixed parameters of a :class:`isthmus.CRPMixture`, in internal units.
+
+    Attributes
+    ----------
+    beta, rho : float
+        Clusters have covariance I / (2 beta), their means I / (2 rho) about the origin.
+    alpha, discount : float
+    temper : float
+        The power to which likelihoods are raised, below 1 if features repeat each other. beta
+        and rho contain it; it appears only in the exponents of normalisers.
+    normalized : bool
+        False leaves out the normaliser of the new cluster, as the paper prints it.
+    """
+
+    beta: float
+    rho: float
+    alpha: float
+    discount: float
+    temper: float = 1.0
+    normalized: bool = True
+
+    @property
+    def kappa(self) -> float:
+        """The concentration of the new cluster about the origin."""
+        return 1 / (1 / self.beta + 1 / self.rho)
+
+    def closed(self) -> CRPPrior:
+        """Return the prior under which no cluster opens."""
+        return replace(self, alpha=0.0, discount=0.0)
+
+    def means(self, clusters: ClusterStatistics) -> Tensor:
+        """Return the posterior means of clusters. (K, D) float64"""
+        return self.beta * clusters.sums / (self.beta * clusters.masses + self.rho)
+
+    def parameters(self, clusters: ClusterStatistics, dtype: torch.dtype) -> MixtureParameters:
+        """Return the clusters as a mixture whose log-weights are log(count - discount)."""
+        excess = (clusters.counts - self.discount).clamp(min=SMALLEST_EXCESS)
+        return MixtureParameters(self.means(clusters).to(dtype), self.beta, excess.log().to(dtype))
+
+    def new_logits(self, rows: Rows, n_clusters: int) -> Tensor:
+        """Return the logit of the new cluster on the scale of ``log_joint``. (n,)"""
+        carried = rows.coordinates() if self.normalized else rows.coordinates() - rows.dim
+        beta, kappa = torch.tensor([self.beta, self.kappa], dtype=torch.float64)
+        logits = new_cluster_logits(
+            rows.squares,
+            self.temper * carried,
+            log_mass=_log_new_mass(n_clusters, self.alpha, self.discount),
+            beta=beta,
+            kappa=kappa,
+        )
+        return logits.add_(rows.squares, alpha=self.beta)
+
+    def log_evidence(self, clusters: ClusterStatistics) -> float:
+        """Return log p(rows, partition), with the means of clusters integrated out.
+
+        For soft assignments q it is that of their expectations plus the entropy of q; without
+        the entropy the posterior would not have the highest value (erratum E2).
+        """
+        half = 0.5 * self.temper
+        fit = self.beta**2 * clusters.sums.square() / (self.beta * clusters.masses + self.rho)
+        penalty = half * torch.log1p(clusters.masses * self.beta / self.rho)
+        prior = partition_log_prior(clusters.counts, self.alpha, self.discount)
+        rows = half * clusters.coordinates * math.log(self.beta / math.pi)
+        rows -= self.beta * clusters.square
+        return float((fit - penalty).sum()) + prior + clusters.entropy + rows
+
+    def merge_gains(self, clusters: ClusterStatistics) -> Tensor:
+        """Return by how much the log evidence rises if two clusters become one. (K, K)"""
+        counts, dim = clusters.counts, clusters.sums.shape[1]
+        # Unknown coordinates count as if they were at the mean of their cluster.
+        known = clusters.masses > 0
+        sums = torch.where(known, clusters.sums / clusters.masses.clamp(min=1e-300), 0.0)
+        sums = sums * counts[:, None]
+        squares = sums.square().sum(1)
+
+        def evidence(counts: Tensor, squares: Tensor) -> Tensor:
+            fit = self.beta**2 * squares / (self.beta * counts + self.rho)
+            penalty = 0.5 * self.temper * dim * torch.log1p(counts * self.beta / self.rho)
+            return fit - penalty + _log_rising(counts, self.discount)
+
+        alone = evidence(counts, squares)
+        gains = evidence(
+            counts[:, None] + counts, squares[:, None] + squares + 2 * sums @ sums.T
+        ).sub_(alone[:, None] + alone)
+        gains -= _log_new_mass(len(clusters) - 1, self.alpha, self.discount)
+        return gains.fill_diagonal_(-torch.inf)
+
+    def merged(self, clusters: ClusterStatistics) -> ClusterStatistics:
+        """Merge pairs of clusters for as long as the evidence rises."""
+        while len(clusters) > 1:
+            best, partner = self.merge_gains(clusters).max(1)
+            everyone = torch.arange(len(clusters))
+            mutual = (partner[partner] == everyone) & (best > 0) & (everyone < partner)
+            if not bool(mutual.any()):
+                break
+            groups = everyone.clone()
+            groups[partner[mutual]] = everyone[mutual]
+            clusters = clusters.grouped(groups)
+        return clusters
+
+
+def sequential_pass(
+    rows: Rows, order: np.ndarray, prior: CRPPrior, clusters: ClusterStatistics | None = None
+) -> ClusterStatistics:
+    """Assign rows one after another, each to a cluster of earlier rows or to a new one.
+
+    Rows are taken in blocks. Within a block, rows for which the new cluster wins open clusters
+    one after another; all others are assigned together.
+    """
+    clusters = clusters or ClusterStatistics.empty(0, rows.dim)
+    for start in range(0, len(order), BLOCK_ROWS):
+        block = rows.take(torch.from_numpy(order[start : start + BLOCK_ROWS]))
+        labels, size = _assigned_in_order(block, clusters, prior)
+        clusters = clusters.with_rows(block, labels, size)
+    return clusters
+
+
+def _assigned_in_order(
+    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior
+) -> tuple[Tensor, int]:
+    """Return the cluster of each row (n,), new ones last, and the number of clusters."""
+    size, dtype = len(clusters), rows.values.dtype
+    new = prior.new_logits(rows, size)
+    if size:
+        best, labels = prior.parameters(clusters, dtype).log_joint(rows).max(1)
+    else:
+        best, labels = torch.full_like(new, -torch.inf), torch.zeros(len(rows), dtype=torch.int64)
+    waiting = torch.nonzero(new > best)[:, 0]
+    while len(waiting):
+        group = rows.take(waiting)
+        founder = group.take(slice(0, 1))
+        opened = ClusterStatistics.of_shares(founder, founder.weights[:, None])
+        joins = prior.parameters(opened, dtype).log_joint(group)[:, 0]
+        joined = joins >= prior.new_logits(group, size + 1)
+        joined[0] = True
+        labels[waiting[joined]] = size
+        waiting = waiting[~joined]
+        size += 1
+    return labels, size
+
+
+def reassign(
+    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool
+) -> ClusterStatistics:
+    """Assign all rows anew, opening clusters where the new one wins; drop empty clusters.
+
+    Rows go to the most probable cluster or, with `soft`, to all in proportion to the posterior.
+    """
+    if soft:
+        clusters = _without_nearly_empty(clusters, SMALLEST_COUNT * rows.total / len(rows))
+    parameters = prior.parameters(clusters, rows.values.dtype)
+    assigned = ClusterStatistics.empty(len(clusters), rows.dim)
+    opened = ClusterStatistics.empty(0, rows.dim)
+    entropy = 0.0
+    for _, block in rows.blocks(len(clusters) + rows.dim):
+        logits = parameters.log_joint(block)
+        strange = prior.new_logits(block, len(clusters)) > logits.amax(1)
+        if bool(strange.any()):
+            strangers = block.take(strange)
+            opened = opened.with_rows(strangers, *_assigned_in_order(strangers, opened, prior))
+            block, logits = block.take(~strange), logits[~strange]
+        if soft:
+            shares = torch.softmax(logits, 1)
+            surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
+            entropy += float(block.weights @ surprise)
+            shares *= block.weights[:, None]
+        else:
+            shares = torch.zeros_like(logits)
+            shares.scatter_(1, logits.argmax(1, keepdim=True), block.weights[:, None])
+        assigned = assigned + ClusterStatistics.of_shares(block, shares)
+    assigned = assigned.joined(opened).with_totals_of(rows)
+    return replace(assigned.select(assigned.counts > 1e-6), entropy=entropy)
+
+
+def _without_nearly_empty(clusters: ClusterStatistics, smallest: float) -> ClusterStatistics:
+    """Drop clusters below a count, unless all are.
+
+    Soft assignments never leave a cluster entirely, and a large alpha favours every cluster that
+    exists, so the number of clusters would only grow.
+    """
+    kept = clusters.counts >= smallest
+    return clusters.select(kept) if bool(kept.any()) else clusters
+
+
+def settle(
+    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool
+) -> ClusterStatistics:
+    """Merge and reassign until the evidence changes no more."""
+    evidence = prior.log_evidence(clusters)
+    for _ in range(SETTLING_PASSES):
+        clusters = reassign(rows, prior.merged(clusters), prior, soft)
+        before, evidence = evidence, prior.log_evidence(clusters)
+        if abs(before - evidence) <= 1e-6 * abs(evidence):
+            break
+    return clusters

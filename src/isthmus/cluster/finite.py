@@ -1,0 +1,171 @@
+"""The base class of clusterers with a given number of memories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from isthmus.cluster.base import MemoryEstimator, StateT, as_number_or
+from isthmus.cluster.data import Rows
+from isthmus.cluster.seeding import k_means, k_means_plus_plus, random_rows
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
+from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice, as_count
+
+__all__ = ["FiniteMixtureEstimator"]
+
+Init = Literal["k-means", "k-means++", "random"]
+
+# With n_init="auto", data of at most this many distinct rows get ten starts, larger ones one.
+SMALL_DATA = 20_000
+# Online updates: the weight of a batch falls from 1 no lower than this share of what came before.
+SMALLEST_RATE = 0.05
+# The memories of a stream start from this many rows each of its first batch.
+ROWS_PER_SEED = 40
+# Weights are at least this before their logarithm is taken.
+SMALLEST_WEIGHT = 1e-300
+
+
+class FiniteMixtureEstimator(MemoryEstimator[StateT]):
+    """A clusterer that learns a finite mixture with a given number of memories."""
+
+    n_clusters: int
+    n_init: Any
+    weights: Any
+    beta: Any
+
+    def _check_settings(self, n_samples: int) -> None:
+        super()._check_settings(n_samples)
+        n_clusters = as_count(self.n_clusters, "n_clusters")
+        if n_samples < n_clusters:
+            raise InvalidInputError(f"n_samples={n_samples} should be >= n_clusters={n_clusters}.")
+        if isinstance(self.init, str):
+            as_choice(self.init, "init", ("k-means", "k-means++", "random"))
+        if self.n_init != "auto":
+            as_count(self.n_init, "n_init")
+        if isinstance(self.weights, str):
+            as_choice(self.weights, "weights", ("learned", "uniform"))
+        as_number_or(self.beta, "beta", ("auto", "learned"), above=0)
+
+    def _initial_parameters(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[MixtureParameters]:
+        """Yield the parameters of each start; k-means runs all of its own and gives the best."""
+        n_clusters = int(self.n_clusters)
+        if warm is not None and len(warm) == n_clusters:
+            yield self._parameters_at(rows, warm)
+        elif not isinstance(self.init, str):
+            yield self._parameters_at(rows, self._given_means(rows, n_clusters))
+        else:
+            automatic = 10 if len(rows) <= SMALL_DATA else 1
+            n_init = automatic if self.n_init == "auto" else int(self.n_init)
+            draw = random_rows if self.init == "random" else k_means_plus_plus
+            seeds = (draw(rows, n_clusters, generator) for _ in range(n_init))
+            if self.init == "k-means":
+                found = min((k_means(rows, means) for means in seeds), key=lambda pair: pair[1])
+                yield self._parameters_at(rows, found[0])
+                return
+            for means in seeds:
+                # Seeds repeat if there are fewer distinct rows than memories.
+                yield self._parameters_at(rows, means[torch.arange(n_clusters) % len(means)])
+
+    def _parameters_at(self, rows: Rows, means: Tensor) -> MixtureParameters:
+        """Return the parameters of a start at `means`; an unknown beta is that of hard clusters."""
+        if self._learns_beta:
+            sharp = MixtureParameters(means, 1e8, means.new_zeros(len(means)))
+            statistics = expectation(rows, sharp).statistics
+            beta = 0.5 / statistics.variance(means, rows.smallest_variance)
+        else:
+            beta = float(self.beta) * self._units.scale**2
+        return MixtureParameters(self._projected(means), beta, self._initial_log_weights(means))
+
+    def _projected(self, means: Tensor) -> Tensor:
+        """Return the nearest valid means. (K, D)"""
+        return means
+
+    def _initial_log_weights(self, means: Tensor) -> Tensor:
+        if self.weights is None or isinstance(self.weights, str):
+            return means.new_full((len(means),), -math.log(len(means)))
+        weights = np.asarray(self.weights, dtype=float)
+        if weights.shape != (len(means),) or not (weights > 0).all():
+            raise InvalidInputError(
+                f"weights must be {len(means)} numbers above zero, one per memory."
+            )
+        return torch.from_numpy(np.log(weights / weights.sum())).to(means.dtype)
+
+    @property
+    def _learns_weights(self) -> bool:
+        return isinstance(self.weights, str) and self.weights == "learned"
+
+    @property
+    def _learns_beta(self) -> bool:
+        return isinstance(self.beta, str)
+
+    def _maximised(
+        self, rows: Rows, statistics: ClusterStatistics, old: MixtureParameters
+    ) -> MixtureParameters:
+        """Return the closed-form best parameters for given expected assignments."""
+        means, beta, log_weights = statistics.means(old.means), old.beta, old.log_weights
+        if self._learns_beta:
+            beta = 0.5 / statistics.variance(means, rows.smallest_variance)
+        if self._learns_weights:
+            share = statistics.counts / statistics.counts.sum()
+            log_weights = share.clamp(min=SMALLEST_WEIGHT).log().to(means.dtype)
+        dtype = old.means.dtype
+        return MixtureParameters(means.to(dtype), beta, log_weights.to(dtype))
+
+    def _adopt_parameters(self, parameters: MixtureParameters) -> None:
+        means = self._projected(parameters.means)
+        self.memories_ = self._units.to_user(means).astype(means.numpy().dtype)
+        self.beta_ = parameters.beta / self._units.scale**2
+        self.weights_ = parameters.log_weights.double().softmax(0).numpy()
+        self.n_clusters_ = len(self.memories_)
+
+    def _parameters(self, rows: Rows) -> MixtureParameters:
+        """Return the fitted attributes in internal units."""
+        like = rows.values
+        means = self._units.to_internal(self.memories_.astype(like.numpy().dtype))
+        log_weights = torch.from_numpy(np.log(np.maximum(self.weights_, SMALLEST_WEIGHT)))
+        beta = self.beta_ * self._units.scale**2
+        return MixtureParameters(torch.from_numpy(means), beta, log_weights.to(like.dtype))
+
+    def _adopt_fit(self, rows: Rows, parameters: MixtureParameters) -> None:
+        """Set the fitted attributes, and statistics that count as many batches of a stream."""
+        self._adopt_parameters(parameters)
+        found = expectation(rows, self._parameters(rows))
+        self._statistics = found.statistics.scaled(1 / rows.total)
+        self.n_steps_ = round(1 / SMALLEST_RATE)
+
+    def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
+        """Do one step of online EM: blend the statistics of the batch into the running ones.
+
+        Labels are those that the rows had on arrival.
+        """
+        if not hasattr(self, "memories_"):
+            generator = check_random_state(0 if self.random_state is None else self.random_state)
+            few = rows.take(slice(0, max(ROWS_PER_SEED * int(self.n_clusters), 1000)))
+            self._adopt_parameters(next(self._initial_parameters(few, generator, None)))
+            self.n_steps_ = 0
+        parameters = self._parameters(rows)
+        found = expectation(rows, parameters)
+        rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
+        running = found.statistics.scaled(rate / rows.total)
+        if self.n_steps_:
+            running = self._statistics.scaled(1 - rate) + running
+        self._statistics = running
+        self.n_steps_ += 1
+        self.n_iter_ = self.n_steps_
+        self._adopt_parameters(self._maximised(rows, running, parameters))
+        objective = self._log_density_in_units(-found.log_likelihood / rows.total, rows)
+        return found.labels.numpy(), objective
+
+    def _log_density_in_units(self, objectives: Any, rows: Rows) -> Any:
+        """Convert negative log-densities per row from internal units to those of the data."""
+        return objectives + rows.known_total / rows.total * math.log(self._units.scale)
