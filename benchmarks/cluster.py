@@ -35,9 +35,9 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
-from isthmus.cluster.data import Frame, Rows
-from isthmus.cluster.gradient import Task, reconstruction_gradient
-from isthmus.cluster.statistics import Parameters
+from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.gradient import Reconstruction, reconstruction_gradient
+from isthmus.cluster.statistics import MixtureParameters
 
 N_CLUSTERS, DIM = 50, 64
 BATCH = 5000
@@ -200,7 +200,7 @@ def gradients(dim: int, seed: int) -> Iterator[Row]:
     """Compare an epoch of gradient descent with the direct transcription, on the same batches."""
     torch.manual_seed(seed)
     points = torch.randn(40 * GRADIENT_BATCH * NAIVE_BATCHES, dim).numpy()
-    rows = Rows.of(points, np.ones(len(points)), Frame.of(points, np.ones(len(points))))
+    rows = Rows.of(points, np.ones(len(points)), Units.of(points, np.ones(len(points))))
     memories = rows.values[:N_CLUSTERS].clone()
     beta, steps, rate = 0.5, 10, 0.1
     uniform = memories.new_full((N_CLUSTERS,), -np.log(N_CLUSTERS))
@@ -219,8 +219,8 @@ def gradients(dim: int, seed: int) -> Iterator[Row]:
         optimizer = torch.optim.Adam([learned], lr=0.01)
         with torch.no_grad():
             for batch in batches[:count]:
-                task = Task.reconstruction(rows.take(batch))
-                parameters = Parameters(learned, beta, uniform)
+                task = Reconstruction.of(rows.take(batch), None)
+                parameters = MixtureParameters(learned, beta, uniform)
                 found = reconstruction_gradient(task, parameters, steps, rate)
                 learned.grad = found.means / len(batch)
                 optimizer.step()
@@ -245,8 +245,8 @@ def gradient_error(rows: Rows, beta: float, steps: int, rate: float) -> float:
     memories = rows.values[-N_CLUSTERS:].double()
     naive = NaiveClAM(memories, beta, steps, rate)
     naive.loss(values).backward()
-    task = Task(values, values, None, None, values.new_ones(len(values)))
-    parameters = Parameters(memories, beta, memories.new_zeros(N_CLUSTERS))
+    task = Reconstruction(values, values, None, None, values.new_ones(len(values)))
+    parameters = MixtureParameters(memories, beta, memories.new_zeros(N_CLUSTERS))
     ours = reconstruction_gradient(task, parameters, steps, rate).means / len(values)
     assert naive.memories.grad is not None
     return float((naive.memories.grad - ours).norm() / ours.norm())
