@@ -77,7 +77,8 @@ class Units:
         def mean(function: Callable[[Any], Any]) -> NDArray[Any]:
             total = np.zeros(X.shape[1])
             for part in parts:
-                values = function(X[part] / size)
+                # Contiguous, because the rounding of a product depends on the order in memory.
+                values = function(np.ascontiguousarray(X[part]) / size)
                 total += weights[part] @ np.where(np.isnan(values), 0.0, values)
             return total / mass
 
