@@ -1,80 +1,62 @@
 """Time to read a table of numbers, beside ``pandas.read_csv`` on the same file.
 
     python benchmarks/tables.py
-    python benchmarks/tables.py --rows 100000 --columns 20
+    python benchmarks/tables.py --sizes small
 
-Both read the file in turn, several times; the fastest of each counts, in seconds of wall time.
-The ratio is that of :func:`isthmus.tables.read_table`, which also finds the layout, checks every
-value and builds the matrix, to pandas alone.
+CPU seconds of the fastest of several readings, in turns. ``read_table`` also finds the layout of
+the file, checks every value and builds the matrix.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from measuring import Row, cpu_seconds, print_rows
 
 from isthmus.tables import read_table, write_table
 
-ROWS, COLUMNS, REPEATS = 1_000_000, 20, 3
-GAPS = {"complete": 0.0, "1% missing": 0.01}
+COLUMNS = 20
+ROWS, FEW_ROWS = 1_000_000, 100_000
 
 
-def rows(count: int = ROWS, columns: int = COLUMNS, repeats: int = REPEATS) -> list[dict[str, Any]]:
-    """Return a dict for each kind of table: seconds of both readers, and their ratio."""
-    found = []
-    X = np.random.default_rng(0).standard_normal((count, columns))
-    names = [f"c{place}" for place in range(columns)]
-    for kind, share in GAPS.items():
-        X[np.random.default_rng(1).random(X.shape) < share] = np.nan
+def measure(full: bool = True, seed: int = 0, repeats: int = 3) -> Iterator[Row]:
+    """Yield the times of both readers for a complete table and for one with gaps."""
+    count = ROWS if full else FEW_ROWS
+    generator = np.random.default_rng(seed)
+    X = generator.standard_normal((count, COLUMNS))
+    names = [f"c{place}" for place in range(COLUMNS)]
+    for missing in (0.0, 0.01):
+        X[generator.random(X.shape) < missing] = np.nan
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "table.csv")
             write_table(pd.DataFrame(X, columns=names), path)
-            seconds = _fastest([partial(pd.read_csv, path), partial(read_table, path)], repeats)
-            megabytes = path.stat().st_size / 1e6
-        pandas, isthmus = seconds
-        found.append(
-            {
-                "table": f"{count:,} x {columns}, {kind}",
-                "megabytes": megabytes,
-                "pandas": pandas,
-                "isthmus": isthmus,
-                "ratio": isthmus / pandas,
-            }
-        )
-    return found
-
-
-def _fastest(functions: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Return the least seconds of each function; they take turns."""
-    best = [float("inf")] * len(functions)
-    for _ in range(repeats):
-        for place, function in enumerate(functions):
-            start = time.perf_counter()
-            function()
-            best[place] = min(best[place], time.perf_counter() - start)
-    return best
+            readers = {"pandas": pd.read_csv, "isthmus": read_table}
+            seconds = dict.fromkeys(readers, float("inf"))
+            for _ in range(repeats):
+                for name, reader in readers.items():
+                    seconds[name] = min(seconds[name], cpu_seconds(partial(reader, path)))
+        yield {
+            "rows": count,
+            "columns": COLUMNS,
+            "missing": f"{missing:.0%}",
+            **seconds,
+            "ratio": seconds["isthmus"] / seconds["pandas"],
+        }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--columns", type=int, default=COLUMNS)
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    arguments = parser.parse_args()
-    print("| table | MB | pandas s | isthmus s | ratio |\n|---|---|---|---|---|")
-    for row in rows(arguments.rows, arguments.columns, arguments.repeats):
-        print(
-            f"| {row['table']} | {row['megabytes']:.0f} | {row['pandas']:.2f} "
-            f"| {row['isthmus']:.2f} | {row['ratio']:.2f} |"
-        )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", choices=["small", "all"], default="all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    print_rows(measure(options.sizes == "all", options.seed, options.repeats))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ BENCHMARKS = {
         "6 min",
         "attention.json",
     ),
+    "tables": Benchmark("reading a CSV file against pandas", "10 s", "2 min"),
     "quality": Benchmark(
         "agreement with known classes on 15 datasets, against scikit-learn's clusterers",
         "hours",

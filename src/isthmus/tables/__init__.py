@@ -16,16 +16,17 @@ a2;;lily
 
 from __future__ import annotations
 
-from isthmus.tables.formats import (
+from isthmus.tables.read import read_table
+from isthmus.tables.table import (
     READABLE,
     STDIN,
     WRITABLE,
     FileFormat,
+    Table,
     check_output,
     default_output,
+    listed,
 )
-from isthmus.tables.read import read_table
-from isthmus.tables.table import Table, listed
 from isthmus.tables.write import write_table
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,17 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables.cells import MISSING, WORD, has_commas, parse_cells
 from isthmus.tables.sources import Source
 from isthmus.tables.table import EXACT, Table, listed
-
-__all__ = ["build_table", "find_column", "named_like_ids"]
+from isthmus.tables.text import (
+    FLAG,
+    MISSING,
+    NUMBER,
+    WORD,
+    find_fault,
+    has_commas,
+    parse_cells,
+)
 
 Numbers = dict[int, NDArray[np.float64] | None]
 
@@ -29,15 +34,10 @@ ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9]
 LARGEST, SMALLEST = 1e150, 1e-130
 
 
-def named_like_ids(name: str) -> bool:
-    """Return True for names such as id, index, customer_id and customerId."""
-    return ID_NAME.fullmatch(name) is not None
-
-
-def find_column(path: Path, found: Sequence[str], name: str, option: str) -> int:
+def find_column(path: Path, found: list[str], name: str, option: str) -> int:
     """Return the position of a column, by name or by number from 1."""
     if name in found:
-        return list(found).index(name)
+        return found.index(name)
     if name.isdecimal() and 1 <= int(name) <= len(found):
         return int(name) - 1
     raise InvalidInputError(
@@ -55,10 +55,7 @@ def build_table(
     as_written: bool,
     check_commas: bool,
 ) -> Table:
-    """Return the table of a source; see :func:`isthmus.tables.read_table`.
-
-    `chosen` has the names of the columns of ids and labels, or None.
-    """
+    """Return the table of a source, in which `chosen` names the columns of ids and labels."""
     names = list(source.frame.columns)
     roles = {
         option: find_column(path, names, name, option)
@@ -67,42 +64,37 @@ def build_table(
     }
     aside = {find_column(path, names, name, "drop") for name in drop} | set(roles.values())
     numbers = _numbers(path, source, aside, check_commas)
-    id_notes: list[str] = []
+    notes: list[str] = []
     if find_ids and (likely := _likely_ids(source, numbers)):
         roles["id"], *others = likely
-        called = source.ids_called if likely[0] == source.ids else f"Column {names[likely[0]]!r}"
-        id_notes = [f"{called} is used as row ids; option id none makes it a feature."]
         del numbers[likely[0]]
+        called = f"Column {names[likely[0]]!r} is used as row ids"
+        notes = [f"{called}; option id none makes it a feature."]
         if more := [names[place] for place in others if numbers[place] is not None]:
-            id_notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
-    empty = [
-        place
-        for place, values in numbers.items()
-        if values is not None and len(values) and np.isnan(values).all()
-    ]
+            notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
     words = [place for place, values in numbers.items() if values is None]
-    used = {
-        names[place]: values
-        for place, values in numbers.items()
-        if values is not None and place not in empty
-    }
+    used = {names[place]: values for place, values in numbers.items() if values is not None}
+    empty = [name for name, values in used.items() if len(values) and np.isnan(values).all()]
+    used = {name: values for name, values in used.items() if name not in empty}
     if not used:
-        raise InvalidInputError(_no_numbers(path, source, words, id_notes))
+        shown = _first_word(source, words[0]) if words else ""
+        reason = " ".join([f"{path} has no column of numbers to use{shown}.", *notes[:1]])
+        raise InvalidInputError(reason)
     if len(source.frame) == 0:
         raise InvalidInputError(f"{path} has names, but no rows.")
     X = np.column_stack(list(used.values()))
     _check_values(path, source, X, list(used), missing)
     done = "Copied" if as_written else "Left out"
-    reasons = {"every cell is missing": empty, "most cells are not numbers": words}
-    left_out = [
-        f"{done}, since {reason}: {listed([names[place] for place in places])}."
-        for reason, places in reasons.items()
-        if places
-    ]
+    textual = [names[place] for place in words]
+    for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
+        notes += [f"{done}, since {reason}: {listed(left)}."] * bool(left)
     columns = {option: source.frame.iloc[:, place] for option, place in roles.items()}
-    for option, name in chosen.items():
-        if name in source.extra:
-            columns[option] = source.extra[str(name)]
+    columns |= {role: source.extra[str(of)] for role, of in chosen.items() if of in source.extra}
+    typed = {
+        name: values
+        for name, values in used.items()
+        if source.frame[name].dtype.kind == "O" and np.nanmax(np.abs(values)) < EXACT
+    }
     beside = {name: values for name, values in source.extra.items() if name not in names}
     cells = None
     if as_written and source.text is not None:
@@ -114,9 +106,9 @@ def build_table(
         id_name=names[roles["id"]] if "id" in roles else chosen["id"] or "row",
         labels=tidied(columns["label"]) if "label" in columns else None,
         label_name=names[roles["label"]] if "label" in roles else chosen["label"],
-        left_out=tuple(names[place] for place in sorted(empty + words)),
-        notes=(*source.notes, *id_notes, *left_out),
-        frame=_typed(source.frame, used, cells).assign(**beside),
+        left_out=tuple(name for name in names if name in {*empty, *textual}),
+        notes=(*source.notes, *notes),
+        frame=source.frame.assign(**typed, **beside),
         cells=cells,
         format=source.format,
     )
@@ -124,21 +116,20 @@ def build_table(
 
 def _numbers(path: Path, source: Source, aside: set[int], check_commas: bool) -> Numbers:
     """Return the values of each column that is not set aside; None for one of words."""
-    names = source.frame.columns
-    numbers: Numbers = {}
-    faults: dict[int, int] = {}
+    names, numbers, faults = source.frame.columns, Numbers(), dict[int, int]()
     for place in sorted(set(range(len(names))) - aside):
         column = source.frame.iloc[:, place]
         numbers[place] = _floats(column)
-        if numbers[place] is None and column.dtype in ("object", "str"):
-            cells = parse_cells(column, source.format.decimal)
-            numbers[place] = cells.values if cells.numeric else None
-            if cells.fault is not None:
-                faults[place] = cells.fault
+        if numbers[place] is None and column.dtype in ("object", "str", "string"):
+            values, kinds = parse_cells(column, source.format.decimal)
+            fault = find_fault(kinds)
+            if fault is not None:
+                faults[place] = fault
+            elif not (kinds >= WORD).any() and not {NUMBER, FLAG} <= set(kinds.tolist()):
+                numbers[place] = values
     if source.text is not None and source.format.decimal == "," and check_commas:
         mostly = [at for at, values in numbers.items() if values is not None or at in faults]
-        note = source.text.check_decimal_commas({place: names[place] for place in mostly})
-        source.notes.extend([note] * bool(note))
+        source.notes.extend(source.text.check_decimal_commas({at: names[at] for at in mostly}))
     for place, row in faults.items():
         if not _are_ids(source, place, None):
             raise InvalidInputError(_bad_cell(path, source, place, row))
@@ -147,59 +138,37 @@ def _numbers(path: Path, source: Source, aside: set[int], check_commas: bool) ->
 
 def _floats(column: pd.Series) -> NDArray[np.float64] | None:
     """Return a column as float64 with NaN for gaps, if its type is one of numbers."""
-    dtype = column.dtype
-    if isinstance(dtype, pd.ArrowDtype):
-        kind = dtype.pyarrow_dtype
+    if isinstance(column.dtype, pd.ArrowDtype):
+        kind = column.dtype.pyarrow_dtype
         if types.is_dictionary(kind):
             return _floats(column.astype(pd.ArrowDtype(kind.value_type)))
         if types.is_decimal(kind):
-            return _floats(column.astype("float64[pyarrow]"))
-    if dtype.kind not in "biuf":
+            column = column.astype("float64[pyarrow]")
+    if column.dtype.kind not in "biuf":
         return None
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _typed(
-    frame: pd.DataFrame, numbers: dict[str, NDArray[np.float64]], cells: pd.DataFrame | None
-) -> pd.DataFrame:
-    """Return the frame with numbers in the place of text, and whole ones to the last digit."""
-    frame = frame.copy(deep=False)
-    for name, values in numbers.items():
-        if frame[name].dtype.kind == "O":
-            frame[name] = values
-        elif cells is not None and np.nanmax(np.abs(values)) >= EXACT:
-            gaps = np.isnan(values)
-            known = [None if gap else cell for cell, gap in zip(cells[name], gaps, strict=True)]
-            with suppress(ValueError, OverflowError):  # not all are whole, or some beyond 64 bits
-                frame[name] = pd.array([cell and int(cell) for cell in known], dtype="Int64")
-    return frame
 
 
 def _bad_cell(path: Path, source: Source, place: int, row: int) -> str:
     """Return the message on a cell that is not a number in a column that mostly is."""
     name, cell = source.frame.columns[place], str(source.frame.iloc[row, place]).strip()
     where = f"{path}, {source.place(row)}, column {name!r}: {cell!r} is not a number"
-    otherwise = f"or leave the column out (option drop {name})."
+    advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
     if has_commas(cell):
-        return (
-            f"{where} here. Write numbers without separators of thousands, and with a decimal "
-            f"point; {otherwise}"
-        )
-    where += ", though most of the column is"
-    if source.text is not None and not source.text.names and row == 0:
-        return f"{where}. If the first line has names, say so (option header yes); {otherwise}"
-    return f"{where}. Correct it, or leave it empty if it is missing (NA will do, too); {otherwise}"
+        where += " here"
+        advice = "Write numbers without separators of thousands, and with a decimal point"
+    else:
+        where += ", though most of the column is"
+        if source.text is not None and not source.text.names and row == 0:
+            advice = "If the first line has names, say so (option header yes)"
+    return f"{where}. {advice}; or leave the column out (option drop {name})."
 
 
-def _no_numbers(path: Path, source: Source, words: list[int], notes: list[str]) -> str:
-    """Return the message on a file without numbers, with the first word as an example."""
-    shown = ""
-    if words:
-        column = source.frame.iloc[:, words[0]].astype(object)
-        row = int((parse_cells(column).kinds >= WORD).argmax())
-        where = f"{source.place(row)}, column {column.name!r}"
-        shown = f": {where}: {str(column.iloc[row]).strip()!r} is not a number"
-    return " ".join([f"{path} has no column of numbers to use{shown}.", *notes[:1]])
+def _first_word(source: Source, place: int) -> str:
+    column = source.frame.iloc[:, place].astype(object)
+    row = int((parse_cells(column, ".")[1] >= WORD).argmax())
+    cell = str(column.iloc[row]).strip()
+    return f": {source.place(row)}, column {column.name!r}: {cell!r} is not a number"
 
 
 def _likely_ids(source: Source, numbers: Numbers) -> list[int]:
@@ -215,12 +184,11 @@ def _likely_ids(source: Source, numbers: Numbers) -> list[int]:
 
 def _are_ids(source: Source, place: int, numbers: NDArray[np.float64] | None) -> bool:
     """Return True for distinct whole numbers or words, most of them known, called ids."""
-    if not named_like_ids(source.frame.columns[place]):
+    if not ID_NAME.fullmatch(source.frame.columns[place]):
         return False
-    if numbers is not None:
-        known = numbers[~np.isnan(numbers)]
-        if not (np.isfinite(known) & (known == np.floor(known))).all():
-            return False
+    known = np.zeros(0) if numbers is None else numbers[~np.isnan(numbers)]
+    if not (np.isfinite(known) & (known == np.floor(known))).all():
+        return False
     cells = tidied(source.frame.iloc[:, place]).tolist()
     values = [cell for cell in cells if str(cell).lower() not in MISSING]
     return len(set(values)) == len(values) > len(cells) / 2

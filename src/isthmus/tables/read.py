@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import lzma
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,11 +70,10 @@ def read_table(
     InvalidInputError
         With the line and column where the file is broken.
     """
-    from isthmus.tables.columns import build_table, find_column, named_like_ids
+    from isthmus.tables.columns import ID_NAME, build_table, find_column
     from isthmus.tables.sources import read_source
 
-    path = Path(path)
-    separator = SEPARATOR_NAMES.get(separator or "", separator)
+    path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == NO_IDS else id, "label": label}
 
@@ -80,13 +81,19 @@ def read_table(
         wanted = [(name, option) for option, name in chosen.items() if name is not None]
         wanted += [(name, "drop") for name in drop]
         kept = {find_column(path, names, name, option) for name, option in wanted}
-        return kept | {place for place, name in enumerate(names) if named_like_ids(name)}
+        return kept | {place for place, name in enumerate(names) if ID_NAME.fullmatch(name)}
 
     options = {"separator": separator, "decimal": decimal, "encoding": encoding}
     try:
-        source = read_source(path, keep_text, header, array, **options)
-    except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.") from None
+        source = read_source(path, keep_text, as_written, header, array, **options)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
+            "invalid. Name its encoding (option encoding), or save it as UTF-8."
+        ) from None
+    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or f"it is not a complete {path.suffix} file"
+        raise InvalidInputError(f"{path} cannot be read: {reason}.") from None
     return build_table(
         path, source, chosen, drop, id is None, missing, as_written, check_commas=decimal is None
     )

@@ -17,31 +17,16 @@ from numpy.typing import NDArray
 from pyarrow import feather, parquet
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables.formats import FileFormat, require_openpyxl
-from isthmus.tables.table import listed
-from isthmus.tables.text import TextFile, fallback_encoding, has_names, opener, readable_errors
-
-__all__ = ["Source", "read_source"]
+from isthmus.tables.table import FileFormat, listed, require_openpyxl
+from isthmus.tables.text import TextFile, check_latin1, has_names, opener
 
 
 @dataclass(frozen=True)
 class Source:
     """The columns of a file, whatever its format.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        Each name occurs once.
-    format : FileFormat
-    place : callable
-        Maps a row, from 0, to words for its place in the file.
-    text : TextFile or None
-        Of delimited files.
-    ids, ids_called : int or None, str
-        A column that the file itself marks as row ids, and words for it.
-    extra : dict of str to ndarray (n,)
-        Arrays beside the table that can be ids or labels.
-    notes : list of str
+    `place` maps a row, from 0, to words for its place in the file; the file itself marks column
+    `ids` as row ids; arrays in `extra`, beside the table, can be ids or labels.
     """
 
     frame: pd.DataFrame
@@ -49,7 +34,6 @@ class Source:
     place: Callable[[int], str] = lambda row: f"row {row + 1}"
     text: TextFile | None = None
     ids: int | None = None
-    ids_called: str = ""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -57,6 +41,7 @@ class Source:
 def read_source(
     path: Path,
     keep_text: Callable[[list[str]], set[int]],
+    as_written: bool,
     header: bool | None,
     array: str | None,
     **options: str | None,
@@ -75,52 +60,45 @@ def read_source(
     given += ["header"] * (header is not None and form.kind != "excel")
     if given and form.kind != "text":
         raise InvalidInputError(f"Option {given[0]} is for text files, which {path} is not.")
-    if form.kind == "text":
-        return _text(path, form, keep_text, header, **options)
     if form.kind == "json":
         return _json(path, form)
     if form.kind == "excel":
         return _excel(path, form, header, array)
-    return _arrow(path, form) if form.kind in ("parquet", "feather") else _numpy(path, form, array)
+    if form.kind != "text":
+        is_arrow = form.kind in ("parquet", "feather")
+        return _arrow(path, form) if is_arrow else _numpy(path, form, array)
 
+    def read() -> Source:
+        file = TextFile.open(path, content, form, header, **options)
+        names = unique(file.names or [""] * file.width)
+        frame = file.read(file.words | keep_text(names), nullable=as_written)
+        named = [name for name in file.names if name]
+        if len(set(named)) < len(named):
+            file.notes.append(f"Some names occur twice; the columns are {listed(names)}.")
+        return Source(
+            frame.set_axis(names, axis=1),
+            file.format,
+            lambda row: f"line {file.lines()[row]}",
+            file,
+            ids=0 if named and not file.names[0] else None,
+            notes=file.notes,
+        )
 
-def _text(
-    path: Path,
-    form: FileFormat,
-    keep_text: Callable[[list[str]], set[int]],
-    header: bool | None,
-    **options: str | None,
-) -> Source:
-    with readable_errors(path, form.compression):
-        content = opener(path, form.compression)
-        try:
-            file = TextFile.open(path, content, form, header, **options)
-            names = unique(file.names or [""] * file.width)
-            frame = file.read(file.words | keep_text(names))
-        except UnicodeDecodeError:
-            if options["encoding"] is not None:
-                raise
-            options["encoding"], note = fallback_encoding(path, content)
-            file = TextFile.open(path, content, form, header, **options)
-            file.notes.append(note)
-            names = unique(file.names or [""] * file.width)
-            frame = file.read(file.words | keep_text(names))
-    named = [name for name in file.names if name]
-    if len(set(named)) < len(named):
-        file.notes.append(f"Some names occur twice; the columns are {listed(names)}.")
-    return Source(
-        frame.set_axis(names, axis=1),
-        file.format,
-        lambda row: f"line {file.lines()[row]}",
-        file,
-        ids=0 if named and not file.names[0] else None,
-        ids_called="The first column, which has no name,",
-        notes=file.notes,
-    )
+    content = opener(path, form.compression)
+    try:
+        return read()
+    except UnicodeDecodeError:
+        if options["encoding"] is not None:
+            raise
+        note = check_latin1(path, content)
+        options["encoding"] = "latin-1"
+        source = read()
+        source.notes.append(note)
+        return source
 
 
 def _json(path: Path, form: FileFormat) -> Source:
-    with readable_errors(path, form.compression), opener(path, form.compression)() as file:
+    with opener(path, form.compression)() as file:
         text = file.read().decode("utf-8-sig")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     place: Callable[[int], str] = lambda row: f"line {lines[row][0]}"  # noqa: E731
@@ -196,7 +174,6 @@ def _arrow(path: Path, form: FileFormat) -> Source:
         plain.to_pandas(types_mapper=pd.ArrowDtype),
         form,
         ids=table.column_names.index(index[0]) if len(index) == 1 else None,
-        ids_called="The index of the data frame",
     )
 
 

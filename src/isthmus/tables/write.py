@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import json
 import lzma
@@ -16,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
-from isthmus.tables.formats import STDIN, FileFormat
-from isthmus.tables.table import Table
+from isthmus.tables.table import STDIN, FileFormat, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +59,9 @@ def write_table(
     if target is None:
         sys.stdout.write(content.decode(form.encoding))
         return None
-    return write_atomically(target, _compressed(content, form.compression, target.stem))
+    if form.compression:
+        content = _compressed(content, form.compression, target.stem)
+    return write_atomically(target, content)
 
 
 def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
@@ -153,14 +152,16 @@ def _objects(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _compressed(content: bytes, compression: str, name: str) -> bytes:
+    import pyarrow
+
+    if compression == "xz":
+        return lzma.compress(content)
     if compression == "zip":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, content)
         return buffer.getvalue()
-    if compression == "zstd":
-        import pyarrow
-
-        return pyarrow.compress(content, codec="zstd", asbytes=True)
-    compress: dict[str, Any] = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-    return compress[compression](content) if compression else content
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, compression) as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
