@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isthmus.report.builder import BuiltReport, build, finished
     from isthmus.report.html import page
-    from isthmus.report.registry import CHAPTERS, PARTS, Part
+    from isthmus.report.registry import CHAPTERS, PARTS, Part, compose
     from isthmus.report.section import VERDICTS, Finding, Section, TextTable, Verdict, judge
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "TextTable",
     "Verdict",
     "build",
+    "compose",
     "finished",
     "judge",
     "page",
@@ -35,7 +36,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("BuiltReport", "build", "finished"), "builder"),
     "page": "html",
-    **dict.fromkeys(("CHAPTERS", "PARTS", "Part"), "registry"),
+    **dict.fromkeys(("CHAPTERS", "PARTS", "Part", "compose"), "registry"),
     **dict.fromkeys(("Finding", "Section", "TextTable", "VERDICTS", "Verdict", "judge"), "section"),
 }
 

@@ -176,6 +176,7 @@ class _Work:
         """Return the inputs of a part that was computed from these source files."""
         return {
             "function": part.function,
+            "text": [part.caption, part.findings],
             "seed": self.seed,
             "full": self.full,
             **self.versions,

@@ -1,23 +1,17 @@
-"""The parts of the report, by name, in the order of the page."""
+"""The parts of the report, read from ``report.toml``, and sections with their text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from isthmus.errors import InvalidInputError
+from isthmus.report.section import Finding, Section, TextTable, judge
 
-__all__ = ["CHAPTERS", "PARTS", "Part", "select"]
-
-CHAPTERS = {
-    "overview": "One energy, three uses",
-    "energies": "Energies",
-    "incontext": "In-context energies",
-    "clustering": "Learned memories",
-    "capacity": "Capacity",
-    "attention": "Attention as clustering",
-    "errata": "Errata",
-}
+__all__ = ["CHAPTERS", "PARTS", "Part", "compose", "select"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +31,10 @@ class Part:
         The same for a function whose work it reads. It runs once, before all parts that need it.
     shows : str or None
         A file or folder beside the package, with recorded results that it shows.
+    caption : str
+        Text with fields in braces, for :func:`compose`.
+    findings : mapping
+        The ``claim`` and the ``because`` of each finding, by a short name.
     """
 
     name: str
@@ -45,102 +43,61 @@ class Part:
     function: str
     needs: str | None = None
     shows: str | None = None
+    caption: str = ""
+    findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-HOME = "isthmus.report.parts"
-RECORDED = "benchmarks/results/attention.json"
+def _read() -> tuple[dict[str, str], tuple[Part, ...]]:
+    path = Path(__file__).with_name("report.toml")
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    home = "isthmus.report.parts."
+    for entry in content["parts"].values():
+        entry |= {key: home + entry[key] for key in ("function", "needs") if key in entry}
+    return content["chapters"], tuple(Part(name, **e) for name, e in content["parts"].items())
 
 
-def _part(name: str, title: str, chapter: str, function: str, shows: str | None = None) -> Part:
-    return Part(name, title, chapter, f"{HOME}.{function}", shows=shows)
+CHAPTERS, PARTS = _read()
 
 
-def _study_part(name: str, title: str, function: str) -> Part:
-    fits, results = f"{HOME}.study:ensure_fits", "docs/study/results"
-    return Part(name, title, "clustering", f"{HOME}.study:{function}", fits, results)
+def compose(
+    name: str,
+    figure: Any = None,
+    numbers: Mapping[str, Any] | None = None,
+    checks: Mapping[str, bool | tuple[bool, bool]] | None = None,
+    *,
+    table: TextTable | None = None,
+    observations: tuple[str, ...] = (),
+    **values: Any,
+) -> Section:
+    """Return the section of a part, with the text of ``report.toml``.
 
+    Parameters
+    ----------
+    name : str
+        The part.
+    figure, numbers, table, observations
+        As in :class:`isthmus.report.Section`.
+    checks : mapping
+        For each finding of the part, whether the claim passed its check; or a pair: as printed,
+        and in its corrected form.
+    **values
+        For the fields of the text, in addition to the numbers.
+    """
+    [part] = [part for part in PARTS if part.name == name]
+    values = {**(numbers or {}), **values}
 
-PARTS: tuple[Part, ...] = (
-    _part("hero", "One energy, three uses", "overview", "hero:three_uses_of_one_energy"),
-    _part("landscapes-1d", "Six memories on a line", "energies", "landscapes:landscapes_on_a_line"),
-    _part(
-        "landscapes-2d", "Six memories on a plane", "energies", "landscapes:landscapes_on_a_plane"
-    ),
-    _part("completion", "Completion of digits", "energies", "completion:completion_of_digits"),
-    _part("samples", "Sampling from a memory", "energies", "sampling:samples_of_two_moons"),
-    _part(
-        "incontext-landscapes",
-        "An energy for any dataset, in context",
-        "incontext",
-        "incontext:landscapes_in_context",
-    ),
-    _part("incontext-samples", "Samples in context", "incontext", "incontext:samples_in_context"),
-    _part(
-        "incontext-likelihood",
-        "Likelihood of in-context energies",
-        "incontext",
-        "incontext:likelihood_in_context",
-    ),
-    _part(
-        "four-models",
-        "Four models of learned memories",
-        "clustering",
-        "clustering:four_models_at_once",
-    ),
-    _part(
-        "memory-creation",
-        "Creation of new memories",
-        "clustering",
-        "clustering:creation_of_memories",
-    ),
-    _part(
-        "elbo-dynamics",
-        "Three ways to a posterior",
-        "clustering",
-        "clustering:dynamics_of_posteriors",
-    ),
-    _study_part(
-        "study-labelled", "The study: K given, scores with labels", "violins_seeing_labels"
-    ),
-    _study_part(
-        "study-unlabelled", "The study: K given, scores without labels", "violins_without_labels"
-    ),
-    _study_part(
-        "study-unknown-labelled",
-        "The study: K not given, scores with labels",
-        "violins_seeing_labels_without_k",
-    ),
-    _study_part(
-        "study-unknown-unlabelled",
-        "The study: K not given, scores without labels",
-        "violins_without_labels_or_k",
-    ),
-    _study_part("study-ranks", "The study: ranks", "ranks_of_the_study"),
-    _part("clustering-tour", "A tour of clustering", "clustering", "clustering:tour_of_clustering"),
-    _part("basins-merging", "Merging basins", "capacity", "capacity:merging_of_basins"),
-    _part(
-        "capacity-sweep",
-        "Retrieval against the number of patterns",
-        "capacity",
-        "capacity:retrieval_against_numbers",
-    ),
-    _part("capacity-bounds", "Bounds on capacity", "capacity", "capacity:bounds_on_capacity"),
-    _part(
-        "hopfield-equivalence",
-        "KDE and Hopfield network",
-        "capacity",
-        "capacity:equality_with_hopfield",
-    ),
-    _part("attention-heads", "Attention as clustering", "attention", "attention:heads_as_mixtures"),
-    _part(
-        "attention-training",
-        "High learning rates",
-        "attention",
-        "attention:training_at_high_rates",
-        shows=RECORDED,
-    ),
-    _part("errata", "Errata", "errata", "errata:table_of_errata"),
-)
+    def fill(text: str) -> str:
+        return " ".join(text.format(**values).split())
+
+    def finding(key: str, check: bool | tuple[bool, bool]) -> Finding:
+        as_printed, corrected = check if isinstance(check, tuple) else (check, False)
+        text = part.findings[key]
+        return judge(
+            text["claim"], fill(text["because"]), as_printed=as_printed, corrected=corrected
+        )
+
+    findings = tuple(finding(key, check) for key, check in (checks or {}).items())
+    return Section(fill(part.caption), figure, numbers or {}, findings, table, observations)
 
 
 def select(names: Iterable[str] | None, parts: tuple[Part, ...] = PARTS) -> list[Part]:

@@ -16,7 +16,8 @@ from isthmus.attention.experiment import Experiment, compare_variants, train_on_
 from isthmus.attention.transformer import PatchTransformer, digit_patches
 from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.files import shipped
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = ["heads_as_mixtures", "training_at_high_rates"]
 
@@ -47,14 +48,8 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
     weight, mixing = (
         min(map(abs, values.tolist())) for values in (tied.correlation, tied.mixing_correlation)
     )
-    return Section(
-        "The four heads of one block of a small transformer, trained on digits cut into 16 "
-        "patches, as mixtures of von Mises-Fisher distributions for one picture. Their posteriors "
-        f"equal the layer's attention weights to {off:.0e}; with the paper's query of length 1 and "
-        f"without 1/sqrt(d) they would be off by up to {printed:.2f}. Across keys, a component's "
-        f"concentration correlates by {_listed(tied.correlation)} in the four heads with the bare "
-        "log-weight, which the paper takes for the mixing proportion, and by "
-        f"{_listed(tied.mixing_correlation)} with the true one, which includes the normaliser.",
+    return compose(
+        "attention-heads",
         attention_sphere(view),
         {
             "loss": losses[-1],
@@ -66,26 +61,11 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
             "spread_of_concentration_by_head": tied.concentration_spread.tolist(),
             "spread_of_log_weight_by_head": tied.weight_spread.tolist(),
         },
-        (
-            judge(
-                "Normalisation followed by self-attention clusters on the sphere, by a mixture of "
-                "von Mises-Fisher distributions.",
-                "With queries of length sqrt(D), projections and 1/sqrt(d), the posterior equals "
-                f"the layer's attention to {off:.0e}; by the printed formula it is off by up to "
-                f"{printed:.2f} (E18, E19).",
-                as_printed=printed <= EXACT,
-                corrected=off <= EXACT,
-            ),
-            judge(
-                "Each key controls both the concentration and the mixing proportion of its "
-                "cluster.",
-                "With the normaliser included, log-mixing correlates with concentration by "
-                f"{mixing:.2f} or more in every head; the printed exp(k.delta) by {weight:.2f} in "
-                "the weakest (E20).",
-                as_printed=weight >= TIED,
-                corrected=mixing >= TIED,
-            ),
-        ),
+        {"mixture": (printed <= EXACT, off <= EXACT), "tied": (weight >= TIED, mixing >= TIED)},
+        weights=_listed(tied.correlation),
+        mixings=_listed(tied.mixing_correlation),
+        weight=weight,
+        mixing=mixing,
     )
 
 
@@ -150,18 +130,15 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
         if again
         else ""
     )
-    return Section(
-        "The same small transformer on digits with plain pre-norm attention, with queries and keys "
-        "normalised again (QK-norm), and with the layer proposed in a draft of the paper (SALN: no "
-        f"gain, and a separate log-weight for each key). Medians over seeds; {source}.{repeated}",
-        attention_experiment(found),
-        numbers,
-        _stability(found, pairs),
-    )
+    checks, values = _stability(found, pairs)
+    figure = attention_experiment(found)
+    return compose("attention-training", figure, numbers, checks, repeated=repeated, **values)
 
 
-def _stability(found: Experiment, pairs: dict[str, tuple[int, int]]) -> tuple[Finding, ...]:
-    """Judge QK-norm, which others proposed, and SALN."""
+def _stability(
+    found: Experiment, pairs: dict[str, tuple[int, int]]
+) -> tuple[dict[str, bool], dict[str, Any]]:
+    """Check QK-norm, which others proposed, and SALN."""
     high = [rate for rate in found.learning_rates if rate >= HIGH_RATE]
     logits = {
         variant: max(found.median("largest_logit", variant, rate) for rate in high)
@@ -173,33 +150,23 @@ def _stability(found: Experiment, pairs: dict[str, tuple[int, int]]) -> tuple[Fi
         variant: fmean(found.median("entanglement", variant, rate) for rate in low)
         for variant in found.variants
     }
-    (lower, total), (less, of) = pairs["QK-norm"], pairs["SALN"]
     p_value, saln_p_value = (
-        binomtest(*pair, alternative="greater").pvalue for pair in ((lower, total), (less, of))
+        binomtest(*pairs[name], alternative="greater").pvalue for name in ("QK-norm", "SALN")
     )
-    return (
-        judge(
-            "Norms on queries and keys stabilise training at large learning rates.",
-            f"At rates from {HIGH_RATE:g} up, logits reach {logits['QK-norm']:.3g} with QK-norm "
-            f"and {logits['pre-norm']:.3g} without. Its training loss is lower in {lower} of "
-            f"{total} pairs of equal rate and seed (sign test: p = {p_value:.2g}).",
-            as_printed=logits["QK-norm"] < 0.1 * logits["pre-norm"] and p_value < LEVEL,
-        ),
-        judge(
-            "A layer that gives each key a weight of its own (SALN, in a draft) trains better.",
-            f"Its training loss is below pre-norm's in {less} of {of} pairs (sign test: "
-            f"p = {saln_p_value:.2g}); its logits reach {logits['SALN']:.3g}.",
-            as_printed=saln_p_value < LEVEL,
-        ),
-        judge(
-            "A layer that gives each key a weight of its own (SALN) frees concentration and weight "
-            "from each other.",
-            f"At rates below {HIGH_RATE:g} the absolute correlation of the two across keys is "
-            f"{tied['SALN']:.2f} with SALN and {tied['pre-norm']:.2f} with pre-norm; less than "
-            "half of that counts as freed.",
-            as_printed=tied["SALN"] < 0.5 * tied["pre-norm"],
-        ),
-    )
+    checks = {
+        "stable": logits["QK-norm"] < 0.1 * logits["pre-norm"] and p_value < LEVEL,
+        "saln": saln_p_value < LEVEL,
+        "freed": tied["SALN"] < 0.5 * tied["pre-norm"],
+    }
+    return checks, {
+        "high_rate": HIGH_RATE,
+        "logits": logits,
+        "tied": tied,
+        "qk_norm": pairs["QK-norm"],
+        "saln": pairs["SALN"],
+        "p_value": p_value,
+        "saln_p_value": saln_p_value,
+    }
 
 
 def as_printed(view: VMFMixture, head_dim: int) -> Tensor:

@@ -30,7 +30,8 @@ from isthmus.report.parts.errata.capacity import (
     radius_is_a_lower_bound,
     update_differences,
 )
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = [
     "bounds_on_capacity",
@@ -70,31 +71,22 @@ def merging_of_basins(seed: int, full: bool = False) -> Section:
     narrow, wide = (list(numbers[f"{sigma:g}"].values()) for sigma in SIGMAS)
     lost = [count - found for count, found in zip(SHOWN, wide, strict=True)]
     pair = pair_basins(0.99), pair_basins(1.01)
-    return Section(
-        f"The energy of a Gaussian KDE of {', '.join(map(str, SHOWN))} patterns (orange) in the "
-        "same interval, at two bandwidths on one scale. At the smaller one, the barriers between "
-        "distant patterns exceed the panel. Each pattern moves from its hollow dot to the full "
-        f"one. At sigma = {SIGMAS[0]:g} there are {_listed(narrow)} basins, at {SIGMAS[1]:g} "
-        f"{_listed(wide)}: patterns that share a basin are no longer stored separately.",
+    fewer = all(f <= m for f, m in zip(wide, narrow, strict=True)) and wide[-1] < narrow[-1]
+    checks = {
+        "crowding": lost == sorted(lost) and lost[-1] > lost[0],
+        "bandwidth": fewer and pair == (1, 2),
+    }
+    return compose(
+        "basins-merging",
         basins_merging(LINE, SIGMAS, SHOWN),
         {"basins_by_sigma_and_N": numbers},
-        (
-            judge(
-                "Basins merge when patterns are too many for their space.",
-                f"At sigma = {SIGMAS[1]:g}, {_listed(lost)} of {_listed(SHOWN)} patterns have lost "
-                "a basin of their own.",
-                as_printed=lost == sorted(lost) and lost[-1] > lost[0],
-            ),
-            judge(
-                "Basins merge sooner when the bandwidth is larger.",
-                f"There are {_listed(narrow)} basins at sigma = {SIGMAS[0]:g} and {_listed(wide)} "
-                f"at {SIGMAS[1]:g}. Two patterns 2a apart have {pair[0]} basin at a = 0.99 sigma "
-                f"and {pair[1]} at 1.01.",
-                as_printed=all(f <= m for f, m in zip(wide, narrow, strict=True))
-                and wide[-1] < narrow[-1]
-                and pair == (1, 2),
-            ),
-        ),
+        checks,
+        shown=_listed(SHOWN),
+        narrow=_listed(narrow),
+        wide=_listed(wide),
+        lost=_listed(lost),
+        sigmas=SIGMAS,
+        pair=pair,
     )
 
 
@@ -135,42 +127,31 @@ def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
         }
         for dim in dims
     }
-    return Section(
-        "Patterns on a sphere of radius 2 sigma sqrt(D - 1), displaced by half a sigma: the share "
-        "that ends nearest to its own pattern, and the ratio of final to initial distance. Bands "
-        f"are 95 % over {draws} draws. In more dimensions many more patterns are retrieved. "
-        "Triangles mark the largest number certified as stored. Beyond the bars, some patterns "
-        "have less than half of their own weight at their own place. The draws are the same for "
-        "every seed.",
-        retrieval_sweep(found),
-        {"draws": draws, "retrieval_by_D_and_N": retrieval},
-        _retrieval(found),
-    )
+    numbers = {"draws": draws, "retrieval_by_D_and_N": retrieval}
+    checks, values = _trends(found)
+    return compose("capacity-sweep", retrieval_sweep(found), numbers, checks, **values)
 
 
-def _retrieval(found: Sweep) -> tuple[Finding, ...]:
-    """Judge whether retrieval worsens along N and improves along D, by the share retrieved."""
+def _trends(found: Sweep) -> tuple[dict[str, bool], dict[str, Any]]:
+    """Check whether retrieval worsens along N and improves along D, by the share retrieved."""
     shares = found.table("retrieved")
     worst_rise, worst_fall = np.diff(shares, axis=1).max(), np.diff(shares, axis=0).min()
     first, last = shares[:, 0].mean(), shares[:, -1].mean()
     low, high = shares[0].mean(), shares[-1].mean()
-    both = worst_rise <= CHANCE and worst_fall >= -CHANCE
-    note = f"; no cell contradicts this by more than {CHANCE:.0%}" if both else ""
-    return (
-        judge(
-            "More patterns make retrieval poorer.",
-            f"The share retrieved falls from {first:.2f} at N = {found.counts[0]} to {last:.2f} at "
-            f"N = {found.counts[-1]}, on average over D{note}.",
-            as_printed=worst_rise <= CHANCE and last < first - CHANCE,
-        ),
-        judge(
-            "More dimensions make retrieval better.",
-            f"The share retrieved rises from {low:.2f} at D = {found.dims[0]} to {high:.2f} at "
-            f"D = {found.dims[-1]}, on average over N{note}. The paper's own measure depends on "
-            "the unit of length and falls with D in any case (E25), so the share is used here.",
-            as_printed=worst_fall >= -CHANCE and high > low + CHANCE,
-        ),
-    )
+    clear = worst_rise <= CHANCE and worst_fall >= -CHANCE
+    checks = {
+        "patterns": bool(worst_rise <= CHANCE and last < first - CHANCE),
+        "dimensions": bool(worst_fall >= -CHANCE and high > low + CHANCE),
+    }
+    return checks, {
+        "first": first,
+        "last": last,
+        "low": low,
+        "high": high,
+        "counts": (found.counts[0], found.counts[-1]),
+        "dims": (found.dims[0], found.dims[-1]),
+        "note": f"; no cell contradicts this by more than {CHANCE:.0%}" if clear else "",
+    }
 
 
 def bounds_on_capacity(seed: int, full: bool = False) -> Section:
@@ -195,46 +176,28 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
         "first_dimension_above_ceiling": first,
         "base_per_dimension": math.exp(capacity_rate(2.0)),
     }
-    return Section(
-        "The number of patterns that fit on a sphere of radius 2 sigma sqrt(D - 1). The ceiling "
-        "holds for any arrangement in which each pattern keeps at least half of its own weight "
-        "(its share of the update at its own place), as certified patterns do. From "
-        f"D = {first} on, the paper's 4^(D-1) lies above it. Random coding with this package's "
-        "certificate proves a lower bound that grows as fast as the ceiling. Marks are measured "
-        "by bisection: the largest numbers of which the stated share is stored, for patterns "
-        "drawn at random and for patterns spread by repulsion.",
-        capacity_bounds([*range(2, 41)], measured),
-        numbers,
-        _capacity(numbers, seed),
-    )
-
-
-def _capacity(numbers: dict[str, Any], seed: int) -> tuple[Finding, ...]:
-    """Judge the paper's propositions on capacity."""
-    first, base = numbers["first_dimension_above_ceiling"], numbers["base_per_dimension"]
     logs = numbers["log10_bounds_by_kind_and_D"]
     # Growth per dimension from D = 20 to 40.
     certified, ceiling = (
         10 ** ((logs[kind]["40"] - logs[kind]["20"]) / 20) for kind in ("certified", "ceiling")
     )
+    near_base = abs(certified - numbers["base_per_dimension"]) < 0.5
     radius = radius_is_a_lower_bound(torch.Generator().manual_seed(seed))
-    return (
-        judge(
-            "The capacity of a Gaussian KDE is 2^(2(D-1)).",
-            f"From D = {first} on, not all of these patterns can keep half of their own weight, "
-            "however they are arranged, and proofs of storage need that they do: at D = 20 the "
-            f"claim is 10^{logs['claimed']['20']:.2f}, the ceiling 10^{logs['ceiling']['20']:.2f}. "
-            "Fixed points of patterns with less weight are not excluded (E1).",
-            as_printed=first is None,
-        ),
-        judge(
-            "The capacity of a Gaussian KDE is exponential in the dimension.",
-            f"From D = 20 to 40, certified numbers grow by a factor of {certified:.2f} per "
-            f"dimension and the ceiling by {ceiling:.2f}; both tend to {base:.3f}, not to 4.",
-            as_printed=certified >= 4,
-            corrected=1 < certified <= ceiling + 0.5 and abs(certified - base) < 0.5,
-        ),
-        radius.finding("The radius of convergence of a well separated pattern is sigma^2 / (N M)."),
+    checks = {
+        "number": first is None,
+        "exponential": (certified >= 4, 1 < certified <= ceiling + 0.5 and near_base),
+        "radius": radius.check,
+    }
+    return compose(
+        "capacity-bounds",
+        capacity_bounds([*range(2, 41)], measured),
+        numbers,
+        checks,
+        claimed_20=logs["claimed"]["20"],
+        ceiling_20=logs["ceiling"]["20"],
+        certified=certified,
+        ceiling=ceiling,
+        radius=radius,
     )
 
 
@@ -249,12 +212,13 @@ def equality_with_hopfield(seed: int, full: bool = False) -> Section:
     update_on, update_off = (
         update_differences(patterns, queries, sigma)["hopfield"] for patterns in (circle, uneven)
     )
-    claim = "energy and dynamics of the Gaussian KDE are exactly those of a modern Hopfield network"
-    return Section(
-        "Paths of the Gaussian KDE (dark) and of the modern Hopfield network with beta = 1/sigma^2 "
-        "(bright, dashed) from the same queries. With patterns of one length (left) they "
-        "coincide; otherwise the network favours long patterns. Right: the difference between one "
-        f"update of each in {SPHERE_DIM} dimensions, against the spread of lengths.",
+    largest_on, largest_off = max(energy_on, update_on), max(energy_off, update_off)
+    checks = {
+        "sphere": max(largest_on, gaps[0.0]) <= EXACT,
+        "anywhere": (largest_off <= EXACT, largest_on <= EXACT),
+    }
+    return compose(
+        "hopfield-equivalence",
         kde_and_hopfield(circle, uneven, queries, sigma, gaps),
         {
             "energy_gap_on_the_sphere": energy_on,
@@ -263,22 +227,9 @@ def equality_with_hopfield(seed: int, full: bool = False) -> Section:
             "update_gap_off_the_sphere": update_off,
             "update_gap_by_spread_of_lengths": {f"{spread:g}": gap for spread, gap in gaps.items()},
         },
-        (
-            judge(
-                f"With patterns on a sphere (appendix), {claim}.",
-                f"E_MCHN - sigma^2 (E_KDE + log N) is zero to {energy_on:.0e} on the sphere, and "
-                f"updates agree to {max(update_on, gaps[0.0]):.0e}.",
-                as_printed=max(energy_on, update_on, gaps[0.0]) <= EXACT,
-            ),
-            judge(
-                f"For any patterns (main text), {claim}.",
-                f"Off the sphere, energies differ by up to {energy_off:.2f}, not by a constant, "
-                f"and updates by {update_off:.2f}. There the KDE's step is mean shift; the claim "
-                "needs patterns of equal length (E13).",
-                as_printed=max(energy_off, update_off) <= EXACT,
-                corrected=max(energy_on, update_on) <= EXACT,
-            ),
-        ),
+        checks,
+        dim=SPHERE_DIM,
+        largest_update_gap=max(update_on, gaps[0.0]),
     )
 
 

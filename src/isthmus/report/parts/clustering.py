@@ -23,7 +23,8 @@ from isthmus.report.parts.errata.clustering import (
     pull_to_the_origin,
     sign_of_the_entropy,
 )
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = [
     "creation_of_memories",
@@ -58,28 +59,15 @@ def four_models_at_once(seed: int, full: bool = False) -> Section:
     created = int((growing.responsibilities(data).argmax(1) == len(MEANS)).sum())
     nearest = torch.cdist(ist.retrieve(finite, data).state, means).argmin(1)
     agree = float((nearest == finite.responsibilities(data).argmax(1)).double().mean())
-    return Section(
-        f"Three memories and {len(data)} data points. Above, a point moves down the energy and "
-        "returns the memory where it stops. Below, it stays, and its assignment converges to the "
-        "posterior, drawn as a pie. Left, memories are fixed; right, a Chinese restaurant process "
-        f"allows new ones, and {created} of the points create one (hatched, green). The label and "
-        f"the most probable memory agree for {agree:.0%} of the points.",
-        four_models(MEANS, COUNTS, data, beta=BETA, rho=RHO, alpha=SCHEME_ALPHA, reach=REACH),
-        {
-            "data": len(data),
-            "largest_difference_from_posterior": off,
-            "data_that_open_a_memory": created,
-            "share_where_label_and_posterior_agree": agree,
-        },
-        (
-            judge(
-                "ClAM+CRP+ELBO is a memory that creates memories and computes posteriors.",
-                f"With and without new memories, assignments converge to within {off:.0e} of the "
-                f"posterior by Bayes' rule; {created} of {len(data)} points create a memory.",
-                as_printed=off <= POSTERIOR_TOLERANCE and created > 0,
-            ),
-        ),
-    )
+    numbers = {
+        "data": len(data),
+        "largest_difference_from_posterior": off,
+        "data_that_open_a_memory": created,
+        "share_where_label_and_posterior_agree": agree,
+    }
+    figure = four_models(MEANS, COUNTS, data, beta=BETA, rho=RHO, alpha=SCHEME_ALPHA, reach=REACH)
+    checks = {"posterior": off <= POSTERIOR_TOLERANCE and created > 0}
+    return compose("four-models", figure, numbers, checks)
 
 
 def posterior_gap(energy: ist.Mixture | ist.CRPMixture, data: Tensor) -> float:
@@ -105,41 +93,28 @@ def creation_of_memories(seed: int, full: bool = False) -> Section:
         .n_clusters_
         for alpha in GROWTH
     }
-    kept = ", ".join(f"{count} at alpha {alpha}" for alpha, count in found.items())
-    return Section(
-        "Three memories as a finite mixture (left) and as Chinese-restaurant mixtures, which "
-        "reserve probability for a memory that does not exist yet. A point creates it where its "
-        "responsibility is largest (hatched); this is decided by the posterior, not by moving to "
-        "the origin. A larger alpha creates memories sooner: fitted to the "
-        f"{len(points)} points of the tour below with beta fixed, ClAMCRP keeps {kept}. Without "
-        "the normaliser that the paper omits, the new cluster's term would be too large by a "
-        f"factor of {inflation(2):.0f} in 2 dimensions and 10^{math.log10(inflation(54)):.0f} "
-        "in 54.",
-        memory_creation(MEANS, COUNTS, beta=BETA, rho=RHO, alphas=ALPHAS, reach=REACH),
-        {
-            "memories_found_by_alpha": found,
-            "new_cluster_as_printed_too_likely_by_D": {dim: inflation(dim) for dim in (2, 13, 54)},
-        },
-        _creation(found, seed),
-    )
-
-
-def _creation(found: dict[str, int], seed: int) -> tuple[Finding, ...]:
-    """Judge the paper's claims on new memories."""
-    generator = torch.Generator().manual_seed(seed)
     counts = list(found.values())
-    return (
-        judge(
-            "A larger alpha makes new memories more likely.",
-            f"ClAMCRP keeps {', '.join(map(str, counts))} memories at alpha = {', '.join(found)}.",
-            as_printed=counts == sorted(counts) and counts[-1] > counts[0],
-        ),
-        normaliser_of_the_new_cluster(generator).finding(
-            "ClAM+CRP's energy is the negative log-likelihood of a Chinese-restaurant mixture."
-        ),
-        pull_to_the_origin(generator).finding(
-            "A datum that flows to the origin needs a new memory."
-        ),
+    generator = torch.Generator().manual_seed(seed)
+    normaliser, origin = normaliser_of_the_new_cluster(generator), pull_to_the_origin(generator)
+    factors = {dim: inflation(dim) for dim in (2, 13, 54)}
+    checks = {
+        "alpha": counts == sorted(counts) and counts[-1] > counts[0],
+        "energy": normaliser.check,
+        "origin": origin.check,
+    }
+    return compose(
+        "memory-creation",
+        memory_creation(MEANS, COUNTS, beta=BETA, rho=RHO, alphas=ALPHAS, reach=REACH),
+        {"memories_found_by_alpha": found, "new_cluster_as_printed_too_likely_by_D": factors},
+        checks,
+        points=len(points),
+        kept=", ".join(f"{count} at alpha {alpha}" for alpha, count in found.items()),
+        plane=factors[2],
+        many=math.log10(factors[54]),
+        counts=", ".join(map(str, counts)),
+        alphas=", ".join(found),
+        normaliser=normaliser,
+        origin=origin,
     )
 
 
@@ -161,35 +136,34 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     stalled = [size for size, taken in euclidean.items() if taken is None]
     arrived = len(SIZES) - len(stalled)
     rise = rise_of_the_printed_flow(joint, start)
-    sign = sign_of_the_entropy(torch.Generator().manual_seed(seed))
-    places = fixed_points(torch.Generator().manual_seed(seed))
-    return Section(
-        "In ClAM+ELBO the state of a point is a vector of assignment logits, which converge to the "
-        "posterior. All three dynamics have that one fixed point. The exact step reaches it at "
-        f"once, the mirror flow in at most {max(mirror)} steps of size 0.5 (to 1e-6). The paper's "
-        f"Euclidean flow needs {euclidean['0']} steps from zero and {euclidean['5']} from a logit "
-        f"of 5 for the least probable memory, and has not converged after {STEPS} from "
-        f"{' and '.join(stalled)}: where one probability is nearly 1 the flow stalls, for a time "
-        "that grows exponentially with the logit.",
+    sign, places = (
+        check(torch.Generator().manual_seed(seed)) for check in (sign_of_the_entropy, fixed_points)
+    )
+    checks = {
+        "minimum": sign.check,
+        "converge": (
+            arrived == len(SIZES),
+            len(mirror) == len(SIZES) and rise <= LARGEST_RISE,
+        ),
+        "preserve": not places.confirmed,
+    }
+    return compose(
+        "elbo-dynamics",
         elbo_dynamics(LOG_JOINT, SIZES, steps=STEPS),
         {
             "steps_by_dynamics_and_logit": steps,
             "largest_energy_rise_of_the_printed_flow": rise,
         },
-        (
-            sign.finding("ClAM+ELBO computes cluster posteriors as the minimum of its energy."),
-            judge(
-                "The dynamics of ClAM+ELBO never raise its energy, so they are sure to converge.",
-                f"The energy rises by at most {rise:.0e}. But only {arrived} of {len(SIZES)} "
-                f"starts converge within {STEPS} steps; with the mirror flow all of them do, in "
-                f"at most {max(mirror)} (E4).",
-                as_printed=arrived == len(SIZES),
-                corrected=len(mirror) == len(SIZES) and rise <= LARGEST_RISE,
-            ),
-            places.finding(
-                "ClAM+ELBO preserves ClAM's fixed points and their stability.", corrected=False
-            ),
-        ),
+        checks,
+        mirror=max(mirror),
+        from_zero=euclidean["0"],
+        from_five=euclidean["5"],
+        limit=STEPS,
+        stalled=" and ".join(stalled),
+        arrived=arrived,
+        starts=len(SIZES),
+        sign=sign,
+        places=places,
     )
 
 
@@ -225,35 +199,23 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         return float(np.sqrt(np.mean(np.square(guess - points)[gaps])))
 
     score = float(adjusted_rand_score(labels, model.labels_))
-    completed = error(model.complete(given))
-    expected = error(model.energy_.conditional_mean(given, ~gaps).numpy())
-    mean_filled = error(np.broadcast_to(np.nanmean(given, axis=0), points.shape))
-    known_novelty = float(model.novelty(given).mean())
-    return Section(
-        f"ClAMCRP, given only the rows, finds {model.n_clusters_} memories (adjusted Rand index "
-        f"{score:.2f} with the {len(CENTRES)} clusters of the data), although {gaps.sum()} values "
-        "are missing. It fills a gap from one memory, even where the other coordinate fits two of "
-        f"them: the root mean square error is {completed:.2f}, that of the posterior mean "
-        f"{expected:.2f}, and that of the column mean {mean_filled:.2f}. Crosses on the right are "
-        "unseen points with the probability that each belongs to no known memory; the mean over "
-        f"the fitted rows is {known_novelty:.3f}.",
+    expected = model.energy_.conditional_mean(given, ~gaps).numpy()
+    means = np.broadcast_to(np.nanmean(given, axis=0), points.shape)
+    numbers = {
+        "memories_found": model.n_clusters_,
+        "adjusted_rand_index": score,
+        "values_unknown": int(gaps.sum()),
+        "rms_error_of_completion": error(model.complete(given)),
+        "rms_error_of_conditional_mean": error(expected),
+        "rms_error_of_filling_with_means": error(means),
+        "novelty_by_stranger": model.novelty(strangers).tolist(),
+        "mean_novelty_of_known_rows": float(model.novelty(given).mean()),
+    }
+    return compose(
+        "clustering-tour",
         clustering_tour(model, given, strangers),
-        {
-            "memories_found": model.n_clusters_,
-            "adjusted_rand_index": score,
-            "values_unknown": int(gaps.sum()),
-            "rms_error_of_completion": completed,
-            "rms_error_of_conditional_mean": expected,
-            "rms_error_of_filling_with_means": mean_filled,
-            "novelty_by_stranger": model.novelty(strangers).tolist(),
-            "mean_novelty_of_known_rows": known_novelty,
-        },
-        (
-            judge(
-                "With Bayesian nonparametrics a memory learns how many clusters the data need.",
-                f"{model.n_clusters_} memories for {len(CENTRES)} clusters, adjusted Rand index "
-                f"{score:.2f} (at least {GOOD_INDEX:g} counts).",
-                as_printed=model.n_clusters_ == len(CENTRES) and score >= GOOD_INDEX,
-            ),
-        ),
+        numbers,
+        {"count": model.n_clusters_ == len(CENTRES) and score >= GOOD_INDEX},
+        clusters=len(CENTRES),
+        good=GOOD_INDEX,
     )

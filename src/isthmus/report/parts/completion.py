@@ -11,7 +11,8 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.figures import completion
 from isthmus.memories.bandwidth import leave_one_out
-from isthmus.report.section import Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = ["DIGIT_SHAPE", "completed_digits", "completion_of_digits"]
 
@@ -62,31 +63,15 @@ def completion_of_digits(seed: int, full: bool = False) -> Section:
     right = float((nearest == digits.labels).double().mean())
     firsts = [int((digits.labels == digit).nonzero()[0]) for digit in range(10)]
     shown = (digits.originals[firsts], digits.masked[firsts], digits.completed[firsts])
-    return Section(
-        f"A Gaussian KDE stores {memory.n_memories} handwritten digits and completes the lower "
-        f"halves of {len(firsts)} others, the first of each kind among those held out. Over all "
-        f"{len(digits.originals)} held-out digits the root mean square error of the hidden pixels "
-        f"is {ours:.3f} (ink is 1), against {mean_filled:.3f} when they are filled with the mean "
-        f"image; {right:.0%} end at a memory of the right digit. Only the bandwidth was chosen, by "
-        "leave-one-out likelihood of the stored digits.",
-        completion(*shown, DIGIT_SHAPE),
-        {
-            "images_remembered": memory.n_memories,
-            "images_completed": len(digits.originals),
-            "sigma": float(memory.sigma),
-            "rms_error_of_completion": ours,
-            "rms_error_of_conditional_mean": error(
-                memory.conditional_mean(digits.masked, ~unknown)
-            ),
-            "rms_error_of_filling_with_the_mean": mean_filled,
-            "share_with_the_right_digit": right,
-        },
-        (
-            judge(
-                "The dynamics of an associative memory complete data.",
-                f"The error of hidden pixels is {ours:.3f}, against {mean_filled:.3f} for the mean "
-                f"image; {right:.0%} of the digits end at a memory of the same digit.",
-                as_printed=ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE,
-            ),
-        ),
-    )
+    numbers = {
+        "images_remembered": memory.n_memories,
+        "images_completed": len(digits.originals),
+        "sigma": float(memory.sigma),
+        "rms_error_of_completion": ours,
+        "rms_error_of_conditional_mean": error(memory.conditional_mean(digits.masked, ~unknown)),
+        "rms_error_of_filling_with_the_mean": mean_filled,
+        "share_with_the_right_digit": right,
+    }
+    complete = ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE
+    figure = completion(*shown, DIGIT_SHAPE)
+    return compose("completion", figure, numbers, {"complete": complete}, shown=len(firsts))

@@ -9,6 +9,7 @@ from isthmus.figures import hero
 from isthmus.figures.landscape_2d import ring
 from isthmus.report.parts.completion import DIGIT_SHAPE, completed_digits
 from isthmus.report.parts.landscapes import plane_memories
+from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
 __all__ = ["three_uses_of_one_energy"]
@@ -31,10 +32,4 @@ def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
         digits.completed[shown],
         DIGIT_SHAPE,
     )
-    return Section(
-        "An energy function is a negative log-likelihood, so one object has three uses. It "
-        "remembers: queries move downhill to the memory that they resemble. It is a density: its "
-        "valleys are the peaks of a distribution that can be evaluated and sampled. It completes: "
-        "with some coordinates held fixed, the others move downhill alone.",
-        figure,
-    )
+    return compose("hero", figure)

@@ -18,7 +18,8 @@ from isthmus.incontext.evaluation.scoring import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
 from isthmus.report.parts.sampling import energy_distance
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = ["landscapes_in_context", "likelihood_in_context", "samples_in_context"]
 
@@ -26,6 +27,7 @@ MODEL, PRIOR = "mixtures-2d", "compact"
 DRAWN_TASKS, DRAWN_CONTEXTS = 3, (0, 2, 8, 32)
 RESOLUTION = 61
 TASKS, FULL_TASKS, CONTEXTS = 8, 100, (0, 1, 2, 4, 8, 16, 32)
+RIVALS = ("kde-best", "kde-silverman", "em-0.1", "em-0.001")
 SAMPLED_CONTEXT, DRAWS, REPEATS = 32, 200, 10
 STEP = 0.02
 # The model has learned if it is at most this many nats above Bayes' rule on average.
@@ -45,35 +47,24 @@ def landscapes_in_context(seed: int, full: bool = False) -> Section:
     spread = entropies(model, tasks, seed + 1)
     swapped = swapped_divergence(model, tasks, seed + 1)
     least, most = str(DRAWN_CONTEXTS[0]), str(DRAWN_CONTEXTS[-1])
-    listed = ", ".join(f"{mean:.2f} nats at n = {size}" for size, mean in divergence.items())
-    return Section(
-        f"One transformer with fixed parameters, given {DRAWN_TASKS} new datasets, one in each "
-        "row: 0, 2, 8 and 32 points (orange) of a mixture of three Gaussians. From left to right "
-        "its energy, which is -log p, sharpens towards the true one. Mean divergence from the "
-        f"true density: {listed}.",
+    checks = {
+        "sharpen": _falls(spread) and _falls(divergence),
+        "adapt": divergence[most] < 0.5 * swapped,
+    }
+    return compose(
+        "incontext-landscapes",
         context_landscapes(model, tasks, DRAWN_CONTEXTS, seed=seed + 1, resolution=RESOLUTION),
         {
             "kl_from_truth_by_n": divergence,
             "entropy_by_n": spread,
             "kl_with_the_context_of_another_dataset": swapped,
         },
-        (
-            judge(
-                "Energy landscapes sharpen as more data are conditioned upon.",
-                f"The mean entropy of the model's density falls from {spread[least]:.2f} nats "
-                f"without context to {spread[most]:.2f} with {most} points, and its divergence "
-                f"from the true density from {divergence[least]:.2f} to {divergence[most]:.2f}, at "
-                "every step drawn.",
-                as_printed=_falls(spread) and _falls(divergence),
-            ),
-            judge(
-                "Frozen transformers adapt their energy to new in-context datasets.",
-                f"Given {most} points of the dataset itself, the divergence from its density is "
-                f"{divergence[most]:.2f} nats; given points of another dataset, with the same "
-                f"parameters, {swapped:.2f}.",
-                as_printed=divergence[most] < 0.5 * swapped,
-            ),
-        ),
+        checks,
+        tasks=DRAWN_TASKS,
+        listed=", ".join(f"{mean:.2f} nats at n = {size}" for size, mean in divergence.items()),
+        most=most,
+        entropy=(spread[least], spread[most]),
+        divergence=(divergence[least], divergence[most]),
     )
 
 
@@ -81,7 +72,7 @@ def samples_in_context(seed: int, full: bool = False) -> Section:
     """Draw from the model given a context, and compare with draws of the truth."""
     model, tasks = pretrained(MODEL), _tasks(seed)
     drawn, numbers = sampled(model, tasks, seed + 1)
-    ours, printed, fresh, most = numbers.values()
+    ours, printed, _, most = numbers.values()
     figure = context_samples(
         model,
         tasks,
@@ -91,26 +82,16 @@ def samples_in_context(seed: int, full: bool = False) -> Section:
         seed=seed + 1,
         resolution=RESOLUTION,
     )
-    return Section(
-        f"Above, {DRAWN_TASKS} densities and {DRAWS} points of each. Below, the model's density "
-        f"given {SAMPLED_CONTEXT} points (orange), and as many points drawn from it by Langevin "
-        "dynamics at temperature 1. Their energy distance from points of the truth is "
-        f"{ours:.3f} on average; for fresh points of the truth it is {fresh:.3f}.",
+    return compose(
+        "incontext-samples",
         figure,
         numbers,
-        (
-            judge(
-                "In-context energies can be sampled from by Langevin dynamics with step 3.16 and "
-                "noise 0.01.",
-                f"That pair has a temperature of {ist.Langevin.paper().temperature:.1e}. At it, "
-                f"energy distances from points of the truth are {printed:.3f} on average; at "
-                f"temperature 1, {ours:.3f}. For fresh points of the truth the mean is "
-                f"{fresh:.3f}; up to {CLOSE:g} times their largest mean, {most:.3f}, counts as "
-                "sampled (E22).",
-                as_printed=printed <= CLOSE * most,
-                corrected=ours <= CLOSE * most,
-            ),
-        ),
+        {"langevin": (printed <= CLOSE * most, ours <= CLOSE * most)},
+        tasks=DRAWN_TASKS,
+        draws=DRAWS,
+        context=SAMPLED_CONTEXT,
+        temperature=ist.Langevin.paper().temperature,
+        close=CLOSE,
     )
 
 
@@ -126,48 +107,36 @@ def likelihood_in_context(seed: int, full: bool = False) -> Section:
         probes=0,
         progress=False,
     )
-    above_bayes, error = found.difference("bayes")
+    excess, error = found.difference("bayes")
+    above_bayes = float(excess.mean())
     nll = {name: _by_size(found.mean(name)) for name in found.nll}
-    return Section(
-        "The negative log-likelihood of new points, exactly normalised, against the number of "
-        "points in context. No predictor is better on average than Bayes' rule, which knows the "
-        "prior; the model has only seen datasets. Over these contexts it is "
-        f"{above_bayes.mean():.3f} nats above Bayes' rule on average. The bandwidth of kernel "
-        "density estimates is Silverman's, or the best for the test points, which no fair rival "
-        f"could know; EM is a mixture of three Gaussians fitted to the context. Over {tasks} "
-        "tasks; `isthmus icl eval --tasks 100` narrows the error bars.",
+    model = nll["model"]
+    first, last = model[str(CONTEXTS[0])], model[str(CONTEXTS[-1])]
+    cells = [
+        (model[size], value)
+        for name in RIVALS
+        for size, value in nll.get(name, {}).items()
+        if value is not None
+    ]
+    won = sum(ours < theirs for ours, theirs in cells)
+    learned = last < first and above_bayes <= NEAR_BAYES and 2 * won > len(cells)
+    return compose(
+        "incontext-likelihood",
         nll_against_context(found),
         {
             "tasks": tasks,
             "nll_by_predictor_and_n": nll,
-            "nats_above_bayes_by_n": _by_size(above_bayes),
+            "nats_above_bayes_by_n": _by_size(excess),
             "standard_error_of_nats_above_bayes_by_n": _by_size(error),
         },
-        (_learning(nll, float(above_bayes.mean())),),
-    )
-
-
-def _learning(nll: dict[str, dict[str, Any]], above_bayes: float) -> Finding:
-    """Judge in-context learning by negative log-likelihoods."""
-    model = nll["model"]
-    first, last = str(CONTEXTS[0]), str(CONTEXTS[-1])
-    rivals = [name for name in ("kde-best", "kde-silverman", "em-0.1", "em-0.001") if name in nll]
-    cells = [
-        (model[size], nll[name][size])
-        for name in rivals
-        for size in model
-        if nll[name][size] is not None
-    ]
-    won = sum(ours < theirs for ours, theirs in cells)
-    return judge(
-        "The energies of frozen models display in-context learning.",
-        f"Held-out negative log-likelihood falls from {model[first]:.2f} nats without context to "
-        f"{model[last]:.2f} with {last} points, on average {above_bayes:.3f} above the best "
-        f"possible (up to {NEAR_BAYES:g} counts). It is below kernel density estimates and EM "
-        f"mixtures in {won} of {len(cells)} comparisons.",
-        as_printed=model[last] < model[first]
-        and above_bayes <= NEAR_BAYES
-        and 2 * won > len(cells),
+        {"learning": learned},
+        above_bayes=above_bayes,
+        first=first,
+        last=last,
+        most=CONTEXTS[-1],
+        near=NEAR_BAYES,
+        won=won,
+        compared=len(cells),
     )
 
 
@@ -241,7 +210,7 @@ def _falls(values: dict[str, float]) -> bool:
     return all(after < before for before, after in pairwise(values.values()))
 
 
-def _by_size(values: Any) -> dict[str, float | None]:
+def _by_size(values: Any) -> dict[str, Any]:
     """Return values by context size; None where a predictor is not defined."""
     pairs = zip(CONTEXTS, values.tolist(), strict=True)
     return {str(size): None if value != value else value for size, value in pairs}

@@ -13,7 +13,8 @@ import isthmus as ist
 from isthmus.errors import UnknownNormalizerError
 from isthmus.figures import landscapes_1d, landscapes_2d
 from isthmus.figures.landscape_2d import ring
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = ["landscapes_on_a_line", "landscapes_on_a_plane", "plane_memories"]
 
@@ -60,15 +61,31 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
         "Mixture (ClAM)": "A component with six times the weight is deeper and reaches farther.",
         "CRP mixture": "The wide valley around 0 is for points that fit no memory.",
     }
+    figure = landscapes_1d(energies, memories, queries, notes=notes)
     numbers = measured(energies, queries)
-    return Section(
-        "Six energies on the same four memories (orange triangles). Hollow dots are queries; each "
-        "moves down its curve and stops at a full dot. A low energy is a high probability, so "
-        "every valley is also a peak of a density: all but the classical Hopfield energy, which "
-        "has no lower bound, are exact log-densities up to a constant.",
-        landscapes_1d(energies, memories, queries, notes=notes),
+    masses = {name: each["integral_of_density"] for name, each in numbers.items()}
+    known = [energies[name] for name, mass in masses.items() if mass is not None]
+    loss = max(abs(mass - 1) for mass in masses.values() if mass is not None)
+    printed = max(gradient_gap(energy, queries, 1.0) for energy in known)
+    corrected = max(
+        gradient_gap(energy, queries, float(energy.inverse_temperature)) for energy in known
+    )
+    rise = highest_rise(numbers)
+    checks = {
+        "density": (printed <= SAME, corrected <= SAME and loss <= LARGEST_LOSS),
+        "descent": rise <= LARGEST_RISE,
+    }
+    return compose(
+        "landscapes-1d",
+        figure,
         numbers,
-        (energies_are_densities(energies, queries, numbers), descent(numbers, "on a line")),
+        checks,
+        densities=len(known),
+        corrected=corrected,
+        printed=printed,
+        loss=loss,
+        rise=rise,
+        energies=len(numbers),
     )
 
 
@@ -85,15 +102,23 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
         "Mixture (ClAM)": "The component at the bottom has six times the weight and a wider basin.",
         "CRP mixture": "Queries that fit no memory move to the middle: a new cluster.",
     }
+    figure = landscapes_2d(energies, memories, queries, notes=notes)
     numbers = measured(energies, queries)
-    rise = max(entry["largest_energy_rise"] for entry in numbers.values())
-    return Section(
-        "The same six energies on six memories (orange diamonds) in a plane; dark is low. Every "
-        "line is the path of one query, with a bend at each update. The largest rise of the energy "
-        f"in any update of any path is {rise:.0e}.",
-        landscapes_2d(energies, memories, queries, notes=notes),
+    rise = highest_rise(numbers)
+    change, leftover = swap_changes(energies, queries)
+    checks = {
+        "descent": rise <= LARGEST_RISE,
+        "swap": leftover <= SAME and change > 0.1,
+    }
+    return compose(
+        "landscapes-2d",
+        figure,
         numbers,
-        (descent(numbers, "on a plane"), hot_swap(energies, queries)),
+        checks,
+        rise=rise,
+        energies=len(numbers),
+        change=change,
+        leftover=leftover,
     )
 
 
@@ -108,28 +133,9 @@ def measured(energies: dict[str, ist.Energy], queries: Tensor) -> dict[str, Any]
     }
 
 
-def energies_are_densities(
-    energies: dict[str, ist.Energy], queries: Tensor, numbers: dict[str, Any]
-) -> Finding:
-    """Compare minus the gradient of each energy with that of its log-density."""
-    masses = {name: numbers[name]["integral_of_density"] for name in energies}
-    known = {name: energies[name] for name, mass in masses.items() if mass is not None}
-    loss = max(abs(masses[name] - 1) for name in known)
-    printed = max(gradient_gap(energy, queries, 1.0) for energy in known.values())
-    corrected = max(
-        gradient_gap(energy, queries, float(energy.inverse_temperature))
-        for energy in known.values()
-    )
-    return judge(
-        "An energy is a negative log-likelihood: p = exp(-E)/Z, so that minus its gradient is "
-        "the score.",
-        f"With p = exp(-beta E)/Z the gradients of {len(known)} log-densities agree to "
-        f"{corrected:.0e}, and the densities integrate to 1 within {loss:.0e}. With exp(-E), as "
-        f"printed, gradients are off by up to {printed:.1f}, because three energies carry a factor "
-        "1/beta (E28). The classical Hopfield energy has no lower bound and so no density (E26).",
-        as_printed=printed <= SAME,
-        corrected=corrected <= SAME and loss <= LARGEST_LOSS,
-    )
+def highest_rise(numbers: dict[str, Any]) -> float:
+    """Return the largest rise over all energies."""
+    return max(entry["largest_energy_rise"] for entry in numbers.values())
 
 
 def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
@@ -140,18 +146,16 @@ def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
     return float(gap[torch.isfinite(gap)].abs().max())
 
 
-def descent(numbers: dict[str, Any], where: str) -> Finding:
-    """Judge whether any update of any path raised its energy."""
-    rise = max(entry["largest_energy_rise"] for entry in numbers.values())
-    return judge(
-        f"The dynamics of associative memories never raise their energy (here {where}).",
-        f"The largest rise in any update of any path, over {len(numbers)} energies, is {rise:.0e}.",
-        as_printed=rise <= LARGEST_RISE,
-    )
+def swap_changes(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[float, float]:
+    """Mirror the memories of both Hopfield networks.
 
-
-def hot_swap(energies: dict[str, ist.Energy], queries: Tensor) -> Finding:
-    """Judge whether new memories give a new landscape, which matches their own."""
+    Returns
+    -------
+    change : float
+        The smaller of the two largest changes of an energy.
+    leftover : float
+        The largest difference from the mirror image of the old landscape.
+    """
     mirrored = plane_memories().flip(1)
     change, leftover = math.inf, 0.0
     for name in ("Hopfield", "Modern Hopfield"):
@@ -163,13 +167,7 @@ def hot_swap(energies: dict[str, ist.Energy], queries: Tensor) -> Finding:
         # Mirrored memories see a mirrored query as the first ones saw the query itself.
         gap = swapped.energy(queries.flip(1)) - before
         leftover = max(leftover, float(gap.abs().max()))
-    return judge(
-        "Replacing the memories of a Hopfield network, classical or modern, at once gives the "
-        "landscape of the new ones.",
-        f"With the memories mirrored, energies change by up to {change:.2f} and are the mirror "
-        f"image of the old ones to {leftover:.0e}.",
-        as_printed=leftover <= SAME and change > 0.1,
-    )
+    return change, leftover
 
 
 def largest_rise(energy: ist.Energy, queries: Tensor) -> float:

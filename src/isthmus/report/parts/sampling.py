@@ -10,7 +10,8 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.figures import samples_against_density
-from isthmus.report.section import Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 
 __all__ = ["energy_distance", "samples_of_two_moons"]
 
@@ -53,31 +54,30 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     name = "Langevin at the paper's temperature"
     cold = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
     distances[name] = energy_distance(draws(cold, SAMPLERS["Langevin"][1]), reference)
-    listed = ", ".join(f"{name} {distances[name]:.4f}" for name in SAMPLERS)
-    return Section(
-        f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact draws, and "
-        "those of three samplers that use only the energy. Every chain starts at the same point "
-        f"in the middle. Energy distances from exact draws: {listed}; for {REPEATS} fresh sets of "
-        f"exact draws, {min(among_exact):.4f} to {max(among_exact):.4f}.",
+    farthest = max(among_exact)
+    return compose(
+        "samples",
         samples_against_density(
             energy, {"Exact": energy.sample(DRAWS, seed=seed), **drawn}, notes=NOTES
         ),
         {
             "draws": DRAWS,
             "energy_distance_to_exact_draws": distances,
-            "largest_energy_distance_of_exact_draws": max(among_exact),
+            "largest_energy_distance_of_exact_draws": farthest,
         },
-        (
-            judge(
-                "Langevin dynamics with step 3.16 and noise 0.01 samples from an energy's density.",
-                f"The pair's temperature is {cold.temperature:.1e}, and chains at it end "
-                f"{distances[name]:.2f} from exact draws in energy distance: they descend (E22). "
-                f"With noise sqrt(2 step) the distance is {distances['Langevin']:.4f}; for fresh "
-                f"exact draws it is at most {max(among_exact):.4f}.",
-                as_printed=distances[name] < CLOSE * max(among_exact),
-                corrected=distances["Langevin"] < CLOSE * max(among_exact),
-            ),
-        ),
+        {
+            "langevin": (
+                distances[name] < CLOSE * farthest,
+                distances["Langevin"] < CLOSE * farthest,
+            )
+        },
+        listed=", ".join(f"{name} {distances[name]:.4f}" for name in SAMPLERS),
+        repeats=REPEATS,
+        nearest=min(among_exact),
+        farthest=farthest,
+        temperature=cold.temperature,
+        cold=distances[name],
+        warm=distances["Langevin"],
     )
 
 

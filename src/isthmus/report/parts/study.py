@@ -13,7 +13,8 @@ import numpy as np
 
 import isthmus
 from isthmus.files import shipped
-from isthmus.report.section import Finding, Section, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section
 from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
 from isthmus.study.figures import study_figures
@@ -112,12 +113,9 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         if repeated
         else ""
     )
-    return Section(
-        "Mean ranks of clustering methods over datasets, by the adjusted Rand index of the fit "
-        "that each method selects without labels; bars join methods that do not differ "
-        f"significantly. From {len(fits.rows):,} fits {fits.source}.{again} Verdicts on ClAM+ELBO "
-        f"use scores with a common scale: {_listed(groups['All'])}. `isthmus study table` prints "
-        "all comparisons.",
+    labelled, unlabelled = (_competitive(claim, metrics) for metrics in (LABELLED, UNLABELLED))
+    return compose(
+        "study-ranks",
         drawn.get("critical-difference", drawn["scores"]),
         {
             "fits": len(fits.rows),
@@ -131,57 +129,51 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
                 name: _pair_numbers(name, pair) for name, pair in claim.pairs.items()
             },
         },
-        (
-            _competitive(claim, LABELLED, "see the labels"),
-            _competitive(claim, UNLABELLED, "do not see the labels"),
-        ),
+        {"labelled": labelled[0], "unlabelled": unlabelled[0]},
+        again=again,
+        scores=_listed(groups["All"]),
+        labelled=labelled[1],
+        unlabelled=unlabelled[1],
     )
 
 
 def violins_seeing_labels(seed: int, full: bool = False) -> Section:
     """Draw the paper's first figure of scores."""
-    return _violins("given-labelled", read_fits(full))
+    return _violins("study-labelled", "violins-given-labelled", read_fits(full))
 
 
 def violins_without_labels(seed: int, full: bool = False) -> Section:
     """Draw the paper's second figure of scores."""
-    return _violins("given-unlabelled", read_fits(full))
+    return _violins("study-unlabelled", "violins-given-unlabelled", read_fits(full))
 
 
 def violins_without_labels_or_k(seed: int, full: bool = False) -> Section:
     """Draw the scores without labels of methods that find the number of clusters."""
-    return _violins("unknown-unlabelled", read_fits(full))
+    return _violins("study-unknown-unlabelled", "violins-unknown-unlabelled", read_fits(full))
 
 
 def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
     """Draw the scores with labels of methods that find the number of clusters, and compare."""
     fits = read_fits(full)
-    section = _violins("unknown-labelled", fits)
     comparison = make_report(fits.rows).comparison("K unknown", "ari")
     pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
     compared = {name: pair for name, pair in pairs.items() if pair is not None and pair.datasets}
     numbers = {
-        **section.numbers,
         "mean_rank_by_method": comparison.ranks,
         f"ari_less_that_of_{RIVAL}_by_method": {
             name: _pair_numbers("ari", pair) for name, pair in compared.items()
         },
     }
-    return replace(section, numbers=numbers, observations=_growing(comparison, compared))
+    section = _violins("study-unknown-labelled", "violins-unknown-labelled", fits, numbers)
+    return replace(section, observations=_growing(comparison, compared))
 
 
-def _violins(name: str, fits: Fits) -> Section:
-    kind, _, metrics = name.partition("-")
-    given = "is given" if kind == "given" else "has to find"
-    words = "see the labels" if metrics == "labelled" else "do not see labels"
-    [figure] = study_figures(fits.rows, [f"violins-{name}"]).values()
-    return Section(
-        f"Scores that {words}, of all fits of each method that {given} the number of clusters, on "
-        "each dataset. A violin shows the whole grid of settings, a diamond the fit that the "
-        f"method itself selects, a ring the best. From {len(fits.rows):,} fits {fits.source}.",
-        figure,
-        {"fits": len(fits.rows)},
-    )
+def _violins(
+    name: str, figure: str, fits: Fits, numbers: Mapping[str, Any] | None = None
+) -> Section:
+    [drawn] = study_figures(fits.rows, [figure]).values()
+    numbers = {"fits": len(fits.rows), **(numbers or {})}
+    return compose(name, drawn, numbers, source=fits.source)
 
 
 def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
@@ -203,8 +195,16 @@ def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ..
     )
 
 
-def _competitive(claim: Claim, metrics: Sequence[str], words: str) -> Finding:
-    """Judge the paper's claim for one of its two figures, by scores with a common scale."""
+def _competitive(claim: Claim, metrics: Sequence[str]) -> tuple[tuple[bool, bool], str]:
+    """Check the paper's claim for one of its two figures, by scores with a common scale.
+
+    Returns
+    -------
+    check : (bool, bool)
+        Whether it holds as printed, and corrected: ClAM+ELBO is at least not behind.
+    because : str
+        The differences.
+    """
     pairs = {
         name: pair
         for name in metrics
@@ -212,27 +212,19 @@ def _competitive(claim: Claim, metrics: Sequence[str], words: str) -> Finding:
     }
     counted = {name: pair for name, pair in pairs.items() if name in BOUNDED}
     others = {name: pair for name, pair in pairs.items() if name not in BOUNDED}
-    outcome = claim.outcome(name for name in metrics if name in BOUNDED)
-    not_behind = all(
+    held = claim.outcome(name for name in metrics if name in BOUNDED) == "held"
+    not_behind = bool(counted) and all(
         pair.verdict == "competitive" or pair.difference > 0 for pair in counted.values()
     )
-    because = (
-        "Mean differences to ClAM of the selected fits, by scores with a common scale: "
-        f"{_differences(counted) or 'not tested'}."
-    )
+    because = f"{_differences(counted) or 'not tested'}."
     if others:
         because += (
             " In logarithms, without a common scale and not part of the verdict: "
             f"{_differences(others)}."
         )
-    if outcome != "held" and counted and not_behind:
+    if not held and not_behind:
         because += " Where the two are not competitive, ClAM+ELBO is ahead."
-    return judge(
-        f"ClAM+ELBO is competitive with ClAM by scores that {words}.",
-        because,
-        as_printed=outcome == "held",
-        corrected=bool(counted) and not_behind,
-    )
+    return (held, not_behind), because
 
 
 def _differences(pairs: Mapping[str, Pair]) -> str:

@@ -9,7 +9,8 @@ import torch
 # Imported for their checks.
 from isthmus.report.parts.errata import attention, capacity, clustering, sampling  # noqa: F401
 from isthmus.report.parts.errata.erratum import CHECKS, TEXTS, Erratum
-from isthmus.report.section import Finding, Section, TextTable, judge
+from isthmus.report.registry import compose
+from isthmus.report.section import Section, TextTable
 
 __all__ = ["Erratum", "all_errata", "table_of_errata"]
 
@@ -35,39 +36,35 @@ def table_of_errata(seed: int, full: bool = False) -> Section:
     measured = [each for each in errata if each.confirmed is not None]
     confirmed = [each for each in measured if each.confirmed]
     by_kind = {kind: [each.name for each in confirmed if each.kind == kind] for kind in KINDS}
-    return Section(
-        f"{len(errata)} places where the paper's text is wrong, loose or silent. {len(measured)} "
-        f"of them were tested on small problems drawn from the seed: {len(confirmed)} are "
-        f"confirmed. {len(errata) - len(measured)} concern notation only. The code follows the "
-        "corrected forms.",
-        numbers={
-            "errata": len(errata),
-            "measured": len(measured),
-            "confirmed": len(confirmed),
-            **{kind: len(names) for kind, names in by_kind.items()},
-            "checks": {each.name: {"outcome": each.outcome, **each.numbers} for each in errata},
-        },
-        findings=(_formulas(by_kind, len(confirmed) == len(measured)),),
-        table=TextTable(
-            COLUMNS,
-            tuple(
-                (each.name, each.place, each.printed, each.right, each.shown, each.outcome)
-                for each in errata
-            ),
-        ),
+    check, listed = _formulas(by_kind, len(confirmed) == len(measured))
+    rows = tuple(
+        (each.name, each.place, each.printed, each.right, each.shown, each.outcome)
+        for each in errata
+    )
+    numbers = {
+        "errata": len(errata),
+        "measured": len(measured),
+        "confirmed": len(confirmed),
+        **{kind: len(names) for kind, names in by_kind.items()},
+        "checks": {each.name: {"outcome": each.outcome, **each.numbers} for each in errata},
+    }
+    return compose(
+        "errata",
+        numbers=numbers,
+        checks={"formulas": check},
+        table=TextTable(COLUMNS, rows),
+        notation=len(errata) - len(measured),
+        listed=listed,
     )
 
 
-def _formulas(by_kind: dict[str, list[str]], all_confirmed: bool) -> Finding:
-    """Judge the paper's formulas, given the names of confirmed errata of each kind."""
+def _formulas(by_kind: dict[str, list[str]], all_confirmed: bool) -> tuple[tuple[bool, bool], str]:
+    """Check the paper's formulas, given the names of confirmed errata of each kind."""
     listed = "; ".join(
         f"{len(names)} {KINDS[kind]} ({', '.join(names)})"
         for kind, names in by_kind.items()
         if names
     )
-    return judge(
-        "The paper's formulas are right.",
-        f"Of those in the table, as printed: {listed}." if listed else "No erratum was confirmed.",
-        as_printed=not (by_kind["wrong"] or by_kind["loose"]),
-        corrected=all_confirmed,
-    )
+    because = f"Of those in the table, as printed: {listed}." if listed else ""
+    as_printed = not (by_kind["wrong"] or by_kind["loose"])
+    return (as_printed, all_confirmed), because or "No erratum was confirmed."

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from isthmus.report.section import Finding, judge
-
 __all__ = ["CHECKS", "TEXTS", "Check", "Erratum", "erratum", "normal"]
 
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -68,18 +66,10 @@ class Erratum:
             return "notation only"
         return f"{self.kind}, confirmed" if self.confirmed else "not confirmed"
 
-    def finding(self, claim: str, corrected: bool = True) -> Finding:
-        """Return the finding on a claim that this erratum decides.
-
-        Parameters
-        ----------
-        claim : str
-        corrected : bool
-            Whether the claim holds in its corrected form.
-        """
-        confirmed = bool(self.confirmed)
-        because = f"{self.shown} ({self.name})"
-        return judge(claim, because, as_printed=not confirmed, corrected=confirmed and corrected)
+    @property
+    def check(self) -> tuple[bool, bool]:
+        """Whether a claim that rests on the printed text holds: as printed, and corrected."""
+        return not self.confirmed, bool(self.confirmed)
 
 
 CheckedErratum = Callable[[torch.Generator], Erratum]
