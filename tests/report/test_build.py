@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,15 @@ def test_only_files_that_a_part_imports_make_it_run_again(
         assert runs(place, "one") == times, file
 
 
+def test_a_part_depends_on_its_own_text(parts: Make, place: Path) -> None:
+    parts("one", "two")
+    reproduced(place)
+    first, second = registry.PARTS
+    registry.PARTS = (replace(first, caption="New."), replace(second, title="New"))
+    reproduced(place)
+    assert (runs(place, "one"), runs(place, "two")) == (2, 1)
+
+
 def build_nothing(place: Path) -> tuple[Section, ...]:
     """Return the sections of the report as they are stored."""
     return builder._Work(place / "report", False, 0).write(()).sections
@@ -219,9 +229,10 @@ def test_a_real_part_depends_on_its_chapter_and_not_on_others(tmp_path: Path) ->
     build(tmp_path, ["landscapes-1d"])
     stored = SectionStore(tmp_path).read("landscapes-1d")
     assert stored is not None
-    used = {"report/parts/landscapes.py", "memories/kde.py", "dynamics/retrieve.py"}
+    used = {"report/parts/energies.py", "memories/kde.py", "dynamics/retrieve.py"}
     assert used <= set(stored.inputs["sources"])
     unused = ("capacity/", "incontext/", "study/", "cli/", "report/html/", "report/builder.py")
+    unused += ("report/report.toml", "report/parts/capacity.py")
     assert not [path for path in stored.inputs["sources"] if path.startswith(unused)]
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results["parts"]) == {part.name for part in PARTS}

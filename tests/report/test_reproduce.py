@@ -14,16 +14,15 @@ from scipy import stats
 import isthmus as ist
 from isthmus.cli.main import main
 from isthmus.report import PARTS
-from isthmus.report.make import make_section
-from isthmus.report.parts.landscapes import integral, largest_rise
-from isthmus.report.parts.sampling import energy_distance
+from isthmus.report.make import make
+from isthmus.report.parts.energies import energy_distance, integral, largest_rise
 
 
 @cache
 def numbers_of(name: str) -> dict[str, Any]:
     """The numbers of a part, made here."""
     (part,) = [part for part in PARTS if part.name == name]
-    return dict(make_section(part.function, 0, False).numbers)
+    return dict(make(part.function, 0, False).numbers)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from isthmus.files import write_atomically
 from isthmus.processes import Call, Limits, Outcome, run_all
 from isthmus.progress import Report, progress
 from isthmus.report import registry
-from isthmus.report.make import import_packages, make_section, prepare
+from isthmus.report.make import import_packages, make
 from isthmus.report.registry import CHAPTERS, Part, select
 from isthmus.report.section import VERDICTS, Section, Status
 from isthmus.report.sources import changes, environment, source_digests
@@ -27,13 +27,6 @@ from isthmus.validation import as_count, as_flag, as_number
 
 __all__ = ["BuiltReport", "build", "finished"]
 
-TITLE = "Bridging associative memory and probabilistic modelling, reproduced"
-INTRODUCTION = (
-    "Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), computed "
-    "again. Only the clustering study and the training at high rates are shown as recorded, with "
-    "a part of each repeated. Each part shows its figure, the numbers behind it, the command that "
-    "made it, and a verdict on each claim: it held, it held with a correction, or it did not hold."
-)
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
 """Seconds for one part: half an hour, or a week at the paper's own sizes."""
 LARGEST_SEED = 2**32 - 1
@@ -176,7 +169,7 @@ class _Work:
         """Return the inputs of a part that was computed from these source files."""
         return {
             "function": part.function,
-            "text": [part.caption, part.findings],
+            "text": [part.caption, part.findings, part.notes],
             "seed": self.seed,
             "full": self.full,
             **self.versions,
@@ -198,7 +191,7 @@ class _Work:
             title=part.title,
             chapter=part.chapter,
             command=f"isthmus reproduce --only {part.name} --seed {self.seed}{option}",
-            log=self.store.log_link(part.name),
+            log=self.store.link(part.name, "log"),
         )
 
     def is_done(self, part: Part) -> bool:
@@ -208,10 +201,8 @@ class _Work:
     def make(self, parts: Sequence[Part], jobs: int, limit: float, report: Report) -> None:
         """Compute and store parts, each in a process of its own."""
         needed = list(dict.fromkeys(part.needs for part in parts if part.needs))
-        calls = [self._call(need, prepare, need, limit) for need in needed]
-        calls += [
-            self._call(part.name, make_section, part.function, limit, part.needs) for part in parts
-        ]
+        calls = [self._call(need, need, limit) for need in needed]
+        calls += [self._call(part.name, part.function, limit, part.needs) for part in parts]
         by_name = {part.name: part for part in parts}
         began: dict[str, float] = {}
         unprepared: dict[str | None, str] = {}
@@ -244,13 +235,11 @@ class _Work:
             self.store.write(part.name, replace(section, seconds=seconds, inputs=inputs))
             report(over, ", ".join(began))
 
-    def _call(
-        self, name: str, function: Any, target: str, limit: float, after: str | None = None
-    ) -> Call:
+    def _call(self, name: str, function: str, limit: float, after: str | None = None) -> Call:
         return Call(
             name,
-            function,
-            (target, self.seed, self.full),
+            make,
+            (function, self.seed, self.full),
             Limits(math.inf, math.inf, limit),
             self.store.path(name.rpartition(":")[2], "log"),
             import_packages,
@@ -267,7 +256,7 @@ class _Work:
         )
         size = "the paper's own sizes" if self.full else "quick sizes"
         facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
-        html = page(TITLE, INTRODUCTION, sections, chapters=CHAPTERS, facts=facts)
+        html = page(registry.TITLE, registry.INTRODUCTION, sections, chapters=CHAPTERS, facts=facts)
         out = self.store.out
         built = BuiltReport(
             out / "index.html", out / "results.json", self.store.directory, sections, requested

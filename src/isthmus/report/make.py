@@ -9,23 +9,16 @@ from typing import Any
 from isthmus.report.section import Section
 from isthmus.report.sources import imported_sources
 
-__all__ = ["import_packages", "make_section", "prepare"]
+__all__ = ["import_packages", "make"]
 
 
-def make_section(function: str, seed: int, full: bool) -> Section:
-    """Compute a section; its inputs name the source files that this took."""
-    section = _call(function, seed, full)
-    return replace(section, inputs={"sources": imported_sources()})
-
-
-def prepare(function: str, seed: int, full: bool) -> None:
-    """Call a function that other parts need."""
-    _call(function, seed, full)
-
-
-def _call(function: str, seed: int, full: bool) -> Any:
+def make(function: str, seed: int, full: bool) -> Any:
+    """Call a function by name; the inputs of a section name the source files that it took."""
     module, _, name = function.partition(":")
-    return getattr(import_module(module), name)(seed, full)
+    made = getattr(import_module(module), name)(seed, full)
+    if isinstance(made, Section):
+        return replace(made, inputs={"sources": imported_sources()})
+    return made
 
 
 def import_packages() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from isthmus.errors import InvalidInputError
 from isthmus.report.section import Finding, Section, TextTable, judge
 
-__all__ = ["CHAPTERS", "PARTS", "Part", "compose", "select"]
+__all__ = ["CHAPTERS", "PARTS", "Part", "compose", "select", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Part:
         Text with fields in braces, for :func:`compose`.
     findings : mapping
         The ``claim`` and the ``because`` of each finding, by a short name.
+    notes : mapping
+        Text for the panels of the figure, by their titles.
     """
 
     name: str
@@ -45,18 +47,26 @@ class Part:
     shows: str | None = None
     caption: str = ""
     findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def _read() -> tuple[dict[str, str], tuple[Part, ...]]:
-    path = Path(__file__).with_name("report.toml")
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+def _part(name: str, entry: dict[str, Any]) -> Part:
     home = "isthmus.report.parts."
-    for entry in content["parts"].values():
-        entry |= {key: home + entry[key] for key in ("function", "needs") if key in entry}
-    return content["chapters"], tuple(Part(name, **e) for name, e in content["parts"].items())
+    return Part(
+        name, **entry | {key: home + entry[key] for key in ("function", "needs") if key in entry}
+    )
 
 
-CHAPTERS, PARTS = _read()
+_CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+TITLE: str = _CONTENT["title"]
+INTRODUCTION: str = _CONTENT["introduction"]
+CHAPTERS: dict[str, str] = _CONTENT["chapters"]
+PARTS = tuple(_part(name, entry) for name, entry in _CONTENT["parts"].items())
+
+
+def text_of(name: str) -> Part:
+    """Return a part by its name."""
+    return next(part for part in PARTS if part.name == name)
 
 
 def compose(
@@ -83,7 +93,7 @@ def compose(
     **values
         For the fields of the text, in addition to the numbers.
     """
-    [part] = [part for part in PARTS if part.name == name]
+    part = text_of(name)
     values = {**(numbers or {}), **values}
 
     def fill(text: str) -> str:

@@ -184,15 +184,7 @@ def _digest(data: bytes) -> str:
 
 
 def as_plain(value: Any, name: str) -> Any:
-    """Return a value as JSON represents it; raise an error that names what JSON cannot hold.
-
-    Parameters
-    ----------
-    value
-        Made of mappings, lists, tuples, text, booleans, None and finite numbers (NumPy's too).
-    name : str
-        Name for messages.
-    """
+    """Return a value as JSON represents it; the error names what JSON cannot hold."""
     if isinstance(value, Mapping):
         return {str(key): as_plain(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -15,6 +15,7 @@ from isthmus.files import shipped
 
 __all__ = ["changes", "digest", "environment", "imported_sources", "source_digests"]
 
+PACKAGE = Path(isthmus.__file__).parent
 # Packages whose version can change a number or a figure.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
 
@@ -37,20 +38,11 @@ def digest(place: Path) -> str:
     return found.hexdigest()
 
 
-def source_digests(shown: Iterable[str | None] = (), root: Path | None = None) -> dict[str, str]:
-    """Return a digest for each file of the package and each shown place beside it.
-
-    Parameters
-    ----------
-    shown : iterable of str
-        Places that :func:`isthmus.files.shipped` finds.
-    root : Path, optional
-        The package's folder.
-    """
-    root = root or Path(isthmus.__file__).parent
+def source_digests(shown: Iterable[str | None] = ()) -> dict[str, str]:
+    """Return a digest for each file of the package and each shown place beside it."""
     files = {
-        path.relative_to(root).as_posix(): path
-        for path in root.rglob("*")
+        path.relative_to(PACKAGE).as_posix(): path
+        for path in PACKAGE.rglob("*")
         if path.is_file() and not {"__pycache__", "_shipped"} & set(path.parts)
     }
     beside = {place: path for place in shown if place and (path := shipped(place)) is not None}
@@ -62,7 +54,6 @@ def imported_sources() -> list[str]:
 
     A data file belongs to the package in whose folder, or in a folder of data below it, it lies.
     """
-    root = Path(isthmus.__file__).parent
     modules = [
         Path(file)
         for name, module in [*sys.modules.items()]
@@ -71,9 +62,9 @@ def imported_sources() -> list[str]:
     found = {*modules}
     for init in modules:
         # report.toml, beside this file, counts part by part.
-        if init.name == "__init__.py" and init.parent not in (root, Path(__file__).parent):
+        if init.name == "__init__.py" and init.parent not in (PACKAGE, Path(__file__).parent):
             found.update(_data_files(init.parent))
-    return sorted(path.relative_to(root).as_posix() for path in found)
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in found)
 
 
 def _data_files(folder: Path) -> Iterable[Path]:

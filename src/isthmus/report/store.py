@@ -44,12 +44,9 @@ class SectionStore:
         return self.directory / f"{name}.{kind}"
 
     def link(self, name: str, kind: str) -> str:
-        """Return the same relative to the page."""
-        return self.path(name, kind).relative_to(self.out).as_posix()
-
-    def log_link(self, name: str) -> str:
-        """Return the link to a part's output; empty if it printed nothing."""
-        return self.link(name, "log") if self.path(name, "log").exists() else ""
+        """Return the path relative to the page; empty if there is no such file."""
+        path = self.path(name, kind)
+        return path.relative_to(self.out).as_posix() if path.exists() else ""
 
     def read(self, name: str) -> Section | None:
         """Return a section as it was written; None if it is missing or damaged."""

@@ -49,16 +49,9 @@ NARROW_SPACE = "\u202f"
 
 @dataclass(frozen=True)
 class NumberTable:
-    """A table of values.
+    """A table of values: headings of columns, and the name and the cells of each row.
 
-    Attributes
-    ----------
-    title : str
-        Empty where the rows need none.
-    columns : tuple of str
-        Headings; empty where each row has a single value.
-    rows : tuple of (str, tuple of str)
-        The name and the cells of each row.
+    A table without headings has a single value in each row.
     """
 
     title: str
@@ -149,10 +142,6 @@ def number_tables(
         Title of the tables.
     levels : sequence of str
         What the keys of this level, and of those below, stand for.
-
-    Yields
-    ------
-    NumberTable
     """
     # A list whose name says what its positions stand for is a mapping from positions.
     opened = {

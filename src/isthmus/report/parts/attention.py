@@ -19,8 +19,6 @@ from isthmus.files import shipped
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
-__all__ = ["heads_as_mixtures", "training_at_high_rates"]
-
 STEPS, PICTURES = 100, 40
 EXACT = 1e-9
 # Concentration and mixing proportion are tied if they correlate this much in every head.
@@ -150,23 +148,14 @@ def _stability(
         variant: fmean(found.median("entanglement", variant, rate) for rate in low)
         for variant in found.variants
     }
-    p_value, saln_p_value = (
-        binomtest(*pairs[name], alternative="greater").pvalue for name in ("QK-norm", "SALN")
-    )
+    p = {name: binomtest(*pair, alternative="greater").pvalue for name, pair in pairs.items()}
     checks = {
-        "stable": logits["QK-norm"] < 0.1 * logits["pre-norm"] and p_value < LEVEL,
-        "saln": saln_p_value < LEVEL,
+        "stable": logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL,
+        "saln": p["SALN"] < LEVEL,
         "freed": tied["SALN"] < 0.5 * tied["pre-norm"],
     }
-    return checks, {
-        "high_rate": HIGH_RATE,
-        "logits": logits,
-        "tied": tied,
-        "qk_norm": pairs["QK-norm"],
-        "saln": pairs["SALN"],
-        "p_value": p_value,
-        "saln_p_value": saln_p_value,
-    }
+    values = {"high_rate": HIGH_RATE, "logits": logits, "tied": tied, "pairs": pairs, "p": p}
+    return checks, values
 
 
 def as_printed(view: VMFMixture, head_dim: int) -> Tensor:

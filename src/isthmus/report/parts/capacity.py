@@ -33,13 +33,6 @@ from isthmus.report.parts.errata.capacity import (
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
-__all__ = [
-    "bounds_on_capacity",
-    "equality_with_hopfield",
-    "merging_of_basins",
-    "retrieval_against_numbers",
-]
-
 # Patterns on a line, in the order in which they are added.
 LINE = [[-4.0], [0.6], [4.0], [-2.2], [1.7], [-2.8], [2.6], [-0.6], [-3.4]]
 SIGMAS = (0.2, 0.6)
@@ -72,15 +65,14 @@ def merging_of_basins(seed: int, full: bool = False) -> Section:
     lost = [count - found for count, found in zip(SHOWN, wide, strict=True)]
     pair = pair_basins(0.99), pair_basins(1.01)
     fewer = all(f <= m for f, m in zip(wide, narrow, strict=True)) and wide[-1] < narrow[-1]
-    checks = {
-        "crowding": lost == sorted(lost) and lost[-1] > lost[0],
-        "bandwidth": fewer and pair == (1, 2),
-    }
     return compose(
         "basins-merging",
         basins_merging(LINE, SIGMAS, SHOWN),
         {"basins_by_sigma_and_N": numbers},
-        checks,
+        {
+            "crowding": lost == sorted(lost) and lost[-1] > lost[0],
+            "bandwidth": fewer and pair == (1, 2),
+        },
         shown=_listed(SHOWN),
         narrow=_listed(narrow),
         wide=_listed(wide),
@@ -136,18 +128,15 @@ def _trends(found: Sweep) -> tuple[dict[str, bool], dict[str, Any]]:
     """Check whether retrieval worsens along N and improves along D, by the share retrieved."""
     shares = found.table("retrieved")
     worst_rise, worst_fall = np.diff(shares, axis=1).max(), np.diff(shares, axis=0).min()
-    first, last = shares[:, 0].mean(), shares[:, -1].mean()
-    low, high = shares[0].mean(), shares[-1].mean()
+    (first, last), (low, high) = shares.mean(0)[[0, -1]], shares.mean(1)[[0, -1]]
     clear = worst_rise <= CHANCE and worst_fall >= -CHANCE
     checks = {
         "patterns": bool(worst_rise <= CHANCE and last < first - CHANCE),
         "dimensions": bool(worst_fall >= -CHANCE and high > low + CHANCE),
     }
     return checks, {
-        "first": first,
-        "last": last,
-        "low": low,
-        "high": high,
+        "by_count": (first, last),
+        "by_dim": (low, high),
         "counts": (found.counts[0], found.counts[-1]),
         "dims": (found.dims[0], found.dims[-1]),
         "note": f"; no cell contradicts this by more than {CHANCE:.0%}" if clear else "",
@@ -183,16 +172,15 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     )
     near_base = abs(certified - numbers["base_per_dimension"]) < 0.5
     radius = radius_is_a_lower_bound(torch.Generator().manual_seed(seed))
-    checks = {
-        "number": first is None,
-        "exponential": (certified >= 4, 1 < certified <= ceiling + 0.5 and near_base),
-        "radius": radius.check,
-    }
     return compose(
         "capacity-bounds",
         capacity_bounds([*range(2, 41)], measured),
         numbers,
-        checks,
+        {
+            "number": first is None,
+            "exponential": (certified >= 4, 1 < certified <= ceiling + 0.5 and near_base),
+            "radius": radius.check,
+        },
         claimed_20=logs["claimed"]["20"],
         ceiling_20=logs["ceiling"]["20"],
         certified=certified,
@@ -213,10 +201,6 @@ def equality_with_hopfield(seed: int, full: bool = False) -> Section:
         update_differences(patterns, queries, sigma)["hopfield"] for patterns in (circle, uneven)
     )
     largest_on, largest_off = max(energy_on, update_on), max(energy_off, update_off)
-    checks = {
-        "sphere": max(largest_on, gaps[0.0]) <= EXACT,
-        "anywhere": (largest_off <= EXACT, largest_on <= EXACT),
-    }
     return compose(
         "hopfield-equivalence",
         kde_and_hopfield(circle, uneven, queries, sigma, gaps),
@@ -227,7 +211,10 @@ def equality_with_hopfield(seed: int, full: bool = False) -> Section:
             "update_gap_off_the_sphere": update_off,
             "update_gap_by_spread_of_lengths": {f"{spread:g}": gap for spread, gap in gaps.items()},
         },
-        checks,
+        {
+            "sphere": max(largest_on, gaps[0.0]) <= EXACT,
+            "anywhere": (largest_off <= EXACT, largest_on <= EXACT),
+        },
         dim=SPHERE_DIM,
         largest_update_gap=max(update_on, gaps[0.0]),
     )

@@ -26,13 +26,6 @@ from isthmus.report.parts.errata.clustering import (
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
-__all__ = [
-    "creation_of_memories",
-    "dynamics_of_posteriors",
-    "four_models_at_once",
-    "tour_of_clustering",
-]
-
 MEANS = [[-1.6, 1.2], [1.7, 0.9], [0.2, -1.7]]
 COUNTS = [30.0, 20.0, 10.0]
 BETA, RHO, REACH = 2.5, 0.12, 4.2
@@ -97,16 +90,15 @@ def creation_of_memories(seed: int, full: bool = False) -> Section:
     generator = torch.Generator().manual_seed(seed)
     normaliser, origin = normaliser_of_the_new_cluster(generator), pull_to_the_origin(generator)
     factors = {dim: inflation(dim) for dim in (2, 13, 54)}
-    checks = {
-        "alpha": counts == sorted(counts) and counts[-1] > counts[0],
-        "energy": normaliser.check,
-        "origin": origin.check,
-    }
     return compose(
         "memory-creation",
         memory_creation(MEANS, COUNTS, beta=BETA, rho=RHO, alphas=ALPHAS, reach=REACH),
         {"memories_found_by_alpha": found, "new_cluster_as_printed_too_likely_by_D": factors},
-        checks,
+        {
+            "alpha": counts == sorted(counts) and counts[-1] > counts[0],
+            "energy": normaliser.check,
+            "origin": origin.check,
+        },
         points=len(points),
         kept=", ".join(f"{count} at alpha {alpha}" for alpha, count in found.items()),
         plane=factors[2],
@@ -139,14 +131,6 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     sign, places = (
         check(torch.Generator().manual_seed(seed)) for check in (sign_of_the_entropy, fixed_points)
     )
-    checks = {
-        "minimum": sign.check,
-        "converge": (
-            arrived == len(SIZES),
-            len(mirror) == len(SIZES) and rise <= LARGEST_RISE,
-        ),
-        "preserve": not places.confirmed,
-    }
     return compose(
         "elbo-dynamics",
         elbo_dynamics(LOG_JOINT, SIZES, steps=STEPS),
@@ -154,7 +138,14 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
             "steps_by_dynamics_and_logit": steps,
             "largest_energy_rise_of_the_printed_flow": rise,
         },
-        checks,
+        {
+            "minimum": sign.check,
+            "converge": (
+                arrived == len(SIZES),
+                len(mirror) == len(SIZES) and rise <= LARGEST_RISE,
+            ),
+            "preserve": not places.confirmed,
+        },
         mirror=max(mirror),
         from_zero=euclidean["0"],
         from_five=euclidean["5"],

@@ -17,11 +17,9 @@ from isthmus.incontext.evaluation import Grid, evaluate, grid_for
 from isthmus.incontext.evaluation.scoring import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
-from isthmus.report.parts.sampling import energy_distance
+from isthmus.report.parts.energies import energy_distance
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
-
-__all__ = ["landscapes_in_context", "likelihood_in_context", "samples_in_context"]
 
 MODEL, PRIOR = "mixtures-2d", "compact"
 DRAWN_TASKS, DRAWN_CONTEXTS = 3, (0, 2, 8, 32)

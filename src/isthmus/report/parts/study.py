@@ -25,31 +25,22 @@ from isthmus.study.statistics import Pair
 from isthmus.study.store import Row
 from isthmus.study.verdict import GROWING, Claim
 
-__all__ = [
-    "ensure_fits",
-    "published_results",
-    "ranks_of_the_study",
-    "violins_seeing_labels",
-    "violins_seeing_labels_without_k",
-    "violins_without_labels",
-    "violins_without_labels_or_k",
-]
-
 BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
 SHORT = Settings(datasets=BUNDLED, seeds=(0,), rows=1000, entries=2, limits=QUICK.limits)
 """The study that runs if no results are published: minutes, not hours."""
 NAMES = {
+    **{metric: metric.upper() for metric in ("ari", "ami", "nmi")},
     "rand": "Rand",
-    "ari": "ARI",
-    "ami": "AMI",
-    "nmi": "NMI",
     "calinski_harabasz": "Calinski-Harabasz",
     "davies_bouldin": "Davies-Bouldin",
     "silhouette": "silhouette",
 }
 # Verdicts use the scores with a common scale.
-LABELLED_BOUNDED = tuple(name for name in LABELLED if name in BOUNDED)
-UNLABELLED_BOUNDED = tuple(name for name in UNLABELLED if name in BOUNDED)
+GROUPS = {
+    "Labels seen": tuple(name for name in LABELLED if name in BOUNDED),
+    "Labels not seen": tuple(name for name in UNLABELLED if name in BOUNDED),
+    "All": tuple(name for name in METRICS if name in BOUNDED),
+}
 RIVAL = "BayesianGaussianMixture"
 REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
 ROWS = 5000
@@ -102,11 +93,6 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     drawn = study_figures(fits.rows, ("critical-difference", "scores"))
     claim = make_report(fits.rows).claim()
     repeated = repeat(fits.rows, seed) if fits.published else {}
-    groups = {
-        "Labels seen": LABELLED_BOUNDED,
-        "Labels not seen": UNLABELLED_BOUNDED,
-        "All": (*LABELLED_BOUNDED, *UNLABELLED_BOUNDED),
-    }
     again = (
         f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
         "gave the same scores."
@@ -123,7 +109,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
             "done_again": repeated,
             "claim_under_scores_with_a_common_scale": {
                 f"{words}: {_listed(scores)}": claim.outcome(scores)
-                for words, scores in groups.items()
+                for words, scores in GROUPS.items()
             },
             "clam_elbo_less_clam_by_score": {
                 name: _pair_numbers(name, pair) for name, pair in claim.pairs.items()
@@ -131,7 +117,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         },
         {"labelled": labelled[0], "unlabelled": unlabelled[0]},
         again=again,
-        scores=_listed(groups["All"]),
+        scores=_listed(GROUPS["All"]),
         labelled=labelled[1],
         unlabelled=unlabelled[1],
     )
@@ -229,7 +215,7 @@ def _competitive(claim: Claim, metrics: Sequence[str]) -> tuple[tuple[bool, bool
 
 def _differences(pairs: Mapping[str, Pair]) -> str:
     return "; ".join(
-        f"{NAMES[name]} {pair.difference:+.3f}, {_outcome(name, pair)} ({_p_values(pair)}; "
+        f"{NAMES[name]} {pair.difference:+.3f}, {pair.wording} ({_p_values(pair)}; "
         f"{pair.datasets} datasets)"
         for name, pair in pairs.items()
     )
@@ -237,12 +223,6 @@ def _differences(pairs: Mapping[str, Pair]) -> str:
 
 def _p_values(pair: Pair) -> str:
     return f"p = {pair.p_value:.2g} after Holm's correction, {pair.raw_p_value:.2g} before"
-
-
-def _outcome(metric: str, pair: Pair) -> str:
-    """Return the outcome of a comparison in the words of `isthmus study table`."""
-    open_ended = metric not in BOUNDED and pair.verdict == "undecided"
-    return "no difference shown" if open_ended else pair.verdict
 
 
 def _pair_numbers(metric: str, pair: Pair) -> dict[str, Any]:
@@ -254,7 +234,7 @@ def _pair_numbers(metric: str, pair: Pair) -> dict[str, Any]:
         "ahead": pair.ahead,
         "behind": pair.behind,
         "datasets": pair.datasets,
-        "verdict": _outcome(metric, pair),
+        "verdict": pair.wording,
     }
 
 

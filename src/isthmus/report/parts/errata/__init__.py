@@ -12,8 +12,6 @@ from isthmus.report.parts.errata.erratum import CHECKS, TEXTS, Erratum
 from isthmus.report.registry import compose
 from isthmus.report.section import Section, TextTable
 
-__all__ = ["Erratum", "all_errata", "table_of_errata"]
-
 COLUMNS = ("#", "Location", "Printed", "Correct", "Evidence", "Outcome")
 KINDS = {
     "wrong": "wrong, failing a numerical test that the corrected form passes",

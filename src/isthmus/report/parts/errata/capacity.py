@@ -13,14 +13,6 @@ from isthmus.capacity import capacity_bound, capacity_rate, guaranteed_radius, s
 from isthmus.capacity import sweep as run_sweep
 from isthmus.report.parts.errata.erratum import Check, erratum, normal
 
-__all__ = [
-    "dimension_above_ceiling",
-    "distance_that_returns",
-    "on_sphere",
-    "radius_is_a_lower_bound",
-    "update_differences",
-]
-
 EXACT = 1e-9
 
 

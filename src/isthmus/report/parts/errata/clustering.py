@@ -14,17 +14,6 @@ from isthmus.cluster import elbo_flow
 from isthmus.errors import InvalidInputError
 from isthmus.report.parts.errata.erratum import Check, erratum, normal
 
-__all__ = [
-    "LOG_JOINT",
-    "STEPS",
-    "fixed_points",
-    "inflation",
-    "mass_of_the_new_cluster",
-    "normaliser_of_the_new_cluster",
-    "pull_to_the_origin",
-    "sign_of_the_entropy",
-]
-
 EXACT = 1e-9
 STEPS = 3000
 LOG_JOINT = (-1.0, -2.0, -3.0, -4.0)

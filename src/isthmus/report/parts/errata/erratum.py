@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-__all__ = ["CHECKS", "TEXTS", "Check", "Erratum", "erratum", "normal"]
-
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("errata.toml").read_text(encoding="utf-8")
 )

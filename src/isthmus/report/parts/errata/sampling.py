@@ -9,8 +9,6 @@ import torch
 import isthmus as ist
 from isthmus.report.parts.errata.erratum import Check, erratum, normal
 
-__all__ = ["bowl_variance"]
-
 EXACT = 1e-9
 CHAINS, STEPS, STEP_SIZE = 20_000, 600, 0.02
 

@@ -1,0 +1,292 @@
+"""Energies: landscapes on a line and on a plane, completion, sampling, and all three at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits, make_moons
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import UnknownNormalizerError
+from isthmus.figures import (
+    completion,
+    hero,
+    landscapes_1d,
+    landscapes_2d,
+    samples_against_density,
+)
+from isthmus.figures.landscape_2d import ring
+from isthmus.memories.bandwidth import leave_one_out
+from isthmus.report.registry import compose, text_of
+from isthmus.report.section import Section
+
+LINE_MEMORIES = [[-2.3], [-1.85], [1.1], [2.5]]
+LINE_QUERIES = [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]]
+LINE_WEIGHTS = [1.0, 1.0, 1.0, 6.0]
+PLANE_MEMORIES = [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]]
+PLANE_WEIGHTS = [1.0, 1.0, 1.0, 6.0, 1.0, 1.0]
+# Tolerances for rounding in an update, integration on a grid, and finite differences.
+LARGEST_RISE, LARGEST_LOSS, SAME = 1e-9, 1e-3, 1e-6
+
+SHAPE, HELD_OUT, HERO_DIGITS = (8, 8), 400, (3, 5)
+# Completion works if its error is at most this share of the mean image's, and at least this
+# share of the digits ends at a memory of the right digit.
+ERROR_SHARE, RIGHT_SHARE = 0.9, 0.8
+
+DRAWS, REFERENCE_DRAWS, REPEATS = 500, 2000, 20
+# Each sampler with the steps before its one draw per chain.
+SAMPLERS: dict[str, tuple[Any, int]] = {
+    "Langevin": (ist.Langevin(step_size=0.01), 1000),
+    "MALA": (ist.MALA(step_size=0.05), 600),
+    "HMC": (ist.HMC(step_size=0.2, n_leapfrog=8), 100),
+}
+# Draws are close if they are at most this many times as far as the farthest exact draws.
+CLOSE = 2.0
+
+
+def plane_memories() -> Tensor:
+    """Return the six points that the figures on a plane share: (6, 2)."""
+    return torch.tensor(PLANE_MEMORIES, dtype=torch.float64)
+
+
+def plane_queries() -> Tensor:
+    """Return the starts of paths on a plane, on two rings: (34, 2)."""
+    return torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, turn=0.5)]))
+
+
+def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
+    """Draw retrieval, density and completion side by side."""
+    memories = plane_memories()
+    energy = ist.GaussianKDE(memories, sigma=0.4)
+    digits = completed_digits(seed)
+    shown = [int((digits.labels == digit).nonzero()[0]) for digit in HERO_DIGITS]
+    images = (digits.masked[shown], digits.completed[shown])
+    draws = energy.sample(500, seed=seed)
+    return compose("hero", hero(energy, memories, plane_queries(), draws, *images, SHAPE))
+
+
+def six_memories(memories: Tensor, weights: list[float], sigma: float) -> dict[str, ist.Energy]:
+    """Return every closed-form energy on the same memories, with comparable widths."""
+    beta = 0.5 / sigma**2
+    return {
+        "Hopfield": ist.Hopfield(memories, states="continuous"),
+        "Modern Hopfield": ist.ModernHopfield(memories, beta=1 / sigma**2),
+        "Gaussian KDE": ist.GaussianKDE(memories, sigma=sigma),
+        "Epanechnikov KDE": ist.EpanechnikovKDE(memories, bandwidth=math.sqrt(5) * sigma),
+        "Mixture (ClAM)": ist.Mixture(memories, beta=beta, log_weights=np.log(weights)),
+        "CRP mixture": ist.CRPMixture(memories, weights, beta=beta, rho=0.4, alpha=6.0),
+    }
+
+
+def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
+    """Draw the six energies in one dimension. Nothing is random."""
+    memories = torch.tensor(LINE_MEMORIES, dtype=torch.float64)
+    energies = six_memories(memories, LINE_WEIGHTS, sigma=0.32)
+    queries = torch.tensor(LINE_QUERIES, dtype=torch.float64)
+    numbers, rise = measured(energies, queries)
+    masses = {name: each["integral_of_density"] for name, each in numbers.items()}
+    known = [energies[name] for name, mass in masses.items() if mass is not None]
+    loss = max(abs(mass - 1) for mass in masses.values() if mass is not None)
+    printed = max(gradient_gap(energy, queries, 1.0) for energy in known)
+    corrected = max(
+        gradient_gap(energy, queries, float(energy.inverse_temperature)) for energy in known
+    )
+    return compose(
+        "landscapes-1d",
+        landscapes_1d(energies, memories, queries, notes=text_of("landscapes-1d").notes),
+        numbers,
+        {
+            "density": (printed <= SAME, corrected <= SAME and loss <= LARGEST_LOSS),
+            "descent": rise <= LARGEST_RISE,
+        },
+        densities=len(known),
+        corrected=corrected,
+        printed=printed,
+        loss=loss,
+        rise=rise,
+        energies=len(numbers),
+    )
+
+
+def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
+    """Draw the six energies in two dimensions. Nothing is random."""
+    memories, queries = plane_memories(), plane_queries()
+    energies = six_memories(memories, PLANE_WEIGHTS, sigma=0.4)
+    numbers, rise = measured(energies, queries)
+    change, leftover = swap_changes(energies, queries)
+    return compose(
+        "landscapes-2d",
+        landscapes_2d(energies, memories, queries, notes=text_of("landscapes-2d").notes),
+        numbers,
+        {"descent": rise <= LARGEST_RISE, "swap": leftover <= SAME and change > 0.1},
+        rise=rise,
+        energies=len(numbers),
+        change=change,
+        leftover=leftover,
+    )
+
+
+def measured(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[dict[str, Any], float]:
+    """Return the rise and the integral of each energy, and the largest rise of all."""
+    numbers = {
+        name: {
+            "largest_energy_rise": largest_rise(energy, queries),
+            "integral_of_density": integral(energy, reach=10.0),
+        }
+        for name, energy in energies.items()
+    }
+    return numbers, max(entry["largest_energy_rise"] or 0.0 for entry in numbers.values())
+
+
+def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
+    """Return the largest gap between the slope of log p on a line and factor times -dE/dx."""
+    step = 1e-5
+    above, below = (energy.log_prob(points + shift) for shift in (step, -step))
+    gap = (above - below) / (2 * step) - factor * energy.score(points)[:, 0]
+    return float(gap[torch.isfinite(gap)].abs().max())
+
+
+def swap_changes(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[float, float]:
+    """Mirror the memories of both Hopfield networks.
+
+    Returns the smaller of the two largest changes of an energy, and the largest difference from
+    the mirror image of the old landscape.
+    """
+    change, leftover = math.inf, 0.0
+    for name in ("Hopfield", "Modern Hopfield"):
+        energy = energies[name]
+        assert isinstance(energy, ist.Hopfield | ist.ModernHopfield)
+        before = energy.energy(queries)
+        swapped = energy.with_memories(plane_memories().flip(1))
+        change = min(change, float((swapped.energy(queries) - before).abs().max()))
+        # Mirrored memories see a mirrored query as the first ones saw the query itself.
+        gap = swapped.energy(queries.flip(1)) - before
+        leftover = max(leftover, float(gap.abs().max()))
+    return change, leftover
+
+
+def largest_rise(energy: ist.Energy, queries: Tensor) -> float:
+    """Return the largest rise of the energy in any single update of any path."""
+    trace = ist.retrieve(energy, queries, trace=True).trace
+    assert trace is not None
+    height = energy.energy(trace)
+    rises = height.diff(dim=0)[:, torch.isfinite(height[0])]
+    return float(rises.max().clamp(min=0)) if rises.numel() else 0.0
+
+
+def integral(energy: ist.Energy, reach: float) -> float | None:
+    """Integrate the density over [-reach, reach]^D for D = 1 or 2; None if there is none."""
+    dim = energy.dim or 1
+    axis = torch.linspace(-reach, reach, 20001 if dim == 1 else 801, dtype=torch.float64)
+    points = torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
+    try:
+        density = energy.log_prob(points).exp()
+    except UnknownNormalizerError:
+        return None
+    return float(density.sum() * (axis[1] - axis[0]) ** dim)
+
+
+class CompletedDigits(NamedTuple):
+    """Held-out digits (M, 64) before and after, with the memory that completed them."""
+
+    memory: ist.GaussianKDE
+    memory_labels: Tensor
+    originals: Tensor
+    labels: Tensor
+    masked: Tensor
+    completed: Tensor
+
+
+def completed_digits(seed: int) -> CompletedDigits:
+    """Store most of scikit-learn's digits and complete the others from their upper halves."""
+    bunch = load_digits()
+    images, labels = torch.as_tensor(bunch.data) / 16, torch.as_tensor(bunch.target)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    kept, held_out = order[:-HELD_OUT], order[-HELD_OUT:]
+    memory = ist.GaussianKDE(images[kept], sigma=leave_one_out(images[kept]))
+    masked = images[held_out].clone()
+    masked[:, masked.shape[1] // 2 :] = torch.nan
+    completed = ist.complete(memory, masked)
+    return CompletedDigits(
+        memory, labels[kept], images[held_out], labels[held_out], masked, completed
+    )
+
+
+def completion_of_digits(seed: int, full: bool = False) -> Section:
+    """Complete held-out digits; draw the first of each kind and measure all."""
+    digits = completed_digits(seed)
+    memory, unknown = digits.memory, torch.isnan(digits.masked)
+
+    def error(guess: Tensor) -> float:
+        return float((guess - digits.originals)[unknown].square().mean().sqrt())
+
+    nearest = digits.memory_labels[memory.responsibilities(digits.completed).argmax(1)]
+    ours, mean_filled = error(digits.completed), error(memory.memories.mean(0).expand_as(unknown))
+    right = float((nearest == digits.labels).double().mean())
+    firsts = [int((digits.labels == digit).nonzero()[0]) for digit in range(10)]
+    shown = (digits.originals[firsts], digits.masked[firsts], digits.completed[firsts])
+    numbers = {
+        "images_remembered": memory.n_memories,
+        "images_completed": len(digits.originals),
+        "sigma": float(memory.sigma),
+        "rms_error_of_completion": ours,
+        "rms_error_of_conditional_mean": error(memory.conditional_mean(digits.masked, ~unknown)),
+        "rms_error_of_filling_with_the_mean": mean_filled,
+        "share_with_the_right_digit": right,
+    }
+    checks = {"complete": ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE}
+    return compose("completion", completion(*shown, SHAPE), numbers, checks, shown=len(firsts))
+
+
+def samples_of_two_moons(seed: int, full: bool = False) -> Section:
+    """Start all chains at one point and measure how well they cover the density."""
+    memories, _ = make_moons(60, noise=0.04, random_state=seed)
+    energy = ist.GaussianKDE(memories * 1.2, sigma=0.2)
+
+    def draws(sampler: Any, steps: int) -> Tensor:
+        start = energy.memories.mean(0)
+        return ist.sample(
+            energy, DRAWS, sampler, init=start, seed=seed, burn_in=steps, thin=1, progress=False
+        )
+
+    drawn = {name: draws(*setting) for name, setting in SAMPLERS.items()}
+    reference = energy.sample(REFERENCE_DRAWS, seed=seed + 1)
+    distances = {name: energy_distance(sample, reference) for name, sample in drawn.items()}
+    listed = ", ".join(f"{name} {distance:.4f}" for name, distance in distances.items())
+    among_exact = [
+        energy_distance(energy.sample(DRAWS, seed=seed + 2 + repeat), reference)
+        for repeat in range(REPEATS)
+    ]
+    farthest = max(among_exact)
+    # The paper's temperature, at a step that this density allows.
+    paper = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
+    cold = energy_distance(draws(paper, SAMPLERS["Langevin"][1]), reference)
+    warm = distances["Langevin"]
+    samples = {"Exact": energy.sample(DRAWS, seed=seed), **drawn}
+    return compose(
+        "samples",
+        samples_against_density(energy, samples, notes=text_of("samples").notes),
+        {
+            "draws": DRAWS,
+            "energy_distance_to_exact_draws": {
+                **distances,
+                "Langevin at the paper's temperature": cold,
+            },
+            "largest_energy_distance_of_exact_draws": farthest,
+        },
+        {"langevin": (cold < CLOSE * farthest, warm < CLOSE * farthest)},
+        listed=listed,
+        among_exact=(REPEATS, min(among_exact), farthest),
+        langevin=(paper.temperature, cold, warm),
+    )
+
+
+def energy_distance(first: Tensor, second: Tensor) -> float:
+    """Return Székely's distance between two sets of draws (n, D): 0 if they agree."""
+    between = torch.cdist(first, second).mean()
+    within = torch.cdist(first, first).mean() + torch.cdist(second, second).mean()
+    return float(2 * between - within)
