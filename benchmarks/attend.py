@@ -2,6 +2,7 @@
 
     python benchmarks/attend.py                 # the table in docs/performance.md
     python benchmarks/attend.py --sizes small   # the first row only
+    python benchmarks/attend.py --one-query     # one query against 1e6 x 64 memories
 
 Every method sees the same memories and fresh queries from the same distribution, on the same
 number of threads. Ratios are of CPU time (all threads added up), which other work on the
@@ -10,6 +11,10 @@ of 64, 256 and 1024 queries and the fastest counts (its memory is that of 256). 
 and scipy compute the density only, and are timed on part of the queries, since their cost is
 proportional to it. `limit` is the share of the matrix-multiply limit, `error` the relative
 error against float64, `MB` the extra memory.
+
+The second table is one update of one query on a memory that has been used before. The reference
+is plain torch on the same memories: `memories @ query` and the softmax, which reads them once but
+lacks the weighted mean, and the same with the mean, which reads them twice.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
+import isthmus as ist
 from isthmus.attend import attend
 
 SIZES = [(10_000, 10_000, 16), (100_000, 10_000, 64), (1_000_000, 1_000, 64)]
@@ -33,6 +39,7 @@ SIGMA = 2.0
 PEER_QUERIES = 100
 CHUNK_ROWS = (64, 256, 1024)
 CHECKED_QUERIES = 64
+ONE_QUERY = {False: (100_000, 64), True: (1_000_000, 64)}
 
 
 def data(memories: int, queries: int, dim: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -118,16 +125,44 @@ def measure_size(
     }
 
 
+@torch.no_grad()
+def measure_one_query(n_memories: int, dim: int, seed: int = 0, repeats: int = 20) -> Iterator[Row]:
+    """Yield a row for each memory: one step of one query against plain torch."""
+    memories, (query,) = data(n_memories, 1, dim, seed)
+    for memory in (ist.GaussianKDE(memories, SIGMA), ist.ModernHopfield(memories, 1 / dim)):
+        stored = memory.memories
+        memory.step(query)  # keeps the centre and the norms
+        functions = (
+            partial(memory.step, query),
+            lambda stored=stored: torch.softmax(stored @ query, 0),
+            lambda stored=stored: torch.softmax(stored @ query, 0) @ stored,
+        )
+        # In turns, so that other work on the machine disturbs all of them alike.
+        seconds = [[cpu_seconds(function) for function in functions] for _ in range(repeats)]
+        ours, once, twice = (min(column) for column in zip(*seconds, strict=True))
+        yield {
+            "table": "One query",
+            "energy": type(memory).__name__,
+            "memories": n_memories,
+            "D": dim,
+            "ms": 1e3 * ours,
+            "times memories @ query and softmax": ours / once,
+            "times the same with the mean": ours / twice,
+        }
+
+
 def measure(full: bool = False, seed: int = 0, threads: int = 1, repeats: int = 3) -> Iterator[Row]:
-    """Yield a row for each size."""
+    """Yield a row for each size, and then for one query on each memory."""
     torch.set_num_threads(threads)
     for size in SIZES if full else SIZES[:1]:
         yield measure_size(size, seed, threads, repeats)
+    yield from measure_one_query(*ONE_QUERY[full], seed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", choices=["small", "all"], default="all")
+    parser.add_argument("--one-query", action="store_true", help="only the second table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
@@ -138,6 +173,10 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         with torch.no_grad():
             print(json.dumps(peak(options.peak, tuple(options.size))))
+        return
+    if options.one_query:
+        torch.set_num_threads(options.threads)
+        print_rows(measure_one_query(*ONE_QUERY[options.sizes == "all"], options.seed))
         return
     print_rows(measure(options.sizes == "all", options.seed, options.threads, options.repeats))
 

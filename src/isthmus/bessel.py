@@ -1,6 +1,6 @@
 r"""Modified Bessel functions on a log scale, for any order and argument.
 
-All of it rests on one smooth function, :math:`\log(I_\nu(x) / x^\nu)`, and its first two
+Everything is computed from one smooth function, :math:`\log(I_\nu(x) / x^\nu)`, and its first two
 derivatives. Where :math:`h = \sqrt{\nu^2 + x^2}` is small, they come from the power series of
 :math:`I_\nu`; elsewhere from Debye's expansion in powers of 1/h, which holds for every order
 and argument. Neither overflows, nor cancels as :math:`x \to 0`.
@@ -23,15 +23,15 @@ from isthmus.validation import is_transforming, require_finite
 
 __all__ = ["at_least_zero", "log_bessel_i", "log_scaled_bessel"]
 
-# From this h on, Debye's expansion to so many terms is exact to rounding; below it, the power
-# series of so many terms is.
+# From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
+# series with SERIES_TERMS terms is.
 DEBYE_RADIUS = 30.0
 DEBYE_TERMS = 12
 SERIES_TERMS = 50
 
 
 def log_bessel_i(order: float, x: ArrayLike) -> NDArray[np.float64]:
-    r"""Logarithm of the modified Bessel function of the first kind, :math:`\log I_\nu(x)`.
+    r"""Return :math:`\log I_\nu(x)`, of the modified Bessel function of the first kind.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def log_bessel_i(order: float, x: ArrayLike) -> NDArray[np.float64]:
 
 
 def at_least_zero(value: Tensor, name: str) -> Tensor:
-    """Return `value`, all of which must be finite and not negative."""
+    """Return `value` after checking that it is finite and not negative."""
     require_finite(value, name, "Pass numbers that are at least zero.")
     if not is_transforming() and bool((value.detach() < 0).any()):
         raise InvalidInputError(f"{name} must be at least zero; {float(value.min()):g} is not.")
@@ -67,7 +67,7 @@ def at_least_zero(value: Tensor, name: str) -> Tensor:
 
 
 def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:
-    r"""The function :math:`\log(I_\nu(x) / x^\nu)`, or one of its derivatives by x.
+    r"""Return :math:`\log(I_\nu(x) / x^\nu)` or one of its derivatives by x.
 
     It is even and analytic, unlike :math:`\log I_\nu` itself. Its first derivative is
     :math:`I_{\nu+1}(x) / I_\nu(x)`.
@@ -79,7 +79,7 @@ def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:
     x : Tensor (...)
         At least zero. The result is differentiable in it, at x = 0 too.
     degree : {0, 1, 2}
-        How many times to differentiate.
+        Order of the derivative.
 
     Returns
     -------
@@ -127,7 +127,7 @@ class _LogScaledBessel(torch.autograd.Function):
 
 
 def _evaluate(order: float, x: Tensor, degree: int) -> Tensor:
-    """The derivative of this degree, 0 to 2, of log(I_v(x) / x^v) for float64 x >= 0."""
+    """Return the derivative of degree 0, 1 or 2 of log(I_v(x) / x^v) for float64 x >= 0."""
     if order >= DEBYE_RADIUS:
         return _debye(order, x, degree)
     near = x * x + order * order < DEBYE_RADIUS**2
@@ -136,7 +136,7 @@ def _evaluate(order: float, x: Tensor, degree: int) -> Tensor:
 
 
 def _series(order: float, x: Tensor, degree: int) -> Tensor:
-    """From I_v(x) / (x/2)^v = S(y) / Gamma(v + 1), S = sum_k y^k / (k! (v+1)_k), y = x^2 / 4."""
+    """Return it from I_v(x) / (x/2)^v = S(y) / Gamma(v + 1), S = sum_k y^k / (k! (v+1)_k), y = x^2 / 4."""
     y = 0.25 * x * x
     total = _series_sum(order, y)
     if degree == 0:
@@ -174,7 +174,7 @@ def _debye(order: float, x: Tensor, degree: int) -> Tensor:
 
 
 def _debye_sum(sine: Tensor, h: Tensor, degree: int) -> Tensor:
-    """Sum over k >= 1 of h^-k q_k(sine^2), differentiated `degree` times by -log h."""
+    """Return the sum over k >= 1 of h^-k q_k(sine^2), differentiated `degree` times by -log h."""
     s = sine * sine
     total = torch.zeros_like(h)
     for k in range(DEBYE_TERMS, 0, -1):
@@ -187,7 +187,7 @@ def _debye_sum(sine: Tensor, h: Tensor, degree: int) -> Tensor:
 
 @cache
 def _debye_coefficients() -> tuple[tuple[float, ...], ...]:
-    r"""The coefficients of the polynomials q_k(s), k from 0 (which is unused) on.
+    r"""Return the coefficients of the polynomials q_k(s), k from 0 (which is unused) on.
 
     With :math:`\theta = x\, d/dx`, Bessel's equation is :math:`\theta\varphi + \varphi^2 = h^2`
     for :math:`\varphi = \theta \log I_\nu`. Writing

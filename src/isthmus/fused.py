@@ -65,8 +65,8 @@ class _Problem(NamedTuple):
             bias = bias.to(self.centre.dtype).clamp(min=torch.finfo(torch.float32).min / 4)
         if self.metric == "dot":
             return bias
-        offset = self.keys.squares(self.centre.dtype) * -self.beta
-        return offset if bias is None else offset.add_(bias)
+        offset = self.keys.scaled_squares(-self.beta)
+        return offset if bias is None else offset + bias
 
     def slices(self) -> list[slice]:
         count, dim = self.keys.memories.shape

@@ -60,6 +60,7 @@ class Keys:
         self._alias = self._source.detach()
         self._version = _version(self._source)
         self._squares: dict[torch.dtype, Tensor] = {}
+        self._scaled: tuple[float, Tensor] | None = None
 
     @classmethod
     def of(cls, memories: Any) -> Self:
@@ -93,6 +94,17 @@ class Keys:
             blocks = [block.to(dtype) - centre for block in self._blocks()]
             self._squares[dtype] = torch.cat([block.square_().sum(1) for block in blocks])
         return self._squares[dtype]
+
+    def scaled_squares(self, factor: Tensor) -> Tensor:
+        """Return `factor` times the squares, in its dtype. The last result is kept. (N,)."""
+        number = float(factor)
+        if (
+            self._scaled is None
+            or self._scaled[0] != number
+            or self._scaled[1].dtype != factor.dtype
+        ):
+            self._scaled = (number, number * self.squares(factor.dtype))
+        return self._scaled[1]
 
     def _blocks(self) -> tuple[Tensor, ...]:
         count, dim = self.memories.shape

@@ -23,13 +23,13 @@ NEWTON_STEPS = 8
 
 
 def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
-    r"""Log of the constant in the von Mises-Fisher density :math:`C_p(\kappa)\, e^{\kappa \mu x}`.
+    r"""Return the log-normaliser of the von Mises-Fisher density.
 
     .. math::
         \log C_p(\kappa) = (\tfrac p2 - 1) \log \kappa - \tfrac p2 \log 2\pi
         - \log I_{p/2-1}(\kappa)
 
-    The density is taken with respect to area on the unit sphere in p dimensions, so that at
+    The density :math:`C_p(\kappa)\, e^{\kappa \mu \cdot x}` is taken with respect to area on the unit sphere in p dimensions, so that at
     :math:`\kappa = 0` this is minus the log of the whole area.
 
     Parameters
@@ -58,7 +58,7 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
 
 
 def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
-    r"""Length of the mean of a von Mises-Fisher distribution.
+    r"""Return the length of the mean of a von Mises-Fisher distribution.
 
     .. math:: A_p(\kappa) = I_{p/2}(\kappa) / I_{p/2-1}(\kappa)
 
@@ -86,7 +86,7 @@ def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
 
 
 def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
-    r"""The concentration at which a von Mises-Fisher distribution has this mean length.
+    r"""Return the concentration of the von Mises-Fisher distribution with this mean length.
 
     The inverse of :func:`vmf_mean_length`, by Newton's method from the start of Banerjee et
     al. (2005), :math:`r (p - r^2) / (1 - r^2)`, between Amos's bounds
@@ -114,8 +114,8 @@ def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
     given = at_least_zero(as_tensor(mean_length, "mean_length"), "mean_length")
     if not is_transforming() and bool((given.detach() >= 1).any()):
         raise InvalidInputError(
-            "mean_length must be below one: only points that all coincide have a mean as long as "
-            "a unit vector, and their concentration is infinite."
+            "mean_length must be below one: it is one only if all points coincide, and then the "
+            "concentration is infinite."
         )
     length = given.double()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Generator) -> Tensor:
-    r"""One exact draw from a von Mises-Fisher distribution about each direction.
+    r"""Draw one exact sample from a von Mises-Fisher distribution about each direction.
 
     Wood's (1994) rejection sampler finds the cosine :math:`w = \mu \cdot x`, with Ulrich's
     two-uniform draw of its Beta proposal; the rest of x is uniform across :math:`\mu`. The
@@ -184,7 +184,7 @@ def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Gener
 
 
 def _draw_one_minus_cosine(dim: int, kappa: Tensor, generator: torch.Generator) -> Tensor:
-    """1 - mu . x of a von Mises-Fisher draw, which keeps its digits where kappa is large. (n,)."""
+    """Draw 1 - mu . x, which keeps its digits where kappa is large. (n,)."""
     # Wood's b, and his x_0 = (1 - b) / (1 + b).
     spread = (dim - 1) / (2 * kappa + torch.hypot(2 * kappa, kappa.new_tensor(dim - 1.0)))
     centre_drop = 2 * spread / (1 + spread)

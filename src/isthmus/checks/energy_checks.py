@@ -1,4 +1,4 @@
-"""check_energy: the promises of the Energy contract, tried one by one."""
+"""check_energy: tests of everything that the Energy contract promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CheckReport", "check_energy"]
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Which promises were tried and kept, and which do not apply to this energy."""
+    """Names of the checks that passed and of those that do not apply to this energy."""
 
     passed: tuple[str, ...]
     not_applicable: tuple[str, ...]
@@ -33,25 +33,25 @@ class CheckReport:
 
 
 class _NotApplicableError(Exception):
-    """Raised inside a check that has nothing to say about this energy."""
+    """Raised by a check that does not apply to this energy."""
 
 
 def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport:
-    """Try every promise of the :class:`~isthmus.Energy` contract on `energy`.
+    """Check that `energy` keeps the :class:`~isthmus.Energy` contract.
 
-    Score against autograd and finite differences, second derivatives, batch shapes, numpy
-    input, dtypes, device, density against energy, and for memories also: descent along
-    ``step``, permutation, translation, extreme temperatures, far-off queries, and a
+    Checks the score against autograd and finite differences, second derivatives, batch shapes,
+    numpy input, dtypes, device, and the density against the energy. For memories, also descent
+    along ``step``, permutation, translation, extreme temperatures, far-off queries, and a
     ``state_dict`` round trip.
 
     Parameters
     ----------
     energy : Energy
-        It is not changed.
+        The energy to check. It is not changed.
     x : array or Tensor (n, D), optional
-        Points to try; needed if the energy is not a memory and has no ``dim``.
+        Points to check at; required if the energy is not a memory and has no ``dim``.
     seed : int
-        For the points that are drawn if `x` is not given.
+        Seed of the points that are drawn if `x` is not given.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
     Raises
     ------
     CheckFailedError
-        Naming the first promise that was broken, and by how much.
+        If a check fails; the message names the check and the size of the error.
 
     Examples
     --------
@@ -89,12 +89,12 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
 
 
 def _private_copy(energy: Energy) -> Energy:
-    """A copy, cut off from whatever graph the memories came out of."""
+    """Return a copy without the graph that the memories may belong to."""
     return copy.deepcopy(energy, {id(tensor): tensor.detach() for tensor in energy.buffers()})
 
 
 def _points(energy: Energy, x: Any, seed: int) -> Tensor:
-    """Float64 points to try: those given, or some between and around the memories."""
+    """Return float64 points: those given, or some between and around the memories."""
     if x is not None:
         given = energy.as_input(torch.as_tensor(x).double())
         points = given.reshape(-1, given.shape[-1])
@@ -111,7 +111,7 @@ def _points(energy: Energy, x: Any, seed: int) -> Tensor:
         mixed = torch.lerp(memories[chosen[0]], memories[chosen[1]], 0.3 * share)
         return (mixed + 0.05 * (spread + 0.1) * noise).to(energy.memories.device)
     if energy.dim is None:
-        raise InvalidInputError("This energy does not say its dim; pass points x to check it at.")
+        raise InvalidInputError("This energy has no dim; pass points x to check it at.")
     return torch.randn(12, energy.dim, generator=generator, dtype=torch.float64)
 
 
@@ -134,7 +134,7 @@ def _require_close(
 
 
 def _inside(energy: Energy, x: Tensor) -> Tensor:
-    """The points where the energy is finite, so that it has a slope."""
+    """Return the points where the energy is finite, and so has a gradient."""
     inside = x[torch.isfinite(energy.energy(x)).detach()]
     if inside.shape[0] == 0:
         raise _NotApplicableError
@@ -154,7 +154,7 @@ def _check_batch_shapes(energy: Energy, x: Tensor) -> None:
     folded = x[None, :, None]
     _require_close(energy.energy(folded), flat_energy[None, :, None], "energy of a folded batch")
     _require_close(energy.score(folded), flat_score[None, :, None], "score of a folded batch")
-    _require(energy.energy(x[:0]).shape == (0,), "energy of no points should have no entries")
+    _require(energy.energy(x[:0]).shape == (0,), "energy of no points should be empty")
 
 
 def _check_no_nan(energy: Energy, x: Tensor) -> None:
@@ -248,11 +248,11 @@ def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
     height = energy.energy(state)
     for _ in range(20):
         state = energy.step(state)
-        _require(torch.isfinite(state).all(), "step leaves the finite numbers")
+        _require(torch.isfinite(state).all(), "step is not finite")
         new = energy.energy(state)
         finite = torch.isfinite(height)
         slack = 1e-10 * (1 + height[finite].abs())
-        _require((new[finite] <= height[finite] + slack).all(), "energy rose along step")
+        _require((new[finite] <= height[finite] + slack).all(), "step raised the energy")
         height = new
 
 
@@ -261,7 +261,7 @@ def _check_step_holds_observed_coordinates(energy: Energy, x: Tensor) -> None:
         raise _NotApplicableError
     held = torch.zeros_like(x, dtype=torch.bool)
     held[:, 0] = True
-    _require((energy.step(x, held)[:, 0] == x[:, 0]).all(), "step moved a coordinate that was held")
+    _require((energy.step(x, held)[:, 0] == x[:, 0]).all(), "step changed an observed coordinate")
 
 
 def _check_order_of_memories_does_not_matter(energy: Energy, x: Tensor) -> None:

@@ -103,7 +103,7 @@ class Memory(Energy):
             self._store("log_weights", weights.to(self.memories))
 
     def _kept(self, name: str) -> Any:
-        """A setting for a rebuilt energy, which shares it only if it is being learned."""
+        """Return a setting for a rebuilt energy, which shares it only if it is being learned."""
         value = getattr(self, name)
         return value if value is None or value.requires_grad else value.detach()
 
@@ -119,9 +119,9 @@ class Memory(Energy):
 
     @abstractmethod
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """One closed-form update that does not raise the energy. x: (..., D) -> (..., D).
+        """Return one closed-form update that does not raise the energy. x: (..., D) -> (..., D).
 
-        Coordinates marked True in `observed`, (..., D), stay as they are.
+        Coordinates marked True in `observed`, (..., D), do not change.
         """
 
     @abstractmethod
@@ -130,22 +130,22 @@ class Memory(Energy):
 
     @abstractmethod
     def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        """The same energy with other memories; with `index`, what belongs to them goes along."""
+        """Return the energy with other memories; `index` selects the settings of each memory."""
 
     def with_memories(self, memories: Any) -> Self:
-        """A new energy of the same kind and settings with other memories.
+        """Return a new energy of the same kind and settings with other memories.
 
-        Weights or counts, where there are any, stay if the number of memories stays.
+        Weights or counts are kept if the number of memories is the same.
         """
         return self._rebuilt(memories, None)
 
     def subset(self, index: Any) -> Self:
-        """A new energy with only the memories at `index`, and what belongs to them."""
+        """Return a new energy with only the memories at `index`, and their weights or counts."""
         index = torch.as_tensor(index, device=self.memories.device)
         return self._rebuilt(self.memories[index], index)
 
     def _partial(self, x: Any, observed: Any) -> tuple[Tensor, Tensor]:
-        """Points that may hold NaN where they are not observed, and the mask in their shape."""
+        """Return points with zeros where they are not observed, and the mask in their shape."""
         x = self.as_input(x, allow_nan=True)
         seen = as_mask(observed, "observed", x)
         filled = torch.where(seen, x, torch.zeros_like(x))
@@ -153,7 +153,7 @@ class Memory(Energy):
         return filled, seen
 
     def _settings(self) -> dict[str, Any]:
-        """What `repr` shows besides the number and size of the memories."""
+        """Return the settings that `repr` shows besides the number and size of the memories."""
         return {}
 
     def __repr__(self) -> str:
@@ -270,7 +270,7 @@ class GaussianMemory(Memory):
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Move to the responsibility-weighted mean of the memories.
 
-        x: (..., D) -> (..., D). Coordinates marked True in `observed` stay as they are.
+        x: (..., D) -> (..., D). Coordinates marked True in `observed` do not change.
         """
         return self.step_and_energy(x, observed)[0]
 
@@ -334,7 +334,7 @@ def log_total(log_weights: Tensor | None, memories: Tensor) -> Tensor:
 
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Draw n indices in proportion to `weights`, however many weights there are."""
+    """Draw n indices in proportion to any number of `weights`."""
     n = as_count(n, "n", at_least=0)
     total = weights.double().cumsum(0)
     where = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)

@@ -20,7 +20,7 @@ __all__ = ["CRPMixture"]
 
 @final
 class CRPMixture(Memory):
-    r"""ClAM+CRP's energy: memories with counts, and a new cluster that nobody has sat in yet.
+    r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
 
     .. math::
         E(x) = -\frac1\beta \log\Bigl[ (\alpha + K d)(\kappa/\beta)^{D/2}
@@ -33,24 +33,25 @@ class CRPMixture(Memory):
     is missing in the paper's print; without it the new cluster is inflated by
     :math:`(1 + \beta/\rho)^{D/2}` (erratum E8). ``normalized=False`` gives the printed form.
 
-    A new memory should be made where the new cluster's responsibility wins, not where a point
+    Create a new memory where the new cluster has the largest responsibility, not where a point
     flows to the origin: the origin may hold a memory of its own (erratum E10).
 
     Parameters
     ----------
     means : array or Tensor (K, D)
     counts : array or Tensor (K,)
-        How many data each memory stands for; fractions are fine. Each above `discount`.
+        Number of data points of each memory; may be fractional. Each must exceed `discount`.
     beta, rho : float or scalar Tensor
         Concentration of a component about its mean, and of the means about the origin.
     alpha : float or scalar Tensor
-        How readily new clusters form. ``alpha + K * discount`` must be above zero.
+        Concentration; larger values form new clusters more readily. It must be
+        above zero, or zero with a discount.
     discount : float
         Pitman-Yor discount d in [0, 1).
     normalized : bool
-        Whether the new cluster's term carries its normaliser.
+        If True, the new cluster's term carries its normaliser.
     prior_mean : array or Tensor (D,), optional
-        Where the prior on means is centred. The origin if not given, as printed.
+        Centre of the prior on means; the origin if not given, as printed.
 
     Examples
     --------
@@ -151,7 +152,7 @@ class CRPMixture(Memory):
 
     @property
     def _origin(self) -> Tensor:
-        """Where the prior on means is centred. (D,)."""
+        """The centre of the prior on means. (D,)."""
         return torch.zeros_like(self.memories[0]) if self.prior_mean is None else self.prior_mean
 
     @property
@@ -191,13 +192,13 @@ class CRPMixture(Memory):
         return -self._attend(self.as_input(x))[0] / self.beta
 
     def log_normalizer(self) -> Tensor:
-        """Log-normaliser: log(sum of counts + alpha) + (D/2) log(pi / beta) when normalised."""
+        """Return log Z, log(sum of counts + alpha) + (D/2) log(pi / beta) if normalised."""
         log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
         log_known = (self.counts - self.discount).sum().log()
         return torch.logaddexp(log_known, self._log_new_weight) + log_scale
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
+        """Return -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
         x = self.as_input(x)
         _, new, mean = self._attend(x)
         pull = (1 - new)[..., None] * (mean - (x - self._keys().centre))
@@ -206,7 +207,7 @@ class CRPMixture(Memory):
         return force
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        r"""Mean shift for unequal variances; it never raises the energy.
+        r"""Return one update of mean shift for unequal variances; it never raises the energy.
 
         .. math:: x \leftarrow \frac{\beta \sum_k r_k \mu_k}{\beta (1 - r_{new}) + \kappa r_{new}}
         """
@@ -218,9 +219,9 @@ class CRPMixture(Memory):
         return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Exact log-density. x: (..., D) -> (...).
+        """Return the exact log-density. x: (..., D) -> (...).
 
-        With a mask `observed` (..., D), that of the marked coordinates alone.
+        With a mask `observed` (..., D), return that of the marked coordinates alone.
         """
         if observed is None:
             return self._attend(self.as_input(x))[0] - self.log_normalizer()
@@ -230,7 +231,7 @@ class CRPMixture(Memory):
         return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Posterior of each memory and, last, of the new cluster. x: (..., D) -> (..., K + 1).
+        """Return the posterior of each memory and, last, of the new cluster. (..., K + 1).
 
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
@@ -260,7 +261,7 @@ class CRPMixture(Memory):
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Exact draws; those of the new cluster come from the prior predictive. -> (n, D)."""
+        """Draw exact samples; those of the new cluster are prior predictive. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
         weights = torch.softmax(torch.cat([self._log_counts, self._log_new_weight.reshape(1)]), 0)
         chosen = draw_index(weights, n, generator)

@@ -8,8 +8,8 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from isthmus.attend import needs_float64
 from isthmus.errors import OutsideSupportError
+from isthmus.logits import distance_logits
 from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, is_transforming
 
@@ -28,15 +28,15 @@ class EpanechnikovKDE(Memory):
     volume of the unit ball.
 
     The kernel ends at distance h. Farther than that from every memory, the density is zero
-    and **the energy is +inf**; there the score is zero, :meth:`step` leaves the point where
-    it is and :meth:`responsibilities` are all zero. :func:`isthmus.retrieve` returns such a
+    and **the energy is +inf**; there the score is zero, :meth:`step` does not move the point,
+    and :meth:`responsibilities` are all zero. :func:`isthmus.retrieve` returns such a
     row unchanged with energy +inf and ``converged=False``.
     :func:`isthmus.complete` raises :class:`~isthmus.errors.OutsideSupportError` where no memory
-    is in reach of the observed coordinates; where the mean of the others lies in a gap between
-    memories, it returns that mean.
+    is in reach of the observed coordinates; where the mean of the unknown ones lies in a gap
+    between memories, it returns that mean.
 
     :meth:`step` is flat-kernel mean shift, the plain mean of all memories within h. It never
-    raises the energy and arrives after finitely many steps.
+    raises the energy and converges after finitely many steps.
 
     Parameters
     ----------
@@ -65,48 +65,36 @@ class EpanechnikovKDE(Memory):
     bandwidth: Tensor
 
     def _closeness(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
-        """1 - |x - x_n|^2 / h^2, over observed coordinates only if given. (Q, D) -> (Q, n)."""
-        centre = self._centre
-        if needs_float64(
-            x - centre,
-            memories - centre,
-            x.new_zeros(1),
-            1 / self.bandwidth.square(),
-            "sqeuclidean",
-        ):
+        """Return 1 - |x - x_n|^2 / h^2, over observed coordinates if given. (Q, D) -> (Q, n)."""
+        keys = self._keys()
+        if keys.need_float64(x - keys.centre, None, 1 / self.bandwidth.square(), "sqeuclidean"):
             x, memories = x.double(), memories.double()
-        x, memories = x - centre, memories - centre
-        if observed is None:
-            own, other = x.square().sum(1, keepdim=True), memories.square().sum(1)
-        else:
-            x = x.masked_fill(~observed, 0)
-            own = x.square().sum(1, keepdim=True)
-            other = observed.to(x.dtype) @ memories.square().mT
-        squared = (own + other - 2 * x @ memories.mT).clamp(min=0)
+        x, memories, mask = x - keys.centre, memories - keys.centre, None
+        if observed is not None:
+            x, mask = x.masked_fill(~observed, 0), observed.to(x.dtype)
+        cross = distance_logits(x, memories, 0.0, 1.0, mask)
+        squared = (x.square().sum(1, keepdim=True) - cross).clamp(min=0)
         return 1 - squared / self.bandwidth.square()
 
-    @property
-    def _centre(self) -> Tensor:
-        return self.memories.detach().mean(0)
-
     def _kernel_sums(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum of kernels, number of memories in reach, and their mean. (Q,), (Q, 1), (Q, D)."""
+        """Return the sum of kernels, the number of memories in reach, and their mean.
+
+        (Q, D) -> (Q,), (Q, 1), (Q, D); the mean is relative to the centre of all memories.
+        """
         rows = max(BLOCK_ENTRIES // max(x.shape[0], 1), 256)
-        centre = self._centre
+        centre = self._keys().centre
         height: Tensor = x.new_zeros(x.shape[0])
         count, total = height[:, None], torch.zeros_like(x)
-        for start in range(0, self.n_memories, rows):
-            block = self.memories[start : start + rows]
+        for block in self.memories.split(rows):
             closeness = self._closeness(x, block)
             near = (closeness > 0).to(x.dtype)
             height = height + closeness.clamp(min=0).sum(1).to(x.dtype)
             count = count + near.sum(1, keepdim=True)
             total = total + near @ (block - centre)
-        mean = total / count.clamp(min=1) + centre
-        return height, count, torch.where(count > 0, mean, x)
+        return height, count, total / count.clamp(min=1)
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point, +inf where no memory is in reach. x: (..., D) -> (...)."""
+        """Return the energy of each point, +inf where no memory is in reach. (..., D) -> (...)."""
         x = self.as_input(x)
         height = self._kernel_sums(x.reshape(-1, self.dim))[0]
         inside = height > 0
@@ -114,28 +102,31 @@ class EpanechnikovKDE(Memory):
         return energy.reshape(x.shape[:-1])
 
     def log_normalizer(self) -> Tensor:
-        """Log-normaliser log Z = log(2 N V_D h^D / (D + 2))."""
+        """Return the log-normaliser log Z = log(2 N V_D h^D / (D + 2))."""
         log_volume = 0.5 * self.dim * math.log(math.pi) - math.lgamma(0.5 * self.dim + 1)
         constant = math.log(2 * self.n_memories / (self.dim + 2)) + log_volume
         return constant + self.dim * self.bandwidth.log()
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx; zero where no memory is in reach. x: (..., D) -> (..., D)."""
+        """Return the force -dE/dx, zero where no memory is in reach. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
         flat = x.reshape(-1, self.dim)
         height, count, mean = self._kernel_sums(flat)
         height = torch.where(height > 0, height, 1.0)[:, None]
-        force: Tensor = 2 * count * (mean - flat) / (self.bandwidth.square() * height)
+        displacement = mean - (flat - self._keys().centre)
+        force: Tensor = 2 * count * displacement / (self.bandwidth.square() * height)
         return force.reshape(x.shape)
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Go to the mean of the memories in reach; stay if there is none. (..., D) -> (..., D)."""
+        """Move to the mean of the memories in reach, or stay if there is none. (..., D)."""
         x = self.as_input(x)
-        mean = self._kernel_sums(x.reshape(-1, self.dim))[2]
-        return keep_observed(mean.reshape(x.shape), x, observed)
+        flat = x.reshape(-1, self.dim)
+        _, count, mean = self._kernel_sums(flat)
+        moved = torch.where(count > 0, mean + self._keys().centre, flat)
+        return keep_observed(moved.reshape(x.shape), x, observed)
 
     def responsibilities(self, x: Any) -> Tensor:
-        """Posterior of each memory; all zero where none is in reach. x: (..., D) -> (..., N)."""
+        """Return the posterior of each memory, zero where none is in reach. (..., N)."""
         x = self.as_input(x)
         kernels = self._closeness(x.reshape(-1, self.dim), self.memories).clamp(min=0)
         shares = kernels / kernels.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -161,12 +152,13 @@ class EpanechnikovKDE(Memory):
         logits = power * torch.where(closeness > 0, closeness, 1.0).log()
         logits = logits.masked_fill(closeness <= 0, -torch.inf)
         shares = torch.softmax(logits, 1).to(x.dtype)
-        mean = shares @ (self.memories - self._centre) + self._centre
+        centre = self._keys().centre
+        mean = shares @ (self.memories - centre) + centre
         return torch.where(seen, x, mean.reshape(x.shape))
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Exact draws: a memory, a direction, and r^2 ~ Beta(D/2, 2). -> (n, D)."""
+        """Draw exact samples: a memory, a direction, and r^2 ~ Beta(D/2, 2). -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
         weights = self.memories.new_ones(self.n_memories)
         centres = self.memories[draw_index(weights, n, generator)]

@@ -28,12 +28,13 @@ class Hopfield(Memory):
     :math:`\{-1, 1\}^D` (``"binary"``), or on the sphere through the query (``"continuous"``).
     :meth:`energy` and :meth:`score` are those of the quadratic form in either case.
 
-    :meth:`step` goes to the state of that set that the current force :math:`Wx` points to:
+    :meth:`step` moves to the state of that set that the current force :math:`Wx` points to:
     :math:`\mathrm{sign}(Wx)`, or :math:`Wx` scaled to the length of x. With the full diagonal
     W has no negative eigenvalue and neither update ever raises the energy of a state in that
     set. With a zero diagonal, synchronous updates can oscillate between two states;
-    asynchronous ones, a coordinate after the other, still never raise it.
-    ``step_descends`` says which holds. A binary query off the corners is first taken to one.
+    asynchronous ones, one coordinate after another, still never raise it.
+    ``step_descends`` is True where updates never raise it. The first update takes a binary
+    query that is not a corner to one.
 
     Parameters
     ----------
@@ -41,10 +42,10 @@ class Hopfield(Memory):
     states : {"binary", "continuous"}, optional
         By default binary if every entry of `memories` is -1 or 1.
     update : {"synchronous", "asynchronous"}
-        Whether all coordinates of a binary state change at once or one after another, in
-        order. One asynchronous :meth:`step` visits every coordinate once.
+        Change all coordinates of a binary state at once, or one after another, in order. One
+        asynchronous :meth:`step` visits every coordinate once.
     zero_diagonal : bool
-        Leave out the pull of each coordinate on itself.
+        Set the diagonal of W to zero, so that no coordinate acts on itself.
 
     Examples
     --------
@@ -86,7 +87,7 @@ class Hopfield(Memory):
         return self.memories.square().mean(0)
 
     def energy(self, x: Any) -> Tensor:
-        """Energy of each point. x: (..., D) -> (...)."""
+        """Return the energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
         quadratic: Tensor
         if self.n_memories <= self.dim:
@@ -98,7 +99,7 @@ class Hopfield(Memory):
         return -0.5 * quadratic
 
     def score(self, x: Any) -> Tensor:
-        """The force -dE/dx = W x. x: (..., D) -> (..., D)."""
+        """Return the force -dE/dx = W x. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
         force: Tensor
         if self.n_memories <= self.dim:
@@ -111,10 +112,10 @@ class Hopfield(Memory):
         return self.memories.mT @ self.memories / self.n_memories
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """One update of all coordinates. x: (..., D) -> (..., D).
+        """Return one update of all coordinates. x: (..., D) -> (..., D).
 
         A coordinate on which no force acts keeps its sign. Coordinates marked True in
-        `observed` stay as they are.
+        `observed` do not change.
         """
         x = self.as_input(x)
         if observed is not None:
@@ -126,7 +127,7 @@ class Hopfield(Memory):
         return keep_observed(_sign(self.score(x), x), x, observed)
 
     def _step_on_sphere(self, x: Tensor, observed: Tensor | None) -> Tensor:
-        """Point the free part of x along the force, at its own length."""
+        """Turn the free part of x along the force, and keep its length."""
         force = self.score(x)
         if self.zero_diagonal:
             # Shifting W by its largest diagonal entry makes it positive again; on the sphere
@@ -158,7 +159,7 @@ class Hopfield(Memory):
         return x
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Let the unobserved coordinates of x be pulled by the observed ones alone.
+        """Put the unobserved coordinates of x where the force of the observed ones points.
 
         A quadratic energy has no conditional mean on all of space. On the corners, unknown
         coordinates take the sign of the force from the known ones; on the sphere, they are
@@ -188,6 +189,6 @@ class Hopfield(Memory):
 
 
 def _sign(force: Tensor, current: Tensor) -> Tensor:
-    """The sign of `force`; where there is none, that of `current`, and +1 as a last resort."""
+    """Return the sign of `force`; where it is zero, that of `current`; +1 if both are zero."""
     chosen = torch.where(force == 0, current, force)
     return torch.where(chosen < 0, -1.0, 1.0).to(force.dtype)

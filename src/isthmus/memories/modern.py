@@ -26,7 +26,7 @@ class ModernHopfield(GaussianMemory):
     Completing the square shows that :math:`\exp(-\beta E)` is a mixture of Gaussians of
     covariance :math:`I/\beta` with weights in proportion to
     :math:`\exp(\beta \lVert x_n \rVert^2 / 2)`: hence an exact :meth:`log_prob` and
-    :meth:`sample`. Long memories weigh more; :class:`GaussianKDE` weighs all alike.
+    :meth:`sample`. Longer memories have larger weights; :class:`GaussianKDE` weighs all alike.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
 __all__ = ["VonMisesFisherMixture"]
 
-# How far beyond 1 the length of observed coordinates may be before it is not rounding any more.
+# Observed coordinates may be longer than 1 by this much, for rounding.
 LENGTH_SLACK = 1e-4
 
 
@@ -30,8 +30,8 @@ class VonMisesFisherMixture(Memory):
     is a constant; components are :math:`C_D(\beta)\, e^{\beta \mu_k \cdot x}` with
     :func:`isthmus.special.log_vmf_normalizer`.
 
-    **Points should be unit vectors.** They are taken as they come: :meth:`energy` and
-    :meth:`score` are those of the formula in the space around the sphere. :meth:`log_prob` is
+    **Points should be unit vectors.** They are not rescaled: off the sphere, :meth:`energy` and
+    :meth:`score` are those of the formula. :meth:`log_prob` is
     a density with respect to area on the sphere, and :meth:`step`, :meth:`sample` and
     :func:`isthmus.retrieve` return points of it; use :meth:`sample`, which is exact, rather
     than :func:`isthmus.sample`, which would leave it.
@@ -39,8 +39,8 @@ class VonMisesFisherMixture(Memory):
     Parameters
     ----------
     directions : array or Tensor (K, D)
-        Rows are divided by their length; D is at least 2. A ``torch.nn.Parameter`` is kept as
-        it is, to be learned, and only ever used through its directions.
+        Rows are divided by their length; D is at least 2. A ``torch.nn.Parameter`` is stored as
+        it is, to be learned; only its directions are used.
     beta : float or scalar Tensor
         The concentration.
     log_weights : array or Tensor (K,), optional
@@ -91,7 +91,7 @@ class VonMisesFisherMixture(Memory):
         return log_total(self.log_weights, self.memories)
 
     def log_normalizer(self) -> Tensor:
-        """Log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
+        """Return the log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
         return self.log_total_weight - log_vmf_normalizer(self.dim, self.beta)
 
     def _make_keys(self) -> Keys:
@@ -113,9 +113,9 @@ class VonMisesFisherMixture(Memory):
 
         The energy is concave, so it lies below its tangent plane, which is lowest on the
         sphere in this direction: a step never raises the energy of a unit vector.
-        Coordinates marked True in `observed` stay as they are; the others point along their
-        part of the force, at the length that is left for them. Where the force is zero, x
-        stays.
+        Coordinates marked True in `observed` do not change; the others point along their part
+        of the force, at the length that makes x a unit vector. Where the force is zero, x does
+        not change.
         """
         x = self.as_input(x)
         force = self.score(x)
@@ -127,7 +127,7 @@ class VonMisesFisherMixture(Memory):
         return torch.where(held | ~force.any(-1, keepdim=True), x, moved)
 
     def responsibilities(self, x: Any) -> Tensor:
-        """Posterior probability of each direction. x: (..., D) -> (..., K)."""
+        """Return the posterior probability of each direction. x: (..., D) -> (..., K)."""
         x = self.as_input(x)
         flat = x.reshape(-1, self.dim)
         logits = attention_logits(flat, self._keys(), self.log_weights, self.beta, "dot")
@@ -152,7 +152,7 @@ class VonMisesFisherMixture(Memory):
         return torch.where(seen, x, mean.to(x.dtype).reshape(x.shape))
 
     def _mean_of_free(self, x: Tensor, free: Tensor, count: int) -> Tensor:
-        """The means of rows that all miss `count` coordinates. (Q, D), zero where free."""
+        """Return the means of rows that all lack `count` coordinates. (Q, D)."""
         directions, beta = self.directions.double(), self.beta.double()
         squares = free.double() @ directions.square().mT
         lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
@@ -175,7 +175,7 @@ class VonMisesFisherMixture(Memory):
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Exact draws: pick a direction, then a point about it. -> (n, D), unit vectors."""
+        """Draw exact samples: choose a direction, then a point about it. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
         weights = self.memories.new_ones(self.n_memories)
         if self.log_weights is not None:
@@ -195,14 +195,14 @@ class VonMisesFisherMixture(Memory):
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Rows at unit length; rows of zeros stay zero. (..., D)."""
+    """Return rows at unit length; rows of zeros stay zero. (..., D)."""
     # Dividing by the largest entry first keeps the squares of tiny or huge entries in range.
     scale = rows.detach().abs().amax(-1, keepdim=True)
     return nn.functional.normalize(rows / torch.where(scale > 0, scale, 1.0), dim=-1)
 
 
 def _length_left(held: Tensor) -> Tensor:
-    """The length that the coordinates left at zero need for x to be a unit vector. (..., 1)."""
+    """Return the length of the unknown coordinates, here zero, of a unit vector. (..., 1)."""
     square = 1 - held.square().sum(-1, keepdim=True)
     # The inner choice keeps the derivative finite at zero.
     root = torch.where(square > 0, square, 1.0).sqrt()
