@@ -136,7 +136,7 @@ def _evaluate(order: float, x: Tensor, degree: int) -> Tensor:
 
 
 def _series(order: float, x: Tensor, degree: int) -> Tensor:
-    """Return it from I_v(x) / (x/2)^v = S(y) / Gamma(v + 1), S = sum_k y^k / (k! (v+1)_k), y = x^2 / 4."""
+    """Use I_v(x) / (x/2)^v = S(y) / Gamma(v + 1), S = sum_k y^k / (k! (v+1)_k), y = x^2/4."""
     y = 0.25 * x * x
     total = _series_sum(order, y)
     if degree == 0:

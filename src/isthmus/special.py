@@ -29,8 +29,9 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
         \log C_p(\kappa) = (\tfrac p2 - 1) \log \kappa - \tfrac p2 \log 2\pi
         - \log I_{p/2-1}(\kappa)
 
-    The density :math:`C_p(\kappa)\, e^{\kappa \mu \cdot x}` is taken with respect to area on the unit sphere in p dimensions, so that at
-    :math:`\kappa = 0` this is minus the log of the whole area.
+    The density :math:`C_p(\kappa)\, e^{\kappa \mu \cdot x}` is taken with respect to area on the
+    unit sphere in p dimensions, so that at :math:`\kappa = 0` this is minus the log of the
+    whole area.
 
     Parameters
     ----------
