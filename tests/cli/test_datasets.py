@@ -68,7 +68,7 @@ def test_the_list_for_machines(
     assert (found["yale_faces"]["found"], found["yale_faces"]["path"]) == ("local", str(mine))
 
 
-def test_what_was_downloaded_is_told_and_there(
+def test_a_download_is_reported_and_stored(
     cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.repeat(np.arange(8).astype(str), entry("ecoli").class_counts)
@@ -96,14 +96,14 @@ def test_offline_each_that_cannot_be_had_is_one_line_and_the_others_are_done(
     assert not cache.exists()
 
 
-def test_a_file_that_was_altered_is_told(
+def test_an_altered_file_is_reported(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = some_yale(tmp_path / "mine")
     path.write_bytes(path.read_bytes()[:-10])
     assert run(["fetch", "yale_faces", "--data", str(tmp_path / "mine")]) == 2
     err = capsys.readouterr().err
-    assert "cut short or altered" in err
+    assert "truncated or altered" in err
     assert err.count("\n") == 1
 
 

@@ -100,7 +100,7 @@ def test_a_file_that_was_cut_short_or_altered_is_not_used(tmp_path: Path, harm: 
     else:
         content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DatasetChangedError, match=r"zoo\.npz is not .* cut short or altered"):
+    with pytest.raises(DatasetChangedError, match=r"zoo\.npz is not .* truncated or altered"):
         load("zoo", tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_a_download_is_checked_stored_and_used_the_next_time(
         load("ecoli")
 
 
-def test_a_bar_tells_how_much_has_arrived(
+def test_a_progress_bar_shows_the_download(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -300,7 +300,7 @@ def test_a_file_whose_own_checksum_agrees_is_looked_at_all_the_same(
     with pytest.raises(DatasetChangedError, match=message) as caught:
         load("zoo", tmp_path)
     assert "zoo.npz" in str(caught.value)
-    assert "Remove it, and load again" in str(caught.value)
+    assert "Remove it and load the dataset again" in str(caught.value)
 
 
 def test_the_description_says_where_the_paper_differs() -> None:

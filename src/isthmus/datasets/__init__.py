@@ -1,7 +1,6 @@
-"""The 15 labelled datasets of the paper's comparison: local files first, downloads second."""
+"""The 15 labelled datasets of the paper's comparison: local files first, then downloads."""
 
-from isthmus.datasets.description import describe
 from isthmus.datasets.loading import Dataset, load, store
-from isthmus.datasets.manifest import names
+from isthmus.datasets.manifest import describe, names
 
 __all__ = ["Dataset", "describe", "load", "names", "store"]

@@ -1,4 +1,4 @@
-"""Datasets as .npz files: where they lie, and whether they are what they should be."""
+"""Datasets as .npz files: their directories, checksums and contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def directories(data_home: str | Path | None) -> list[Path]:
-    """Where to look, in this order: the argument alone, or ISTHMUS_DATA and the user's cache."""
+    """Return the directories to search: `data_home`, or else ISTHMUS_DATA and the user's cache."""
     if data_home is not None:
         return [Path(data_home).expanduser()]
     named = os.environ.get("ISTHMUS_DATA")
@@ -41,45 +41,44 @@ def _user_cache() -> Path:
 
 
 def find(name: str, places: list[Path]) -> Path | None:
-    """The first file of that dataset, if there is one."""
+    """Return the first file of a dataset, or None."""
     candidates = (place / f"{name}.npz" for place in places)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read(entry: Entry, path: Path) -> Arrays:
-    """The arrays of a file whose checksum is that of the manifest, or of its own download."""
+    """Return the arrays of a file that matches the manifest or the checksum of its download."""
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found not in (entry.sha256, _noted_checksum(path)):
         raise DatasetChangedError(
             f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
-            f"{entry.sha256[:12]}…. It was cut short or altered. {_advice(entry)}"
+            f"{entry.sha256[:12]}…. It is truncated or altered. {_advice(entry)}"
         )
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (BadZipFile, EOFError, OSError, ValueError, AttributeError) as error:
         raise DatasetChangedError(
-            f"{path} cannot be read, though its checksum is the one beside it: {error}. "
-            f"{_advice(entry)}"
+            f"{path} cannot be read, although its checksum is correct: {error}. {_advice(entry)}"
         ) from None
     check_arrays(entry, arrays, str(path), _advice(entry))
     return arrays
 
 
 def _advice(entry: Entry) -> str:
-    return f"Remove it, and load again to have it downloaded from {entry.home}."
+    return f"Remove it and load the dataset again to download it from {entry.home}."
 
 
 def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
-    """Store arrays, all or nothing, with the checksum of the file beside it."""
+    """Store arrays in a file, with its checksum beside it."""
     directory.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
-    # Typed so that no array can be taken for numpy's own argument, allow_pickle.
+    # Typed so that no array is mistaken for the argument allow_pickle.
     contents: dict[str, Any] = dict(arrays)
     np.savez_compressed(buffer, **contents)
     path = directory / f"{entry.name}.npz"
-    # The checksum first: a run killed in between leaves no file that would not be believed.
+    # The checksum first: if killed in between, no file without its checksum remains.
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     write_atomically(_note(path), f"{digest}  {path.name}\n")
     return write_atomically(path, buffer.getvalue())
@@ -99,18 +98,18 @@ def _noted_checksum(path: Path) -> str | None:
 def check_arrays(
     entry: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored."
 ) -> None:
-    """Raise unless shape, labels and class sizes are those of the manifest.
+    """Raise unless shape, labels and class sizes match the manifest.
 
-    Classes may come in another order, as another source may name them otherwise.
+    Classes may come in another order, because another source may name them differently.
     """
-    wrong = _what_is_wrong(entry, arrays)
-    if wrong:
+    problem = _problem(entry, arrays)
+    if problem:
         raise DatasetChangedError(
-            f"{origin} is not the {entry.name} that isthmus knows: {wrong}. {advice}"
+            f"{origin} is not the {entry.name} that isthmus knows: {problem}. {advice}"
         )
 
 
-def _what_is_wrong(entry: Entry, arrays: Arrays) -> str:
+def _problem(entry: Entry, arrays: Arrays) -> str:
     missing = {"X", "y", "class_names"} - set(arrays)
     if missing:
         return f"it has no {' and no '.join(sorted(missing))}"

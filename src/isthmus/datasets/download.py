@@ -1,8 +1,7 @@
-"""Datasets from their public homes, brought into the form of the stored files."""
+"""Downloads of datasets, converted to the form of the stored files."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from isthmus.datasets.archives import Arrays
 from isthmus.datasets.manifest import Entry
+from isthmus.progress import progress
 
 __all__ = ["download", "labelled"]
 
@@ -27,11 +27,11 @@ def download(entry: Entry, show: bool | None = None) -> Arrays:
     Parameters
     ----------
     entry : Entry
-        One that has a fetcher or an OpenML number.
+        An entry with a fetcher or an OpenML number.
     show : bool, optional
-        Whether to show a progress bar; by default on a terminal only.
+        Show a progress bar. Default: on a terminal, once the download takes two seconds.
     """
-    with TemporaryDirectory(prefix="isthmus-") as scratch, _progress(entry, scratch, show):
+    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
         bunch = _fetch(entry, scratch)
     return _arrays(entry, bunch)
 
@@ -51,7 +51,7 @@ def _arrays(entry: Entry, bunch: Any) -> Arrays:
     home = entry.home
     table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
     columns = _names(bunch, "feature_names")
-    if target is None:  # the source does not say which column is the label: the last
+    if target is None:  # the last column holds the labels
         table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
     if len(columns) != table.shape[1]:
         columns = []
@@ -72,7 +72,7 @@ def _arrays(entry: Entry, bunch: Any) -> Arrays:
 def labelled(
     entry: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
 ) -> Arrays:
-    """Arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
+    """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
     found, codes = np.unique(np.asarray(y), return_inverse=True)
     given = class_names is not None and len(class_names) == len(found)
     words = class_names if given else [_word(value) for value in found]
@@ -105,7 +105,7 @@ def _without(
 def _numbers(
     table: NDArray[Any], columns: list[str], categories: dict[str, list[str]]
 ) -> NDArray[np.float64]:
-    """Numbers, where OpenML's sometimes are the places of written numbers in a list of words."""
+    """Return numbers; OpenML sometimes gives positions in a list of numbers as words instead."""
     X = np.asarray(table, dtype=np.float64)
     for place, name in enumerate(columns):
         values = [_value(word) for word in categories.get(name) or []]
@@ -125,22 +125,15 @@ def _value(word: str) -> float | None:
 
 
 @contextmanager
-def _progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
-    """A bar that tells how much has arrived, read off the directory that fetchers write to."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+def _show_progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
+    """Show the number of bytes that have arrived in the directory that fetchers write to."""
     ended = threading.Event()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{entry.name} from {entry.home}", total=None)
+    with progress(f"{entry.name} from {entry.home}", show=show, unit="bytes") as report:
 
         def watch() -> None:
+            report(0)
             while not ended.wait(REFRESH):
-                bar.update(task, completed=_size(Path(scratch)))
+                report(_size(Path(scratch)))
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -156,6 +149,6 @@ def _size(directory: Path) -> int:
     for path in directory.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # moved to its place just now
+        except OSError:  # moved meanwhile
             continue
     return total

@@ -1,4 +1,4 @@
-"""`load`: a dataset from this machine if it is there, else from its public home."""
+"""Load datasets from this machine or, if missing, from their public homes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from isthmus.errors import DatasetChangedError, DatasetNotFoundError
 
 __all__ = ["Dataset", "load", "store"]
 
-# Boston's labels are this column, rounded.
+# The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows with known classes. ``X, y = load(name)`` takes them apart.
+    """Rows with known classes, which unpack as ``X, y = load(name)``.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Dataset:
     y : ndarray (n_samples,)
         Labels 0 .. K-1.
     class_names, feature_names : tuple of str
-        The latter is empty where the source names none.
+        `feature_names` is empty if the source has none.
     note : str
-        What to know before comparing with the paper.
+        Differences from the paper.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Dataset:
 
     @property
     def n_classes(self) -> int:
-        """How many classes the labels tell apart."""
+        """Number of classes."""
         return len(self.class_names)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
@@ -75,16 +75,16 @@ def load(
     name : str
         One of :func:`isthmus.datasets.names`.
     data_home : str or Path, optional
-        The directory of the .npz files. By default that of the environment variable
-        ``ISTHMUS_DATA``, then the user's cache.
+        Directory of the .npz files. Default: the environment variable ``ISTHMUS_DATA``, then the
+        user's cache.
     leak : bool
-        Keep the column that the labels are made from, where there is one (boston_housing). The
-        paper's table counts it; no honest comparison does.
+        Keep the column that the labels are computed from (boston_housing only). The paper's table
+        counts it, but it makes a comparison invalid.
     download_if_missing : bool
-        Fetch a dataset that is not on this machine from its public home, check its shape and
-        class sizes, and store it for the next time.
+        Download a dataset that is not on this machine from its public home, check its shape and
+        class sizes, and store it.
     progress : bool, optional
-        Show a bar while downloading; by default on a terminal only.
+        Show a progress bar while downloading. Default: on a terminal, after two seconds.
 
     Returns
     -------
@@ -93,9 +93,9 @@ def load(
     Raises
     ------
     DatasetNotFoundError
-        It is not here and cannot be fetched. The message says what to put where.
+        The dataset is not on this machine and cannot be downloaded.
     DatasetChangedError
-        A file that is cut short or altered, or a download of another shape.
+        The file is truncated or altered, or the download has another shape.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def store(
     feature_names: Any = None,
     data_home: str | Path | None = None,
 ) -> Path:
-    """Keep a dataset that was fetched by hand, so that :func:`load` finds it.
+    """Store a dataset that was downloaded by hand, so that :func:`load` finds it.
 
     Parameters
     ----------
@@ -137,16 +137,16 @@ def store(
         Labels of any kind.
     class_names, feature_names : sequence of str, optional
     data_home : str or Path, optional
-        As in :func:`load`; by default the first directory of those that can be written to.
+        See :func:`load`. Default: the first writable directory.
 
     Returns
     -------
     Path
-        Of the file.
+        Path of the file.
     """
     known = entry(name)
     arrays = labelled(known, X, y, class_names, feature_names)
-    check_arrays(known, arrays, f"What was passed as {name}")
+    check_arrays(known, arrays, f"The array passed as {name}")
     return write(known, arrays, _writable(directories(data_home)))
 
 
@@ -154,7 +154,7 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool 
     home = known.home
     bundled = home.fetcher is not None and home.fetcher.startswith("load_")
     if home.fetcher is None and home.openml is None:
-        raise _not_found(known, places, "it has no home to download from")
+        raise _not_found(known, places, "it has no public source to download from")
     if not allowed and not bundled:
         raise _not_found(known, places, "downloads are turned off")
     try:
@@ -163,10 +163,10 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool 
         raise _not_found(known, places, f"{home} did not answer ({error})") from error
     except (ValueError, KeyError, IndexError) as error:
         raise DatasetChangedError(
-            f"{home} gave something that is not {known.name}: {error}. "
+            f"The download from {home} is not {known.name}: {error}. "
             f"Put {known.name}.npz into {places[0]} instead."
         ) from error
-    check_arrays(known, arrays, f"What {home} gave")
+    check_arrays(known, arrays, f"The download from {home}")
     if not bundled:
         write(known, arrays, _writable(places))
     return arrays
@@ -175,9 +175,9 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool 
 def _not_found(known: Entry, places: list[Path], reason: str) -> DatasetNotFoundError:
     searched = " and ".join(map(str, places))
     return DatasetNotFoundError(
-        f"{known.name}.npz is not in {searched}, and {reason}. Download {known.home} on a machine "
-        f"that can, then keep it with isthmus.datasets.store({known.name!r}, X, y), or copy "
-        f"{known.name}.npz into {places[-1]}; or set ISTHMUS_DATA to where it is."
+        f"{known.name}.npz is not in {searched}, and {reason}. Download {known.home} on another "
+        f"machine and store it with isthmus.datasets.store({known.name!r}, X, y), or copy "
+        f"{known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its directory."
     )
 
 
@@ -196,6 +196,6 @@ def _dataset(known: Entry, arrays: Arrays, leak: bool) -> Dataset:
         X = np.delete(X, LEAKED[known.name], axis=1)
         features = [word for place, word in enumerate(features) if place != LEAKED[known.name]]
     words = tuple(str(word) for word in arrays["class_names"])
-    # The note is on the stored file, not on one with all the features of the dataset's home.
+    # The note is about the stored file, not about one with all features of the source.
     note = known.note if arrays["X"].shape[1] == known.n_features else ""
     return Dataset(known.name, X, arrays["y"], words, tuple(features), note)

@@ -1,34 +1,37 @@
-"""What each dataset must look like, and where it can be had: the manifest in the package."""
+"""The manifest of the datasets: their shapes, checksums and homes."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["Entry", "Home", "entry", "names"]
+__all__ = ["Description", "Entry", "Home", "describe", "entry", "names"]
+
+WIDTH = 96
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where a dataset can be downloaded from, and how that differs from the stored file."""
+    """Source of a dataset, and its differences from the stored file."""
 
     fetcher: str | None = None
-    """A function of ``sklearn.datasets``; those called ``load_`` need no network."""
+    """A function of ``sklearn.datasets``; names that start with ``load_`` need no network."""
     openml: int | None = None
     by_hand: str | None = None
-    """What to fetch where nothing can be downloaded automatically."""
+    """Description of a source that cannot be downloaded automatically."""
     rows: int | None = None
-    """Only the first so many."""
+    """Number of rows to keep from the start."""
     n_features: int | None = None
-    """Where it is not that of the stored file."""
+    """Number of features, if it differs from the stored file."""
     drop: tuple[str, ...] = ()
-    """Columns that are names or words."""
+    """Columns of names or words."""
     target_as_feature: bool = False
-    """The labels are the rounded target, which is also a column."""
+    """True if the labels are the rounded target, which is also a column."""
     scale: float = 1.0
 
     def __str__(self) -> str:
@@ -36,7 +39,7 @@ class Home:
             return f"sklearn.datasets.{self.fetcher}"
         if self.openml is not None:
             return f"https://www.openml.org/d/{self.openml}"
-        return self.by_hand or "nowhere known"
+        return self.by_hand or "unknown"
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,18 @@ class Entry:
     """Samples, features and classes in the paper's table."""
     home: Home
     note: str
-    """What to know, differences from the paper's table above all."""
+    """Remarks, mainly differences from the paper's table."""
     source: str
     licence: str
 
     @property
     def n_classes(self) -> int:
-        """How many classes the labels tell apart."""
+        """Number of classes."""
         return len(self.class_counts)
 
     @property
     def matches_paper(self) -> bool:
-        """Whether the stored file has the shape that the paper's table prints."""
+        """True if the stored file has the shape in the paper's table."""
         return (self.n_samples, self.n_features, self.n_classes) == self.paper_shape
 
 
@@ -83,7 +86,7 @@ def _entries() -> dict[str, Entry]:
 
 
 def names() -> tuple[str, ...]:
-    """The names that :func:`isthmus.datasets.load` knows, in the paper's order.
+    """Return the names of all datasets, in the paper's order.
 
     Examples
     --------
@@ -95,9 +98,56 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """The manifest's entry of that name."""
+    """Return the entry of a dataset; raise for an unknown name."""
     if not isinstance(name, str) or name not in _entries():
         raise InvalidInputError(
             f"There is no dataset {name!r}; isthmus knows {', '.join(sorted(_entries()))}."
         )
     return _entries()[name]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The known datasets. Prints as a table, with notes below it."""
+
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        head = (
+            f"{'name':<24}{'samples':>8}{'features':>10}{'classes':>9}  {'as in the paper':<34}home"
+        )
+        lines = [head]
+        for one in self.entries:
+            shape = " x ".join(map(str, one.paper_shape[:2]))
+            same = "yes" if one.matches_paper else f"no: {shape}, {one.paper_shape[2]} classes"
+            if one.home.target_as_feature:
+                same = "yes, with the leaked column"
+            lines.append(
+                f"{one.name:<24}{one.n_samples:>8}{one.n_features:>10}{one.n_classes:>9}  "
+                f"{same:<34}{one.home}"
+            )
+        lines.append("")
+        for one in self.entries:
+            if one.note:
+                lines += textwrap.wrap(f"{one.name}: {one.note}", WIDTH, subsequent_indent="    ")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def describe() -> Description:
+    """Return all datasets, with their shapes, homes and differences from the paper's table.
+
+    Returns
+    -------
+    Description
+        Prints as a table; its `entries` hold the same information.
+
+    Examples
+    --------
+    >>> from isthmus.datasets import describe
+    >>> print(describe())
+    name                     samples  features  classes  as in the paper ...
+    boston_housing               506        14       46  yes, with the leaked column ...
+    """
+    return Description(tuple(entry(name) for name in names()))

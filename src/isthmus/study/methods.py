@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pkgutil import resolve_name
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice
 
 __all__ = ["METHODS", "Kind", "Method", "choose_methods", "combinations"]
 
@@ -78,8 +79,7 @@ class Method:
     max_rows: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("K given", "K unknown"):
-            raise InvalidInputError(f"kind must be 'K given' or 'K unknown', not {self.kind!r}.")
+        as_choice(self.kind, "kind", ("K given", "K unknown"))
         if not self.grid:
             raise InvalidInputError(f"The grid of {self.name} is empty; ({{}},) means defaults.")
         if not self.selects_by:
@@ -100,22 +100,6 @@ class Method:
             word = "n_clusters" if "n_clusters" in known else "n_components"
             late[word] = n_clusters
         return model.set_params(**late)
-
-
-def _own_objective(model: Any, X: NDArray[Any]) -> float:
-    return float(model.objective_)
-
-
-def _inertia(model: Any, X: NDArray[Any]) -> float:
-    return float(model.inertia_)
-
-
-def _bic(model: Any, X: NDArray[Any]) -> float:
-    return float(model.bic(X))
-
-
-def _minus_lower_bound(model: Any, X: NDArray[Any]) -> float:
-    return -float(model.lower_bound_)
 
 
 def _left_out_surprise(model: Any, X: NDArray[Any]) -> float:
@@ -155,7 +139,7 @@ METHODS: dict[str, Method] = {
                 learning_rate=[0.01, 0.03],
                 weights=["uniform", "learned"],
             ),
-            objective=_own_objective,
+            objective=lambda model, X: model.objective_,
             selects_by="reconstruction error",
         ),
         Method(
@@ -164,14 +148,14 @@ METHODS: dict[str, Method] = {
             combinations(
                 weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
             ),
-            objective=_own_objective,
+            objective=lambda model, X: model.objective_,
             selects_by="ELBO",
         ),
         Method(
             "KMeans",
             "sklearn.cluster:KMeans",
             combinations(n_init=[10, 1, 3, 30], init=["k-means++", "random"]),
-            objective=_inertia,
+            objective=lambda model, X: model.inertia_,
             selects_by="inertia",
         ),
         Method(
@@ -180,21 +164,15 @@ METHODS: dict[str, Method] = {
             combinations(
                 covariance_type=["full", "tied", "diag", "spherical"], reg_covar=[1e-3, 1e-1]
             ),
-            objective=_bic,
+            objective=lambda model, X: model.bic(X),
             selects_by="BIC",
         ),
         Method(
             "Agglomerative",
             "sklearn.cluster:AgglomerativeClustering",
             (
-                {"linkage": "ward"},
-                {"linkage": "average"},
-                {"linkage": "complete"},
-                {"linkage": "single"},
-                {"linkage": "average", "metric": "l1"},
-                {"linkage": "complete", "metric": "l1"},
-                {"linkage": "average", "metric": "cosine"},
-                {"linkage": "complete", "metric": "cosine"},
+                *combinations(linkage=["ward", "average", "complete", "single"]),
+                *combinations(metric=["l1", "cosine"], linkage=["average", "complete"]),
             ),
             seeded=False,
         ),
@@ -213,7 +191,7 @@ METHODS: dict[str, Method] = {
             "isthmus.cluster:ClAMCRP",
             _CRP_GRID,
             "K unknown",
-            objective=_own_objective,
+            objective=lambda model, X: model.objective_,
             selects_by="log evidence",
         ),
         Method(
@@ -221,7 +199,7 @@ METHODS: dict[str, Method] = {
             "isthmus.cluster:ClAMCRPELBO",
             _CRP_GRID,
             "K unknown",
-            objective=_own_objective,
+            objective=lambda model, X: model.objective_,
             selects_by="log evidence",
         ),
         Method(
@@ -245,7 +223,7 @@ METHODS: dict[str, Method] = {
                 max_iter=[300],
             ),
             "K unknown",
-            objective=_minus_lower_bound,
+            objective=lambda model, X: -model.lower_bound_,
             selects_by="ELBO",
         ),
         Method(
@@ -270,23 +248,18 @@ METHODS: dict[str, Method] = {
 """The methods of the study by name, each with its grid of settings."""
 
 
-def choose_methods(
-    chosen: Iterable[str | Method] | None = None, among: Mapping[str, Method] = METHODS
-) -> dict[str, Method]:
+def choose_methods(chosen: Iterable[str | Method] | None = None) -> dict[str, Method]:
     """Return methods by name; `chosen` holds names and methods, all by default."""
-    methods: dict[str, Method] = {}
     if isinstance(chosen, str | Method):
         raise InvalidInputError(f"methods must be a list, not {chosen!r}.")
-    for each in among if chosen is None else chosen:
-        if isinstance(each, str):
-            if each not in among:
-                raise InvalidInputError(
-                    f"There is no method {each!r}; there are {', '.join(among)}."
-                )
-            each = among[each]
-        if not isinstance(each, Method):
+    methods = []
+    for each in METHODS if chosen is None else chosen:
+        if isinstance(each, str) and each not in METHODS:
+            known = ", ".join(METHODS)
+            raise InvalidInputError(f"There is no method {each!r}; there are {known}.")
+        methods.append(METHODS[each] if isinstance(each, str) else each)
+        if not isinstance(methods[-1], Method):
             raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
-        methods[each.name] = each
     if not methods:
         raise InvalidInputError("methods must have at least one.")
-    return methods
+    return {method.name: method for method in methods}

@@ -23,7 +23,7 @@ from isthmus.datasets import load
 from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import write_atomically
-from isthmus.processes import Call, Outcome, run_all
+from isthmus.processes import Call, Outcome, run_all, run_limited
 from isthmus.progress import progress as progress_bar
 from isthmus.study.fitting import as_call
 from isthmus.study.methods import Method
@@ -343,9 +343,10 @@ def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
 
     # Two runs on one scheduler may have the same tasks with other methods or limits.
     run = secrets.token_hex(8)
-    futures = {
-        client.submit(_run_one, call, key=f"isthmus-{run}-{call.name}"): call for call in calls
-    }
+    futures = {}
+    for call in calls:
+        key, options = f"isthmus-{run}-{call.name}", {"limits": call.limits, "warm": call.warm}
+        futures[client.submit(run_limited, call.function, *call.args, key=key, **options)] = call
     for future in as_completed(list(futures), loop=client.loop):
         error = future.exception()
         if error is None:
@@ -356,7 +357,3 @@ def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
             raise error
         future.release()
         yield futures.pop(future), outcome
-
-
-def _run_one(call: Call) -> Outcome:
-    return next(run_all([call]))[1]
