@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["Report", "progress"]
+__all__ = ["ReportProgress", "progress"]
 
 # Seconds before a bar appears, unless it was asked for, and between two updates of it.
 PATIENCE = 2.0
 REFRESH = 0.1
 
 
-class Report(Protocol):
+class ReportProgress(Protocol):
     """The callback that :func:`progress` yields."""
 
     def __call__(self, done: float, note: str = "") -> None:
@@ -33,7 +33,7 @@ def progress(
     *,
     show: bool | None = None,
     unit: Literal["steps", "bytes"] = "steps",
-) -> Iterator[Report]:
+) -> Iterator[ReportProgress]:
     """Show a progress bar on stderr while the block runs.
 
     Parameters
@@ -47,7 +47,7 @@ def progress(
 
     Yields
     ------
-    Report
+    ReportProgress
         ``report(done, note="")`` updates the bar. The terminal is restored however the block ends.
 
     Examples

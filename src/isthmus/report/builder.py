@@ -16,7 +16,7 @@ import isthmus
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.processes import Call, Limits, Outcome, run_all
-from isthmus.progress import Report, progress
+from isthmus.progress import ReportProgress, progress
 from isthmus.report import registry
 from isthmus.report.make import import_packages, make
 from isthmus.report.registry import CHAPTERS, Part, select
@@ -198,7 +198,7 @@ class _Work:
         """Return whether the stored section is up to date."""
         return self.section(part).status == "done"
 
-    def make(self, parts: Sequence[Part], jobs: int, limit: float, report: Report) -> None:
+    def make(self, parts: Sequence[Part], jobs: int, limit: float, report: ReportProgress) -> None:
         """Compute and store parts, each in a process of its own."""
         needed = list(dict.fromkeys(part.needs for part in parts if part.needs))
         calls = [self._call(need, need, limit) for need in needed]
