@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli.files import path, writable_directory, writable_file
 from isthmus.cli.options import (
     Parser,
+    add_drop,
+    add_id,
     add_output,
     add_quiet,
     add_seed,
@@ -24,7 +26,6 @@ from isthmus.cli.options import (
     warn,
     whole_number,
 )
-from isthmus.cli.tables import add_drop, add_id
 from isthmus.errors import InvalidInputError
 from isthmus.files import exclusive
 from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table, write_table

@@ -203,9 +203,10 @@ class TextFile:
         last = frame[self.width - 1]
         if self.width > 1 and (last.isna() | (last == "")).any():
             # pandas adds missing values to rows that are too short.
-            with self._rows_below() as file:
-                text = file.read()
-            if '"' in text or text.count(self.format.separator) != len(frame) * (self.width - 1):
+            with self.content() as raw:
+                below = b"".join(raw.readlines()[self.skip :])
+            separators = below.count(self.format.separator.encode())
+            if b'"' in below or separators != len(frame) * (self.width - 1):
                 self.lines()
         return frame
 
