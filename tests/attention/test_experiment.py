@@ -9,8 +9,13 @@ import torch
 from torch.testing import assert_close
 
 from isthmus.attention import experiment
-from isthmus.attention.experiment import Experiment, compare_variants
-from isthmus.attention.transformer import VARIANTS, PatchTransformer, digit_patches
+from isthmus.attention.experiment import (
+    VARIANTS,
+    Experiment,
+    PatchTransformer,
+    compare_variants,
+    digit_patches,
+)
 from isthmus.errors import InvalidInputError
 
 SMALL = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}

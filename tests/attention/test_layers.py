@@ -109,7 +109,7 @@ def test_the_fast_path_runs_on_scaled_dot_product_attention(monkeypatch, draw, k
         calls.append(options)
         return functional.scaled_dot_product_attention(*arguments, **options)
 
-    monkeypatch.setattr("isthmus.attention.base.scaled_dot_product_attention", watched)
+    monkeypatch.setattr("isthmus.attention.layers.scaled_dot_product_attention", watched)
     layer = kind(WIDTH, HEADS, batch_first=True).double()
     x = draw(BATCH, LENGTH, WIDTH)
     layer(x, x, x)

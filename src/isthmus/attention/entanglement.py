@@ -10,8 +10,6 @@ from torch import Tensor
 from isthmus.attention.mixture import VMFMixture
 from isthmus.special import log_vmf_normalizer
 
-__all__ = ["Entanglement", "entanglement"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Entanglement:

@@ -8,8 +8,6 @@ from torch.nn.functional import pad
 
 from isthmus.errors import DtypeError, ShapeError
 
-__all__ = ["merge_masks", "safe_softmax"]
-
 
 def merge_masks(
     mask: Tensor | None,

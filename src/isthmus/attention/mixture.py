@@ -14,8 +14,6 @@ from isthmus.memories.base import generator_for
 from isthmus.special import log_vmf_normalizer, sample_vmf
 from isthmus.validation import as_count, as_points
 
-__all__ = ["VMFMixture"]
-
 # Points this close to the sphere count as on it, for rounding.
 SLACK = 1e-4
 

@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isthmus.attention.hugging_face import (
+from isthmus.attention.inspection import (
+    SUPPORTED,
+    Heads,
+    Norm,
     hugging_face_heads,
     is_hugging_face,
+    read_norm,
     sliding_window,
     split_block,
+    torch_heads,
 )
+from isthmus.attention.layers import PreNormAttention, SALNAttention
 from isthmus.attention.masks import merge_masks
 from isthmus.attention.mixture import VMFMixture
-from isthmus.attention.norms import SUPPORTED, Norm, read_norm
-from isthmus.attention.prenorm import PreNormAttention
-from isthmus.attention.projections import Heads, torch_heads
-from isthmus.attention.saln import SALNAttention
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.validation import as_tensor, require_finite
-
-__all__ = ["vmf_view"]
 
 
 @torch.no_grad()

@@ -12,8 +12,13 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
-from isthmus.attention.experiment import Experiment, compare_variants, train_on_digits
-from isthmus.attention.transformer import PatchTransformer, digit_patches
+from isthmus.attention.experiment import (
+    Experiment,
+    PatchTransformer,
+    compare_variants,
+    digit_patches,
+    train_on_digits,
+)
 from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.files import shipped
 from isthmus.report.registry import compose

@@ -1,0 +1,263 @@
+"""Read norms and attention layers of PyTorch and Hugging Face as the parts of a mixture."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from isthmus.errors import ShapeError, UnsupportedOperationError
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    r"""Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
+
+    Here y is the normed query and d the width of a head.
+
+    Attributes
+    ----------
+    query_weight : Tensor (H, d, D)
+    query_bias : Tensor (H, d)
+    keys : Tensor (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place
+    scale : float
+        Usually :math:`1 / \sqrt d`.
+    log_offset : Tensor (B, H, T), optional
+    always_seen : int
+        The number of keys, at the end, that belong to the layer and are never masked.
+    """
+
+    query_weight: Tensor
+    query_bias: Tensor
+    keys: Tensor
+    scale: float
+    log_offset: Tensor | None = None
+    always_seen: int = 0
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """Split the last axis into heads. (B, S, H * d) -> (B, H, S, d)."""
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def optional(module: nn.Module, name: str) -> Tensor | None:
+    """Return a parameter that may be None, although torch annotates it as a Tensor."""
+    found: Tensor | None = getattr(module, name)
+    return found
+
+
+def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
+    """Return the heads of ``nn.MultiheadAttention`` for inputs `key` (B, T, kdim) of the keys."""
+    width, n_heads = attention.embed_dim, attention.num_heads
+    if key.shape[-1] != attention.kdim:
+        raise ShapeError(
+            f"The layer computes keys from {attention.kdim} coordinates (kdim), but got "
+            f"{key.shape[-1]}. Pass the input of its keys as key=."
+        )
+    together = optional(attention, "in_proj_weight")
+    if together is not None:
+        query_weight, key_weight, _ = together.chunk(3)
+    else:
+        query_weight, key_weight = attention.q_proj_weight, attention.k_proj_weight
+    bias = optional(attention, "in_proj_bias")
+    query_bias, key_bias = (None, None) if bias is None else bias.chunk(3)[:2]
+    keys = linear(key, key_weight, key_bias)
+    extra = 0
+    added = optional(attention, "bias_k")
+    if added is not None:
+        keys, extra = torch.cat([keys, added.expand(len(keys), 1, width)], 1), 1
+    if attention.add_zero_attn:
+        keys, extra = torch.cat([keys, keys.new_zeros(len(keys), 1, width)], 1), extra + 1
+    if query_bias is None:
+        query_bias = query_weight.new_zeros(width)
+    return Heads(
+        query_weight.unflatten(0, (n_heads, -1)),
+        query_bias.unflatten(0, (n_heads, -1)),
+        split_heads(keys, n_heads),
+        (width // n_heads) ** -0.5,
+        always_seen=extra,
+    )
+
+
+LLAMA_KINDS = ("Llama", "Mistral", "Qwen2")
+ATTENTION = {"GPT2Attention", *(f"{kind}Attention" for kind in LLAMA_KINDS)}
+# Where each block keeps its norm and its attention.
+BLOCKS = {
+    "GPT2Block": ("ln_1", "attn"),
+    **{f"{kind}DecoderLayer": ("input_layernorm", "self_attn") for kind in LLAMA_KINDS},
+}
+RMS_NORMS = {f"{kind}RMSNorm" for kind in LLAMA_KINDS}
+
+
+def is_hugging_face(attention: object) -> bool:
+    """Return True if :func:`hugging_face_heads` can read the module."""
+    return _class_of(attention) in ATTENTION
+
+
+def is_rms_norm(module: object) -> bool:
+    """Return True for the root-mean-square norms of Llama, Mistral and Qwen2."""
+    return _class_of(module) in RMS_NORMS
+
+
+def split_block(block: object) -> tuple[nn.Module, nn.Module] | None:
+    """Return a block's norm and attention, or None if it is not one of these."""
+    names = BLOCKS.get(_class_of(block))
+    return None if names is None else (getattr(block, names[0]), getattr(block, names[1]))
+
+
+def sliding_window(attention: Any) -> int | None:
+    """Return the length of the sliding window of a layer, or None if it has none."""
+    if not is_hugging_face(attention):
+        return None
+    # Mistral has one for all layers; Qwen2 says for each.
+    owner = attention.config if _class_of(attention) == "MistralAttention" else attention
+    window: int | None = getattr(owner, "sliding_window", None)
+    return window
+
+
+def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
+    """Read an attention module whose keys are made from `key`. (B, T, D)."""
+    if _class_of(attention) == "GPT2Attention":
+        if position_ids is not None:
+            raise UnsupportedOperationError(
+                "GPT-2 adds positions to its embeddings, not in attention: leave out position_ids."
+            )
+        return _gpt2_heads(attention, key)
+    return _llama_heads(attention, key, position_ids)
+
+
+def _gpt2_heads(attention: Any, key: Tensor) -> Heads:
+    if attention.is_cross_attention:
+        raise UnsupportedOperationError(
+            "GPT-2's cross-attention is not supported; pass block.attn."
+        )
+    width, n_heads = attention.embed_dim, attention.num_heads
+    # Conv1D keeps its weight as (in, out).
+    query_weight, key_weight, _ = attention.c_attn.weight.mT.split(width)
+    query_bias, key_bias, _ = attention.c_attn.bias.split(width)
+    scale = attention.head_dim**-0.5 if attention.scale_attn_weights else 1.0
+    if attention.scale_attn_by_inverse_layer_idx:
+        scale /= attention.layer_idx + 1
+    return Heads(
+        query_weight.unflatten(0, (n_heads, -1)),
+        query_bias.unflatten(0, (n_heads, -1)),
+        split_heads(nn.functional.linear(key, key_weight, key_bias), n_heads),
+        scale,
+    )
+
+
+def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
+    """Read a layer with rotary positions, with the rotation of the query moved to the keys.
+
+    Since (R_p q) . (R_j k) = q . (R_p' R_j k), the key, and with it the component, depends on the
+    position p of the query. Groups of queries share keys.
+    """
+    config, groups = attention.config, attention.num_key_value_groups
+    keys = split_heads(attention.k_proj(key), config.num_key_value_heads)
+    cosine, sine = _rotation(attention, key, position_ids)
+    turned = (keys * cosine + _turn_half(keys) * sine).repeat_interleave(groups, 1)
+    across = turned[:, :, None]
+    keys = across * cosine[..., None, :] - _turn_half(across * sine[..., None, :])
+    n_heads = config.num_attention_heads
+    weight, bias = attention.q_proj.weight, attention.q_proj.bias
+    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    return Heads(
+        weight.unflatten(0, (n_heads, -1)),
+        bias.unflatten(0, (n_heads, -1)),
+        keys,
+        attention.scaling,
+    )
+
+
+def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the model's rotary embedding. (B or 1, 1, T, d) each."""
+    batch, length = key.shape[:2]
+    if position_ids is None:
+        position_ids = torch.arange(length, device=key.device)[None]
+    if position_ids.shape not in ((1, length), (batch, length)):
+        raise ShapeError(
+            f"position_ids must be ({batch}, {length}), not {tuple(position_ids.shape)}."
+        )
+    family = sys.modules[type(attention).__module__]
+    kind = _class_of(attention).removesuffix("Attention")
+    embedding = getattr(family, f"{kind}RotaryEmbedding")(attention.config).to(key.device)
+    cosine, sine = embedding(key, position_ids)
+    return cosine[:, None], sine[:, None]
+
+
+def _turn_half(x: Tensor) -> Tensor:
+    """Rotate each pair of coordinates, half a head apart, by a right angle. (..., d)."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def _class_of(module: object) -> str:
+    """Return the class name of a module of transformers, or an empty string."""
+    kind = type(module)
+    return kind.__name__ if kind.__module__.startswith("transformers.models.") else ""
+
+
+SUPPORTED = (
+    "Supported norms are nn.LayerNorm and nn.RMSNorm over the last axis, and the RMS norms of "
+    "Hugging Face's Llama, Mistral and Qwen2. Supported attention is nn.MultiheadAttention, "
+    "PreNormAttention, SALNAttention, and that of Hugging Face's GPT-2, Llama, Mistral and Qwen2. "
+    "Supported blocks are nn.TransformerEncoderLayer and nn.TransformerDecoderLayer with "
+    "norm_first=True, and the blocks of those four."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """The parts of a norm: ``module(x) = gain * standardize(x) + shift``.
+
+    Attributes
+    ----------
+    dim : int
+        D, the number of coordinates.
+    centred : bool
+        True if the norm subtracts the mean, so that the sphere is orthogonal to the vector of ones.
+    gain, shift : Tensor (D,)
+        The paper's gamma and delta; ones and zeros where the norm has none.
+    """
+
+    module: nn.Module
+    dim: int
+    centred: bool
+    gain: Tensor
+    shift: Tensor
+
+    def standardize(self, x: Tensor) -> Tensor:
+        """Run the norm without gain and shift, rounded as the module itself rounds. (..., D)."""
+        neutral = {
+            name: torch.ones_like(weight) if name == "weight" else torch.zeros_like(weight)
+            for name, weight in self.module.named_parameters()
+        }
+        standardized: Tensor = torch.func.functional_call(self.module, neutral, (x,))
+        return standardized
+
+
+def read_norm(module: Any, like: Tensor) -> Norm:
+    """Return the parts of a norm, with gain and shift in the dtype and on the device of `like`."""
+    if isinstance(module, nn.LayerNorm):
+        centred = True
+    elif isinstance(module, nn.RMSNorm) or is_rms_norm(module):
+        centred = False
+    else:
+        raise UnsupportedOperationError(
+            f"Attention is a mixture on a sphere only after a norm, and "
+            f"{type(module).__name__} is not a supported norm. {SUPPORTED}"
+        )
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    shape = tuple(getattr(module, "normalized_shape", weight.shape if weight is not None else ()))
+    if len(shape) != 1:
+        raise ShapeError(f"The norm is over the last {len(shape)} axes; it must be over one.")
+    (dim,) = shape
+    if dim < 1 + centred:
+        raise ShapeError(f"A norm over {dim} coordinate{'s' * (dim != 1)} leaves no direction.")
+    gain = like.new_ones(dim) if weight is None else weight.detach().to(like)
+    shift = like.new_zeros(dim) if bias is None else bias.detach().to(like)
+    return Norm(module, dim, centred, gain, shift)

@@ -1,0 +1,433 @@
+"""PreNormAttention and SALNAttention: attention layers that normalise their own input."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import deepcopy
+from typing import Literal, Self, cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, pad, scaled_dot_product_attention
+
+from isthmus.attention.inspection import Heads, Norm, optional, read_norm, split_heads
+from isthmus.attention.masks import merge_masks, safe_softmax
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.validation import as_count
+
+NormKind = Literal["layer", "rms"]
+
+
+class NormedAttention(nn.Module, ABC):
+    """A norm and the attention after it, with the forward method of ``nn.MultiheadAttention``.
+
+    A subclass supplies the queries and keys whose products are the logits.
+    """
+
+    norm: nn.Module
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, bias: bool, batch_first: bool
+    ) -> None:
+        super().__init__()
+        self.embed_dim = as_count(embed_dim, "embed_dim")
+        self.num_heads = as_count(num_heads, "num_heads")
+        if embed_dim % num_heads:
+            raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
+        if not 0 <= dropout < 1:
+            raise InvalidInputError(f"dropout must be at least 0 and below 1, not {dropout!r}.")
+        self.head_dim = self.embed_dim // self.num_heads
+        self.dropout = float(dropout)
+        self.batch_first = bool(batch_first)
+        self.value_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
+
+    @property
+    def scale(self) -> float:
+        """The factor 1 / sqrt(d) of the logits."""
+        return self.head_dim**-0.5
+
+    @abstractmethod
+    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries (B, H, S, c) and keys (B, H, T, c) whose products are the logits."""
+
+    @abstractmethod
+    def heads(self, key: Tensor) -> Heads:
+        """Return the logits as a function of the normed query, for :func:`vmf_view`."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply the norm to all three inputs, then attend.
+
+        The signature is that of ``nn.MultiheadAttention``. For self-attention, pass x three times.
+        In masks, True hides a key. ``is_causal`` needs no mask, and a query that sees no key
+        returns zeros instead of NaN. With ``need_weights=False`` it runs on
+        ``torch.nn.functional.scaled_dot_product_attention``.
+
+        Returns
+        -------
+        output : Tensor like query
+        weights : Tensor (B, S, T), or (B, H, S, T) if not averaged, or None
+        """
+        unbatched = query.ndim == 2
+        inputs = [x[None] if unbatched else self._batch_first(x) for x in (query, key, value)]
+        if any(x.ndim != 3 or x.shape[-1] != self.embed_dim for x in inputs):
+            raise ShapeError(
+                f"query, key and value must be (B, S, {self.embed_dim}) or (S, {self.embed_dim})."
+            )
+        normed = [self.norm(inputs[0])]
+        for given, x in ((key, inputs[1]), (value, inputs[2])):
+            normed.append(normed[0] if given is query else self.norm(x))
+        queries, keys = self.factors(normed[0], normed[1])
+        values = split_heads(self.value_proj(normed[2]), self.num_heads)
+        shape = (len(queries), self.num_heads, queries.shape[-2], keys.shape[-2])
+        rate = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            mask = merge_masks(attn_mask, key_padding_mask, is_causal, shape, queries)
+            logits = queries @ keys.mT
+            weights = safe_softmax(logits if mask is None else logits + mask)
+            mixed = dropout(weights, rate) @ values
+        else:
+            causal_only = is_causal and attn_mask is None and key_padding_mask is None
+            mask = merge_masks(
+                attn_mask, key_padding_mask, is_causal and not causal_only, shape, queries
+            )
+            # The fast kernels want values as wide as keys.
+            values = pad(values, (0, keys.shape[-1] - self.head_dim))
+            mixed = scaled_dot_product_attention(
+                queries, keys, values, mask, rate, is_causal=causal_only, scale=1.0
+            )[..., : self.head_dim]
+        output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if unbatched:
+            output = output[0]
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        if weights is not None:
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights[0] if unbatched else weights
+        return output, weights
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        return x if self.batch_first or x.ndim != 3 else x.transpose(0, 1)
+
+    def extra_repr(self) -> str:
+        """Return the settings shown by repr."""
+        return f"{self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+def make_norm(kind: NormKind, dim: int, eps: float | None, affine: bool) -> nn.Module:
+    """Return a LayerNorm or an RMSNorm over `dim` coordinates."""
+    if kind not in ("layer", "rms"):
+        raise InvalidInputError(f"norm must be 'layer' or 'rms', not {kind!r}.")
+    if kind == "rms":
+        return nn.RMSNorm(dim, eps=eps, elementwise_affine=affine)
+    if eps is None:
+        raise InvalidInputError("A LayerNorm needs a number for eps; an RMSNorm has its own.")
+    return nn.LayerNorm(dim, eps=eps, elementwise_affine=affine)
+
+
+def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.MultiheadAttention]:
+    """Check that a norm and an attention can be converted together, and return both."""
+    if not isinstance(attention, nn.MultiheadAttention):
+        raise UnsupportedOperationError(
+            f"{type(attention).__name__} cannot be converted; nn.MultiheadAttention can."
+        )
+    width = attention.embed_dim
+    if attention.kdim != width or attention.vdim != width:
+        raise UnsupportedOperationError(
+            "Only attention with kdim = vdim = embed_dim can be converted, because queries, keys "
+            "and values must share one norm."
+        )
+    if optional(attention, "bias_k") is not None or attention.add_zero_attn:
+        raise UnsupportedOperationError(
+            "Attention with add_bias_kv or add_zero_attn cannot be converted."
+        )
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        raise UnsupportedOperationError(
+            f"{type(norm).__name__} cannot be converted; nn.LayerNorm and nn.RMSNorm can."
+        )
+    parts = read_norm(norm, attention.out_proj.weight)
+    if parts.dim != width:
+        raise ShapeError(
+            f"The norm is over {parts.dim} coordinates, but the attention takes {width}."
+        )
+    return parts, attention
+
+
+def has_bias(attention: nn.MultiheadAttention) -> bool:
+    """Return True if the projections have a bias."""
+    return optional(attention, "in_proj_bias") is not None
+
+
+def projections_of(attention: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor]]:
+    """Return weights (D, D) and biases (D,) of queries, keys and values, or zero biases."""
+    weights = list(attention.in_proj_weight.detach().chunk(3))
+    if not has_bias(attention):
+        return weights, [weights[0].new_zeros(attention.embed_dim)] * 3
+    return weights, list(attention.in_proj_bias.detach().chunk(3))
+
+
+@torch.no_grad()
+def copy_into(linear: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+    """Set a projection to a weight and, if it has one, a bias."""
+    linear.weight.copy_(weight)
+    if optional(linear, "bias") is not None:
+        linear.bias.copy_(bias)
+
+
+@final
+class PreNormAttention(NormedAttention):
+    r"""A norm followed by multi-head attention, with ``nn.MultiheadAttention``'s forward.
+
+    .. math:: \mathrm{softmax}_i\bigl( (W_Q y) \cdot (W_K y_i) / \sqrt d \bigr), \qquad
+        y = \gamma \odot \tilde x + \delta .
+
+    With ``qk_norm`` every head normalises its queries and keys again, which bounds the logits
+    (Dehghani et al. 2023); components then lie on a sphere in the d dimensions of each head.
+
+    Parameters
+    ----------
+    embed_dim, num_heads : int
+    dropout : float
+        Dropout rate of attention weights in training.
+    bias : bool
+        Add a bias to the projections.
+    batch_first : bool
+        Inputs are (B, S, D) instead of (S, B, D).
+    norm : {"layer", "rms"}
+    qk_norm : bool
+    eps : float
+        Epsilon of all norms.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.attention import PreNormAttention, vmf_view
+    >>> layer = PreNormAttention(16, 4, batch_first=True, qk_norm=True)
+    >>> x = torch.randn(2, 5, 16)
+    >>> output, weights = layer(x, x, x)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    >>> vmf_view(layer, x)
+    VMFMixture(2 sequences, 4 heads, 5 components, 5 queries, on a sphere in 3 dimensions)
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        batch_first: bool = False,
+        norm: NormKind = "layer",
+        qk_norm: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
+        self.norm = make_norm(norm, embed_dim, eps, affine=True)
+        self.query_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.key_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.query_norm: nn.Module = nn.Identity()
+        self.key_norm: nn.Module = nn.Identity()
+        self.qk_norm = bool(qk_norm)
+        if qk_norm:
+            self.query_norm = make_norm(norm, self.head_dim, eps, affine=True)
+            self.key_norm = make_norm(norm, self.head_dim, eps, affine=True)
+
+    @classmethod
+    def from_prenorm(cls, norm: nn.Module, attention: nn.Module, *, qk_norm: bool = False) -> Self:
+        """Return the layer equal to ``attention`` after ``norm``, with the same weights.
+
+        Outputs are equal up to rounding, except with ``qk_norm=True``: the added norms remove the
+        lengths of queries and keys in each head and, with LayerNorm, their means.
+
+        Parameters
+        ----------
+        norm : nn.LayerNorm or nn.RMSNorm
+        attention : nn.MultiheadAttention
+            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
+        qk_norm : bool
+        """
+        parts, source = read_pair(norm, attention)
+        weights, biases = projections_of(source)
+        layer = cls(
+            source.embed_dim,
+            source.num_heads,
+            source.dropout,
+            has_bias(source),
+            batch_first=source.batch_first,
+            norm="layer" if parts.centred else "rms",
+            qk_norm=qk_norm,
+        ).to(weights[0])
+        layer.norm = deepcopy(norm)
+        for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
+            copy_into(getattr(layer, f"{name}_proj"), weight, bias)
+        layer.out_proj.load_state_dict(source.out_proj.state_dict())
+        return layer.train(source.training)
+
+    def project_queries(self, normed: Tensor) -> Tensor:
+        """Return queries of each head before the second norm. (B, S, D) -> (B, H, S, d)."""
+        return split_heads(self.query_proj(normed), self.num_heads)
+
+    def project_keys(self, normed: Tensor) -> Tensor:
+        """Return keys of each head, after the second norm if any. (B, T, D) -> (B, H, T, d)."""
+        keys: Tensor = self.key_norm(split_heads(self.key_proj(normed), self.num_heads))
+        return keys
+
+    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries (B, H, S, d) and keys (B, H, T, d) whose products are the logits."""
+        queries = self.query_norm(self.project_queries(query))
+        return queries * self.scale, self.project_keys(key)
+
+    def heads(self, key: Tensor) -> Heads:
+        """Return the logits as a function of the output of the last norm."""
+        keys = self.project_keys(key)
+        if self.qk_norm:
+            one = torch.eye(self.head_dim).to(keys).expand(self.num_heads, -1, -1)
+            return Heads(one, keys.new_zeros(self.num_heads, self.head_dim), keys, self.scale)
+        bias = optional(self.query_proj, "bias")
+        bias = keys.new_zeros(self.embed_dim) if bias is None else bias
+        return Heads(
+            self.query_proj.weight.unflatten(0, (self.num_heads, -1)),
+            bias.unflatten(0, (self.num_heads, -1)),
+            keys,
+            self.scale,
+        )
+
+
+@final
+class SALNAttention(NormedAttention):
+    r"""Self-Attention Layer-Normalization: each key has a log-weight of its own.
+
+    .. math:: \mathrm{softmax}_i\bigl( (W_Q \tilde x) \cdot k_i / \sqrt d + \delta_i \bigr),
+        \qquad (k_i, \delta_i) = W_K \tilde x_i + b_K .
+
+    The paper's draft keeps the standardisation :math:`\tilde x`, drops :math:`\gamma`, which
+    keys can take up, and slices :math:`\delta_i` off each key as one more coordinate, in place
+    of :math:`k_i \cdot \delta`. The draft has one head and no :math:`W_Q`; here every head
+    has its projection and its :math:`\delta_i`. In the mixture that the layer is,
+    :math:`\delta_i` alone sets a component's log-weight, and :math:`k_i` alone its direction
+    and concentration.
+
+    Parameters
+    ----------
+    embed_dim, num_heads : int
+    dropout : float
+        Dropout rate of attention weights in training.
+    bias : bool
+        Add a bias to the projections of keys and values and to the output. Queries need none:
+        its effect on the logits is part of :math:`\delta_i`.
+    batch_first : bool
+        Inputs are (B, S, D) instead of (S, B, D).
+    norm : {"layer", "rms"}
+        The norm that standardises the input.
+    eps : float, or None for the default of an RMSNorm
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from isthmus.attention import SALNAttention
+    >>> norm = nn.LayerNorm(16).double()
+    >>> attention = nn.MultiheadAttention(16, 4, batch_first=True).double()
+    >>> layer = SALNAttention.from_prenorm(norm, attention)
+    >>> x = torch.randn(2, 5, 16, dtype=torch.float64)
+    >>> y = norm(x)
+    >>> torch.allclose(layer(x, x, x)[0], attention(y, y, y)[0], rtol=0, atol=1e-10)
+    True
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        batch_first: bool = False,
+        norm: NormKind = "layer",
+        eps: float | None = 1e-5,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
+        self.norm = make_norm(norm, embed_dim, eps, affine=False)
+        self.query_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.key_proj = nn.Linear(embed_dim, embed_dim + num_heads, bias=bias)
+
+    @classmethod
+    def from_prenorm(cls, norm: nn.Module, attention: nn.Module) -> Self:
+        r"""Return the layer equal to ``attention`` after ``norm``.
+
+        Outputs are equal up to rounding:
+        :math:`\gamma` goes into all projections, :math:`\delta` into the biases of keys and
+        values, and :math:`\delta_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d`. The
+        converse fails in general: there :math:`\delta_i` must be this function of the key.
+        Attention without a bias gets one if the norm has a shift.
+
+        Parameters
+        ----------
+        norm : nn.LayerNorm or nn.RMSNorm
+        attention : nn.MultiheadAttention
+            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
+        """
+        parts, source = read_pair(norm, attention)
+        weights, biases = projections_of(source)
+        layer = cls(
+            source.embed_dim,
+            source.num_heads,
+            source.dropout,
+            has_bias(source) or bool(parts.shift.any()),
+            batch_first=source.batch_first,
+            norm="layer" if parts.centred else "rms",
+            eps=cast("float | None", norm.eps),
+        ).to(weights[0])
+        with torch.no_grad():
+            n_heads, scale = source.num_heads, layer.scale
+            shifted = [w @ parts.shift + b for w, b in zip(weights, biases, strict=True)]
+            queries, keys, values = (weight * parts.gain for weight in weights)
+            # Each head's (d, D) projection of keys, and the row that makes delta_i of it.
+            per_head = keys.unflatten(0, (n_heads, -1))
+            bias = shifted[1].unflatten(0, (n_heads, -1))
+            constant = scale * shifted[0].unflatten(0, (n_heads, 1, -1))  # (H, 1, d)
+            row, offset = constant @ per_head, (constant @ bias[..., None])[..., 0]
+            copy_into(layer.query_proj, queries, shifted[0])
+            copy_into(
+                layer.key_proj,
+                torch.cat([per_head, row], 1).flatten(0, 1),
+                torch.cat([bias, offset], 1).flatten(),
+            )
+            copy_into(layer.value_proj, values, shifted[2])
+            out = source.out_proj
+            out_bias = optional(out, "bias")
+            zeros = values.new_zeros(source.embed_dim)
+            copy_into(layer.out_proj, out.weight, zeros if out_bias is None else out_bias)
+        return layer.train(source.training)
+
+    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries (B, H, S, d + 1) and keys (B, H, T, d + 1) whose products are the logits.
+
+        The last coordinate of a key is delta_i, and that of a query is one.
+        """
+        queries = split_heads(self.query_proj(query), self.num_heads) * self.scale
+        return pad(queries, (0, 1), value=1.0), split_heads(self.key_proj(key), self.num_heads)
+
+    def heads(self, key: Tensor) -> Heads:
+        """Return the logits as a function of the standardised query."""
+        whole = split_heads(self.key_proj(key), self.num_heads)
+        return Heads(
+            self.query_proj.weight.unflatten(0, (self.num_heads, -1)),
+            whole.new_zeros(self.num_heads, self.head_dim),
+            whole[..., :-1],
+            self.scale,
+            log_offset=whole[..., -1],
+        )
