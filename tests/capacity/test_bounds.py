@@ -169,9 +169,9 @@ def test_bad_arguments_are_refused(function, arguments):
 
 
 def test_errors_name_the_argument():
-    with pytest.raises(InvalidInputError, match="n_patterns must be a whole number, at least 1"):
+    with pytest.raises(InvalidInputError, match="n_patterns must be a whole number of at least 1"):
         required_separation(0, 1.0)
-    with pytest.raises(InvalidInputError, match="sigma must be a finite number above zero"):
+    with pytest.raises(InvalidInputError, match="sigma must be a finite number above 0"):
         guaranteed_radius(5, 1.0, 0.0)
     with pytest.raises(InvalidInputError, match="distance must not be negative"):
         one_step_error_bound(1.0, 5, 1.0, 1.0, -0.1)

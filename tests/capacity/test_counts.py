@@ -13,7 +13,7 @@ from isthmus.capacity import (
     random_coding,
     required_separation,
 )
-from isthmus.capacity.sphere import SphereQuadrature, log_cap_fraction, log_kernel_mean
+from isthmus.capacity.counts import SphereQuadrature, log_cap_fraction, log_kernel_mean
 from isthmus.errors import InvalidInputError, IsthmusError
 
 KINDS = ["claimed", "packing", "random", "certified", "ceiling"]
@@ -283,11 +283,11 @@ def test_bad_arguments_are_refused(arguments):
 
 
 def test_errors_say_what_to_do():
-    with pytest.raises(InvalidInputError, match="take one of 'claimed', 'packing'"):
+    with pytest.raises(InvalidInputError, match="must be one of 'claimed', 'packing'"):
         capacity_bound(10, kind="greedy")
-    with pytest.raises(InvalidInputError, match="dim must be a whole number, at least 2"):
+    with pytest.raises(InvalidInputError, match="dim must be a whole number of at least 2"):
         capacity_bound(1)
-    with pytest.raises(InvalidInputError, match="radius must be a finite number above zero"):
+    with pytest.raises(InvalidInputError, match="radius must be a finite number above 0"):
         random_coding(10, radius=0.0)
     with pytest.raises(InvalidInputError, match="K must be"):
         capacity_rate(0.0)

@@ -106,9 +106,11 @@ def test_minimal_angle_probability_at_its_ends():
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(InvalidInputError, match="failure must lie between 0 and 1"):
+    with pytest.raises(
+        InvalidInputError, match="failure must be a finite number above 0 and below 1"
+    ):
         random_pattern_capacity(20, failure=1.0)
-    with pytest.raises(InvalidInputError, match="dim must be finite"):
+    with pytest.raises(InvalidInputError, match="dim must be a finite number"):
         random_pattern_capacity(1)
     with pytest.raises(InvalidInputError, match="base"):
         random_pattern_dimension(-1.0)

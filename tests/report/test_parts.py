@@ -14,7 +14,7 @@ import torch
 
 import isthmus as ist
 from isthmus.attention.experiment import Experiment, TrainingRun
-from isthmus.capacity.sweep import Cell, Sweep
+from isthmus.capacity.experiments import Sweep, SweepCell
 from isthmus.report import PARTS, Part, Section
 from isthmus.report.parts import attention, capacity, clustering, energies
 from isthmus.report.parts import study as study_part
@@ -97,7 +97,7 @@ def test_energy_gap_by_hand() -> None:
 def _sweep(table: list[list[float]]) -> Sweep:
     return Sweep(
         tuple(
-            Cell(dim, count, 0, share, 1.0, 1.0)
+            SweepCell(dim, count, 0, share, 1.0, 1.0)
             for dim, row in zip((2, 5), table, strict=True)
             for count, share in zip((4, 16), row, strict=True)
         )

@@ -1,4 +1,4 @@
-"""How much a memory holds: bounds from below and above, and what they promise a pattern."""
+"""Capacity of memories: bounds, certificates of patterns, and experiments."""
 
 from isthmus.capacity.basins import Basins, MergeTree, basins, merge_tree
 from isthmus.capacity.bounds import (
@@ -15,14 +15,13 @@ from isthmus.capacity.counts import (
     random_coding,
 )
 from isthmus.capacity.curve import CapacityCurve, SigmaChoice, capacity_curve, choose_sigma
-from isthmus.capacity.packing import measured_capacity, spread_on_sphere
+from isthmus.capacity.experiments import Sweep, measured_capacity, spread_on_sphere, sweep
 from isthmus.capacity.random_patterns import (
     RandomPatternCapacity,
     minimal_angle_probability,
     random_pattern_capacity,
     random_pattern_dimension,
 )
-from isthmus.capacity.sweep import Sweep, sweep
 from isthmus.capacity.tabular import TableCertificate, certify_table
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Basins of attraction: where every pattern flows, and how basins merge as sigma grows."""
+"""Basins of attraction of patterns, and their mergers as the bandwidth grows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Basins:
-    """Where patterns flow at one bandwidth.
+    """The fixed points that patterns flow to at one bandwidth.
 
     Attributes
     ----------
     sigma : float
     fixed_points : ndarray (B, D)
-        The modes of the density, those of the largest basins first.
+        The modes of the density, in descending order of the sizes of their basins.
     labels : ndarray (N,)
-        Which of them each pattern flows to.
+        Index of the fixed point that each pattern flows to.
     converged : ndarray (N,) of bool
     """
 
@@ -53,7 +53,7 @@ class Basins:
 
 
 def basins(X: Any, sigma: float, *, tol: float = 1e-6, max_steps: int = 5000) -> Basins:
-    """Let every pattern flow on the Gaussian KDE of all of them, and see which meet.
+    """Group patterns by the mode that each flows to on the Gaussian KDE of all of them.
 
     Parameters
     ----------
@@ -77,14 +77,14 @@ def basins(X: Any, sigma: float, *, tol: float = 1e-6, max_steps: int = 5000) ->
 
 @dataclass(frozen=True)
 class MergeTree:
-    """How basins become one as the bandwidth grows.
+    """The basins of patterns at growing bandwidths.
 
     Attributes
     ----------
     sigmas : ndarray (S,)
         Ascending.
     labels : ndarray (S, N)
-        Which basin each pattern is in at each bandwidth. Basins, once one, stay one.
+        Basin of each pattern at each bandwidth. Basins that merged stay merged.
     n_basins : ndarray (S,)
     merge_sigma : ndarray (N,)
         The first bandwidth at which each pattern shares its basin; ``inf`` if it never does.
@@ -103,7 +103,7 @@ class MergeTree:
 
 
 def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1e-6) -> MergeTree:
-    """Follow basins from small bandwidths to large ones.
+    """Follow basins from small bandwidths to large ones, and record where they merge.
 
     Modes of a Gaussian KDE only ever merge as sigma grows in one dimension; in more, new ones
     can appear in rare cases. Patterns that shared a basin once are kept together.
@@ -119,13 +119,13 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
     values = patterns.numpy()
     grid = _sigma_grid(values, n_sigmas) if sigmas is None else np.sort(np.asarray(sigmas, float))
     if len(grid) == 0 or not (grid > 0).all():
-        raise InvalidInputError("sigmas must be above zero, and at least one.")
+        raise InvalidInputError("sigmas must hold at least one number, all above zero.")
     starts = patterns
     current = np.arange(len(values))
     all_labels, counts = [], []
     for sigma in grid:
         memory = GaussianKDE(patterns, float(sigma))
-        # Patterns in one basin go on from their common mode: fewer points to move each time.
+        # Patterns in one basin continue from their common mode.
         found = find_modes(memory, starts, tol=tol)
         current = found.labels[current]
         starts = torch.from_numpy(found.fixed_points)

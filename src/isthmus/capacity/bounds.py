@@ -4,7 +4,7 @@ They hold for modern Hopfield networks with :math:`\beta = 1/\sigma^2` and patte
 than M, where the separation is :math:`\Delta_n = \min_j x_n \cdot (x_n - x_j)`; and for
 Gaussian kernel density estimates, where it is :math:`\tfrac12 \min_j \|x_n - x_j\|^2` and M may
 be the radius of any ball, about any centre, that contains all patterns, since mean shift does
-not care where the origin is. On a sphere about the origin the two are the same. Proofs are in
+not depend on the origin. On a sphere about the origin the two are the same. Proofs are in
 ``docs/capacity-proofs.md``.
 
 References
@@ -19,7 +19,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isthmus.capacity.arguments import as_whole, at_least, not_negative, positive, without_nan
+from isthmus.validation import as_array, as_count, as_number
 
 __all__ = [
     "guaranteed_radius",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) -> float:
-    r"""How far apart N patterns must be for Ramsauer et al. to prove them stored.
+    r"""Return the separation at which Ramsauer et al. prove N patterns stored.
 
     .. math:: \Delta_n \ge \frac{2\sigma^2}{N} + \sigma^2 \ln \frac{2 (N-1) N M^2}{\sigma^2}
 
@@ -50,8 +50,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     Returns
     -------
     float
-        ``-inf`` for a single pattern, or for patterns that all coincide with the centre (M = 0):
-        nothing then pulls a pattern away, at any distance.
+        ``-inf`` for a single pattern, or for patterns that all coincide with the centre (M = 0).
 
     Examples
     --------
@@ -59,8 +58,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     >>> round(required_separation(100, 6.0), 4)
     13.497
     """
-    n_patterns = as_whole(n_patterns, "n_patterns", 1)
-    max_norm, sigma = at_least(max_norm, "max_norm", 0), positive(sigma, "sigma")
+    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
     if n_patterns == 1 or max_norm == 0:
         return -math.inf
     log_product = math.log(2) + math.log(n_patterns - 1) + math.log(n_patterns)
@@ -69,7 +67,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
 
 
 def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> float:
-    r"""The radius of the ball about a well separated pattern from which it is retrieved.
+    r"""Return the radius of the ball from which a well separated pattern is retrieved.
 
     .. math:: r = \frac{\sigma^2}{N M}
 
@@ -96,8 +94,7 @@ def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> f
     >>> guaranteed_radius(100, 5.0)
     0.002
     """
-    n_patterns = as_whole(n_patterns, "n_patterns", 1)
-    max_norm, sigma = at_least(max_norm, "max_norm", 0), positive(sigma, "sigma")
+    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
     if max_norm == 0:
         return math.inf
     return sigma / n_patterns * (sigma / max_norm)
@@ -110,7 +107,7 @@ def retrieval_error_bound(
     sigma: float = 1.0,
     distance: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    r"""How far from a pattern its fixed point can be, or one update of a query (Thm 5/A9).
+    r"""Bound the distance of a pattern to its fixed point, or to one update (Theorem 5/A9).
 
     .. math::
         \|x_n^* - x_n\| &\le 2 e (N-1) M \exp(-\Delta_n / \sigma^2)
@@ -145,9 +142,8 @@ def retrieval_error_bound(
     >>> retrieval_error_bound([15.0, 20.0], n_patterns=100, max_norm=6.0)
     array([9.87856118e-04, 6.65612217e-06])
     """
-    separation = without_nan(separation, "separation")
-    n_patterns = as_whole(n_patterns, "n_patterns", 1)
-    max_norm, sigma = at_least(max_norm, "max_norm", 0), positive(sigma, "sigma")
+    separation = as_array(separation, "separation")
+    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
     if n_patterns == 1 or max_norm == 0:
         return np.zeros_like(separation)
     if distance is None:
@@ -166,7 +162,7 @@ def one_step_error_bound(
     *,
     sharp: bool = False,
 ) -> NDArray[np.float64]:
-    r"""How far from the fixed point one update leaves a query, at most (Thm 4/A8).
+    r"""Bound the distance of one update of a query to the fixed point (Theorem 4/A8).
 
     .. math::
         \|f(\xi) - x_n^*\| \le \|J\| \, \|\xi - x_n^*\|, \qquad
@@ -207,22 +203,31 @@ def one_step_error_bound(
     >>> one_step_error_bound([15.0, 20.0], 100, 6.0, sigma=1.0, distance=0.1).round(5)
     array([0.07311, 0.00049])
     """
-    separation = without_nan(separation, "separation")
-    distance = not_negative(distance, "distance")
-    n_patterns = as_whole(n_patterns, "n_patterns", 1)
-    max_norm, sigma = at_least(max_norm, "max_norm", 0), positive(sigma, "sigma")
+    separation = as_array(separation, "separation")
+    distance = as_array(distance, "distance", allow_negative=False)
+    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
     if n_patterns == 1 or max_norm == 0:
         return np.zeros(np.broadcast_shapes(separation.shape, distance.shape))
     if fixed_point_distance is None:
         error = retrieval_error_bound(separation, n_patterns, max_norm, sigma)
         fixed_point_distance = np.minimum(error, guaranteed_radius(n_patterns, max_norm, sigma))
-    fixed_point_distance = not_negative(fixed_point_distance, "fixed_point_distance")
+    fixed_point_distance = as_array(
+        fixed_point_distance, "fixed_point_distance", allow_negative=False
+    )
     farther = np.maximum(distance, fixed_point_distance)
     log_others = _log_others(separation, n_patterns, max_norm, sigma, farther)
     factor = math.log(4) if sharp else math.log(2) + math.log(n_patterns)
     log_jacobian = log_others + factor + 2 * (math.log(max_norm) - math.log(sigma))
     with np.errstate(divide="ignore"):
         return _exponential(log_jacobian + np.log(distance + fixed_point_distance))
+
+
+def _checked(n_patterns: int, max_norm: float, sigma: float) -> tuple[int, float, float]:
+    return (
+        as_count(n_patterns, "n_patterns"),
+        as_number(max_norm, "max_norm", at_least=0),
+        as_number(sigma, "sigma", above=0),
+    )
 
 
 def _log_others(
@@ -232,8 +237,8 @@ def _log_others(
     sigma: float,
     distance: ArrayLike,
 ) -> NDArray[np.float64]:
-    """Log of a bound on the softmax weight of all other patterns, as a multiple of the own."""
-    distance = not_negative(distance, "distance")
+    """Bound the log of the softmax weight of all other patterns, relative to that of this one."""
+    distance = as_array(distance, "distance", allow_negative=False)
     gap = separation / sigma / sigma - 2 * (distance / sigma) * (max_norm / sigma)
     bound: NDArray[np.float64] = math.log(n_patterns - 1) - gap
     return bound

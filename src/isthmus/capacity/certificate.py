@@ -1,4 +1,4 @@
-"""certify: which patterns a memory holds, how far a query may be off, with what error."""
+"""certify: the patterns that a memory stores, from how far, and with what error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import zipfile
 import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isthmus.capacity.arguments import as_whole
 from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
     Contraction,
@@ -29,7 +28,7 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
-from isthmus.validation import as_points
+from isthmus.validation import as_choice, as_count, as_points
 
 if TYPE_CHECKING:
     import pandas
@@ -39,13 +38,13 @@ __all__ = ["Certificate", "as_memory", "certify", "certify_memory"]
 Iterate = Literal["all", "undecided", "none"]
 FloatArray = NDArray[np.float64]
 
-# Up to so many patterns, every pair is looked at and no tail is needed.
+# Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """What is known of each pattern, proved or found. N patterns, D dimensions.
+    """Proved bounds and measured results for each of N patterns in D dimensions.
 
     ``print`` shows a summary, :meth:`to_frame` a row per pattern, :meth:`save` keeps it, and
     ``isthmus.figures.certificate_plot(certificate, X)`` draws patterns of a plane with their
@@ -60,23 +59,23 @@ class Certificate:
         Half the squared distance to the nearest other pattern; for a modern Hopfield network
         min_j x_n . (x_n - x_j), which is the same on a sphere (erratum E14).
     required_separation : float
-        What Ramsauer et al. ask for.
+        The separation that Ramsauer et al. require.
     ramsauer_radius : ndarray (N,)
         Their guaranteed radius where the separation suffices, else 0.
     guaranteed_radius : ndarray (N,)
-        Every start within this distance reaches the same fixed point: proved. 0 if not.
+        Proved radius of a ball from which every start reaches the same fixed point, or 0.
     error_bound : ndarray (N,)
-        The fixed point is no farther from the pattern: proved. ``inf`` if not.
+        Proved bound on the distance between the pattern and that fixed point, or ``inf``.
     fixed_point : ndarray (N, D)
-        Where the pattern itself flows; NaN where it was not iterated.
+        The fixed point that the pattern flows to; NaN where it was not iterated.
     retrieval_error : ndarray (N,)
-        How far that is from the pattern; NaN likewise.
+        Distance between the pattern and its fixed point; NaN where it was not iterated.
     stored : ndarray (N,) of bool
-        Whether the pattern has a fixed point of its own, in a ball that meets no other's.
+        True for patterns with a fixed point of their own, in a ball that meets no other's.
     decided : ndarray (N,) of str
-        How `stored` was decided: "proved" by the bound, "iterated", or "open".
+        The origin of `stored`: "proved" by the bound, "iterated", or "open".
     basin : ndarray (N,)
-        Patterns of the same number flow to the same fixed point; -1 where not iterated.
+        Patterns of one basin flow to the same fixed point; -1 where not iterated.
     """
 
     kind: str
@@ -129,7 +128,7 @@ class Certificate:
     __repr__ = __str__
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per pattern, as a pandas frame (which must be installed)."""
+        """Return a pandas frame with a row per pattern."""
         import pandas
 
         columns = {
@@ -140,7 +139,7 @@ class Certificate:
         return pandas.DataFrame(columns)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to an ``.npz`` file, all or nothing."""
+        """Write the certificate to an ``.npz`` file, atomically."""
         arrays: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
@@ -148,7 +147,7 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
-        """Read what :meth:`save` wrote."""
+        """Read a certificate that :meth:`save` wrote."""
         try:
             with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 values = {field.name: file[field.name] for field in fields(cls)}
@@ -170,7 +169,7 @@ def certify(
     tol: float = 1e-6,
     max_steps: int = 2000,
 ) -> Certificate:
-    """Say of each pattern whether a memory of all of them holds it, and how firmly.
+    """Decide for each pattern whether a memory of all of them stores it, and how firmly.
 
     Parameters
     ----------
@@ -179,11 +178,11 @@ def certify(
     sigma : float
         Bandwidth of the Gaussian KDE, if X is an array.
     iterate : {"all", "undecided", "none"}
-        Which patterns to let flow to their fixed points: the numerical truth. "undecided"
-        leaves out those for which the bound proves that they are stored.
+        The patterns to iterate to their fixed points. "undecided" leaves out those that the
+        bound proves stored.
     n_neighbors : int
-        How many neighbours enter the bound one by one; all others enter through a bound on
-        their sum. Up to 2,048 patterns, all are neighbours.
+        Number of neighbours that enter the bound one by one; all others enter through a bound
+        on their sum. Up to 2,048 patterns, all are neighbours.
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
 
@@ -201,9 +200,8 @@ def certify(
     Ramsauer's condition met by 1
     basins: 2, the largest shared by 2 patterns
     """
-    if iterate not in ("all", "undecided", "none"):
-        raise InvalidInputError(f"iterate must be 'all', 'undecided' or 'none', not {iterate!r}.")
-    n_neighbors = as_whole(n_neighbors, "n_neighbors", 1)
+    as_choice(iterate, "iterate", get_args(Iterate))
+    n_neighbors = as_count(n_neighbors, "n_neighbors")
     memory = as_memory(X, sigma)
     patterns = memory.memories.detach().double().numpy()
     if len(patterns) == 1:
@@ -222,7 +220,7 @@ def certify_memory(
     tol: float = 1e-6,
     max_steps: int = 2000,
 ) -> Certificate:
-    """What :func:`certify` does once neighbours, which do not depend on sigma, are known."""
+    """Certify a memory whose neighbours, which do not depend on sigma, are known."""
     patterns = memory.memories.detach().double().numpy()
     (n, dim), bandwidth = patterns.shape, float(memory.sigma)
     hopfield = neighbors is None
@@ -235,7 +233,7 @@ def certify_memory(
     norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
     needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
     ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
-    # For a huge sigma the condition asks for nothing, and its balls would overlap.
+    # For a huge sigma the condition always holds, and its balls would overlap.
     disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
     proved = balls.error < 0.5 * nearest
     decided = np.where(proved, "proved", "open").astype("<U8")
@@ -260,15 +258,15 @@ def certify_memory(
 
 
 def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
-    """A memory as it is; rows of patterns as a Gaussian KDE in float64."""
+    """Return a memory as it is, and rows of patterns as a Gaussian KDE in float64."""
     if isinstance(X, GaussianKDE | ModernHopfield):
         require_squares(X.memories.detach().double())
         return X
     patterns = as_points(X if hasattr(X, "detach") else _numbers(X), "X")
     if patterns.ndim != 2:
         raise ShapeError(
-            f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. Numbers on a "
-            "line are patterns of one dimension: pass X.reshape(-1, 1)."
+            f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. For patterns of "
+            "one dimension, pass X.reshape(-1, 1)."
         )
     patterns = patterns.detach().double()
     require_squares(patterns)
@@ -290,7 +288,7 @@ def _separations(terms: Contraction, nearest: FloatArray, hopfield: bool) -> Flo
 
 
 def _enclosing(patterns: FloatArray) -> float:
-    """Radius of a ball that holds all patterns; mean shift does not care where its centre is."""
+    """Return the radius of a ball that holds all patterns; its centre does not matter."""
     middle = 0.5 * (patterns.max(0) + patterns.min(0))
     centres = (middle, patterns.mean(0))
     return min(float(np.linalg.norm(patterns - centre, axis=1).max()) for centre in centres)
@@ -303,7 +301,7 @@ def _iterated(
     tol: float,
     max_steps: int,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64], NDArray[np.bool_]]:
-    """Fixed points, errors and basins of the chosen patterns, and whether they came to rest."""
+    """Return fixed points, errors and basins of the chosen patterns, and which rest."""
     n = len(patterns)
     fixed, error = np.full(patterns.shape, np.nan), np.full(n, np.nan)
     basin, rests = np.full(n, -1), np.zeros(n, dtype=bool)
@@ -327,7 +325,7 @@ def _has_its_own(
     nearest: FloatArray,
     chosen: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Whether a pattern shares its fixed point with none and stays closer to it than others."""
+    """Return True for patterns that share their fixed point with none and stay near it."""
     own = np.zeros(len(patterns), dtype=bool)
     if chosen.any():
         alone = np.bincount(basin[chosen])[basin[chosen]] == 1
@@ -337,7 +335,7 @@ def _has_its_own(
 
 
 def _alone(memory: GaussianKDE | ModernHopfield, patterns: FloatArray, sigma: float) -> Certificate:
-    """A single pattern attracts all of space, in one step."""
+    """Return the certificate of a single pattern, which attracts all of space in one step."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
     kind = "hopfield" if isinstance(memory, ModernHopfield) else "kde"
     return Certificate(

@@ -1,4 +1,4 @@
-r"""The sphere-free certificate: balls that an update maps into themselves and contracts.
+r"""Certified balls: those that an update maps into themselves and contracts.
 
 For the update :math:`f(x) = \sum_j p_j(x) x_j` and :math:`\lVert x - x_n \rVert \le R`,
 
@@ -8,38 +8,35 @@ For the update :math:`f(x) = \sum_j p_j(x) x_j` and :math:`\lVert x - x_n \rVert
 
 with :math:`b = 1/\sigma^2` and :math:`a_j = -d_j^2/(2\sigma^2)` for a Gaussian KDE, and with
 :math:`b = \beta`, :math:`a_j = \beta\, x_n \cdot (x_j - x_n)` for a modern Hopfield network.
-So :math:`\phi_1(R) \le R` and :math:`b\,\phi_2(R) < 1` prove that the ball holds one fixed
-point which every start in it reaches. docs/capacity-proofs.md has the proof.
+Hence :math:`\phi_1(R) \le R` and :math:`b\,\phi_2(R) < 1` prove that the ball holds one fixed
+point, which every start in it reaches. The proof is in docs/capacity-proofs.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.capacity.neighbors import Neighbors
+from isthmus.capacity.neighbors import BLOCK_ENTRIES, UNIT_ROUNDOFF, Neighbors
 
 __all__ = ["Balls", "Contraction", "guaranteed_balls", "hopfield_terms", "kde_terms"]
 
 FloatArray = NDArray[np.float64]
 
-# Computed sums are raised by this share before they are compared: far more than what rounding
-# in float64 can take from a sum of up to 1e6 positive terms. Rounding in the exponents, which
-# grows with their size, is added to them first (docs/capacity-proofs.md, section 3).
+# Computed sums are raised by this share before they are compared: far more than the rounding
+# error of a float64 sum of up to 1e6 positive terms. The rounding of exponents, which grows with
+# their size, is added to them first (docs/capacity-proofs.md, section 3).
 ROUNDING_SLACK = 1e-9
-UNIT_ROUNDOFF = 2.0**-53
 # Radii are bisected on a logarithmic scale.
 BISECTIONS = 30
 ROW_BLOCK = 512
-# Float64 numbers of one block of differences between patterns: 32 MiB.
-BLOCK_ENTRIES = 2**22
 
 
 class Balls(NamedTuple):
-    """What the certificate says of each pattern.
+    """The certified ball of each pattern.
 
     Attributes
     ----------
@@ -64,12 +61,12 @@ class Contraction:
     distances : ndarray (n, k)
         Their distances d_j.
     rest : int
-        How many patterns are not listed.
+        Number of patterns that are not listed.
     rest_distance : ndarray (n,)
-        Those are at least so far away (KDE), or at most (modern Hopfield).
+        A lower bound (KDE) or upper bound (modern Hopfield) on their distance.
     rest_exponent : ndarray (n,) or None
-        For a modern Hopfield network, a bound from above on their a_j. None for a KDE, where
-        it follows from the distance.
+        For a modern Hopfield network, an upper bound on their a_j. None for a KDE, where it
+        follows from the distance.
     sharpness : float
         b: 1/sigma^2 or beta.
     dim : int
@@ -85,23 +82,21 @@ class Contraction:
     dim: int
 
     def take(self, rows: NDArray[np.intp] | slice) -> Contraction:
-        """The same for some of the patterns."""
-        return Contraction(
-            self.exponents[rows],
-            self.distances[rows],
-            self.rest,
-            self.rest_distance[rows],
-            None if self.rest_exponent is None else self.rest_exponent[rows],
-            self.sharpness,
-            self.dim,
+        """Return the terms of some of the patterns."""
+        return replace(
+            self,
+            exponents=self.exponents[rows],
+            distances=self.distances[rows],
+            rest_distance=self.rest_distance[rows],
+            rest_exponent=None if self.rest_exponent is None else self.rest_exponent[rows],
         )
 
     def phi(self, power: int, radius: FloatArray) -> FloatArray:
-        """An upper bound on phi_p(R) for each pattern at its own radius. (n,)"""
+        """Return an upper bound on phi_p(R) for each pattern at its own radius. (n,)"""
         return self._phis(radius, (power,))[0]
 
     def _phis(self, radius: FloatArray, powers: tuple[int, ...]) -> list[FloatArray]:
-        """The same for several powers, whose terms share their exponentials."""
+        """Return :meth:`phi` for several powers, whose terms share their exponentials."""
         exponents = self._raised(self.exponents, self.sharpness * radius[:, None] * self.distances)
         with np.errstate(over="ignore"):
             weights = np.exp(np.minimum(exponents, 700.0, out=exponents), out=exponents)
@@ -112,12 +107,12 @@ class Contraction:
         return [total * (1 + ROUNDING_SLACK) for total in totals]
 
     def _raised(self, falling: FloatArray, rising: FloatArray) -> FloatArray:
-        """The sum of both parts of an exponent, raised by all that rounding may have taken."""
+        """Return the sum of both parts of an exponent, raised by its possible rounding error."""
         slack = 2 * (self.dim + 6) * UNIT_ROUNDOFF
         return falling + rising + slack * (np.abs(falling) + rising)
 
     def _rest(self, power: int, radius: FloatArray) -> FloatArray:
-        """All patterns that are not listed, each at the distance where its term is largest."""
+        """Bound the terms of patterns not listed, each at the distance where it is largest."""
         if self.rest == 0:
             return np.zeros_like(radius)
         b, distance = self.sharpness, self.rest_distance
@@ -131,7 +126,7 @@ class Contraction:
         return self.rest * distance**power * np.exp(np.minimum(exponent, 700.0))
 
     def highest_radius(self) -> FloatArray:
-        """Beyond this radius one neighbour alone makes phi_2 too large; ``inf`` without one."""
+        """Return the radius at which one neighbour alone makes phi_2 too large, or ``inf``."""
         b, d = self.sharpness, self.distances
         apart = d > 0
         safe = np.where(apart, d, 1.0)
@@ -140,13 +135,13 @@ class Contraction:
         return highest
 
     def holds(self, radius: FloatArray) -> NDArray[np.bool_]:
-        """Whether the ball of each pattern is certified at this radius. (n,)"""
+        """Return True for patterns whose ball is certified at this radius. (n,)"""
         first, second = self._phis(radius, (1, 2))
         return (first <= radius) & (self.sharpness * second < 1)
 
 
 def guaranteed_balls(terms: Contraction) -> Balls:
-    """The largest certified ball of each pattern, and the error that it guarantees."""
+    """Return the largest certified ball of each pattern, and the error that it guarantees."""
     n = len(terms.exponents)
     radius, error = np.zeros(n), np.full(n, np.inf)
     for start in range(0, n, ROW_BLOCK):
@@ -182,7 +177,7 @@ def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
 
 
 def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
-    """The limit of e <- phi_1(e) from 0, raised a little; ``inf`` where there is none."""
+    """Return the limit of e <- phi_1(e) from 0, raised a little, or ``inf``."""
     error = np.zeros(len(terms.exponents))
     highest = terms.highest_radius()
     highest = np.where(np.isinf(highest), 0.0, highest)  # all others are duplicates: e stays 0
@@ -192,7 +187,7 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
         grew = new > error[moving] * (1 + 1e-7)
         moving = moving[grew]
         error[moving] = new[grew]
-        # What has grown to the limit of all radii fails below; it need not be followed there.
+        # Rows that have grown to the limit of all radii fail below.
         moving = moving[error[moving] < highest[moving]]
         if not len(moving):
             break
@@ -202,7 +197,7 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
 
 
 def kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:
-    """The terms of a Gaussian KDE of n patterns, from their neighbours."""
+    """Return the terms of a Gaussian KDE of n patterns, from their neighbours."""
     sharpness = 1 / sigma**2
     return Contraction(
         exponents=-0.5 * sharpness * found.distances**2,
@@ -216,7 +211,7 @@ def kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:
 
 
 def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contraction, FloatArray]:
-    """The terms of a modern Hopfield network, and how far the nearest pattern is, at least.
+    """Return the terms of a modern Hopfield network, and lower bounds on nearest distances.
 
     Neighbours are those whose softmax weight is largest at the pattern.
     """
@@ -234,7 +229,7 @@ def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contract
         gaps = products - squares[rows, None]
         gaps[everyone - start, everyone] = -np.inf
         chosen = np.argpartition(-gaps, k - 1, axis=1)[:, :k]
-        # Products of long patterns cancel: they select, and differences are measured anew.
+        # Products of long patterns cancel: they select neighbours only.
         blur = 4 * (dim + 4) * UNIT_ROUNDOFF * (norms[rows] + longest) ** 2
         apart = patterns[chosen] - here[:, None]
         distances[rows] = np.linalg.norm(apart, axis=2)

@@ -1,8 +1,8 @@
-r"""How many patterns a Gaussian kernel density estimate can store on a sphere.
+r"""Bounds on the number of patterns that a Gaussian KDE can store on a sphere.
 
-Bounds from below and from above, all on a log scale and for any dimension. With
-:math:`\beta = 1/\sigma^2` they hold for modern Hopfield networks too, which are the same thing
-on a sphere. Proofs are in ``docs/capacity-proofs.md``.
+All are on a log scale and for any dimension. With :math:`\beta = 1/\sigma^2` they hold for
+modern Hopfield networks too, which are equivalent on a sphere. Proofs are in
+``docs/capacity-proofs.md``.
 
 References
 ----------
@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
+from scipy.special import betainc, betaln, log_expit, logsumexp
 
-from isthmus.capacity.arguments import as_whole, positive
+from isthmus.bessel import log_bessel_i
 from isthmus.capacity.random_patterns import random_pattern_capacity
-from isthmus.capacity.sphere import SphereQuadrature, log_cap_fraction, log_kernel_mean
 from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice, as_count, as_number
 
 __all__ = ["CapacityKind", "RandomCoding", "capacity_bound", "capacity_rate", "random_coding"]
 
@@ -30,22 +32,35 @@ CapacityKind = Literal["claimed", "packing", "random", "certified", "ceiling"]
 
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
-# Counts up to this are exact in float64, so that rounding them down means something.
+# Counts up to this are exact in float64 and can be rounded down.
 LARGEST_EXACT_LOG = 53 * math.log(2)
-# Where M / sigma may lie, so that squares and angles keep their digits.
+# Range of M / sigma in which squares and angles keep their digits.
 SMALLEST_RATIO, LARGEST_RATIO = 1e-12, 1e12
+# The angle is pi / (1 + exp(-t)). Outside this range of t the integrand vanishes in float64, even
+# for kernels as narrow as angles of 1e-15. The coarse points only locate the integrand.
+WIDEST = 45.0
+COARSE_POINTS = 901
+# Parts of the integrand below exp(-NEGLIGIBLE) of its maximum are left out.
+NEGLIGIBLE = 50.0
+# The trapezoid rule converges exponentially for integrands that are analytic and vanish at both
+# ends; this many points leave an error at the level of rounding.
+FINE_POINTS = 1025
+# Beyond this, kappa and log I(kappa) cancel too many digits, and quadrature is better.
+LARGEST_KAPPA = 1e5
+# Below this, the incomplete beta function is summed on a log scale.
+SMALLEST_FRACTION = 1e-250
 
 
 @dataclass(frozen=True)
 class RandomCoding:
-    """How many patterns random coding certifies, and with which radius.
+    """The number of patterns that random coding certifies, and the radius.
 
     Attributes
     ----------
     log_count : float
         Natural log of the number of patterns, never below zero.
     radius : float
-        The radius R of the ball about each pattern from which every query comes home.
+        The radius R of the ball about each pattern from which every query reaches it.
     """
 
     log_count: float
@@ -61,20 +76,20 @@ def capacity_bound(
     failure: float = 1e-3,
     log: bool = False,
 ) -> float:
-    r"""How many patterns can be stored on a sphere of radius M in D dimensions.
+    r"""Bound the number of patterns that a sphere of radius M in D dimensions can store.
 
     ============  ==========================================================================
     kind          meaning
     ============  ==========================================================================
-    "certified"   so many can be stored: random coding with the certificate of this package,
+    "certified"   lower bound: random coding with the certificate of this package,
                   :math:`N \ge \max_R 1/(4\tau(R))`; see :func:`random_coding`
-    "packing"     so many can be stored: greedy packing with Ramsauer et al.'s condition,
-                  the largest N with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
+    "packing"     lower bound: greedy packing with Ramsauer et al.'s condition, the largest N
+                  with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
-    "random"      so many random patterns are all stored, but for a chance of `failure`:
+    "random"      this many random patterns are all stored, except with probability `failure`:
                   Ramsauer et al.'s Theorem 3/A5; see :func:`random_pattern_capacity`
-    "ceiling"     no more can be, if each is to keep half of its own weight at its own place,
-                  as every pattern with a certified ball of its own does:
+    "ceiling"     upper bound, if each pattern keeps half of the weight at its own place, as
+                  every pattern with a certified ball of its own does:
                   :math:`N \le 2/A_0`, where
                   :math:`A_0 = \Gamma(\frac D2) (\frac 2\kappa)^{D/2-1} e^{-\kappa}
                   I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`
@@ -96,15 +111,15 @@ def capacity_bound(
     kind : {"certified", "packing", "random", "ceiling", "claimed"}
         Which bound.
     failure : float
-        For "random", how likely the statement may be wrong.
+        For "random", the probability that the statement fails.
     log : bool
-        Return the natural logarithm, which exists where the number itself overflows.
+        Return the natural logarithm, which is finite where the number overflows.
 
     Returns
     -------
     float
-        At least 1 (one pattern is always stored), or nan where the statement says nothing:
-        "random" where its conditions fail, "claimed" on smaller spheres.
+        At least 1, or nan where the statement does not apply: "random" where its conditions
+        fail, "claimed" on smaller spheres.
 
     Examples
     --------
@@ -118,11 +133,7 @@ def capacity_bound(
     >>> round(capacity_bound(10_000, log=True))
     12231
     """
-    if kind not in get_args(CapacityKind):
-        known = ", ".join(repr(name) for name in get_args(CapacityKind))
-        raise InvalidInputError(
-            f"There is no capacity bound of kind {kind!r}; take one of {known}."
-        )
+    as_choice(kind, "kind", get_args(CapacityKind))
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
     bounds: dict[CapacityKind, Callable[[], float]] = {
         "claimed": lambda: _log_claimed(dim, ratio),
@@ -136,7 +147,7 @@ def capacity_bound(
 
 
 def capacity_rate(K: float = 2.0) -> float:
-    r"""The rate c at which capacity grows, as :math:`e^{c D}`, for :math:`M = K\sigma\sqrt{D-1}`.
+    r"""Return the rate c of capacity :math:`e^{c D}` for :math:`M = K\sigma\sqrt{D-1}`.
 
     .. math:: c = \tfrac12 \Big[1 + z - \sqrt{1+z^2} + \ln \frac{1 + \sqrt{1+z^2}}2\Big],
               \qquad z = 2 K^2
@@ -156,7 +167,7 @@ def capacity_rate(K: float = 2.0) -> float:
     >>> round(math.exp(capacity_rate(2.0)), 3), round(math.exp(capacity_rate(1.7)), 3)
     (3.402, 2.926)
     """
-    z = 2 * positive(K, "K") ** 2
+    z = 2 * as_number(K, "K", above=0) ** 2
     root = math.hypot(1.0, z)
     # z - root, without cancellation.
     return 0.5 * (1 - 1 / (z + root) + math.log1p(0.5 * z * z / (1 + root)))
@@ -165,7 +176,7 @@ def capacity_rate(K: float = 2.0) -> float:
 def random_coding(
     dim: int, sigma: float = 1.0, max_norm: float | None = None, radius: float | None = None
 ) -> RandomCoding:
-    r"""How many patterns on a sphere can each have a certified ball of radius R of its own.
+    r"""Bound the number of patterns on a sphere that each have a certified ball of radius R.
 
     .. math::
         N \ge \frac1{4 \tau(R)}, \qquad \tau(R) = \frac{A_1(R)}R + \frac{A_2(R)}{\sigma^2}
@@ -183,7 +194,7 @@ def random_coding(
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
     radius : float, optional
-        R, by default the one that allows most patterns.
+        R. By default the one that allows most patterns.
 
     Returns
     -------
@@ -201,7 +212,9 @@ def random_coding(
     """
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
     sphere = SphereQuadrature(dim, ratio)
-    scaled = _best_radius(sphere) if radius is None else positive(radius, "radius") / sigma
+    scaled = _best_radius(sphere)
+    if radius is not None:
+        scaled = as_number(radius, "radius", above=0) / sigma
     return RandomCoding(max(-math.log(4) - _log_tau(sphere, scaled), 0.0), scaled * sigma)
 
 
@@ -212,7 +225,7 @@ def _log_tau(sphere: SphereQuadrature, radius: float) -> float:
 
 
 def _best_radius(sphere: SphereQuadrature) -> float:
-    """The radius of smallest tau, in units of the bandwidth.
+    """Return the radius of smallest tau, in units of the bandwidth.
 
     The first two terms of tau alone are least near R d = 0.62 for the distance d that counts,
     which is at most 2 M, and not much below 1 if M is not; the third only grows with R.
@@ -232,7 +245,7 @@ def _best_radius(sphere: SphereQuadrature) -> float:
 
 
 def _log_packing(dim: int, ratio: float) -> float:
-    """Greedy packing: a point that no cap covers can be added while N caps do not fill the sphere.
+    """Bound by greedy packing: points can be added while N caps do not cover the sphere.
 
     The angle that N patterns need grows with N, so the room for them falls: one crossing.
     """
@@ -261,11 +274,11 @@ def _log_claimed(dim: int, ratio: float) -> float:
 
 
 def _dim_and_ratio(dim: int, sigma: float, max_norm: float | None) -> tuple[int, float]:
-    """D and M / sigma, checked."""
-    dim, sigma = as_whole(dim, "dim", 2), positive(sigma, "sigma")
+    """Check the arguments and return D and M / sigma."""
+    dim, sigma = as_count(dim, "dim", at_least=2), as_number(sigma, "sigma", above=0)
     if max_norm is None:
         return dim, 2 * math.sqrt(dim - 1)
-    ratio = positive(max_norm, "max_norm") / sigma
+    ratio = as_number(max_norm, "max_norm", above=0) / sigma
     if not SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
         raise InvalidInputError(
             f"max_norm / sigma is {ratio:g}; the formulas can be computed from "
@@ -279,3 +292,136 @@ def _exponential(log_value: float) -> float:
         return math.exp(log_value)
     except OverflowError:
         return math.inf
+
+
+def log_cap_fraction(dim: int, angle: float) -> float:
+    r"""Return the log of the share of a sphere within an angle of a given point.
+
+    .. math:: \Omega_D(\alpha) = \tfrac12 I_{\sin^2\alpha}\!\left(\tfrac{D-1}2, \tfrac12\right)
+              \quad (\alpha \le \pi/2), \qquad
+              \Omega_D(\alpha) = 1 - \Omega_D(\pi - \alpha)
+
+    Parameters
+    ----------
+    dim : int
+        D, at least 2.
+    angle : float
+        From 0 to pi.
+
+    Examples
+    --------
+    >>> import math
+    >>> from isthmus.capacity.counts import log_cap_fraction
+    >>> round(math.exp(log_cap_fraction(3, math.pi / 3)), 6)  # (1 - cos) / 2
+    0.25
+    """
+    if angle > math.pi / 2:
+        return math.log1p(-math.exp(log_cap_fraction(dim, math.pi - angle)))
+    if angle <= 0:
+        return -math.inf
+    order, x = 0.5 * (dim - 1), math.sin(angle) ** 2
+    share = float(betainc(order, 0.5, x))
+    if share > SMALLEST_FRACTION:
+        return math.log(share) - math.log(2)
+    # I_x(a, 1/2) = x^a (1-x)^(1/2) / (a B(a, 1/2)) * F(a + 1/2, 1; a + 1; x), terms all positive.
+    count = math.ceil(40 / -math.log(x))
+    k = np.arange(count)
+    ratios = x * (order + 0.5 + k) / (order + 1 + k)
+    series = 1 + float(np.cumprod(ratios).sum())
+    log_front = 2 * order * math.log(math.sin(angle)) + math.log(math.cos(angle))
+    return log_front - math.log(2 * order) - float(betaln(order, 0.5)) + math.log(series)
+
+
+def log_kernel_mean(dim: int, radius: float) -> float:
+    r"""Return the log of the mean of :math:`\exp(-\|x-y\|^2/2)` over a sphere.
+
+    .. math:: A_0 = \Gamma(\tfrac D2) \left(\tfrac 2\kappa\right)^{D/2-1} e^{-\kappa}
+              I_{D/2-1}(\kappa), \qquad \kappa = M^2
+
+    Parameters
+    ----------
+    dim : int
+        D, at least 2.
+    radius : float
+        M, the radius of the sphere in units of the bandwidth.
+
+    Examples
+    --------
+    >>> import math
+    >>> from isthmus.capacity.counts import log_kernel_mean
+    >>> round(math.exp(log_kernel_mean(3, 1.0)), 6)  # (1 - exp(-2)) / 2
+    0.432332
+    """
+    order, kappa = 0.5 * dim - 1, radius * radius
+    if kappa > LARGEST_KAPPA:
+        return float(SphereQuadrature(dim, radius).log_moments(0.0)[0])
+    log_bessel = float(log_bessel_i(order, kappa))
+    log_mean = math.lgamma(order + 1) + order * math.log(2 / kappa) - kappa + log_bessel
+    return min(log_mean, 0.0)
+
+
+class SphereQuadrature:
+    r"""Means over the distance d of two uniform points on a sphere, by quadrature.
+
+    .. math:: A_p(R) = \mathbb E[d^p \exp(-(d^2 - 2 R d)/2)]
+              = \int_0^\pi d^p \exp(-(d^2 - 2 R d)/2) \,
+              \frac{\sin^{D-2}\theta}{B(\frac{D-1}2, \frac12)} \, d\theta,
+              \qquad d = 2 M \sin(\theta/2)
+
+    with :math:`\theta = \pi / (1 + e^{-t})`, in t, over the range where the integrand counts.
+
+    Parameters
+    ----------
+    dim : int
+        D, at least 2.
+    radius : float
+        M, the radius of the sphere in units of the bandwidth.
+
+    Examples
+    --------
+    >>> from isthmus.capacity.counts import SphereQuadrature
+    >>> SphereQuadrature(50, 14.0).log_moments(0.1).round(4)
+    array([-59.6056, -57.6888, -55.7619])
+    """
+
+    def __init__(self, dim: int, radius: float) -> None:
+        self.dim = dim
+        self.radius = radius
+        self._coarse = np.linspace(-WIDEST, WIDEST, COARSE_POINTS)
+        self._coarse_density = self._log_density(self._coarse)
+
+    def log_moments(self, tilt: float) -> NDArray[np.float64]:
+        r"""Return logs of :math:`A_0(R), A_1(R), A_2(R)` at R = `tilt`, in units of sigma."""
+        window = self._window(tilt)
+        t = np.linspace(*window, FINE_POINTS)
+        terms = self._tilted(self._log_density(t), tilt)
+        log_integrals = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
+        result: NDArray[np.float64] = log_integrals + 0.5 * tilt * tilt
+        return result
+
+    def log_near(self, distance: float) -> float:
+        """Return the log of the probability that the points are at most this far apart."""
+        return log_cap_fraction(self.dim, 2 * math.asin(min(0.5 * distance / self.radius, 1.0)))
+
+    def _window(self, tilt: float) -> tuple[float, float]:
+        terms = self._tilted(self._coarse_density, tilt)
+        counts = np.flatnonzero((terms > terms.max(1, keepdims=True) - NEGLIGIBLE).any(0))
+        first, last = max(counts[0] - 1, 0), min(counts[-1] + 1, COARSE_POINTS - 1)
+        return float(self._coarse[first]), float(self._coarse[last])
+
+    def _log_density(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the log distance at t and the log density of t, as rows. (2, n)"""
+        log_share, log_rest = log_expit(t), log_expit(-t)
+        log_distance = np.log(2 * self.radius * np.sin(0.5 * math.pi * np.exp(log_share)))
+        log_sine = np.log(np.sin(math.pi * np.exp(np.minimum(log_share, log_rest))))
+        log_by_angle = (self.dim - 2) * log_sine - betaln(0.5 * (self.dim - 1), 0.5)
+        return np.stack([log_distance, log_by_angle + math.log(math.pi) + log_share + log_rest])
+
+    @staticmethod
+    def _tilted(values: NDArray[np.float64], tilt: float) -> NDArray[np.float64]:
+        """Return log integrands for p = 0, 1, 2 without their factor exp(R^2 / 2). (3, n)"""
+        log_distance, log_density = values
+        # As a square, because d^2 - 2 R d would cancel for large R.
+        kernel = -0.5 * (np.exp(log_distance) - tilt) ** 2
+        terms: NDArray[np.float64] = log_density + kernel + np.arange(3)[:, None] * log_distance
+        return terms

@@ -1,4 +1,4 @@
-"""Which bandwidth to take: how many patterns are stored as sigma grows."""
+"""The share of stored patterns against the bandwidth, and the choice of a bandwidth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORED = 0.95
 
 @dataclass(frozen=True)
 class CapacityCurve:
-    """What a memory holds at each of several bandwidths.
+    """The share of patterns that a memory stores at each of several bandwidths.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class CapacityCurve:
     stored : ndarray (S,)
         Fraction of patterns stored.
     proved : ndarray (S,)
-        Fraction for which the bound proves it.
+        Fraction of patterns that the bound proves stored.
     radius : ndarray (S,)
-        Median guaranteed radius of those; 0 where there are none.
+        Median guaranteed radius of proved patterns, or 0.
     """
 
     sigmas: FloatArray
@@ -75,13 +75,13 @@ class CapacityCurve:
 
 @dataclass(frozen=True)
 class SigmaChoice:
-    """The bandwidth that was chosen, and what was seen on the way.
+    """The chosen bandwidth, and the curve of all bandwidths tried.
 
     Attributes
     ----------
     sigma : float
     stored : float
-        The fraction that it stores.
+        The fraction of patterns that it stores.
     curve : CapacityCurve
     """
 
@@ -97,7 +97,7 @@ class SigmaChoice:
 
 
 def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> CapacityCurve:
-    """What a Gaussian KDE of the rows of X holds at each bandwidth.
+    """Compute the share of rows of X that a Gaussian KDE of them stores at each bandwidth.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
     """
     grid = np.unique(np.asarray(sigmas, dtype=float))
     if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():
-        raise InvalidInputError("sigmas must be finite and above zero, and at least one.")
+        raise InvalidInputError("sigmas must hold at least one number, all finite and above zero.")
     patterns, neighbors = _prepared(X)
     return CapacityCurve.of([_at(patterns, neighbors, sigma, iterate) for sigma in grid])
 
@@ -125,7 +125,9 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
 def choose_sigma(
     X: Any, stored: float | None = STORED, *, iterate: Iterate = "undecided"
 ) -> SigmaChoice:
-    """Find the largest bandwidth that still stores the fraction `stored` of the patterns.
+    """Choose a bandwidth for storage, not for density: the largest that stores most patterns.
+
+    For a density estimate, use :func:`isthmus.memories.bandwidth.leave_one_out`.
 
     Parameters
     ----------

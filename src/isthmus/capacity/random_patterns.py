@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scipy.special import gammaln, lambertw
 
-from isthmus.capacity.arguments import as_whole, at_least, positive, probability
+from isthmus.validation import as_count, as_number
 
 __all__ = [
     "RandomPatternCapacity",
@@ -28,16 +28,16 @@ OMEGA = 0.5671432904097838
 
 @dataclass(frozen=True)
 class RandomPatternCapacity:
-    r"""What Theorem A5 says about one sphere.
+    r"""The result of Theorem A5 for one sphere.
 
     Attributes
     ----------
     a, b, c : float
         The theorem's constants; the count grows by :math:`c^{1/4}` per dimension.
     log_count : float
-        Log of the number of patterns that are stored; nan where the theorem says nothing.
+        Log of the number of patterns that are stored; nan where the theorem does not apply.
     applies : bool
-        Whether its conditions hold: :math:`c \ge (2/\sqrt p)^{4/(D-1)}`, and
+        True if its conditions hold: :math:`c \ge (2/\sqrt p)^{4/(D-1)}`, and
         :math:`M > \sigma`, without which no two balls are disjoint.
     """
 
@@ -56,7 +56,7 @@ def random_pattern_capacity(
     *,
     lambert: bool = True,
 ) -> RandomPatternCapacity:
-    r"""How many random patterns on a sphere are all stored, with a given chance of failure.
+    r"""Return the number of random patterns on a sphere that are all stored with high probability.
 
     With :math:`M = K \sqrt{D-1}` and :math:`\beta = 1/\sigma^2` (Theorem 3/A5):
 
@@ -93,10 +93,13 @@ def random_pattern_capacity(
     >>> round(found.c, 5), round(math.exp(found.log_count), 2)
     (3.15461, 7.41)
     """
-    dim = at_least(dim, "dim", 1 + 1e-9)
-    sigma, failure = positive(sigma, "sigma"), probability(failure, "failure")
+    dim = as_number(dim, "dim", at_least=1 + 1e-9)
+    sigma = as_number(sigma, "sigma", above=0)
+    failure = as_number(failure, "failure", above=0, below=1)
     degrees = dim - 1
-    norm = 2 * sigma * math.sqrt(degrees) if max_norm is None else positive(max_norm, "max_norm")
+    norm = 2 * sigma * math.sqrt(degrees)
+    if max_norm is not None:
+        norm = as_number(max_norm, "max_norm", above=0)
     log_square = 2 * (math.log(norm) - math.log(sigma)) - math.log(degrees)
     a = 2 / degrees * (1 + math.log(2 * failure * degrees) + log_square)
     log_b = math.log(0.4) + log_square
@@ -113,7 +116,7 @@ def random_pattern_capacity(
 
 
 def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: float = 1e-3) -> float:
-    r"""The dimension at which Theorem A5's base takes a given value (Theorem A6).
+    r"""Return the dimension at which the base of Theorem A5 takes a given value (Theorem A6).
 
     .. math::
         a = \tfrac12 \ln c - \tfrac{\beta K^2}{5 c}, \quad b = 1 + \ln(2 p \beta K^2), \quad
@@ -141,8 +144,11 @@ def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: floa
     >>> round(random_pattern_dimension(3.15461, norm_ratio=3.0), 2)
     20.0
     """
-    base, norm_ratio = positive(base, "base"), positive(norm_ratio, "norm_ratio")
-    failure = probability(failure, "failure")
+    base, norm_ratio = (
+        as_number(base, "base", above=0),
+        as_number(norm_ratio, "norm_ratio", above=0),
+    )
+    failure = as_number(failure, "failure", above=0, below=1)
     square = norm_ratio * norm_ratio
     a = 0.5 * math.log(base) - square / (5 * base)
     b = 1 + math.log(2 * failure * square)
@@ -158,11 +164,13 @@ def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: floa
 
 
 def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
-    r"""At least how likely N random directions are all farther apart than an angle (Lemma A13).
+    r"""Bound the probability that N random directions are all farther apart than an angle.
 
     .. math::
         \Pr(\alpha_{\min} \ge \alpha) \ge 1 - \tfrac12 \kappa_{D-1} N^2 \alpha^{D-1}, \qquad
         \kappa_d = \frac{\Gamma((d+1)/2)}{d \sqrt\pi \, \Gamma(d/2)}
+
+    This is Lemma A13.
 
     Parameters
     ----------
@@ -176,7 +184,7 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
     Returns
     -------
     float
-        Zero where the bound says nothing.
+        A lower bound; zero where it is trivial.
 
     Examples
     --------
@@ -184,8 +192,8 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
     >>> round(minimal_angle_probability(100, 20, 0.6), 4)
     0.9725
     """
-    n_patterns, dim = as_whole(n_patterns, "n_patterns", 1), as_whole(dim, "dim", 2)
-    angle = at_least(angle, "angle", 0)
+    n_patterns, dim = as_count(n_patterns, "n_patterns"), as_count(dim, "dim", at_least=2)
+    angle = as_number(angle, "angle", at_least=0)
     if n_patterns == 1 or angle == 0:
         return 1.0
     degrees = dim - 1
@@ -196,7 +204,7 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
 
 
 def _lambert(log_argument: float) -> float:
-    """Lambert's W_0 of exp(log_argument)."""
+    """Return Lambert's W_0 of exp(log_argument)."""
     if log_argument < 500:
         return float(lambertw(math.exp(log_argument)).real)
     # W + log W = log_argument; Newton's method, which converges at once from here.
@@ -207,7 +215,7 @@ def _lambert(log_argument: float) -> float:
 
 
 def _lambert_upper(log_argument: float) -> float:
-    """An elementary upper bound on W_0(exp(u)) (Hoorfar and Hassani)."""
+    """Return an elementary upper bound on W_0(exp(u)) (Hoorfar and Hassani)."""
     u = log_argument
     if u <= 0:
         return math.log((OMEGA * math.exp(u) + 1) / (OMEGA * (1 + OMEGA)))

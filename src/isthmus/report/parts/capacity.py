@@ -20,7 +20,7 @@ from isthmus.capacity import (
     sweep,
 )
 from isthmus.capacity.counts import CapacityKind
-from isthmus.capacity.packing import Placement
+from isthmus.capacity.experiments import Placement
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
 from isthmus.figures.capacity import kde_and_hopfield
 from isthmus.figures.landscape_2d import ring

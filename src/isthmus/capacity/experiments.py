@@ -1,24 +1,36 @@
-"""The paper's capacity experiment: how well perturbed patterns find home, against N and D."""
+"""Experiments on patterns on a sphere: the paper's sweep over N and D, and measured capacity."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from isthmus.capacity.certificate import certify
 from isthmus.dynamics.attraction import distances
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.progress import progress as progress_bar
+from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["Cell", "Sweep", "sweep"]
+__all__ = ["Placement", "Sweep", "SweepCell", "measured_capacity", "spread_on_sphere", "sweep"]
 
+FloatArray = NDArray[np.float64]
+Placement = Literal["random", "spread"]
+# Powers of the squared distance with which the repulsion falls in the first and last step.
+FIRST_POWER, LAST_POWER = 2.0, 40.0
+# Relative tolerance of a count.
+COUNT_TOLERANCE = 0.05
+# Total number of random patterns over which the share stored is averaged.
+DRAWN = 500
 MEASURES = {
     "retrieved": "fraction retrieved",
     "ratio": "final / initial distance",
@@ -27,13 +39,13 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One draw of patterns: N of them on a sphere in D dimensions, and what became of queries.
+class SweepCell:
+    """The results of one draw of N patterns on a sphere in D dimensions.
 
     Attributes
     ----------
     retrieved : float
-        Fraction of particles that end nearest to the pattern they came from.
+        Fraction of particles that end nearest to the pattern that they started at.
     ratio : float
         Mean of final over initial distance to that pattern.
     normalized_ratio : float
@@ -53,10 +65,10 @@ class Cell:
 class Sweep:
     """All cells of an experiment."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[SweepCell, ...]
 
     def band(self, measure: str, dim: int, count: int) -> tuple[float, float]:
-        """Mean over seeds of a measure, and the half-width of its 95 % confidence band."""
+        """Return the mean of a measure over seeds, and the half-width of its 95 % band."""
         values = [
             getattr(cell, measure) for cell in self.cells if (cell.dim, cell.count) == (dim, count)
         ]
@@ -66,7 +78,7 @@ class Sweep:
         return float(np.mean(values)), 1.96 * spread / len(values) ** 0.5
 
     def table(self, measure: str = "retrieved") -> NDArray[np.float64]:
-        """Means over seeds, a row per dimension and a column per count."""
+        """Return means over seeds, with a row per dimension and a column per count."""
         return np.array(
             [[self.band(measure, dim, count)[0] for count in self.counts] for dim in self.dims]
         )
@@ -104,7 +116,7 @@ def sweep(
     path: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
-    """Perturb patterns on a sphere, let them flow on their KDE, and see whether they return.
+    """Perturb patterns on a sphere and measure how well their KDE retrieves them.
 
     Parameters
     ----------
@@ -115,15 +127,15 @@ def sweep(
     radius_factor : float
         Patterns lie on the sphere of radius ``radius_factor * sigma * sqrt(D - 1)``.
     perturbation : float
-        Length of each particle's displacement, in units of sigma. The paper does not say its
-        own; ratios depend on it.
+        Length of each particle's displacement, in units of sigma. The paper does not state its
+        value; ratios depend on it.
     n_particles, max_patterns : int
-        Particles per pattern, and how many patterns get some.
+        Number of particles per pattern, and of patterns that get particles.
     path : path, optional
-        A JSON-lines file that finished cells are added to; cells found there are not done
-        again, so that an interrupted run goes on where it was.
+        A JSON-lines file that finished cells are appended to. Cells found there are not computed
+        again, so that an interrupted run resumes.
     progress : bool, optional
-        Whether to show a bar; by default on a terminal, if it takes long.
+        Show a bar. Default: on a terminal, once the run takes longer than two seconds.
 
     Examples
     --------
@@ -155,7 +167,7 @@ def sweep(
     return Sweep(tuple(done[key] for key in wanted))
 
 
-def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> Cell:
+def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> SweepCell:
     generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
     sigma = settings["sigma"]
     radius = settings["radius_factor"] * sigma * (dim - 1) ** 0.5
@@ -171,7 +183,7 @@ def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> Cel
     own = torch.arange(chosen).repeat_interleave(int(settings["n_particles"]))
     between = torch.pdist(patterns[:2000]).mean()
     ratio = float((final / initial).mean())
-    return Cell(
+    return SweepCell(
         dim, count, seed, float((nearest == own).double().mean()), ratio, ratio / float(between)
     )
 
@@ -181,27 +193,122 @@ def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor
     return points / torch.linalg.vector_norm(points, dim=1, keepdim=True)
 
 
-def _read(path: str | Path | None, settings: dict[str, float]) -> dict[tuple[int, int, int], Cell]:
-    """Cells of the same settings that an earlier run finished; a line cut short is left out."""
-    done: dict[tuple[int, int, int], Cell] = {}
+def _read(
+    path: str | Path | None, settings: dict[str, float]
+) -> dict[tuple[int, int, int], SweepCell]:
+    """Read finished cells with the same settings; truncated lines are ignored."""
+    done: dict[tuple[int, int, int], SweepCell] = {}
     if path is None or not Path(path).exists():
         return done
     for line in Path(path).read_text().splitlines():
         try:
             entry = json.loads(line)
             if entry["settings"] == settings:
-                cell = Cell(**entry["cell"])
+                cell = SweepCell(**entry["cell"])
                 done[cell.dim, cell.count, cell.seed] = cell
         except (ValueError, KeyError, TypeError):
             continue
     return done
 
 
-def _append(path: str | Path | None, settings: dict[str, float], cell: Cell) -> None:
+def _append(path: str | Path | None, settings: dict[str, float], cell: SweepCell) -> None:
     if path is not None:
         path = Path(path)
-        # After a line that was cut short, a new one begins.
+        # A truncated last line is ended first.
         whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
         with path.open("a") as file:
             line = json.dumps({"settings": settings, "cell": asdict(cell)})
             file.write(f"{'' if whole else chr(10)}{line}\n")
+
+
+def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -> FloatArray:
+    """Return unit vectors (count, dim) that have repelled each other until they are spread out.
+
+    Parameters
+    ----------
+    count, dim : int
+    seed : int
+        Seed of the random vectors that they start from.
+    steps : int
+        Number of steps; with each, near vectors count more and all move less.
+
+    Returns
+    -------
+    ndarray (count, dim)
+
+    Examples
+    --------
+    >>> from isthmus.capacity import spread_on_sphere
+    >>> points = spread_on_sphere(6, 3)  # an octahedron: each has four at a right angle
+    >>> bool((abs(points @ points.T) < 0.01).sum() == 24)
+    True
+    """
+    count, dim = as_count(count, "count", at_least=2), as_count(dim, "dim", at_least=2)
+    points = _random_directions(count, dim, seed)
+    for share in np.linspace(0, 1, steps):
+        power = FIRST_POWER * (LAST_POWER / FIRST_POWER) ** share
+        squared = np.maximum(2 - 2 * points @ points.T, 1e-12)
+        np.fill_diagonal(squared, np.inf)
+        nearest = squared.min(1)
+        weights = (nearest[:, None] / squared) ** power
+        force = weights.sum(1, keepdims=True) * points - weights @ points
+        force -= (force * points).sum(1, keepdims=True) * points
+        force /= np.linalg.norm(force, axis=1).max() + 1e-300
+        points = points + 0.3 * (0.01**share) * np.sqrt(nearest.min()) * force
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return points
+
+
+def measured_capacity(
+    dim: int,
+    share: float = 0.95,
+    placement: Placement = "random",
+    *,
+    seed: int = 0,
+    most: int = 512,
+) -> int:
+    """Find the largest number of patterns on a sphere of which a given share is stored.
+
+    The sphere has radius 2 sigma sqrt(D - 1), as in the paper. Bisection finds the number up to
+    5 %. The share of random patterns is a mean over several draws.
+
+    Parameters
+    ----------
+    dim : int
+    share : float in (0, 1]
+    placement : {"random", "spread"}
+        Drawn at random, or spread by :func:`spread_on_sphere`.
+    most : int
+        The largest number to try, which is returned if its patterns are stored.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import measured_capacity
+    >>> measured_capacity(2, placement="random"), measured_capacity(2, placement="spread")
+    (1, 8)
+    """
+    as_choice(placement, "placement", get_args(Placement))
+    share = as_number(share, "share", above=0, at_most=1)
+    dim, most = as_count(dim, "dim", at_least=2), as_count(most, "most", at_least=2)
+    place = spread_on_sphere if placement == "spread" else _random_directions
+
+    def enough(count: int) -> bool:
+        draws = 1 if placement == "spread" else -(-DRAWN // count)
+        sets = [2 * math.sqrt(dim - 1) * place(count, dim, seed + draw) for draw in range(draws)]
+        found = [certify(points, iterate="undecided", tol=1e-5) for points in sets]
+        return float(np.mean([each.fraction_stored for each in found])) >= share
+
+    low, high = 1, 2
+    while enough(high):
+        if high == most:
+            return most
+        low, high = high, min(2 * high, most)
+    while high - low > max(1, COUNT_TOLERANCE * low):
+        middle = (low + high) // 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
+
+
+def _random_directions(count: int, dim: int, seed: int) -> FloatArray:
+    points = np.random.default_rng(seed).standard_normal((count, dim))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)

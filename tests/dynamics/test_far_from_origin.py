@@ -1,0 +1,65 @@
+"""Modes, basins and certificates do not depend on how far the data are from the origin."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import make_blobs
+
+import isthmus as ist
+from isthmus.capacity import basins, certify
+from isthmus.cluster import GaussianMeanShift
+from isthmus.dynamics.attraction import Attractors, distances
+from isthmus.dynamics.modes import MANY, find_modes
+
+SIGMA = 1.0
+
+
+def shifted_blobs(n: int, shift: float, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """Blobs with one column far away, and the same rows near 0, both without further rounding."""
+    X, _ = make_blobs(n, 3, centers=5, cluster_std=0.8, random_state=1)
+    far = X.copy()
+    far[:, 1] += shift
+    far = far.astype(dtype)
+    near = far.astype(np.float64)
+    near[:, 1] -= shift
+    return far, near
+
+
+CASES = [(1.7e9, np.float64), (1e4, np.float32), (1e5, np.float32), (1e6, np.float32)]
+
+
+@pytest.mark.parametrize("n", [200, MANY])
+@pytest.mark.parametrize(("shift", "dtype"), CASES)
+def test_modes_and_clusters_are_those_of_centred_data(n: int, shift: float, dtype: type) -> None:
+    far, near = shifted_blobs(n, shift, dtype)
+    found = find_modes(ist.GaussianKDE(far, SIGMA), torch.from_numpy(far))
+    expected = find_modes(ist.GaussianKDE(near, SIGMA), torch.from_numpy(near))
+    assert_array_equal(found.labels, expected.labels)
+    assert found.converged.all()
+    assert_allclose(found.fixed_points - [0, shift, 0], expected.fixed_points, atol=1e-3)
+    model = GaussianMeanShift(SIGMA).fit(far)
+    assert_array_equal(model.labels_, expected.labels)
+    assert_array_equal(model.predict(far), model.labels_)
+
+
+def test_basins_and_certificates_are_those_of_centred_data() -> None:
+    far, near = shifted_blobs(200, 1.7e9, np.float64)
+    for sigma in (0.2, SIGMA):
+        found, expected = certify(far, sigma), certify(near, sigma)
+        for name in ("stored", "decided", "basin"):
+            assert_array_equal(getattr(found, name), getattr(expected, name))
+        for name in ("separation", "guaranteed_radius", "error_bound", "retrieval_error"):
+            assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-6)
+        assert_array_equal(basins(far, sigma).labels, basins(near, sigma).labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances_come_from_differences(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator, dtype=dtype) + 1e5
+    y = torch.randn(40, 4, generator=generator, dtype=dtype) + 1e5
+    expected = torch.linalg.vector_norm(x.double()[:, None] - y.double(), dim=2)
+    assert_allclose(distances(x, y), expected, rtol=1e-6)
+    ball = Attractors(x[:1], torch.tensor([1e-3], dtype=dtype))
+    assert ball.holding(x).tolist() == [0] + [-1] * 59
