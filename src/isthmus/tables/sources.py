@@ -138,7 +138,7 @@ def _excel(path: Path, form: FileFormat, header: bool | None, sheet: str | None)
         with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:
             sheets = [str(name) for name in book.sheet_names]
             if sheet in (None, *sheets):
-                grid = book.parse(sheet or sheets[0], header=None, na_filter=False)
+                grid = pd.read_excel(book, sheet or sheets[0], header=None, na_filter=False)
     except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
         raise InvalidInputError(f"{path} is not a readable Excel file: {error}.") from None
     if sheet not in (None, *sheets):

@@ -204,7 +204,9 @@ class TextFile:
         if self.width > 1 and (last.isna() | (last == "")).any():
             # pandas adds missing values to rows that are too short.
             with self.content() as raw:
-                below = b"".join(raw.readlines()[self.skip :])
+                for _ in range(self.skip):
+                    raw.readline()
+                below = raw.read()
             separators = below.count(self.format.separator.encode())
             if b'"' in below or separators != len(frame) * (self.width - 1):
                 self.lines()

@@ -1,0 +1,312 @@
+"""Text tables are read as their authors meant them, or refused with the place and the reason."""
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isthmus.errors import InvalidInputError
+from isthmus.tables import read_table
+
+NAN = float("nan")
+
+
+def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
+    target = folder / name
+    target.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return target
+
+
+def same(found: np.ndarray, wanted: object) -> bool:
+    return np.array_equal(found, np.array(wanted, dtype=float), equal_nan=True)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", " ", "  "])
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_separator_and_names_are_detected(
+    tmp_path: Path, separator: str, names: bool, ending: str
+) -> None:
+    lines = [["a", "b", "c"]] * names + [["1", "2.5", "-3e2"], ["4", "5", "6"]]
+    path = written(tmp_path, ending.join(separator.join(line) for line in lines), "data.txt")
+    table = read_table(path)
+    assert same(table.X, [[1, 2.5, -300], [4, 5, 6]])
+    assert table.columns == (("a", "b", "c") if names else ("x1", "x2", "x3"))
+    assert (table.id_name, list(table.ids)) == ("row", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("content", "X", "columns"),
+    [
+        ("a;b\n1,5;2\n-0,25;1e1\n", [[1.5, 2], [-0.25, 10]], "ab"),
+        ('\ufeff"first, one",b\n\n1,"2"\n   \n" 3 ",4\n\n', [[1, 2], [3, 4]], ["first, one", "b"]),
+        ("a,b\n1,true\n2,False\n", [[1, 1], [2, 0]], "ab"),
+        ("a,flag\n1,TRUE\n2,\n", [[1, 1], [2, NAN]], ["a", "flag"]),
+        ("0,1,2\n5,9,7\n", [[0, 1, 2], [5, 9, 7]], ["x1", "x2", "x3"]),  # all whole: no names
+        ("2019,2020\n1.5,2\n", [[1.5, 2]], ["2019", "2020"]),
+        ("a, b\n1,  2\n 3, NA\n", [[1, 2], [3, NAN]], "ab"),
+        ('"a" "b"\n"r1" 1 2\n"r2" 3 4\n', [[1, 2], [3, 4]], "ab"),  # row names of R
+        ("index\n1\n2\n3\n", [[1], [2], [3]], ["index"]),  # the only column is a feature
+        ("# made by x, y\n#\n\na,b\n1,2\n", [[1, 2]], "ab"),
+        ("## one\n#a,b\n1,2\n", [[1, 2]], "ab"),
+        ("# units: cm\n#a;b\n1,5;2\n", [[1.5, 2]], "ab"),
+        ("# no names\n1,2\n", [[1, 2]], ["x1", "x2"]),
+        ("a,a,,a.2\n1,2,3,4\n", [[1, 2, 3, 4]], ["a", "a.3", "x3", "a.2"]),
+        ('a,b\n1,2\n"3","4"\n5,\n', [[1, 2], [3, 4], [5, NAN]], "ab"),
+    ],
+)
+def test_layouts_are_understood(tmp_path: Path, content: str, X: object, columns: object) -> None:
+    table = read_table(written(tmp_path, content))
+    assert same(table.X, X)
+    assert table.columns == tuple(columns)
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        ("a;b\n1,5;2\n3;4\n", "line 2, column 'a', 1,5 is 1.5"),
+        ("a;b\n1,200;x\n0,250;y\n", "line 3, column 'a', 0,250 is 0.250"),
+        ("a\tb\n-1,200\t1\n2,345\t3,1\n", "line 3, column 'b', 3,1 is 3.1"),
+        ("a;b\n1.5;2\n3;4\n", ""),
+        ("a;b\n1;1,200\n2;Rome\n3;Oslo\n", ""),
+    ],
+)
+def test_a_note_names_the_cell_that_shows_decimal_commas(
+    tmp_path: Path, content: str, note: str
+) -> None:
+    notes = " ".join(read_table(written(tmp_path, content)).notes)
+    assert ("Commas in numbers are decimal marks" in notes) == bool(note)
+    assert note in notes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a\tb\n950\t2\n1,200\t3\n", "'a': 1,200 may be 1200, or have a decimal comma"),
+        ("a;b\n950;2\n1,234,567;3\n1,200;4\n", "'a': 1,234,567 may be 1234567"),
+    ],
+)
+def test_commas_that_may_separate_thousands_are_refused(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(InvalidInputError, match=rf"line 3, column {words}.* drop a"):
+        read_table(path)
+    assert read_table(path, drop=["a"]).columns == ("b",)
+    assert read_table(path, id="a").ids[0] == "950"
+    if "567" not in content:
+        assert same(read_table(path, decimal=",").X[1], [1.2, 3])
+
+
+@pytest.mark.parametrize("mark", ["", "NA", "n/a", "#N/A", "NaN", "nan", "null", "None", "?", "  "])
+def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, mark: str) -> None:
+    path = written(tmp_path, f"a,b\n1,2\n\n3,{mark}\n")
+    assert same(read_table(path).X, [[1, 2], [3, NAN]])
+    with pytest.raises(InvalidInputError, match=r"line 4, column 'b': .*isthmus complete"):
+        read_table(path, missing=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("a,b\n", "names, but no rows"),
+        ("a,b\n1,2\n3\n", "line 3: 1 cell, but the line of names has 2"),
+        ('a,b\n1,2\n"3"\n', "line 3: 1 cell, but the line of names has 2"),
+        ("1,2\n3,4\n5,6,7\n", "line 3: 3 cells"),
+        ('a,b\n1,"2\n3,4\n', "quote left open"),
+        ("name\nx\ny\n", "no column of numbers to use: line 2, column 'name': 'x' is not"),
+        ("a,b\n$1.5,2%\n$3,4%\n", "to use: line 2, column 'a': '\\$1.5' is not a number"),
+        ("a,2020,b\n1,2,3\n4,5,6\n7,8,9\n", "line 1, column 'x1': 'a' .*option header yes"),
+        ("a,b\n1,2\n-,3\n4,5\n", "line 3, column 'a': '-' .*leave it empty .*NA"),
+        ("a,b\n1,2\n# hm\n4,5\n", "line 3: 1 cell.*remove the line"),
+        ("# x\na,b\n1,2\n3,4\noops,5\n", "line 5, column 'a': 'oops'"),
+        (b"\x00\x01\x02\x03" * 50, "not a text file"),
+        ("größe,b\n1,2\n".encode() + b"caf\xe9,3\n", "line 3: byte 0xe9 is not UTF-8, though"),
+        ("a,b\n1,2\n-1e300,3\n", r"line 3, column 'a': -1e\+300 is too large"),
+        ("a,b\n1,2\n1e999,3\n", "line 3, column 'a': the value is infinite"),
+        ("a,b\n1,2\n-Infinity,3\n", "line 3, column 'a': the value is infinite"),
+        ("a,b\n1,2.5e-200\n2,-1e-200\n3,0\n", "column 'b': its values, 2.5e-200 at most, are too"),
+        ('"5,1","3,5"\n"4,9","3,0"\n', "line 1, column 'x1': '5,1'"),
+        ("a;b;c\n1.5;2,3;1\n2.5;3,4;2\n", "line 2, column 'b': '2,3' .* decimal point"),
+        ("a\tb\n9.99\t1,200\n5.50\t950\n", "line 2, column 'b': '1,200' .* decimal point"),
+        ('a,b\n1,"421,602"\n2,"360,524"\n', "line 2, column 'b': '421,602' .* decimal point"),
+        ("a;b\n2,5;1.234,5\n3,5;2.345,6\n", "line 2, column 'b': '1.234,5' .* decimal point"),
+        ('a,b\n1,"1,234.5"\n2,"2,345.6"\n', "line 2, column 'b': '1,234.5' .* decimal point"),
+        ("index,who\n1,a\n2,b\n3,c\n", "no column of numbers .* option id none makes it"),
+        *(
+            (f'a,b\n1,2\n2,"{cell}"\n3,4\n4,5\n', r"line 3, column 'b': .*drop b")
+            for cell in ("12 years", "1_000", "1,5", "true", "5%")
+        ),
+    ],
+)
+def test_text_that_is_not_a_table_is_refused(
+    tmp_path: Path, content: str | bytes, words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        read_table(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(("row", "cell"), [(24_321, "oops"), (300, "1,5"), (24_999, "")])
+def test_a_bad_cell_below_the_sample_is_located(tmp_path: Path, row: int, cell: str) -> None:
+    lines = [f"{row},{row / 2}" for row in range(25_000)]
+    lines[row] = f'5,"{cell}"' if cell else "5"
+    words = f"column 'b': '{cell}'" if cell else "1 cell"
+    with pytest.raises(InvalidInputError, match=f"line {row + 2}[,:] {words}"):
+        read_table(written(tmp_path, "a,b\n" + "\n".join(lines)))
+
+
+def test_points_are_not_decimal_marks_where_commas_are(tmp_path: Path) -> None:
+    lines = [f"{row},5;1" for row in range(300)]
+    path = written(tmp_path, "\n".join(["a;b", *lines, "1.200;1"]))
+    with pytest.raises(InvalidInputError, match=r"line 302, column 'a': '1\.200' is not a number"):
+        read_table(path)
+
+
+def test_wide_tables_are_read(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(30, 5000))
+    pd.DataFrame(X).add_prefix("column").to_csv(tmp_path / "wide.csv", index=False)
+    assert np.array_equal(read_table(tmp_path / "wide.csv").X, X)
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"]
+)
+def test_encodings_are_detected_or_given(tmp_path: Path, encoding: str) -> None:
+    path = written(tmp_path, "größe,b\n1,2\n".encode(encoding))
+    table = read_table(path)
+    assert table.columns == ("größe", "b") == read_table(path, encoding=encoding).columns
+    assert any("Latin-1" in note for note in table.notes) == (encoding == "latin-1")
+    late = ("a,b\n" + "1,2\n" * 5000 + "3,größe\n" + "4,ü\n" * 9000).encode(encoding)
+    assert read_table(written(tmp_path, late)).left_out == ("b",)
+
+
+def test_options_overrule_detection(tmp_path: Path) -> None:
+    path = written(tmp_path, "7:2\n3.5:4\n")
+    assert read_table(path, separator=":").X.shape == (2, 2)
+    assert read_table(path, separator=":", header=True).columns == ("7", "2")
+    assert len(read_table(written(tmp_path, "2019,2020\n3.5,4\n"), header=False)) == 2
+    assert read_table(written(tmp_path, "a\tb\n1\t2\n"), separator="tab").columns == ("a", "b")
+    for wrong in ({"separator": "::"}, {"decimal": ";"}, {"encoding": "nothing"}):
+        with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+            read_table(path, **wrong)
+    with pytest.raises(InvalidInputError, match="not text in ascii"):
+        read_table(written(tmp_path, "größe\n1\n"), encoding="ascii")
+
+
+def test_stdin_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a;b\n1;2\n")))
+    assert same(read_table("-").X, [[1, 2]])
+
+
+def test_words_and_empty_columns_are_left_out_and_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "who,a,when,empty\nann,1,2020-01-05,\nbob,2,2020-02-07,NA\n")
+    table = read_table(path)
+    assert table.columns == ("a",)
+    assert table.left_out == ("who", "when", "empty")
+    assert table.notes == (
+        "Left out, since every cell is missing: empty.",
+        "Left out, since most cells are not numbers: who, when.",
+    )
+    few = read_table(written(tmp_path, "a,code\n1,A1\n2,77\n3,B2\n4,C9\n"))
+    assert few.left_out == ("code",)
+
+
+def test_ids_are_kept_as_written_and_labels_are_not_features(tmp_path: Path) -> None:
+    path = written(tmp_path, "name,a,kind,b\n007,1,x,2\n010,3,,4\n")
+    for id_, label in (("name", "kind"), ("1", "3")):
+        table = read_table(path, id=id_, label=label)
+        assert list(table.ids) == ["007", "010"]
+        assert list(table.labels) == ["x", ""]
+        assert (table.id_name, table.label_name) == ("name", "kind")
+        assert same(table.X, [[1, 2], [3, 4]])
+    mixed = read_table(written(tmp_path, "a,k\n1,2\n2,2\n3,other\n"), label="k")
+    assert list(mixed.labels) == ["2", "2", "other"]
+    nameless = read_table(written(tmp_path, "r1,1,2\nr2,3,4\n"), id="1")
+    assert list(nameless.ids) == ["r1", "r2"]
+    large = read_table(written(tmp_path, "id,a\n12345678901234567,1\n12345678901234568,2\n"))
+    assert list(large.ids) == [12345678901234567, 12345678901234568]
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "ID", "Index", "row", "rowid", "customer_id", "userID", "order id", "Unnamed: 0"]
+)
+@pytest.mark.parametrize("values", [("12", "007", "9"), ("b7", "a1", "x"), ("1", "", "A3")])
+def test_a_column_with_the_name_of_ids_is_used_as_ids(
+    tmp_path: Path, name: str, values: tuple[str, ...]
+) -> None:
+    lines = [f"{number / 4},{value},7" for number, value in enumerate(values)]
+    table = read_table(written(tmp_path, "\n".join([f"a,{name},b", *lines])))
+    assert table.columns == ("a", "b")
+    assert (table.id_name, tuple(table.ids)) == (name, values)
+    assert table.notes == (
+        f"Column {name!r} is used as row ids; option id none makes it a feature.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("paid", (1, 2, 3)),  # only ends like that
+        ("group_id", (1, 1, 2)),  # not distinct
+        ("index", (0.5, 1.5, 2)),  # not whole
+        ("parent_id", (7, "", "")),  # mostly missing
+    ],
+)
+def test_a_column_that_cannot_be_ids_is_a_feature(
+    tmp_path: Path, name: str, values: tuple[object, ...]
+) -> None:
+    lines = [f"{value},{number / 4}" for number, value in enumerate(values)]
+    table = read_table(written(tmp_path, "\n".join([f"{name},a", *lines])))
+    assert (table.columns, table.id_name, table.notes) == ((name, "a"), "row", ())
+
+
+def test_ids_found_by_name_can_be_overruled(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,order_id,a,b\n1,4,.5,x\n2,5,.7,y\n3,9,.1,z\n")
+    found = read_table(path)
+    assert found.columns == ("order_id", "a")
+    assert any("look like ids, too: order_id" in note for note in found.notes)
+    none = read_table(path, id="none")
+    assert (none.columns, none.id_name) == (("id", "order_id", "a"), "row")
+    assert read_table(path, id="b").columns == ("id", "order_id", "a")
+    assert read_table(path, label="id").id_name == "order_id"
+    assert read_table(path, drop=["id"]).id_name == "order_id"
+    nameless = written(tmp_path, ",a\n7,1\n8,2\n", "nameless.csv")
+    assert read_table(nameless).columns == ("a",)
+    assert read_table(nameless, id="none").columns == ("id", "a")
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_files_of_pandas_and_numpy_come_back(tmp_path: Path, index: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(6, 3))
+    pd.DataFrame(X).to_csv(tmp_path / "data.csv", index=index)
+    table = read_table(tmp_path / "data.csv")
+    assert np.array_equal(table.X, X)
+    assert table.columns == ("0", "1", "2")
+    assert list(table.ids) == (list(range(6)) if index else list(range(1, 7)))
+    np.savetxt(tmp_path / "data.txt", X, header="a b c", fmt="%.17g")
+    table = read_table(tmp_path / "data.txt")
+    assert np.array_equal(table.X, X)
+    assert table.columns == ("a", "b", "c")
+
+
+def test_absent_files_directories_and_columns_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
+        read_table(tmp_path / "absent.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
+        read_table(tmp_path / "folder.csv")
+    path = written(tmp_path, "a,b\n1,2\n")
+    for wrong in ({"id": "c"}, {"label": "9"}, {"drop": ["zz"]}):
+        with pytest.raises(InvalidInputError, match="no such column; it has a, b"):
+            read_table(path, **wrong)
+    with pytest.raises(InvalidInputError, match="Option array"):
+        read_table(path, array="X")
+    for content in (b"plain", gzip.compress(b"a,b\n1,2\n" * 99)[:-9]):
+        with pytest.raises(InvalidInputError, match=r"not a complete \.gz file"):
+            read_table(written(tmp_path, content, "data.csv.gz"))
