@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.logits import FLOAT32_LOGIT_LIMIT, Keys, Metric, largest_norm, plain_attention
+from isthmus.logits import (
+    FLOAT32_LOGIT_LIMIT,
+    Keys,
+    Metric,
+    largest_norm,
+    needs_float64,
+    plain_attention,
+)
 
 __all__ = ["FusedAttention", "fused_attention"]
 
@@ -43,7 +50,7 @@ class _Problem(NamedTuple):
     ) -> _Problem:
         centre = keys.centre
         shifted = queries - centre if metric == "sqeuclidean" else queries
-        if keys.need_float64(shifted, bias, beta, metric):
+        if needs_float64(shifted, keys, bias, beta, metric):
             centre = centre.double()
             shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
         return cls(shifted, keys, bias, beta.to(centre.dtype), metric, centre)

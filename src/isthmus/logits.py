@@ -120,17 +120,6 @@ class Keys:
         """The distance of the centre from the origin."""
         return torch.linalg.vector_norm(self.centre).item()
 
-    def need_float64(
-        self, shifted: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
-    ) -> bool:
-        """Return True if float32 would lose more of a logit than about 1e-3.
-
-        `shifted` (Q, D) are queries about the centre.
-        """
-        if not _may_need_float64(shifted):
-            return False
-        return _exceeds_float32(largest_norm(shifted), self.radius, bias, beta, metric)
-
 
 def _version(tensor: Tensor) -> tuple[int, int] | None:
     """Return what changes with the contents of a tensor, or None if torch does not record it."""
@@ -147,14 +136,16 @@ def attention_logits(
     metric: Metric,
     observed: Tensor | None = None,
 ) -> Tensor:
-    """Return the matrix of logits. (Q, D), (N, D) -> (Q, N).
+    """Return the logits themselves. (..., D), (N, D) -> (..., N).
 
     The result is in float64 where float32 could not hold it. With a boolean mask `observed`
-    (Q, D), squared distances are taken over the marked coordinates only.
+    (..., D), squared distances are taken over the marked coordinates only.
     """
     keys = memories if isinstance(memories, Keys) else Keys(memories)
-    logits, row, _ = _centred_logits(queries, keys, bias, beta, metric, observed)
-    return logits + row[:, None]
+    flat = queries.reshape(-1, queries.shape[-1])
+    mask = None if observed is None else observed.reshape(flat.shape)
+    logits, row, _ = _centred_logits(flat, keys, bias, beta, metric, mask)
+    return (logits + row[:, None]).reshape(*queries.shape[:-1], logits.shape[1])
 
 
 def plain_attention(
@@ -183,7 +174,7 @@ def _centred_logits(
     if observed is not None:
         queries = torch.where(observed, queries, centre)
     shifted = queries - centre if metric == "sqeuclidean" else queries
-    if keys.need_float64(shifted, bias, beta, metric):
+    if needs_float64(shifted, keys, bias, beta, metric):
         memories, centre = memories.double(), centre.double()
         shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
     centred = memories - centre
@@ -259,26 +250,16 @@ def new_cluster_logits(
 
 @torch.no_grad()
 def needs_float64(
-    shifted: Tensor, centred: Tensor, bias: Tensor | None, beta: Tensor, metric: Metric
+    shifted: Tensor, memories: Tensor | Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> bool:
     """Return True if float32 would lose more of a logit than about 1e-3.
 
-    `shifted` (Q, D) and `centred` (N, D) are queries and memories about a common centre.
+    `shifted` (Q, D) and `memories` (N, D) are about a common centre; keys have their own.
     """
-    if not _may_need_float64(shifted):
+    if is_transforming() or shifted.dtype == torch.float64 or shifted.device.type == "mps":
         return False
-    return _exceeds_float32(largest_norm(shifted), largest_norm(centred), bias, beta, metric)
-
-
-def _may_need_float64(queries: Tensor) -> bool:
-    return not (is_transforming() or queries.dtype == torch.float64 or queries.device.type == "mps")
-
-
-@torch.no_grad()
-def _exceeds_float32(
-    query: float, memory: float, bias: Tensor | None, beta: Tensor, metric: Metric
-) -> bool:
-    """Return True if logits of such norms and biases have terms beyond the limit of float32."""
+    query = largest_norm(shifted)
+    memory = memories.radius if isinstance(memories, Keys) else largest_norm(memories)
     size = query * memory if metric == "dot" else max(query, memory) ** 2
     if float(beta) * size > FLOAT32_LOGIT_LIMIT:
         return True
@@ -306,7 +287,7 @@ def observed_as_dot(
     centre = keys.centre
     shifted = torch.where(observed, queries, centre) - centre
     centred = keys.memories - centre
-    if keys.need_float64(shifted, bias, beta, "sqeuclidean"):
+    if needs_float64(shifted, keys, bias, beta, "sqeuclidean"):
         shifted, centred = shifted.double(), centred.double()
     return (
         torch.cat([2 * shifted, -observed.to(shifted.dtype)], 1),

@@ -1,7 +1,5 @@
 """Every energy passes check_energy, and each check catches the fault that it is for."""
 
-from typing import Self
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,9 +138,6 @@ class Broken(Memory):
 
     def conditional_mean(self, x, observed) -> Tensor:
         raise NotImplementedError
-
-    def _rebuilt(self, memories, index) -> Self:
-        return type(self)(memories, self.scale.detach())
 
 
 class SquashesTheBatch(Broken):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,12 @@ from isthmus.validation import (
 )
 
 __all__ = ["GaussianMemory", "Memory", "generator_for"]
+
+# Settings with an entry for each memory.
+PER_MEMORY = ("counts", "log_weights")
+
+Kernel = tuple[Tensor, Tensor | None, Metric]
+"""The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
 
 
 def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Generator:
@@ -102,11 +109,6 @@ class Memory(Energy):
             weights = as_log_weights(log_weights, "log_weights", self.memories)
             self._store("log_weights", weights.to(self.memories))
 
-    def _kept(self, name: str) -> Any:
-        """Return a setting for a rebuilt energy, which shares it only if it is being learned."""
-        value = getattr(self, name)
-        return value if value is None or value.requires_grad else value.detach()
-
     @property
     def dim(self) -> int:
         """The number of coordinates D."""
@@ -128,16 +130,26 @@ class Memory(Energy):
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their mean given the observed ones."""
 
-    @abstractmethod
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        """Return the energy with other memories; `index` selects the settings of each memory."""
+    def _settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments after the memories, from attributes of their names."""
+        names = list(inspect.signature(type(self)).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
+
+    def _rebuilt(self, memories: Any, index: Tensor | None = None) -> Self:
+        settings = self._settings()
+        for name, value in settings.items():
+            if isinstance(value, Tensor):
+                chosen = value[index] if index is not None and name in PER_MEMORY else value
+                # What is being learned is shared, and the rest copied.
+                settings[name] = chosen if chosen.requires_grad else chosen.detach()
+        return type(self)(memories, **settings)
 
     def with_memories(self, memories: Any) -> Self:
         """Return a new energy of the same kind and settings with other memories.
 
         Weights or counts are kept if the number of memories is the same.
         """
-        return self._rebuilt(memories, None)
+        return self._rebuilt(memories)
 
     def subset(self, index: Any) -> Self:
         """Return a new energy with only the memories at `index`, and their weights or counts."""
@@ -152,20 +164,18 @@ class Memory(Energy):
         require_finite(filled, "x", "A coordinate marked as observed is unknown.")
         return filled, seen
 
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings that `repr` shows besides the number and size of the memories."""
-        return {}
-
     def __repr__(self) -> str:
-        settings = "".join(f", {name}={_short(value)}" for name, value in self._settings().items())
-        dtype = str(self.memories.dtype).removeprefix("torch.")
-        return f"{type(self).__name__}(N={self.n_memories}, D={self.dim}{settings}, {dtype})"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Tensor) and value.ndim == 0:
-        value = value.item()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        parts = [f"N={self.n_memories}", f"D={self.dim}"]
+        parameters = inspect.signature(type(self)).parameters
+        for name, value in self._settings().items():
+            if isinstance(value, Tensor) and value.ndim == 0:
+                parts.append(f"{name}={value.item():.4g}")
+            elif name == "log_weights" and value is not None:
+                parts.append("weighted=True")
+            elif not isinstance(value, Tensor) and value != parameters[name].default:
+                parts.append(f"{name}={value}")
+        parts.append(str(self.memories.dtype).removeprefix("torch."))
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
@@ -173,12 +183,15 @@ def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
     return new if observed is None else torch.where(as_mask(observed, "observed", x), x, new)
 
 
-class Kernel(NamedTuple):
-    """The arguments of :func:`isthmus.attend.attend` that define a memory."""
+class AtBeta(Energy):
+    """An energy whose inverse temperature is its parameter beta."""
 
     beta: Tensor
-    bias: Tensor | None
-    metric: Metric
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The parameter beta."""
+        return self.beta
 
 
 class GaussianMemory(Memory):
@@ -227,36 +240,26 @@ class GaussianMemory(Memory):
         return self.log_total_weight + self._log_scale
 
     def _kernel(self) -> Kernel:
-        """Return the logits of each memory, up to a term per query, for energy and step."""
-        return self._density_kernel()
+        """Return the logits of energy and step, up to a term per query."""
+        return 0.5 / self.variance, self.log_weights, "sqeuclidean"
 
     def _density_kernel(self) -> Kernel:
-        """Return the logits of the mixture, also over some coordinates only."""
-        return Kernel(0.5 / self.variance, self.log_weights, "sqeuclidean")
-
-    def _log_density_weight(self) -> Tensor:
-        """Return the log of the total weight of :meth:`_density_kernel`."""
-        return self.log_total_weight
+        """Return the logits of the normalised mixture."""
+        return 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
 
     def _attend(self, x: Tensor) -> Attention:
-        """Return the log-sum-exp and the mean, relative to the centre, of energy and step."""
+        """Return the log-sum-exp, and the mean relative to the centre of the memories."""
         return attend_centred(x, self._keys(), *self._kernel())
-
-    def _attend_density(self, x: Tensor, observed: Tensor | None) -> Attention:
-        """Return the same of the density, given the observed coordinates."""
-        return attend_centred(x, self._keys(), *self._density_kernel(), observed)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
         """Return the exact log-density. x: (..., D) -> (...).
 
         With a mask `observed` (..., D), return that of the marked coordinates alone.
         """
-        if observed is None:
-            x, seen, log_scale = self.as_input(x), None, self._log_scale
-        else:
-            x, seen = self._partial(x, observed)
-            log_scale = seen.sum(-1) * (self._log_scale / self.dim)
-        return self._attend_density(x, seen).logsumexp - (self._log_density_weight() + log_scale)
+        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
+        share = 1.0 if seen is None else seen.sum(-1) / self.dim
+        return found.logsumexp - share * self._log_scale
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
@@ -294,16 +297,10 @@ class GaussianMemory(Memory):
 
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
-        seen = None
-        if observed is None:
-            x, kernel = self.as_input(x), self._kernel()
-        else:
-            x, seen = self._partial(x, observed)
-            seen, kernel = seen.reshape(-1, self.dim), self._density_kernel()
-        logits = attention_logits(
-            x.reshape(-1, self.dim), self._keys(), kernel.bias, kernel.beta, kernel.metric, seen
-        )
-        return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
+        logits = attention_logits(x, self._keys(), bias, beta, metric, seen)
+        return torch.softmax(logits, -1).to(x.dtype)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
@@ -312,16 +309,14 @@ class GaussianMemory(Memory):
         NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
-        mean = self._attend_density(x, seen).mean + self._keys().centre
-        return torch.where(seen, x, mean)
+        found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
+        return torch.where(seen, x, found.mean + self._keys().centre)
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         """Draw exact samples: choose a memory, add noise. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
-        weights = self.log_mixing_weights.exp()
-        chosen = draw_index(weights, n, generator)
-        centres = self.memories[chosen]
+        centres = self.memories[draw_index(self.log_mixing_weights.exp(), n, generator)]
         noise = torch.empty_like(centres).normal_(generator=generator)
         return centres + self.sigma * noise
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -12,14 +12,14 @@ from torch import Tensor
 from isthmus.attend import attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.logits import new_cluster_logits
-from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
+from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
 __all__ = ["CRPMixture"]
 
 
 @final
-class CRPMixture(Memory):
+class CRPMixture(AtBeta, Memory):
     r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
 
     .. math::
@@ -89,7 +89,6 @@ class CRPMixture(Memory):
         else:
             self._store("prior_mean", self.as_input(prior_mean).reshape(self.dim))
 
-    beta: Tensor
     rho: Tensor
     alpha: Tensor
     counts: Tensor
@@ -119,11 +118,6 @@ class CRPMixture(Memory):
         return self.memories
 
     @property
-    def inverse_temperature(self) -> Tensor:
-        """The parameter beta."""
-        return self.beta
-
-    @property
     def variance(self) -> Tensor:
         """Variance 1/(2 beta) of a known component along each axis."""
         return 0.5 / self.beta
@@ -145,10 +139,8 @@ class CRPMixture(Memory):
     @property
     def _log_new_weight(self) -> Tensor:
         """Log of the new cluster's share of Z, in units of (pi/beta)^(D/2)."""
-        log_mass = self._log_new_mass
-        if self.normalized:
-            return log_mass
-        return log_mass + 0.5 * self.dim * torch.log(self.beta / self.kappa)
+        extra = 0 if self.normalized else 0.5 * self.dim
+        return self._log_new_mass + extra * torch.log(self.beta / self.kappa)
 
     @property
     def _origin(self) -> Tensor:
@@ -223,10 +215,8 @@ class CRPMixture(Memory):
 
         With a mask `observed` (..., D), return that of the marked coordinates alone.
         """
-        if observed is None:
-            return self._attend(self.as_input(x))[0] - self.log_normalizer()
-        x, seen = self._partial(x, observed)
-        unseen = (~seen).sum(-1).to(x.dtype)
+        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
         log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
         return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
 
@@ -235,19 +225,11 @@ class CRPMixture(Memory):
 
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
-        seen = None
-        if observed is None:
-            x = self.as_input(x)
-        else:
-            x, seen = self._partial(x, observed)
-            seen = seen.reshape(-1, self.dim)
-        flat = x.reshape(-1, self.dim)
-        known = attention_logits(
-            flat, self._keys(), self._log_counts, self.beta, "sqeuclidean", seen
-        )
-        logits = torch.cat([known, self._log_new(flat.to(known.dtype), seen)[:, None]], 1)
-        shares = torch.softmax(logits, 1).to(x.dtype)
-        return shares.reshape(*x.shape[:-1], self.n_memories + 1)
+        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        keys = self._keys()
+        known = attention_logits(x, keys, self._log_counts, self.beta, "sqeuclidean", seen)
+        new = self._log_new(x.to(known.dtype), seen)
+        return torch.softmax(torch.cat([known, new[..., None]], -1), -1).to(x.dtype)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
@@ -269,24 +251,3 @@ class CRPMixture(Memory):
         variance = torch.where(chosen == self.n_memories, 0.5 / self.kappa, self.variance)
         noise = torch.empty_like(centres).normal_(generator=generator)
         return centres + variance.sqrt()[:, None] * noise
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        counts = self._kept("counts") if index is None else self.counts[index]
-        return type(self)(
-            memories,
-            counts,
-            self._kept("beta"),
-            self._kept("rho"),
-            self._kept("alpha"),
-            self.discount,
-            self.normalized,
-            self._kept("prior_mean"),
-        )
-
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"beta": self.beta, "rho": self.rho, "alpha": self.alpha}
-        if self.discount:
-            settings["discount"] = self.discount
-        if not self.normalized:
-            settings["normalized"] = False
-        return settings

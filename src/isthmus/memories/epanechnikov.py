@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from isthmus.errors import OutsideSupportError
-from isthmus.logits import distance_logits
+from isthmus.logits import distance_logits, needs_float64
 from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, is_transforming
 
@@ -67,7 +67,7 @@ class EpanechnikovKDE(Memory):
     def _closeness(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
         """Return 1 - |x - x_n|^2 / h^2, over observed coordinates if given. (Q, D) -> (Q, n)."""
         keys = self._keys()
-        if keys.need_float64(x - keys.centre, None, 1 / self.bandwidth.square(), "sqeuclidean"):
+        if needs_float64(x - keys.centre, keys, None, 1 / self.bandwidth.square(), "sqeuclidean"):
             x, memories = x.double(), memories.double()
         x, memories, mask = x - keys.centre, memories - keys.centre, None
         if observed is not None:
@@ -170,9 +170,3 @@ class EpanechnikovKDE(Memory):
         radius = (inner / (inner + outer)).sqrt()
         offsets: Tensor = self.bandwidth * radius[:, None] * direction
         return centres + offsets
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self._kept("bandwidth"))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"bandwidth": self.bandwidth}

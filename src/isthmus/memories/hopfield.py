@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -89,27 +89,17 @@ class Hopfield(Memory):
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
-        quadratic: Tensor
-        if self.n_memories <= self.dim:
-            quadratic = (x @ self.memories.mT).square().sum(-1) / self.n_memories
-        else:
-            quadratic = ((x @ self._coupling()) * x).sum(-1)
-        if self.zero_diagonal:
-            quadratic = quadratic - (x.square() * self._diagonal()).sum(-1)
-        return -0.5 * quadratic
+        return -0.5 * (x * self.score(x)).sum(-1)
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx = W x. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
-        force: Tensor
         if self.n_memories <= self.dim:
-            force = (x @ self.memories.mT) @ self.memories / self.n_memories
+            force = (x @ self.memories.mT) @ self.memories
         else:
-            force = x @ self._coupling()
+            force = x @ (self.memories.mT @ self.memories)
+        force = force / self.n_memories
         return force - x * self._diagonal() if self.zero_diagonal else force
-
-    def _coupling(self) -> Tensor:
-        return self.memories.mT @ self.memories / self.n_memories
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Return one update of all coordinates. x: (..., D) -> (..., D).
@@ -175,17 +165,6 @@ class Hopfield(Memory):
             size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
             guess = force * (known * hidden).sqrt() / size.clamp(min=1e-38)
         return torch.where(seen, x, guess)
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self.states, self.update, self.zero_diagonal)
-
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"states": self.states}
-        if self.update == "asynchronous":
-            settings["update"] = self.update
-        if self.zero_diagonal:
-            settings["zero_diagonal"] = True
-        return settings
 
 
 def _sign(force: Tensor, current: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, final
 
 from torch import Tensor
 
@@ -54,12 +54,11 @@ class GaussianKDE(GaussianMemory):
     bandwidth: Tensor
 
     @property
+    def sigma(self) -> Tensor:
+        """The bandwidth."""
+        return self.bandwidth
+
+    @property
     def variance(self) -> Tensor:
         """Squared bandwidth sigma^2."""
         return self.bandwidth.square()
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self._kept("bandwidth"))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"sigma": self.bandwidth}

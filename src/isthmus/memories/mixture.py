@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, final
 
 from torch import Tensor
 
-from isthmus.memories.base import GaussianMemory
+from isthmus.memories.base import AtBeta, GaussianMemory
 from isthmus.validation import as_positive
 
 __all__ = ["Mixture"]
 
 
 @final
-class Mixture(GaussianMemory):
+class Mixture(AtBeta, GaussianMemory):
     r"""ClAM's energy: a finite mixture of round Gaussians.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)
@@ -48,7 +48,6 @@ class Mixture(GaussianMemory):
         self._store("beta", as_positive(beta, "beta", self.memories))
         self._store_log_weights(log_weights)
 
-    beta: Tensor
     log_weights: Tensor | None
 
     @property
@@ -57,21 +56,6 @@ class Mixture(GaussianMemory):
         return self.memories
 
     @property
-    def inverse_temperature(self) -> Tensor:
-        """The parameter beta."""
-        return self.beta
-
-    @property
     def variance(self) -> Tensor:
         """Variance 1/(2 beta) of each component."""
         return 0.5 / self.beta
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        weights = self._kept("log_weights")
-        if weights is not None and index is not None:
-            weights = weights[index]
-        return type(self)(memories, self._kept("beta"), weights)
-
-    def _settings(self) -> dict[str, Any]:
-        weighted = {} if self.log_weights is None else {"weighted": True}
-        return {"beta": self.beta, **weighted}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from isthmus.memories.base import GaussianMemory, Kernel
+from isthmus.memories.base import AtBeta, GaussianMemory, Kernel
 from isthmus.validation import as_positive
 
 __all__ = ["ModernHopfield"]
@@ -16,7 +16,7 @@ BLOCK_ROWS = 2**14
 
 
 @final
-class ModernHopfield(GaussianMemory):
+class ModernHopfield(AtBeta, GaussianMemory):
     r"""Modern continuous Hopfield network: retrieval is softmax attention.
 
     .. math::
@@ -46,13 +46,6 @@ class ModernHopfield(GaussianMemory):
         super().__init__(memories)
         self._store("beta", as_positive(beta, "beta", self.memories))
 
-    beta: Tensor
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        """The parameter beta."""
-        return self.beta
-
     @property
     def variance(self) -> Tensor:
         """Variance 1/beta of each component."""
@@ -74,20 +67,8 @@ class ModernHopfield(GaussianMemory):
         return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
 
     def _kernel(self) -> Kernel:
-        return Kernel(self.beta, None, "dot")
-
-    def _density_kernel(self) -> Kernel:
-        return Kernel(0.5 * self.beta, self.log_mixing_weights, "sqeuclidean")
-
-    def _log_density_weight(self) -> Tensor:
-        return torch.zeros_like(self.beta)
+        return self.beta, None, "dot"
 
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta
         return energy
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        return type(self)(memories, self._kept("beta"))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"beta": self.beta}

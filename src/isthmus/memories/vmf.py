@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import Memory, draw_index, generator_for, log_total
+from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, log_total
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
@@ -20,7 +20,7 @@ LENGTH_SLACK = 1e-4
 
 
 @final
-class VonMisesFisherMixture(Memory):
+class VonMisesFisherMixture(AtBeta, Memory):
     r"""A finite mixture of von Mises-Fisher distributions with one concentration.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
@@ -72,18 +72,12 @@ class VonMisesFisherMixture(Memory):
         self._store("beta", as_positive(beta, "beta", self.memories))
         self._store_log_weights(log_weights)
 
-    beta: Tensor
     log_weights: Tensor | None
 
     @property
     def directions(self) -> Tensor:
         """The memories at unit length, also while they are being learned. (K, D)."""
         return _unit(self.memories)
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        """The parameter beta."""
-        return self.beta
 
     @property
     def log_total_weight(self) -> Tensor:
@@ -129,9 +123,8 @@ class VonMisesFisherMixture(Memory):
     def responsibilities(self, x: Any) -> Tensor:
         """Return the posterior probability of each direction. x: (..., D) -> (..., K)."""
         x = self.as_input(x)
-        flat = x.reshape(-1, self.dim)
-        logits = attention_logits(flat, self._keys(), self.log_weights, self.beta, "dot")
-        return torch.softmax(logits, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+        logits = attention_logits(x, self._keys(), self.log_weights, self.beta, "dot")
+        return torch.softmax(logits, -1).to(x.dtype)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
@@ -182,16 +175,6 @@ class VonMisesFisherMixture(Memory):
             weights = torch.softmax(self.log_weights, 0)
         chosen = draw_index(weights, n, generator)
         return sample_vmf(self.directions[chosen], self.beta, generator)
-
-    def _rebuilt(self, memories: Any, index: Tensor | None) -> Self:
-        weights = self._kept("log_weights")
-        if weights is not None and index is not None:
-            weights = weights[index]
-        return type(self)(memories, self._kept("beta"), weights)
-
-    def _settings(self) -> dict[str, Any]:
-        weighted = {} if self.log_weights is None else {"weighted": True}
-        return {"beta": self.beta, **weighted}
 
 
 def _unit(rows: Tensor) -> Tensor:
