@@ -43,7 +43,7 @@ def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
     assert figure.axes[1].get_ylim() != figure.axes[3].get_ylim()
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words[:2] == ["a", "b"]
-    assert "selected, no labels seen" in words
+    assert "selected without labels" in words
     assert png_bytes(figure, dpi=40).startswith(b"\x89PNG")
 
 
@@ -64,7 +64,7 @@ def test_few_fits_are_dots_and_no_violin(count: int, dots: bool) -> None:
     if dots:
         np.testing.assert_allclose(drawn.get_offsets(), [(0, each) for each in fits])
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert ("a fit, where fewer than 5" in words) == dots
+    assert ("one fit, if fewer than 5" in words) == dots
 
 
 def test_where_fits_are_missing_the_figure_says_how_many_there_are() -> None:
@@ -146,7 +146,7 @@ def test_the_diagram_has_its_methods_where_their_ranks_are() -> None:
 
 
 @pytest.mark.parametrize("methods", [2, 6, 12])
-def test_a_difference_wider_than_the_axis_is_told_in_words(methods: int) -> None:
+def test_a_difference_wider_than_the_axis_is_written(methods: int) -> None:
     ranks = {f"method{place}": float(place) for place in range(1, methods + 1)}
     ranking = Ranking(ranks, methods + 1.5, [tuple(ranks)])
     figure = critical_difference_diagram({"Title": ranking})
@@ -154,7 +154,7 @@ def test_a_difference_wider_than_the_axis_is_told_in_words(methods: int) -> None
     ends = 0.06 * (methods - 1)
     assert max(float(max(line.get_xdata())) for line in axes.lines) <= methods + ends
     (words,) = [text for text in axes.texts if "critical difference" in text.get_text()]
-    assert "no two methods could be told apart" in words.get_text()
+    assert "no two methods can differ significantly" in words.get_text()
     figure.draw_without_rendering()
     assert words.get_window_extent().x1 <= figure.bbox.x1
 

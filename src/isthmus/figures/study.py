@@ -1,4 +1,4 @@
-"""The clustering study: mean ranks with what they cannot tell, and a table of scores."""
+"""Figures of the clustering study: mean ranks with critical differences, and a map of scores."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from isthmus.figures.violins import Cell
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a critical-difference diagram shows.
+    """Data of a critical-difference diagram.
 
     Parameters
     ----------
     ranks : mapping of str to float
-        The mean rank of each method; 1 is best.
+        Mean rank of each method; 1 is best.
     critical_difference : float
-        How far apart mean ranks must be to differ.
+        Smallest significant difference of mean ranks.
     groups : sequence of sequence of str
-        Sets of methods that are not told apart.
+        Sets of methods that do not differ significantly.
     note : str
-        A line below the title.
+        Line below the title.
     bold : sequence of str
-        Methods to look at.
+        Methods to highlight.
     """
 
     ranks: Mapping[str, float]
@@ -50,12 +50,12 @@ class Ranking:
 
 @styled
 def critical_difference_diagram(rankings: Mapping[str, Ranking]) -> Figure:
-    """Draw mean ranks on a line, and join the methods that are not told apart (Demšar, 2006).
+    """Draw mean ranks on a line and join methods that do not differ significantly (Demšar, 2006).
 
     Parameters
     ----------
     rankings : mapping of str to Ranking
-        A diagram each, below its title.
+        A diagram for each, below its title.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def critical_difference_diagram(rankings: Mapping[str, Ranking]) -> Figure:
         raise InvalidInputError("rankings is empty; pass at least one to draw.")
     for title, ranking in rankings.items():
         if len(ranking.ranks) < 2:
-            raise InvalidInputError(f"{title}: a diagram takes the ranks of two methods at least.")
+            raise InvalidInputError(f"{title}: a diagram needs the ranks of at least two methods.")
     depths = [_depth(ranking) for ranking in rankings.values()]
     figure = new_figure(sum(0.36 * depth + 0.9 for depth in depths), gap=0.04)
     grid = figure.subplots(len(depths), 1, squeeze=False, height_ratios=depths)
@@ -131,11 +131,11 @@ def _draw_ranking(axes: Axes, ranking: Ranking) -> None:
 
 
 def _draw_ruler(axes: Axes, ranking: Ranking) -> None:
-    """How wide the critical difference is, where the axis begins; in words if it is wider."""
+    """Draw the critical difference at the start of the axis, in words if it is wider than that."""
     width, last = ranking.critical_difference, len(ranking.ranks)
     words, end = f"critical difference {width:.2f}", 1 + width
     if end > last:
-        words += ", more than the whole axis: no two methods could be told apart"
+        words += ", more than the whole axis: no two methods can differ significantly"
         axes.text(1, RULER, words, va="center", color=CURVE, fontsize=9.5).set_in_layout(False)
         return
     axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
@@ -156,17 +156,17 @@ def _draw_ruler(axes: Axes, ranking: Ranking) -> None:
 def score_map(
     tables: Mapping[str, Mapping[Cell, float]], datasets: Sequence[str], note: str = ""
 ) -> Figure:
-    """Draw scores as shaded numbers: a row a dataset, a column a method, the best in bold.
+    """Draw scores as shaded numbers: datasets in rows, methods in columns, the best in bold.
 
     Parameters
     ----------
     tables : mapping of str to mapping of (dataset, method) to float
-        A panel each, under its title. Higher is better and 1 the highest; NaN is a method that
-        has no score.
+        A panel for each, below its title. Higher is better and 1 is the maximum; NaN stands for
+        a method without a score.
     datasets : sequence of str
-        Which, in this order.
+        Datasets to draw, in this order.
     note : str
-        What the numbers are.
+        Description of the numbers.
 
     Examples
     --------

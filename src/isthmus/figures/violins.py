@@ -1,4 +1,4 @@
-"""Scores of all fits of a study: a violin for each method and dataset."""
+"""Violins of the scores of all fits of a study, by method and dataset."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from isthmus.figures.style import (
 Scale = Literal["shared", "own", "log"]
 Cell = tuple[str, str]
 
-# Okabe and Ito's, and two more that differ from them in lightness.
+# Okabe and Ito's palette, and two colours of another lightness.
 COLOURS = (MEMORY, CURVE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
 ROW_HEIGHT = 0.92
 HALF_WIDTH = 0.42
 RESOLUTION = 120
-# A violin is no narrower than this share of its panel: a thousand equal fits are a line.
+# Smallest height of a violin, as a share of its panel, so that equal fits are visible.
 SMOOTHEST = 0.012
-# Fewer fits have no shape to speak of, and are drawn as dots.
+# Fewer fits than this are drawn as dots.
 FEWEST = 5
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """One column of panels: a metric, on all datasets.
+    """Data of one column of panels: a metric on all datasets.
 
     Parameters
     ----------
     title : str
     fits : mapping of (dataset, method) to sequence of float
-        The scores of all fits.
+        Scores of all fits.
     selected, best : mapping of (dataset, method) to float
-        The score of the fit that was selected, and of the best there is.
+        Scores of the selected fit and of the best fit.
     scale : {"shared", "own", "log"}
-        One axis for all panels of the column, or each its own, linear or logarithmic.
+        One axis for all panels of the column, or one for each, linear or logarithmic.
     attempts : mapping of (dataset, method) to int
-        How many fits were tried. Where fewer have a score, both numbers are written below.
+        Number of fits. Where fewer have a score, both numbers are printed below.
     """
 
     title: str
@@ -65,7 +65,7 @@ class MetricColumn:
     attempts: Mapping[Cell, int] = field(default_factory=dict)
 
     def missing(self, cell: Cell) -> int:
-        """How many of the fits that were tried have no score."""
+        """Return the number of fits without a score."""
         fits = len(self.fits.get(cell, ()))
         return self.attempts.get(cell, fits) - fits
 
@@ -74,18 +74,17 @@ class MetricColumn:
 def grid_violins(
     columns: Sequence[MetricColumn], datasets: Sequence[str], methods: Sequence[str]
 ) -> Figure:
-    """Draw the distribution of scores over all fits: a row a dataset, a column a metric.
+    """Draw the distribution of scores over all fits: datasets in rows, metrics in columns.
 
     A violin spans the fits of one method; its width is their density. Fewer than five fits are
-    dots. A diamond marks the fit that the method selects, a ring the best there is, and a cross a
-    method without any score. Two numbers below say how many of how many fits have a score, where
-    some have none.
+    dots. A diamond marks the fit that the method selects, a ring the best fit, and a cross a
+    method without any score. ``n/m`` below a method means that n of m fits have a score.
 
     Parameters
     ----------
     columns : sequence of MetricColumn
     datasets, methods : sequence of str
-        Which, in this order.
+        Datasets and methods to draw, in this order.
 
     Examples
     --------
@@ -119,7 +118,7 @@ def _prepare(
     datasets: Sequence[str],
     methods: Sequence[str],
 ) -> None:
-    """Set the axes' limits, and make them quiet."""
+    """Set limits, ticks and grid of the axes."""
     shown = datasets if column.scale == "shared" else [dataset]
     values = [value for name in shown for each in methods for value in _values(column, name, each)]
     logarithmic = column.scale == "log" and bool(values) and min(values) > 0
@@ -131,7 +130,7 @@ def _prepare(
     limits = np.array([low - pad, high + pad])
     axes.set_ylim(*(np.exp(limits) if logarithmic else limits))
     if logarithmic:
-        ticks = [_round(float(np.exp(value))) for value in (low + 0.1 * pad, high - 0.1 * pad)]
+        ticks = [float(f"{np.exp(value):.2g}") for value in (low + 0.1 * pad, high - 0.1 * pad)]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     else:
@@ -142,10 +141,6 @@ def _prepare(
     axes.grid(axis="y", color=RULE, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.2g}")
 
 
 def _values(column: MetricColumn, dataset: str, method: str) -> list[float]:
@@ -186,9 +181,9 @@ def _draw_fits(axes: Axes, spot: int, column: MetricColumn, cell: Cell, colour: 
 def _outline(
     fits: NDArray[np.float64], axes: Axes
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Heights from the lowest fit to the highest, and the density there; at most 1. (R,), (R,)
+    """Return heights (R,) from the lowest fit to the highest, and the density (R,), at most 1.
 
-    The kernel is Scott's, as long as that is wide enough to see.
+    The bandwidth is Scott's, but at least wide enough to be visible.
     """
     logarithmic = axes.get_yscale() == "log"
     forward, back = (np.log, np.exp) if logarithmic else (np.asarray, np.asarray)
@@ -207,19 +202,19 @@ def _add_legend(
     datasets: Sequence[str],
     methods: Sequence[str],
 ) -> None:
-    """Name the colours and marks; those of missing and of few fits only if there are any."""
+    """Add a legend of the colours and of the marks that occur."""
     cells = [(column, (name, each)) for column in columns for name in datasets for each in methods]
     counts = {len(column.fits.get(cell, ())) for column, cell in cells}
     marks: list[Any] = [
         Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
     ]
     entries = [
-        ("D", INK, PAPER, 6.5, "selected, no labels seen"),
-        ("o", PAPER, INK, 6.5, "best of all fits, by this score"),
+        ("D", INK, PAPER, 6.5, "selected without labels"),
+        ("o", PAPER, INK, 6.5, "best of all fits by this score"),
         ("x", MUTED, MUTED, 6.5, "no score"),
     ]
     if any(0 < count < FEWEST for count in counts):
-        entries.append((".", MUTED, MUTED, 9.0, f"a fit, where fewer than {FEWEST}"))
+        entries.append((".", MUTED, MUTED, 9.0, f"one fit, if fewer than {FEWEST}"))
     if any(column.missing(cell) for column, cell in cells):
         entries.append(("$n/m$", MUTED, MUTED, 17.0, "n of m fits have a score"))
     for marker, face, edge, size, label in entries:
