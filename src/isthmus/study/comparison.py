@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress, product
 from typing import Any, Literal
 
 import numpy as np
@@ -29,18 +30,7 @@ from isthmus.study.statistics import (
 from isthmus.study.store import Row
 from isthmus.validation import as_choice
 
-__all__ = [
-    "VIEWS",
-    "Comparison",
-    "Scores",
-    "View",
-    "compare",
-    "distribution",
-    "grouped",
-    "markdown",
-    "newest",
-    "score_table",
-]
+__all__ = ["VIEWS", "Comparison", "Scores", "View", "compare", "distribution", "score_table"]
 
 View = Literal["grid", "selected", "oracle"]
 
@@ -84,9 +74,8 @@ class Scores:
     @property
     def fits(self) -> dict[tuple[str, str], int]:
         """Number of fits by dataset and method, without those that were not run."""
-        cells = [(dataset, method) for dataset in self.datasets for method in self.methods]
-        counts = zip(cells, self.attempts.ravel().tolist(), strict=True)
-        return {cell: count for cell, count in counts if count}
+        counts = zip(product(self.datasets, self.methods), self.attempts.flat, strict=True)
+        return {cell: int(count) for cell, count in counts if count}
 
     @property
     def cells(self) -> dict[tuple[str, str], float]:
@@ -94,16 +83,16 @@ class Scores:
         return dict(zip(self.fits, self.values[self.attempts > 0].tolist(), strict=True))
 
     def __str__(self) -> str:
-        table = zip(self.datasets, self.values, self.attempts, strict=True)
-        rows = [[name, *map(_cell, values, attempts)] for name, values, attempts in table]
+        cells = {
+            cell: f"{value:.3f}" if np.isfinite(value) else "none"
+            for cell, value in self.cells.items()
+        }
+        rows = [
+            [dataset, *(cells.get((dataset, method), "not run") for method in self.methods)]
+            for dataset in self.datasets
+        ]
         title = f"{self.metric}, {self.kind}: {VIEWS[self.view]}"
         return f"{title}\n\n{markdown(['dataset', *self.methods], rows)}"
-
-
-def _cell(value: float, attempts: int) -> str:
-    if not attempts:
-        return "not run"
-    return f"{value:.3f}" if np.isfinite(value) else "none"
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -169,12 +158,11 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
     cells = grouped((row for row in rows if row["kind"] == kind), "dataset", "method")
     datasets = tuple(dict.fromkeys(dataset for dataset, _ in cells))
     methods = tuple(dict.fromkeys(method for _, method in cells))
-    fits = [cells.get((dataset, method), []) for dataset in datasets for method in methods]
+    fits = [cells.get(cell, []) for cell in product(datasets, methods)]
     shape = (len(datasets), len(methods))
-    values = np.array([_score(each, metric, view) for each in fits], dtype=np.float64)
-    attempts = np.array([len(each) for each in fits], dtype=np.int64)
-    tables = values.reshape(shape), attempts.reshape(shape)
-    return Scores(metric, view, kind, datasets, methods, *tables)
+    values = np.array([_score(each, metric, view) for each in fits], np.float64).reshape(shape)
+    attempts = np.array([len(each) for each in fits], np.int64).reshape(shape)
+    return Scores(metric, view, kind, datasets, methods, values, attempts)
 
 
 def _score(fits: list[Row], metric: str, view: View) -> float:
@@ -216,8 +204,7 @@ class Comparison:
     @property
     def ranked(self) -> tuple[str, ...]:
         """Datasets that the ranks are over."""
-        kept = self.scores.comparable
-        return tuple(name for name, keep in zip(self.scores.datasets, kept, strict=True) if keep)
+        return tuple(compress(self.scores.datasets, self.scores.comparable))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -227,7 +214,7 @@ class Comparison:
     @cached_property
     def groups(self) -> list[tuple[str, ...]]:
         """Sets of methods whose mean ranks do not differ significantly."""
-        return groups(self.ranks, self.critical_difference) if self.critical_difference else []
+        return groups(self.ranks, self.critical_difference or 0.0)
 
     def pair(self, first: str, second: str) -> Pair | None:
         """Return the comparison of two methods, or None if one of them is missing."""
@@ -277,11 +264,10 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [str(self.scores)]
+        lines, names = [str(self.scores)], self.scores.methods
         if not self.ranks:
             words = "there is only one method, or no dataset on which all methods were run."
             return "\n".join([*lines, "", f"Nothing to rank: {words}"])
-        names = self.scores.methods
         ranks = (f"{self.ranks[name]:.2f}" for name in names)
         if self.scores.metric in BOUNDED:
             lines.append(f"| **mean** | {' | '.join(map(self._mean_cell, names))} |")

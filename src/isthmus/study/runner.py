@@ -44,12 +44,8 @@ FIXED_COST = 200_000
 PROGRESS = "progress.json"
 
 Outcomes = Generator[tuple[Call, Outcome], None, None]
-Runner = Callable[[Sequence[Call]], Outcomes]
-"""Runs calls and yields each with its outcome as soon as it ends."""
 
-ADDRESS = re.compile(
-    r"(tcp|tls|ws|wss|ucx)://(?P<host>[\w.-]+|\[[\da-fA-F:.]+\]):(?P<port>\d{1,5})"
-)
+ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 # Time that a scheduler has to answer.
 PATIENCE_SECONDS = 10
 
@@ -167,9 +163,9 @@ def run(
             load(dataset, data_home)  # downloads it, or raises before any work
     store = Store(out)
     with _open_backend(backend, jobs, scheduler) as runner, store.writing():
-        rows, counted = store.read(everything=True), store.read()
+        rows, counted = store.read(everything=True), {row["id"] for row in store.read()}
         write_plan(store.directory, updated(read_plan(store.directory), tasks, rows))
-        set_aside = len({row["id"] for row in counted} - {row["id"] for row in store.read()})
+        set_aside = len(counted - {row["id"] for row in store.read()})
         wanted = {task.id: task for task in tasks}
         statuses = {
             row["id"]: row["status"]
@@ -283,19 +279,15 @@ def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_backend(backend: str, jobs: int, scheduler: str | None) -> Iterator[Runner]:
-    """Yield the runner of a backend; raise at once if its scheduler cannot be reached."""
+def _open_backend(
+    backend: str, jobs: int, scheduler: str | None
+) -> Iterator[Callable[[Sequence[Call]], Outcomes]]:
+    """Yield a function that runs calls; raise at once if a scheduler cannot be reached."""
     if as_choice(backend, "backend", ("local", "loky", "dask")) != "dask":
         yield partial(run_all, jobs=jobs)
-    elif scheduler is None:
+        return
+    if scheduler is None:
         raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
-    else:
-        with _connect(scheduler) as client:
-            yield partial(_run_on_dask, client)
-
-
-@contextmanager
-def _connect(scheduler: str) -> Iterator[Client]:
     try:
         from distributed import Client
     except ImportError:
@@ -303,13 +295,13 @@ def _connect(scheduler: str) -> Iterator[Client]:
             "backend='dask' requires dask and distributed: pip install 'isthmus[dask]'."
         ) from None
     form = ADDRESS.fullmatch(scheduler)
-    if form is None or not 0 < int(form["port"]) < 2**16:
+    if form is None or not 0 < int(form[1]) < 2**16:
         raise InvalidInputError(
             f"A scheduler's address looks like tcp://10.0.0.1:8786, not {scheduler!r}."
         )
     _require_scheduler(scheduler)
     with Client(scheduler, set_as_default=False, timeout=PATIENCE_SECONDS) as client:
-        yield client
+        yield partial(_run_on_dask, client)
 
 
 def _require_scheduler(address: str) -> None:

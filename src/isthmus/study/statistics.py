@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from typing import Any, Literal
@@ -111,17 +111,7 @@ def _quantile(methods: int, level: float) -> float:
 def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
     """Return the largest sets of methods whose mean ranks lie within the critical difference.
 
-    Parameters
-    ----------
-    ranks : mapping of str to float
-        The mean rank of each method.
-    width : float
-        The critical difference.
-
-    Returns
-    -------
-    list of tuple of str
-        Best first, also within the sets. A method that differs from all others is in none.
+    The best come first, also within the sets. A method that differs from all others is in none.
 
     Examples
     --------
@@ -199,22 +189,14 @@ class Pair:
 
     def reversed(self) -> Pair:
         """Return the comparison as seen from the second method."""
-        return replace(
-            self,
-            first=self.second,
-            second=self.first,
-            difference=-self.difference,
-            ahead=self.behind,
-            behind=self.ahead,
-        )
+        turned = replace(self, first=self.second, second=self.first, difference=-self.difference)
+        return replace(turned, ahead=self.behind, behind=self.ahead)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
-        found = {**asdict(self), "verdict": self.verdict}
-        del found["margin"]
-        if not math.isfinite(self.difference):
-            found["difference"] = None
-        return found
+        difference = self.difference if math.isfinite(self.difference) else None
+        fields = {**vars(self), "verdict": self.verdict, "difference": difference}
+        return {name: value for name, value in fields.items() if name != "margin"}
 
     def __str__(self) -> str:
         raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
@@ -250,31 +232,15 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
         raise ShapeError(
             f"scores has {table.shape[1]} columns, but methods has {len(methods)} names."
         )
-    columns = list(combinations(range(len(methods)), 2))
-    gaps = [_gaps(table[:, first], table[:, second]) for first, second in columns]
-    raw = [_wilcoxon(each) for each in gaps]
-    return [
-        Pair(
-            methods[first],
-            methods[second],
-            datasets=len(each),
-            difference=float(each.mean()) if len(each) else math.nan,
-            p_value=float(p_value),
-            raw_p_value=float(raw_p_value),
-            ahead=int((each > 0).sum()),
-            behind=int((each < 0).sum()),
-            margin=margin,
-        )
-        for (first, second), each, raw_p_value, p_value in zip(
-            columns, gaps, raw, holm(raw), strict=True
-        )
-    ]
-
-
-def _gaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the differences where both have a score, rounded so that equal ones are equal."""
-    gaps = np.round(first - second, DIGITS)
-    return gaps[np.isfinite(gaps)]
+    pairs = []
+    for (first, one), (second, other) in combinations(zip(methods, table.T, strict=True), 2):
+        gaps = np.round(one - other, DIGITS)  # so that equal differences are equal
+        gaps = gaps[np.isfinite(gaps)]
+        mean, p_value = float(gaps.mean()) if len(gaps) else math.nan, _wilcoxon(gaps)
+        counts = int((gaps > 0).sum()), int((gaps < 0).sum())
+        pairs.append(Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin))
+    adjusted = holm([pair.p_value for pair in pairs]).tolist()
+    return [replace(pair, p_value=p) for pair, p in zip(pairs, adjusted, strict=True)]
 
 
 def _wilcoxon(gaps: NDArray[np.float64]) -> float:

@@ -29,26 +29,15 @@ PLAN = "plan.json"
 UNPLACED = ("", "")
 
 COLUMNS: dict[str, str] = {
-    "id": "string",
-    "dataset": "string",
-    "method": "string",
-    "kind": "string",
-    "parameters": "string",
-    "entry": "int64",
-    "seed": "int64",
-    "status": "string",
-    "message": "string",
-    "n_rows": "int64",
-    "n_available": "int64",
-    "n_features": "int64",
-    "n_classes": "int64",
+    **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), "string"),
+    **dict.fromkeys(("entry", "seed"), "int64"),
+    **dict.fromkeys(("status", "message"), "string"),
+    **dict.fromkeys(("n_rows", "n_available", "n_features", "n_classes"), "int64"),
     **dict.fromkeys(METRICS, "float64"),
     "n_clusters": "int64",
-    "largest_share": "float64",
-    "objective": "float64",
+    **dict.fromkeys(("largest_share", "objective"), "float64"),
     "converged": "bool",
-    "seconds": "float64",
-    "peak_megabytes": "float64",
+    **dict.fromkeys(("seconds", "peak_megabytes"), "float64"),
     "version": "string",
     "finished": "float64",
 }
@@ -170,9 +159,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
             "run` then repeats its fits."
         ) from None
     if not set(table.column_names) >= NEEDED:
-        raise InvalidInputError(
-            f"{path} holds no results of a study. Move it to another directory."
-        )
+        raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
