@@ -16,9 +16,9 @@ import pytest
 from isthmus.cli.main import main
 from isthmus.errors import InvalidInputError
 from isthmus.report import Part, Section, build, builder, finished, registry
+from isthmus.report.builder import Workspace
+from isthmus.report.making import changes, digest, source_digests
 from isthmus.report.registry import CHAPTERS, PARTS, select
-from isthmus.report.sources import changes, digest, source_digests
-from isthmus.report.store import SectionStore
 
 # Each function is a part; it leaves a line about every call beside this module.
 FAKES = """
@@ -222,12 +222,12 @@ def test_a_part_depends_on_its_own_text(parts: Make, place: Path) -> None:
 
 def build_nothing(place: Path) -> tuple[Section, ...]:
     """Return the sections of the report as they are stored."""
-    return builder._Work(place / "report", False, 0).write(()).sections
+    return Workspace(place / "report", False, 0).write(()).sections
 
 
 def test_a_real_part_depends_on_its_chapter_and_not_on_others(tmp_path: Path) -> None:
     build(tmp_path, ["landscapes-1d"])
-    stored = SectionStore(tmp_path).read("landscapes-1d")
+    stored = Workspace(tmp_path).read("landscapes-1d")
     assert stored is not None
     used = {"report/parts/energies.py", "memories/kde.py", "dynamics/retrieve.py"}
     assert used <= set(stored.inputs["sources"])
@@ -377,7 +377,7 @@ def test_two_runs_do_not_share_a_directory(
     parts: Make, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts("one")
-    with SectionStore(place / "report", full=True).writing():
+    with Workspace(place / "report", full=True).writing():
         assert main(["reproduce", "--out", str(place / "report")]) == 2
     streams = capsys.readouterr()
     assert streams.err.count("\n") == 1

@@ -10,9 +10,8 @@ from scipy import stats
 from scipy.special import ive
 
 from isthmus.capacity import capacity_bound
-from isthmus.report.parts import errata
-from isthmus.report.parts.errata import capacity, clustering, sampling
-from isthmus.report.parts.errata.erratum import Erratum
+from isthmus.report.parts import capacity, clustering, energies, errata
+from isthmus.report.parts.erratum import Erratum
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +127,8 @@ def test_attention_numbers(numbers) -> None:
 
 def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
     # v = (1 - a)^2 v + 2 a T has the fixed point T / (1 - a / 2).
-    step = sampling.STEP_SIZE
-    error = 4 * math.sqrt(2 / sampling.CHAINS)
+    step = energies.BOWL_STEP
+    error = 4 * math.sqrt(2 / energies.CHAINS)
     assert numbers[22]["variance_corrected"] == pytest.approx(1 / (1 - step / 2), abs=error)
     cold = 0.01**2 / (2 * step) / (1 - step / 2)
     assert numbers[22]["variance_with_noise_0.01"] == pytest.approx(cold, rel=error)

@@ -26,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> ICLEBM:
 
 def test_divergence_is_that_of_a_flat_density(small: ICLEBM) -> None:
     tasks = prior("compact").draw(50, torch.Generator().manual_seed(0))
-    found = incontext.divergences(small, tasks, seed=1)
+    found = incontext.sharpness(small, tasks, seed=1)[0]
     # Negative entropy by Monte Carlo, minus the flat log-density of a box with soft walls.
     points = tasks.sample(400, torch.Generator().manual_seed(2))
     entropy = -float(tasks.log_prob(points).mean())
@@ -40,7 +40,7 @@ def test_entropy_is_that_of_a_flat_density_with_soft_walls(small: ICLEBM) -> Non
     # Along each axis: 11 flat, and two Gaussian halves of deviation 0.5 with 1/2 nat on average.
     walls = 0.5 * np.sqrt(2 * np.pi)
     expected = 2 * (np.log(11 + walls) + 0.5 * walls / (11 + walls))
-    found = incontext.entropies(small, tasks, seed=1)
+    found = incontext.sharpness(small, tasks, seed=1)[1]
     assert list(found) == ["0", "2", "8", "32"]
     for value in found.values():
         assert value == pytest.approx(expected, abs=1e-3)

@@ -361,10 +361,10 @@ def test_without_published_results_a_short_study_is_run(
 
     monkeypatch.setattr(study_part, "run", run)
     study_part.ensure_fits(0)
-    found = study_part.read_fits(full=False)
-    assert [settings for _, settings in asked] == [study_part.SHORT]
-    assert len(found.rows) == 2
-    assert not found.published
+    directory, source, _ = study_part._study(full=False)
+    assert asked == [(directory, study_part.SHORT)]
+    assert source == "of a short study, run now"
+    assert len(Store(directory).read()) == 2
     assert asked[0][0].is_relative_to(tmp_path)
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 import isthmus as ist
 from isthmus.cli.main import main
 from isthmus.report import PARTS
-from isthmus.report.make import make
+from isthmus.report.making import make
 from isthmus.report.parts.energies import energy_distance, integral, largest_rise
 
 

@@ -7,25 +7,22 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
-from isthmus.processes import Call, Limits, Outcome, run_all
+from isthmus.files import exclusive, write_atomically
+from isthmus.processes import Call, Limits, run_all
 from isthmus.progress import ReportProgress, progress
 from isthmus.report import registry
-from isthmus.report.make import import_packages, make
-from isthmus.report.registry import CHAPTERS, Part, select
+from isthmus.report.making import changes, environment, import_packages, make, source_digests
+from isthmus.report.registry import Part, select
 from isthmus.report.section import VERDICTS, Section, Status
-from isthmus.report.sources import changes, environment, source_digests
-from isthmus.report.store import SectionStore
 from isthmus.validation import as_count, as_flag, as_number
-
-__all__ = ["BuiltReport", "build", "finished"]
 
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
 """Seconds for one part: half an hour, or a week at the paper's own sizes."""
@@ -74,11 +71,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        return [
-            section
-            for section in self.sections
-            if section.name in self.requested and section.status == "failed"
-        ]
+        wanted = [section for section in self.sections if section.name in self.requested]
+        return [section for section in wanted if section.status == "failed"]
 
 
 def build(
@@ -117,31 +111,28 @@ def build(
     show_progress : bool, optional
         Default: on a terminal.
 
-    Returns
-    -------
-    BuiltReport
-
     Examples
     --------
     >>> from isthmus.report import build
-    >>> report = build("my-report", parts=["capacity", "hero"])  # doctest: +SKIP
-    >>> report.page  # doctest: +SKIP
+    >>> build("my-report", parts=["capacity", "hero"]).page  # doctest: +SKIP
     PosixPath('my-report/index.html')
     """
     chosen = select(parts, registry.PARTS)
     full = as_flag(full, "full")
     seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
-    jobs = _cores() if jobs is None else as_count(jobs, "jobs")
+    if jobs is None:
+        affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
+        jobs = len(affinity(0)) if affinity else os.cpu_count() or 1
     if limit is None:
         limit = FULL_LIMIT if full else SHORT_LIMIT
-    limit = as_number(limit, "limit", above=0)
-    work = _Work(_directory(Path(out)), full, seed)
-    with work.store.writing():
-        waiting = [part for part in chosen if fresh or not work.is_done(part)]
-        before = len(chosen) - len(waiting)
+    jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
+    workspace = Workspace(_directory(Path(out)), full, seed)
+    with workspace.writing():
+        waiting = [part for part in chosen if fresh or not workspace.is_done(part)]
+        done = len(chosen) - len(waiting)
         with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
-            work.make(waiting, jobs, limit, lambda done, note="": report(before + done, note))
-        return work.write(tuple(part.name for part in chosen))
+            workspace.make(waiting, jobs, limit, lambda more, note="": report(done + more, note))
+        return workspace.write(tuple(part.name for part in chosen))
 
 
 def finished(
@@ -151,35 +142,63 @@ def finished(
     seed: int = 0,
 ) -> dict[str, bool]:
     """Return for each part whether it is up to date in `out`; parameters as in :func:`build`."""
-    work = _Work(Path(out), full, seed)
-    return {part.name: work.is_done(part) for part in select(parts, registry.PARTS)}
+    workspace = Workspace(Path(out), full, seed)
+    return {part.name: workspace.is_done(part) for part in select(parts, registry.PARTS)}
 
 
-class _Work:
-    """One build: its inputs and its store."""
+class Workspace:
+    """The directory of a report, with ``NAME.json``, ``NAME.png`` and ``NAME.log`` of its parts.
 
-    def __init__(self, out: Path, full: bool, seed: int) -> None:
-        self.store = SectionStore(out, full)
-        self.full, self.seed = full, seed
-        self.versions = {"isthmus": isthmus.__version__, **environment()}
+    Those of the paper's own sizes, which can take days, are kept apart in ``parts/full``, so that
+    a quick run does not replace them.
+    """
+
+    def __init__(self, out: Path, full: bool = False, seed: int = 0) -> None:
+        self.out, self.full, self.seed = out, full, seed
+        self.directory = out / "parts" / "full" if full else out / "parts"
         # Taken before any part runs: a file that is edited meanwhile makes its parts run again.
         self.digests = source_digests(part.shows for part in registry.PARTS)
 
-    def inputs(self, part: Part, sources: Iterable[str] = ()) -> dict[str, Any]:
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Lock the report for this process, and remove what an interrupted write has left."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.out / "parts"):
+            for leftover in [*self.out.glob(".*.part"), *self.directory.glob(".*.part")]:
+                leftover.unlink(missing_ok=True)
+            yield
+
+    def read(self, name: str) -> Section | None:
+        """Return a section as it was stored; None if it is missing or damaged."""
+        figure = self.directory / f"{name}.png"
+        try:
+            text = (self.directory / f"{name}.json").read_text(encoding="utf-8")
+            return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def store(self, name: str, section: Section) -> None:
+        """Store a section. An interruption in between leaves a pair that does not match."""
+        if isinstance(section.figure, bytes):
+            write_atomically(self.directory / f"{name}.png", section.figure)
+        write_atomically(self.directory / f"{name}.json", section.to_json())
+
+    def _inputs(self, part: Part, sources: Iterable[str] = ()) -> dict[str, Any]:
         """Return the inputs of a part that was computed from these source files."""
         return {
             "function": part.function,
             "text": [part.caption, part.findings, part.notes],
             "seed": self.seed,
             "full": self.full,
-            **self.versions,
+            "isthmus": isthmus.__version__,
+            **environment(),
             "sources": {path: self.digests.get(path, "") for path in sources},
         }
 
     def section(self, part: Part) -> Section:
         """Return the stored section of a part, or one that says why there is none."""
-        section = self.store.read(part.name) or Section(status="missing")
-        current = self.inputs(part, section.inputs.get("sources", ()))
+        section = self.read(part.name) or Section(status="missing")
+        current = self._inputs(part, section.inputs.get("sources", ()))
         if section.status != "missing" and (changed := changes(section.inputs, current)):
             names = ", ".join(changed[:3]) + (" and others" if len(changed) > 3 else "")
             message = f"The stored part was made with a different {names}."
@@ -191,7 +210,7 @@ class _Work:
             title=part.title,
             chapter=part.chapter,
             command=f"isthmus reproduce --only {part.name} --seed {self.seed}{option}",
-            log=self.store.link(part.name, "log"),
+            log=self._link(f"{part.name}.log"),
         )
 
     def is_done(self, part: Part) -> bool:
@@ -200,39 +219,35 @@ class _Work:
 
     def make(self, parts: Sequence[Part], jobs: int, limit: float, report: ReportProgress) -> None:
         """Compute and store parts, each in a process of its own."""
+        by_name = {part.name: part for part in parts}
         needed = list(dict.fromkeys(part.needs for part in parts if part.needs))
         calls = [self._call(need, need, limit) for need in needed]
         calls += [self._call(part.name, part.function, limit, part.needs) for part in parts]
-        by_name = {part.name: part for part in parts}
         began: dict[str, float] = {}
         unprepared: dict[str | None, str] = {}
         over = 0
 
         def started(call: Call) -> None:
             began[call.name] = time.monotonic()
-            if call.name in by_name:
-                self.store.path(call.name, "json").unlink(missing_ok=True)
+            (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(over, ", ".join(began))
 
         for call, outcome in run_all(calls, jobs=jobs, started=started):
             seconds = time.monotonic() - began.pop(call.name)
             if call.log is not None and Path(call.log).stat().st_size == 0:
                 Path(call.log).unlink()
-            message = _problem(outcome, limit)
+            problem = outcome.message
+            if outcome.status == "timeout":
+                problem = f"Not done after {limit:g} s. A higher limit gives it more time."
             if call.name in needed:
-                if message:
-                    unprepared[call.name] = f"{call.name} failed: {message}"
+                unprepared[call.name] = problem and f"{call.name} failed: {problem}"
                 continue
             part, over = by_name[call.name], over + 1
-            problem = unprepared.get(part.needs) or message
-            if problem:
-                section = Section(status="failed", message=problem)
-                sources: list[str] = []
-            else:
-                section = outcome.value
-                sources = [*section.inputs["sources"], *([part.shows] if part.shows else [])]
-            inputs = self.inputs(part, sources)
-            self.store.write(part.name, replace(section, seconds=seconds, inputs=inputs))
+            problem = unprepared.get(part.needs) or problem
+            section = Section(status="failed", message=problem) if problem else outcome.value
+            sources = [*section.inputs.get("sources", ()), *filter(None, [part.shows])]
+            inputs = self._inputs(part, sources)
+            self.store(part.name, replace(section, seconds=seconds, inputs=inputs))
             report(over, ", ".join(began))
 
     def _call(self, name: str, function: str, limit: float, after: str | None = None) -> Call:
@@ -241,7 +256,7 @@ class _Work:
             make,
             (function, self.seed, self.full),
             Limits(math.inf, math.inf, limit),
-            self.store.path(name.rpartition(":")[2], "log"),
+            self.directory / f"{name.rpartition(':')[2]}.log",
             import_packages,
             () if after is None else (after,),
         )
@@ -251,16 +266,18 @@ class _Work:
         from isthmus.report.html import page
 
         sections = tuple(map(self.section, registry.PARTS))
-        versions = ", ".join(
-            f"{name} {version}" for name, version in self.versions.items() if name != "isthmus"
-        )
         size = "the paper's own sizes" if self.full else "quick sizes"
-        facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
-        html = page(registry.TITLE, registry.INTRODUCTION, sections, chapters=CHAPTERS, facts=facts)
-        out = self.store.out
-        built = BuiltReport(
-            out / "index.html", out / "results.json", self.store.directory, sections, requested
+        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        html = page(
+            registry.TITLE,
+            registry.INTRODUCTION,
+            sections,
+            chapters=registry.CHAPTERS,
+            facts=(f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions),
         )
+        index, data = self.out / "index.html", self.out / "results.json"
+        built = BuiltReport(index, data, self.directory, sections, requested)
+        timed = {section.name: section.seconds for section in sections if section.seconds}
         results = {
             "version": isthmus.__version__,
             "seed": self.seed,
@@ -268,28 +285,23 @@ class _Work:
             "environment": environment(),
             "summary": built.summary,
             "parts": {section.name: self._results(section) for section in sections},
-            "seconds": {
-                section.name: round(section.seconds, 3)
-                for section in sections
-                if section.seconds is not None
-            },
+            "seconds": {name: round(seconds, 3) for name, seconds in timed.items()},
         }
         text = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        write_atomically(built.results, text)
-        write_atomically(built.page, html)
+        write_atomically(data, text)
+        write_atomically(index, html)
         return built
 
     def _results(self, section: Section) -> dict[str, Any]:
         """Return a section for results.json, which is equal for equal inputs."""
         content = asdict(section)
-        content["figure"] = section.figure and self.store.link(section.name, "png")
+        content["figure"] = section.figure and self._link(f"{section.name}.png")
         return {name: content[name] for name in RESULTS}
 
-
-def _problem(outcome: Outcome, limit: float) -> str:
-    if outcome.status == "timeout":
-        return f"Not done after {limit:g} s. A higher limit gives it more time."
-    return "" if outcome.status == "ok" else outcome.message
+    def _link(self, name: str) -> str:
+        """Return the path of a file relative to the page; empty if there is none."""
+        path = self.directory / name
+        return path.relative_to(self.out).as_posix() if path.exists() else ""
 
 
 def _directory(out: Path) -> Path:
@@ -303,9 +315,3 @@ def _directory(out: Path) -> Path:
     if not os.access(out, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{out} is not writable; choose another directory.")
     return out
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -11,8 +11,6 @@ from typing import Any
 from isthmus.errors import InvalidInputError
 from isthmus.report.section import Finding, Section, TextTable, judge
 
-__all__ = ["CHAPTERS", "PARTS", "Part", "compose", "select", "text_of"]
-
 
 @dataclass(frozen=True)
 class Part:

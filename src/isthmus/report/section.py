@@ -14,8 +14,6 @@ from isthmus.errors import InvalidInputError, ShapeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["VERDICTS", "Finding", "Section", "Status", "TextTable", "Verdict", "judge"]
-
 Verdict = Literal["held", "held with a correction", "did not hold"]
 """The verdict on a claim."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

@@ -14,8 +14,6 @@ from markupsafe import Markup, escape
 from isthmus.report.html.numbers import number_tables
 from isthmus.report.section import VERDICTS, Section, Verdict
 
-__all__ = ["page"]
-
 # The sign and the style class of each verdict.
 SIGNS: dict[Verdict, tuple[str, str]] = {
     "held": ("✓", "held"),

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NumberTable", "label", "number_tables", "value_text"]
-
 ACRONYM = re.compile("ami|ari|cpu|crp|elbo|em|hmc|hn|kde|mala|mchn|nmi|qk|saln")
 # Spelling of other words in names.
 WORDS = {
@@ -155,7 +153,15 @@ def number_tables(
             for name, value in single.items()
         )
         yield NumberTable(title, (), rows)
-    for group in _similar({name: v for name, v in opened.items() if name not in single and v}):
+    group: dict[str, Any] = {}
+    for name, value in opened.items():
+        if name in single or not value:
+            continue
+        if group and not _share_columns(next(reversed(group.items())), (name, value)):
+            yield from _tables_of(group, title, levels)
+            group = {}
+        group[name] = value
+    if group:
         yield from _tables_of(group, title, levels)
 
 
@@ -184,19 +190,8 @@ def _tables_of(
         yield from number_tables(mapping, titles[name], inner[name])
 
 
-def _similar(mappings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield runs of neighbours that share most of their keys."""
-    group: dict[str, Any] = {}
-    for name, value in mappings.items():
-        if group and not _share_columns(next(reversed(group.items())), (name, value)):
-            yield group
-            group = {}
-        group[name] = value
-    if group:
-        yield group
-
-
 def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
+    """Return whether two named mappings have most of their keys in common."""
     if not (_is_flat(one[1]) and _is_flat(other[1])) or _split(one[0])[1] != _split(other[0])[1]:
         return False
     first, second = set(one[1]), set(other[1])

@@ -1,4 +1,4 @@
-"""Energies: landscapes on a line and on a plane, completion, sampling, and all three at once."""
+"""Energies: landscapes, completion, sampling, all three at once, and the errata about them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from isthmus.figures import (
 )
 from isthmus.figures.landscape_2d import ring
 from isthmus.memories.bandwidth import leave_one_out
+from isthmus.report.parts.erratum import Check, erratum, normal
 from isthmus.report.registry import compose, text_of
 from isthmus.report.section import Section
 
@@ -46,6 +47,8 @@ SAMPLERS: dict[str, tuple[Any, int]] = {
 }
 # Draws are close if they are at most this many times as far as the farthest exact draws.
 CLOSE = 2.0
+CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
+EXACT = 1e-9
 
 
 def plane_memories() -> Tensor:
@@ -290,3 +293,86 @@ def energy_distance(first: Tensor, second: Tensor) -> float:
     between = torch.cdist(first, second).mean()
     within = torch.cdist(first, first).mean() + torch.cdist(second, second).mean()
     return float(2 * between - within)
+
+
+class _Bowl(ist.Energy):
+    """E(x) = |x|^2 / 2, whose density is standard normal."""
+
+    def energy(self, x: Tensor) -> Tensor:
+        return 0.5 * x.square().sum(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return -x
+
+
+def bowl_variance(sampler: ist.Langevin, seed: int) -> float:
+    """Return the variance of Langevin chains on E = x^2/2, where it should be 1.
+
+    They start from draws of the right density, so a temperature of 1 keeps them there.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    bowl = _Bowl()
+    state = sampler.init(bowl, normal(generator, CHAINS, 1))
+    for _ in range(BOWL_STEPS):
+        state, _ = sampler.step(bowl, state, generator)
+    return float(state.position.var())
+
+
+@erratum("E22")
+def noise_of_langevin(generator: torch.Generator) -> Check:
+    """Compare the noise that belongs to a step with the printed noise."""
+    temperature = ist.Langevin.paper().temperature
+    printed = ist.Langevin(BOWL_STEP, temperature=0.01**2 / (2 * BOWL_STEP))
+    corrected, small = (
+        bowl_variance(sampler, generator.initial_seed())
+        for sampler in (ist.Langevin(BOWL_STEP), printed)
+    )
+    return Check(
+        {
+            "temperature_of_the_printed_pair": temperature,
+            "variance_corrected": corrected,
+            "variance_with_noise_0.01": small,
+        },
+        abs(corrected - 1) < 0.05 and small < 0.05 and temperature < 1e-3,
+        {"step_size": BOWL_STEP, "variance_with_noise": small},
+    )
+
+
+@erratum("E26")
+def hopfield_without_a_floor(generator: torch.Generator) -> Check:
+    """Follow the quadratic form along a memory, where it has no lower bound."""
+    memories = torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]], dtype=torch.float64)
+    energy = ist.Hopfield(memories, states="continuous")
+    heights = [float(energy.energy(length * memories[0])) for length in (1.0, 10.0, 100.0)]
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 3)
+    diagonal = float(-0.5 * (memories.square().mean(0) * signs.square()).sum(1).mean())
+    bare = ist.Hopfield(memories, zero_diagonal=True)
+    shift = ist.Hopfield(memories).energy(signs) - bare.energy(signs)
+    spread = float((shift - diagonal).abs().max())
+    return Check(
+        {"energy_at_100_lengths": heights[2], "diagonal_adds": diagonal},
+        heights[2] < 50 * heights[1] < 0 and spread < EXACT,
+        {"heights": ", ".join(f"{height:.3g}" for height in heights), "spread": spread},
+    )
+
+
+@erratum("E28")
+def temperature_of_the_density(generator: torch.Generator) -> Check:
+    """Compare exp(-beta E) and exp(-E) with the true mixture, written out."""
+    means = normal(torch.Generator().manual_seed(generator.initial_seed()), 3, 1)
+    beta, step = 2.5, 1e-3
+    mixture = ist.Mixture(means, beta=beta)
+    axis = torch.arange(-8, 8, step, dtype=torch.float64)[:, None]
+    # Equal weights, variances 1 / (2 beta).
+    truth = torch.exp(-beta * (axis - means.T).square()).mean(1) * math.sqrt(beta / math.pi)
+
+    def off(inverse_temperature: float) -> float:
+        density = torch.exp(-inverse_temperature * mixture.energy(axis))
+        density = density / (density.sum() * step)
+        return float((density - truth).abs().sum() * step / 2)
+
+    corrected, printed = off(beta), off(1.0)
+    return Check(
+        {"total_variation_corrected": corrected, "total_variation_printed": printed},
+        corrected < 1e-6 and printed > 0.01,
+    )

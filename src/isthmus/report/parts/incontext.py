@@ -13,7 +13,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
-from isthmus.incontext.evaluation import Grid, evaluate, grid_for
+from isthmus.incontext.evaluation import evaluate, grid_for
 from isthmus.incontext.evaluation.scoring import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
@@ -41,9 +41,7 @@ def _tasks(seed: int) -> Tasks:
 def landscapes_in_context(seed: int, full: bool = False) -> Section:
     """Draw the energies that the shipped model infers from new datasets."""
     model, tasks = pretrained(MODEL), _tasks(seed)
-    divergence = divergences(model, tasks, seed + 1)
-    spread = entropies(model, tasks, seed + 1)
-    swapped = swapped_divergence(model, tasks, seed + 1)
+    divergence, spread, swapped = sharpness(model, tasks, seed + 1)
     least, most = str(DRAWN_CONTEXTS[0]), str(DRAWN_CONTEXTS[-1])
     checks = {
         "sharpen": _falls(spread) and _falls(divergence),
@@ -139,40 +137,25 @@ def likelihood_in_context(seed: int, full: bool = False) -> Section:
 
 
 @torch.no_grad()
-def divergences(model: ICLEBM, tasks: Tasks, seed: int) -> dict[str, float]:
-    """Return the mean divergence from the true densities at each context size drawn, in nats."""
-    grid, contexts, truth = _setting(model, tasks, seed)
-    return {
-        str(size): float(GridDensity(model, contexts[:, :size], grid).kl_from(truth).mean())
-        for size in DRAWN_CONTEXTS
-    }
+def sharpness(
+    model: ICLEBM, tasks: Tasks, seed: int
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Compare the model's densities with the true ones on a grid, in nats.
 
-
-@torch.no_grad()
-def swapped_divergence(model: ICLEBM, tasks: Tasks, seed: int) -> float:
-    """Return the mean divergence with all points in context, but those of the next dataset."""
-    grid, contexts, truth = _setting(model, tasks, seed)
-    return float(GridDensity(model, contexts.roll(1, 0), grid).kl_from(truth).mean())
-
-
-@torch.no_grad()
-def entropies(model: ICLEBM, tasks: Tasks, seed: int) -> dict[str, float]:
-    """Return the mean entropy of the model's density at each context size drawn, in nats."""
-    grid, contexts, _ = _setting(model, tasks, seed)
-    found = {}
-    for size in DRAWN_CONTEXTS:
-        log_prob = GridDensity(model, contexts[:, :size], grid).log_prob
-        mass = (log_prob + grid.log_weights).softmax(-1)
-        found[str(size)] = float(-(mass * log_prob).sum(-1).mean())
-    return found
-
-
-def _setting(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Grid, Tensor, Tensor]:
-    """Return a grid (G, D), contexts (B, n, D) and true log-densities on the grid (B, G)."""
+    Returns, as means over the tasks, the divergence from the truth and the entropy at each context
+    size drawn, and the divergence given the largest context of the next task.
+    """
     grid = grid_for(model, prior(PRIOR))
     contexts = tasks.sample(DRAWN_CONTEXTS[-1], torch.Generator().manual_seed(seed))
     truth = tasks.to(torch.float64).log_prob(grid.nodes.expand(len(tasks), -1, -1))
-    return grid, contexts, truth
+    divergence, entropy = {}, {}
+    for size in DRAWN_CONTEXTS:
+        density = GridDensity(model, contexts[:, :size], grid)
+        mass = (density.log_prob + grid.log_weights).softmax(-1)
+        divergence[str(size)] = float(density.kl_from(truth).mean())
+        entropy[str(size)] = float(-(mass * density.log_prob).sum(-1).mean())
+    swapped = GridDensity(model, contexts.roll(1, 0), grid).kl_from(truth)
+    return divergence, entropy, float(swapped.mean())
 
 
 def sampled(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Tensor, dict[str, float]]:

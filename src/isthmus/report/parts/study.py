@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,53 +46,38 @@ REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
 ROWS = 5000
 
 
-class Fits(NamedTuple):
-    """The fits of a study and their source."""
-
-    rows: Sequence[Row]
-    source: str
-    published: bool
-
-
 def published_results() -> Path | None:
     """Return the directory of the published study, or None."""
     results = shipped("docs/study/results")
     return results.parent if results is not None and any(results.glob("*.parquet")) else None
 
 
-def _own_study(full: bool) -> tuple[Path, Settings] | None:
-    """Return directory and settings of the study to run; None if published fits are used."""
-    if not full and published_results() is not None:
-        return None
+def _study(full: bool) -> tuple[Path, str, Settings | None]:
+    """Return the directory and a description of the fits; settings if they are to be run."""
+    published = published_results()
+    if published is not None and not full:
+        return published, "of the complete study, as published", None
     home = os.environ.get("XDG_CACHE_HOME")
-    cache = Path(home) if home else Path.home() / ".cache"
-    settings, name = (Settings(), "full") if full else (SHORT, "short")
-    return cache / "isthmus" / "reproduce-study" / f"{name}-{isthmus.__version__}", settings
+    cache = (Path(home) if home else Path.home() / ".cache") / "isthmus" / "reproduce-study"
+    if full:
+        return cache / f"full-{isthmus.__version__}", "of the complete study", Settings()
+    return cache / f"short-{isthmus.__version__}", "of a short study, run now", SHORT
 
 
 def ensure_fits(seed: int, full: bool = False) -> None:
     """Run what is missing of the study that the parts on it read."""
-    if (own := _own_study(full)) is not None:
-        directory, settings = own
+    directory, _, settings = _study(full)
+    if settings is not None:
         run(directory, settings, jobs=os.cpu_count() or 1)
-
-
-def read_fits(full: bool) -> Fits:
-    """Return the fits that :func:`ensure_fits` has made, or the published ones."""
-    own, published = _own_study(full), published_results()
-    if own is not None:
-        source = "of the complete study" if full else "of a short study, run now"
-        return Fits(Store(own[0]).read(), source, False)
-    assert published is not None
-    return Fits(Store(published).read(), "of the complete study, as published", True)
 
 
 def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     """Draw mean ranks, judge the paper's claim, and repeat a seeded choice of fits."""
-    fits = read_fits(full)
-    drawn = study_figures(fits.rows, ("critical-difference", "scores"))
-    claim = make_report(fits.rows).claim()
-    repeated = repeat(fits.rows, seed) if fits.published else {}
+    directory, source, settings = _study(full)
+    rows = Store(directory).read()
+    drawn = study_figures(rows, ("critical-difference", "scores"))
+    claim = make_report(rows).claim()
+    repeated = repeat(rows, seed) if settings is None else {}
     again = (
         f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
         "gave the same scores."
@@ -104,8 +89,8 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         "study-ranks",
         drawn.get("critical-difference", drawn["scores"]),
         {
-            "fits": len(fits.rows),
-            "source": fits.source,
+            "fits": len(rows),
+            "source": source,
             "done_again": repeated,
             "claim_under_scores_with_a_common_scale": {
                 f"{words}: {_listed(scores)}": claim.outcome(scores)
@@ -125,41 +110,40 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
 
 def violins_seeing_labels(seed: int, full: bool = False) -> Section:
     """Draw the paper's first figure of scores."""
-    return _violins("study-labelled", "violins-given-labelled", read_fits(full))
+    return _violins("study-labelled", "violins-given-labelled", full)
 
 
 def violins_without_labels(seed: int, full: bool = False) -> Section:
     """Draw the paper's second figure of scores."""
-    return _violins("study-unlabelled", "violins-given-unlabelled", read_fits(full))
+    return _violins("study-unlabelled", "violins-given-unlabelled", full)
 
 
 def violins_without_labels_or_k(seed: int, full: bool = False) -> Section:
     """Draw the scores without labels of methods that find the number of clusters."""
-    return _violins("study-unknown-unlabelled", "violins-unknown-unlabelled", read_fits(full))
+    return _violins("study-unknown-unlabelled", "violins-unknown-unlabelled", full)
 
 
 def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
     """Draw the scores with labels of methods that find the number of clusters, and compare."""
-    fits = read_fits(full)
-    comparison = make_report(fits.rows).comparison("K unknown", "ari")
+    section = _violins("study-unknown-labelled", "violins-unknown-labelled", full)
+    comparison = make_report(Store(_study(full)[0]).read()).comparison("K unknown", "ari")
     pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
     compared = {name: pair for name, pair in pairs.items() if pair is not None and pair.datasets}
     numbers = {
+        **section.numbers,
         "mean_rank_by_method": comparison.ranks,
         f"ari_less_that_of_{RIVAL}_by_method": {
             name: _pair_numbers("ari", pair) for name, pair in compared.items()
         },
     }
-    section = _violins("study-unknown-labelled", "violins-unknown-labelled", fits, numbers)
-    return replace(section, observations=_growing(comparison, compared))
+    return replace(section, numbers=numbers, observations=_growing(comparison, compared))
 
 
-def _violins(
-    name: str, figure: str, fits: Fits, numbers: Mapping[str, Any] | None = None
-) -> Section:
-    [drawn] = study_figures(fits.rows, [figure]).values()
-    numbers = {"fits": len(fits.rows), **(numbers or {})}
-    return compose(name, drawn, numbers, source=fits.source)
+def _violins(name: str, figure: str, full: bool) -> Section:
+    directory, source, _ = _study(full)
+    rows = Store(directory).read()
+    [drawn] = study_figures(rows, [figure]).values()
+    return compose(name, drawn, {"fits": len(rows)}, source=source)
 
 
 def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
@@ -184,12 +168,7 @@ def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ..
 def _competitive(claim: Claim, metrics: Sequence[str]) -> tuple[tuple[bool, bool], str]:
     """Check the paper's claim for one of its two figures, by scores with a common scale.
 
-    Returns
-    -------
-    check : (bool, bool)
-        Whether it holds as printed, and corrected: ClAM+ELBO is at least not behind.
-    because : str
-        The differences.
+    Returns whether it holds as printed, and corrected (ClAM+ELBO is not behind), and the evidence.
     """
     pairs = {
         name: pair

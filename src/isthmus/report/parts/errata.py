@@ -7,8 +7,8 @@ from collections import defaultdict
 import torch
 
 # Imported for their checks.
-from isthmus.report.parts.errata import attention, capacity, clustering, sampling  # noqa: F401
-from isthmus.report.parts.errata.erratum import CHECKS, TEXTS, Erratum
+from isthmus.report.parts import attention, capacity, clustering, energies  # noqa: F401
+from isthmus.report.parts.erratum import CHECKS, TEXTS, Erratum
 from isthmus.report.registry import compose
 from isthmus.report.section import Section, TextTable
 

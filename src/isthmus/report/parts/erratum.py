@@ -28,25 +28,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Erratum:
-    """An error in the paper's text, with its check.
-
-    Attributes
-    ----------
-    name : str
-        E1 to E30.
-    kind : {"wrong", "loose", "harmless", "notation"}
-    place : str
-        Location in the paper.
-    printed, right : str
-        The printed text, and the correct one.
-    shown : str
-        The check and its result.
-    numbers : mapping of str to float
-    confirmed : bool or None
-        Whether the check confirmed the erratum. If it is wrong, the printed form failed and the
-        corrected one passed; if loose, the printed form passes on the condition and fails without
-        it; if harmless, both forms agree. None for notation.
-    """
+    """An error in the paper's text; see errata.toml for what the fields mean."""
 
     name: str
     kind: Kind
@@ -56,6 +38,7 @@ class Erratum:
     shown: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     confirmed: bool | None = None
+    """None for notation, where there is nothing to check."""
 
     @property
     def outcome(self) -> str:
