@@ -317,7 +317,9 @@ def test_a_stopped_run_ends_its_parts_and_continues_later(
 ) -> None:
     out = place / "report"
     script = (
-        f"import sys; sys.path.insert(0, {str(place)!r})\n"
+        f"import signal, sys; sys.path.insert(0, {str(place)!r})\n"
+        # A shell has background jobs ignore the signal.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from isthmus.report import Part, registry\nfrom isthmus.cli.main import main\n"
         "registry.PARTS = (Part('one', 'One', 'energies', 'fake_parts:one'), "
         "Part('hangs', 'Hangs', 'energies', 'fake_parts:hangs'))\n"
