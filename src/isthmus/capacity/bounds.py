@@ -76,12 +76,8 @@ def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> f
 
     Parameters
     ----------
-    n_patterns : int
-        N
-    max_norm : float
-        M, the length of the longest pattern, or the radius of a ball that contains them all.
-    sigma : float
-        Bandwidth; :math:`\beta = 1/\sigma^2`.
+    n_patterns, max_norm, sigma
+        As in :func:`required_separation`.
 
     Returns
     -------
@@ -122,12 +118,8 @@ def retrieval_error_bound(
     ----------
     separation : array (...)
         :math:`\Delta_n`; ``inf`` where there is no other pattern.
-    n_patterns : int
-        N
-    max_norm : float
-        M, the length of the longest pattern, or the radius of a ball that contains them all.
-    sigma : float
-        Bandwidth; :math:`\beta = 1/\sigma^2`.
+    n_patterns, max_norm, sigma
+        As in :func:`required_separation`.
     distance : array (...), optional
         r, for the second bound. Without it, the first.
 
@@ -175,12 +167,8 @@ def one_step_error_bound(
     ----------
     separation : array (...)
         :math:`\Delta_n`; ``inf`` where there is no other pattern.
-    n_patterns : int
-        N
-    max_norm : float
-        M, the length of the longest pattern, or the radius of a ball that contains them all.
-    sigma : float
-        Bandwidth; :math:`\beta = 1/\sigma^2`.
+    n_patterns, max_norm, sigma
+        As in :func:`required_separation`.
     distance : array (...)
         :math:`\|\xi - x_n\|`, from the query to the pattern.
     fixed_point_distance : array (...), optional

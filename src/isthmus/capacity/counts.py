@@ -187,12 +187,8 @@ def random_coding(
 
     Parameters
     ----------
-    dim : int
-        D, at least 2.
-    sigma : float
-        Bandwidth.
-    max_norm : float, optional
-        M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
+    dim, sigma, max_norm
+        As in :func:`capacity_bound`.
     radius : float, optional
         R. By default the one that allows most patterns.
 

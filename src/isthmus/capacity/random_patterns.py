@@ -71,10 +71,8 @@ def random_pattern_capacity(
     ----------
     dim : float
         D, above 1; whole, except where it comes from :func:`random_pattern_dimension`.
-    sigma : float
-        Bandwidth.
-    max_norm : float, optional
-        M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
+    sigma, max_norm : float
+        Bandwidth, and the radius M of the sphere, by default :math:`2 \sigma \sqrt{D-1}`.
     failure : float
         p
     lambert : bool

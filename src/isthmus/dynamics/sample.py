@@ -152,16 +152,11 @@ def sample_chains(
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> class Bowl(ist.Energy):
-    ...     def energy(self, x):
-    ...         return 0.5 * x.square().sum(-1)
-    >>> chains = ist.sample_chains(
-    ...     Bowl(), 500, ist.HMC(step_size=0.5, n_leapfrog=3), init=torch.zeros(2)
-    ... )
-    >>> chains
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> ist.sample_chains(memory, 500, ist.HMC(step_size=0.5, n_leapfrog=3))
     Chains(draws=500, chains=4, D=2, acceptance=0.9...)
-      R-hat at most 1.0..., effective sample size at least ... of 2000
-    >>> tuned = ist.sample_chains(Bowl(), 500, ist.MALA(), init=torch.zeros(2), tune=True)
+      R-hat at most ..., effective sample size at least ... of 2000
+    >>> tuned = ist.sample_chains(memory, 500, ist.MALA(), tune=True)
     >>> bool(0.4 < tuned.acceptance.mean() < 0.75), bool(tuned.sampler.step_size > 0.5)
     (True, True)
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,21 +42,15 @@ class Info(NamedTuple):
     accepted: Tensor
 
 
-class ChainState(Protocol):
-    """An object with the positions of chains: (..., D)."""
-
-    @property
-    def position(self) -> Tensor:
-        """Positions of the chains: (..., D)."""
-        ...
-
-
-StateT = TypeVar("StateT", bound=ChainState)
+StateT = TypeVar("StateT", bound=Any)
 
 
 @runtime_checkable
 class Sampler(Protocol[StateT]):
-    """Two pure functions; any object with both is a sampler for :func:`isthmus.sample`."""
+    """Two pure functions; any object with both is a sampler for :func:`isthmus.sample`.
+
+    A state is any object with the positions (..., D) of the chains in its ``position``.
+    """
 
     def init(self, energy: Energy, x: Tensor) -> StateT:
         """Return the state of chains that start at x: (..., D)."""
@@ -173,12 +167,9 @@ class Langevin:
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> class Bowl(ist.Energy):
-    ...     def energy(self, x):
-    ...         return 0.5 * x.square().sum(-1)
-    >>> langevin = ist.Langevin(step_size=0.1)
-    >>> state = langevin.init(Bowl(), torch.zeros(3, 2))
-    >>> state, info = langevin.step(Bowl(), state, torch.Generator().manual_seed(0))
+    >>> memory, langevin = ist.GaussianKDE(torch.zeros(1, 2)), ist.Langevin(step_size=0.1)
+    >>> state = langevin.init(memory, torch.zeros(3, 2))
+    >>> state, info = langevin.step(memory, state, torch.Generator().manual_seed(0))
     >>> state.position.shape, info.acceptance
     (torch.Size([3, 2]), tensor([1., 1., 1.]))
     """
@@ -249,13 +240,10 @@ class MALA:
 
     Examples
     --------
-    >>> import isthmus as ist
-    >>> class Bowl(ist.Energy):
-    ...     dim = 1
-    ...     def energy(self, x):
-    ...         return 0.5 * x.square().sum(-1)
-    >>> ist.sample(Bowl(), 5, ist.MALA(step_size=0.5), burn_in=10).shape
-    torch.Size([5, 1])
+    >>> import torch, isthmus as ist
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> ist.sample(memory, 5, ist.MALA(step_size=0.5), burn_in=10).shape
+    torch.Size([5, 2])
     """
 
     step_size: float = 0.1
@@ -313,13 +301,10 @@ class HMC:
 
     Examples
     --------
-    >>> import isthmus as ist
-    >>> class Bowl(ist.Energy):
-    ...     dim = 1
-    ...     def energy(self, x):
-    ...         return 0.5 * x.square().sum(-1)
-    >>> ist.sample(Bowl(), 5, ist.HMC(step_size=0.3, n_leapfrog=5), burn_in=10).shape
-    torch.Size([5, 1])
+    >>> import torch, isthmus as ist
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> ist.sample(memory, 5, ist.HMC(step_size=0.3, n_leapfrog=5), burn_in=10).shape
+    torch.Size([5, 2])
     """
 
     step_size: float = 0.1
