@@ -31,7 +31,7 @@ from torch import Tensor
 
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset
 from isthmus.incontext.evaluation import Grid
-from isthmus.incontext.evaluation.scoring import TEMPERATURES, OnGrid
+from isthmus.incontext.evaluation.scoring import TEMPERATURES, GridDensity
 from isthmus.incontext.objectives import ContrastiveDivergence
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.training import draw_pass, new_model
@@ -161,8 +161,8 @@ class Judge:
         totals = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
         for size in (2, 8):
             for context, points in zip(self.context.split(4), self.points.split(4), strict=True):
-                on_grid = OnGrid(model, context[:, :size], self.grid)
-                totals += on_grid.scores(points).tempered.sum(0)
+                on_grid = GridDensity(model, context[:, :size], self.grid)
+                totals += on_grid.scores(points)["tempered"].sum(0)
         means = totals / (2 * len(self.points))
         return float(means[TEMPERATURES.index(1.0)]), float(means.min())
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from isthmus.errors import DtypeError, ShapeError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 __all__ = ["Scaling", "as_table"]
 
+FloatArray = NDArray[np.float64]
 
-def as_table(
-    X: Any, columns: Sequence[str] | None = None
-) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+
+def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
     """Return rows (n, D) in float64 and the names of their columns.
 
     Parameters
@@ -27,21 +26,17 @@ def as_table(
     columns : sequence of str, optional
         Default: the names of a data frame, else x1, x2, ...
     """
-    import numpy as np
-
     try:
         rows = np.ascontiguousarray(X, dtype=np.float64)
     except (TypeError, ValueError):
         raise DtypeError("X must hold numbers only; drop or encode columns of text.") from None
     if np.ndim(X) != 2 or 0 in rows.shape:
         raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
-    if columns is None:
-        columns = getattr(X, "columns", None)
-    if columns is None:
-        columns = [f"x{place + 1}" for place in range(rows.shape[1])]
-    if len(columns) != rows.shape[1]:
-        raise ShapeError(f"columns has {len(columns)} names for {rows.shape[1]} columns.")
-    return rows, tuple(map(str, columns))
+    default = [f"x{place + 1}" for place in range(rows.shape[1])]
+    names = getattr(X, "columns", default) if columns is None else columns
+    if len(names) != rows.shape[1]:
+        raise ShapeError(f"columns has {len(names)} names for {rows.shape[1]} columns.")
+    return rows, tuple(map(str, names))
 
 
 @dataclass(frozen=True)
@@ -62,23 +57,17 @@ class Scaling:
            [ 1.,  1.]])
     """
 
-    centre: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    centre: FloatArray
+    scale: FloatArray
 
     @classmethod
-    def of(cls, X: NDArray[np.float64], standardise: bool = True) -> Scaling:
-        """Return the map to mean 0 and variance 1 of the known values; else the identity.
-
-        A constant column is centred only.
-        """
-        import numpy as np
-
-        dim = X.shape[1]
+    def of(cls, X: FloatArray, standardise: bool = True) -> Scaling:
+        """Return the map to mean 0 and variance 1 of the known values, or the identity."""
         if not standardise:
-            return cls(np.zeros(dim), np.ones(dim))
+            return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]))
         from sklearn.preprocessing import StandardScaler
 
-        scaler = StandardScaler().fit(X)
+        scaler = StandardScaler().fit(X)  # a constant column is centred only
         return cls(scaler.mean_, scaler.scale_)
 
     @property
@@ -86,20 +75,18 @@ class Scaling:
         """False for the identity."""
         return bool((self.scale != 1).any() or (self.centre != 0).any())
 
-    def into(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    def into(self, X: FloatArray) -> FloatArray:
         """Convert from the units of the table. (n, D) -> (n, D)"""
         return (X - self.centre) / self.scale
 
-    def back(self, Z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def back(self, Z: FloatArray) -> FloatArray:
         """Convert to the units of the table. (n, D) -> (n, D)"""
         return Z * self.scale + self.centre
 
-    def log_volume(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_volume(self, X: FloatArray) -> FloatArray:
         """Return the log-scales of each row's known values, summed. (n, D) -> (n,)
 
         A log-density in the units of the table is lower than in standard units by this much.
         """
-        import numpy as np
-
-        known: NDArray[np.float64] = (~np.isnan(X)).astype(np.float64)
+        known: FloatArray = (~np.isnan(X)).astype(np.float64)
         return known @ np.log(self.scale)

@@ -1,4 +1,4 @@
-"""`isthmus certify`: options reach certify_table, and its results reach files and stdout."""
+"""`isthmus certify`: its results are those of the library and of brute force."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from isthmus.capacity import certify_table
+import isthmus as ist
+from isthmus.capacity import certify, choose_sigma
 from isthmus.cli.main import main
 
 X = np.random.default_rng(3).uniform(-8, 8, (30, 2))
@@ -24,27 +25,37 @@ def data(tmp_path: Path) -> Path:
     return written(tmp_path / "points.csv", X)
 
 
+def memory(X: np.ndarray, model: str, sigma: float) -> object:
+    return X if model == "kde" else ist.ModernHopfield(X, sigma**-2)
+
+
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "sigma"),
     [
-        ([], {}),
-        (["--sigma", "auto", "--stored", "0.5"], {"stored": 0.5}),
-        (["--sigma", "0.8", "--standardise"], {"sigma": 0.8, "standardise": True}),
-        (["--model", "hopfield", "--beta", "2"], {"model": "hopfield", "beta": 2}),
-        (["--sigma", "9", "--iterate", "none"], {"sigma": 9, "iterate": "none"}),
+        ([], choose_sigma(X, 29 / 30).sigma),  # 0.95 of 30, rounded up
+        (["--sigma", "auto", "--stored", "0.5"], choose_sigma(X, 0.5).sigma),
+        (["--sigma", "0.8", "--standardise"], 0.8),
+        (["--model", "hopfield", "--beta", "2"], 2**-0.5),
+        (["--sigma", "9", "--iterate", "none"], 9),
     ],
 )
-def test_the_summary_is_that_of_the_library(
-    data: Path, options: list[str], settings: dict, capsys: pytest.CaptureFixture[str]
+def test_the_certificate_is_that_of_the_library(
+    data: Path, options: list[str], sigma: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = certify_table(X, columns=["east", "north"], **settings)
+    rows = (X - X.mean(0)) / X.std(0) if "--standardise" in options else X
+    model = "hopfield" if "hopfield" in options else "kde"
+    iterate = "none" if "none" in options else "all"
+    expected = certify(memory(rows, model, sigma), sigma, iterate=iterate)
     assert main(["certify", str(data), *options]) == 0
-    assert capsys.readouterr().out == f"{expected}\n"
+    assert capsys.readouterr().out.startswith(f"{expected}\n")
     assert main(["certify", str(data), *options, "--json", "--quiet", "--seed", "3"]) == 0
     streams = capsys.readouterr()
     assert streams.err == ""
     printed = json.loads(streams.out, parse_constant=pytest.fail)
-    assert printed == expected.summary | {"left_out": []}
+    assert printed.items() >= expected.summary.items()
+    assert printed["columns"] == ["east", "north"]
+    assert printed["sigma_chosen"] == ("auto" in options or not options)
+    assert printed["standardised"] == ("--standardise" in options)
 
 
 def test_rows_have_ids_and_go_to_a_file_or_to_stdout(
@@ -56,13 +67,38 @@ def test_rows_have_ids_and_go_to_a_file_or_to_stdout(
     command = ["certify", str(named), "--id", "basin", "--sigma", "0.5", "-o"]
     assert main([*command, str(out)]) == 0
     assert f"rows written to  {out}" in capsys.readouterr().out
-    rows = pd.read_csv(out)
+    rows, expected = pd.read_csv(out), certify(X, 0.5).to_frame().replace(np.inf, np.nan)
     assert list(rows.pop("basin_given")) == [f"p{row}" for row in range(30)]
-    for name, values in certify_table(X, sigma=0.5).to_columns().items():
-        expected = pd.Series(values)
-        pd.testing.assert_series_equal(rows[name], expected, check_names=False, check_dtype=False)
+    pd.testing.assert_frame_equal(rows, expected[list(rows)], check_dtype=False)
+    squared = ((X[:, None] - X) ** 2).sum(-1)
+    np.fill_diagonal(squared, np.inf)
+    np.testing.assert_allclose(rows["separation"], 0.5 * squared.min(1), rtol=1e-9)
     assert main([*command, "-"]) == 0
     assert capsys.readouterr().out == out.read_text()
+
+
+def test_duplicates_are_counted_and_the_other_rows_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = written(tmp_path / "twins.csv", np.vstack([X, X[:10]]))
+    assert main(["certify", str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows_with_a_twin"] == 20
+    assert 19 <= found["stored"] <= 20
+
+
+@pytest.mark.parametrize("options", [[], ["--standardise"]])
+def test_a_constant_column_changes_nothing(
+    options: list[str], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = written(tmp_path / "more.csv", np.column_stack([X, np.full(30, 7.0)]), "a,b,same")
+    found = []
+    for table in (data, more):
+        assert main(["certify", str(table), *options, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for name in ("stored", "proved", "basins"):
+        assert found[0][name] == found[1][name]
+    assert found[0]["sigma"] == pytest.approx(found[1]["sigma"])
 
 
 def test_one_row_is_stored_and_has_no_radius(
@@ -70,7 +106,7 @@ def test_one_row_is_stored_and_has_no_radius(
 ) -> None:
     data, out = written(tmp_path / "one.csv", X[:1]), tmp_path / "one.json"
     assert main(["certify", str(data), "-o", str(out)]) == 0
-    assert capsys.readouterr().out.startswith("1 of 1 row is stored (100.0%)")
+    assert capsys.readouterr().out.startswith("1 of 1 pattern stored (100.0%)")
     row = json.loads(out.read_text(), parse_constant=pytest.fail)[0]
     assert row["guaranteed_radius"] is None
     assert row["stored"] is True
@@ -101,7 +137,8 @@ IMPOSSIBLE = {
     "words": (["{data}", "--sigma", "wide"], "'wide' is not a number"),
     "share": (["{data}", "--stored", "1.5"], "at most 1, not 1.5"),
     "two of one": (["{data}", "--sigma", "1", "--beta", "1"], "give one"),
-    "no beta": (["{data}", "--model", "hopfield"], "needs beta"),
+    "no beta": (["{data}", "--model", "hopfield"], "needs --beta"),
+    "stored for nothing": (["{data}", "--sigma", "1", "--stored", "0.5"], "--sigma auto"),
     "no such model": (["{data}", "--model", "gpt"], "gpt"),
     "nowhere": (["{data}", "-o", "{tmp}/no/rows.csv"], "{tmp}/no"),
     "what format": (["{data}", "-o", "{tmp}/rows.docx"], ".parquet"),

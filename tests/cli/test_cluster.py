@@ -34,7 +34,7 @@ def test_the_default_writes_and_prints_the_clusters_of_the_library(
     rows = pd.read_csv("iris.clusters.csv")
     assert list(rows["plant"]) == [f"p{number:03}" for number in range(150)]
     assert list(rows["species"]) == list(IRIS.target_names[IRIS.target])
-    for name, values in found.to_columns().items():
+    for name, values in found.to_frame().items():
         if name not in ("row", "species"):
             np.testing.assert_allclose(rows[name], values, rtol=1e-9, atol=1e-12)
     out = capsys.readouterr().out.replace("p060", "61")  # ids of new rows
@@ -58,7 +58,7 @@ def test_every_option_reaches_the_library(
     settings["standardise"] = "--no-standardise" not in options
     common = ["--drop", "plant,species", "--seed", "5", "-o", "out.parquet", "--quiet", "--json"]
     assert main(["cluster", str(iris), *options, *common]) == 0
-    found = TableModel.fit(IRIS.data, random_state=5, **settings).describe(IRIS.data)
+    found = TableModel.fit(IRIS.data, seed=5, **settings).describe(IRIS.data)
     rows = pd.read_parquet("out.parquet")
     assert rows["row"].to_list() == list(range(1, 151))
     assert list(rows["cluster"]) == list(found.labels + 1)
@@ -144,7 +144,7 @@ def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFi
         (["iris.csv", "--plot", "nowhere/a.png"], "--plot nowhere/a.png: nowhere is not a"),
         (["iris.csv", "--model", "absent.safetensors"], "not a readable isthmus model"),
         (["iris.csv", "--model", "iris.csv"], "not a readable isthmus model"),
-        (["iris.csv", "--model", "bare.safetensors"], "not the columns it learned from"),
+        (["iris.csv", "--model", "bare.safetensors"], "columns it learned from"),
         (["iris.csv", "--model", "m", "-k", "2"], "fitted already"),
         (["tiny.csv"], "too small to compute with"),
         (["iris.csv", "-o", "nowhere/a.csv"], "nowhere"),

@@ -1,4 +1,4 @@
-"""`isthmus datasets`: what there is, where it is, and one clear line for what cannot be had."""
+"""`isthmus datasets`: lists, downloads, and one clear line for every failure."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def some_yale(directory: Path) -> Path:
     return store("yale_faces", rows, labels, data_home=directory)
 
 
-def test_the_list_says_what_differs_and_where_each_is(
+def test_the_list_shows_differences_and_files(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = some_yale(cache)
@@ -82,7 +82,7 @@ def test_a_download_is_reported_and_stored(
     assert (cache / "ecoli.npz").is_file()
 
 
-def test_offline_each_that_cannot_be_had_is_one_line_and_the_others_are_done(
+def test_offline_every_missing_dataset_is_one_line_and_the_others_load(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["fetch", "zoo", "iris", "yale_faces"]) == 2
@@ -107,7 +107,7 @@ def test_an_altered_file_is_reported(
     assert err.count("\n") == 1
 
 
-def test_all_is_all_of_them(
+def test_all_fetches_every_dataset(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in names():
@@ -131,7 +131,7 @@ def test_an_unknown_name_is_refused_before_anything_is_fetched(
 
 
 @pytest.mark.parametrize("command", [[], ["list"], ["fetch"]])
-def test_help_has_an_example_and_waits_for_nothing_heavy(command: list[str]) -> None:
+def test_help_has_an_example_and_imports_nothing_heavy(command: list[str]) -> None:
     script = (
         "import sys\nfrom isthmus.cli.datasets import run\n"
         f"try:\n    run({[*command, '--help']})\n"

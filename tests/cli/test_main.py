@@ -1,4 +1,4 @@
-"""`isthmus`: exit codes, one line for what goes wrong, and help that keeps nobody waiting."""
+"""`isthmus`: exit codes, errors in one line, and help without heavy imports."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from isthmus.cli.main import COMMANDS, main
 from isthmus.errors import DivergenceError, InvalidInputError
 
 
-def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: isthmus COMMAND")
@@ -26,7 +26,7 @@ def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def helped(*arguments: str) -> tuple[str, set[str]]:
-    """What help prints in a process of its own, and which modules it loaded."""
+    """Return the output of help in a fresh process, and the modules that it imported."""
     script = (
         "import sys\nfrom isthmus.cli.main import main\n"
         f"try:\n    main({[*arguments, '--help']})\n"
@@ -45,7 +45,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_is_whole_and_does_not_wait_for_torch(command: str) -> None:
+def test_help_of_every_command_is_complete_and_imports_no_torch(command: str) -> None:
     out, modules = helped(command)
     assert "torch" not in modules
     assert out.startswith(f"usage: isthmus {command}")
@@ -72,7 +72,7 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["bench", "atend"], "atend"),
         (["icl", "swim"], "'swim' is not a command; there are train, eval, sample, plot"),
         (["study", "rnu"], "'rnu' is not a command; did you mean run? (see isthmus study --help)"),
-        (["cluster", "a.csv", "--method", "emp"], "--method: 'emp' is not one; there are crp"),
+        (["cluster", "a.csv", "--method", "emp"], "'emp' is not a choice; there are crp"),
         (["cluster", "a.csv", "--methd", "crp"], "--methd crp; did you mean --method?"),
         (["cluster", "a.csv", "--meth=crp"], "did you mean --method? (see isthmus cluster --help)"),
         (["icl", "sample", "--contex", "a.csv"], "did you mean --context? (see isthmus icl sample"),
@@ -80,7 +80,7 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["certify", "a.csv", "--xyzzy"], "unrecognized arguments: --xyzzy (see"),
     ],
 )
-def test_what_it_does_not_know_is_one_line_and_ends_with_2(
+def test_unknown_words_are_one_line_and_end_with_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -179,13 +179,11 @@ def test_a_warning_of_a_library_is_one_line() -> None:
     ("arguments", "lines"),
     [(["--help"], 0), (["datasets", "list"], 0), (["sample", "{data}", "-n", "30000"], 1)],
 )
-def test_a_reader_that_goes_away_is_no_error(
-    arguments: list[str], lines: int, tmp_path: Path
-) -> None:
+def test_a_closed_pipe_is_no_error(arguments: list[str], lines: int, tmp_path: Path) -> None:
     data = tmp_path / "points.csv"
     data.write_text("x,y\n1,2\n2,1\n4,3\n")
     command = [sys.executable, "-m", "isthmus", *(word.format(data=data) for word in arguments)]
-    # Unbuffered, Python does not tell when a part of what is written gets lost.
+    # Unbuffered, Python does not report that part of the output is lost.
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=usual
@@ -198,8 +196,8 @@ def test_a_reader_that_goes_away_is_no_error(
     assert process.returncode == 141
 
 
-def listen_to_control_c() -> None:
-    # A shell starts background jobs, and so what they start, deaf to it.
+def enable_control_c() -> None:
+    # Shells start background jobs, and their children, with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -217,13 +215,13 @@ def test_control_c_is_one_line_even_before_the_command_line_is_loaded() -> None:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        preexec_fn=listen_to_control_c,
+        preexec_fn=enable_control_c,
     )
     assert done.returncode == 130
     assert done.stderr == "isthmus: interrupted\n"
 
 
-def test_the_installed_command_loads_nothing_before_it_listens_to_control_c() -> None:
+def test_the_installed_command_imports_nothing_before_it_handles_control_c() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     module, name = project["project"]["scripts"]["isthmus"].split(":")
     script = f"import sys\nfrom {module} import {name}\nprint(*sys.modules)"
@@ -260,10 +258,10 @@ def test_a_closed_stream_is_one_line_or_nothing(
 
 def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "endless.csv"
-    os.mkfifo(pipe)  # nobody writes to it, so that whoever reads it waits
+    os.mkfifo(pipe)  # no writer, so that a reader waits
     command = [sys.executable, "-m", "isthmus", "certify", str(pipe), "-o", f"{tmp_path}/out.csv"]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=listen_to_control_c
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=enable_control_c
     ) as process:
         writer = os.open(pipe, os.O_WRONLY)  # returns once the command has begun to read
         time.sleep(0.1)

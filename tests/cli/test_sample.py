@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from isthmus.cli.main import main
-from isthmus.synthesis import sample_table
+from isthmus.cluster import TableModel
 
 X = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]
 COLUMNS = ["mass", "charge", "size"]
@@ -23,37 +23,55 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "settings", "sampling"),
     [
-        ([], {}),
-        (["--sigma", "0.4", "--seed", "5"], {"sigma": 0.4, "seed": 5}),
+        ([], {}, {}),
+        (["--sigma", "0.4", "--seed", "5"], {"sigma": 0.4, "seed": 5}, {"seed": 5}),
         (
             ["--energy", "hopfield", "--beta", "2", "--no-standardise"],
-            {"energy": "hopfield", "beta": 2, "standardise": False},
+            {"method": "hopfield", "beta": 2, "standardise": False},
+            {},
         ),
-        (["--energy", "elbo", "-k", "2"], {"energy": "elbo", "n_clusters": 2}),
+        (["--energy", "elbo", "-k", "2"], {"method": "elbo", "n_clusters": 2}, {}),
         (
             ["--sampler", "mala", "--steps", "20", "--chains", "5", "--step-size", "0.1"],
+            {},
             {"sampler": "mala", "burn_in": 20, "chains": 5, "step_size": 0.1},
         ),
     ],
 )
 def test_every_option_reaches_the_library(
-    data: Path, options: list[str], settings: dict, capsys: pytest.CaptureFixture[str]
+    data: Path,
+    options: list[str],
+    settings: dict,
+    sampling: dict,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    expected = sample_table(X, 7, columns=COLUMNS, **settings)
+    model = TableModel.fit(X, columns=COLUMNS, **{"method": "kde", **settings})
+    expected, chains = model.sample(7, **sampling)
     assert main(["sample", str(data), "-n", "7", *options]) == 0
     streams = capsys.readouterr()
     found = pd.read_csv(io.StringIO(streams.out))
-    assert list(found) == COLUMNS
-    np.testing.assert_allclose(found, expected.X, rtol=1e-9)
-    assert streams.err == "".join(f"isthmus: {note}\n" for note in expected.notes)
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
+    assert ("R-hat" in streams.err) == (chains is not None)
     assert main(["sample", str(data), "-n", "7", *options, "--json", "--quiet"]) == 0
     streams = capsys.readouterr()
     printed = json.loads(streams.out, parse_constant=pytest.fail)
     assert streams.err == ""
-    np.testing.assert_allclose([list(row.values()) for row in printed.pop("rows")], expected.X)
-    assert printed.keys() == expected.summary.keys()
+    pd.testing.assert_frame_equal(pd.DataFrame(printed["rows"]), expected, rtol=1e-9)
+    assert printed["sigma"] == float(model.energy.sigma)
+    if chains is not None:
+        assert printed["chains"]["largest_r_hat"] == pytest.approx(float(chains.r_hat.max()))
+
+
+def test_chains_that_do_not_mix_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "apart.csv"
+    data.write_text("a\n0\n1\n50\n51\n")
+    command = ["sample", str(data), "-n", "10", "--sigma", "0.01", "--sampler", "mala"]
+    assert main([*command, "--steps", "20"]) == 0
+    assert "do not agree" in capsys.readouterr().err
 
 
 def test_the_same_seed_gives_the_same_bytes_everywhere(
@@ -81,7 +99,7 @@ def test_a_saved_model_takes_the_place_of_the_data(
     capsys.readouterr()
     assert main(["sample", str(model), "-n", "50"]) == 0
     found = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    expected = sample_table(X, 50, energy="elbo", n_clusters=2).X
+    expected = TableModel.fit(X, columns=COLUMNS, n_clusters=2).sample(50)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert main(["sample", str(model), "--sigma", "1"]) == 2
     assert "fitted already" in capsys.readouterr().err
@@ -111,10 +129,10 @@ IMPOSSIBLE = {
     "none": (["{data}", "-n", "0"], "whole number from 1"),
     "negative": (["{data}", "--sigma", "-1"], "above 0"),
     "no clusters": (["{data}", "--energy", "clam"], "-k N"),
-    "clusters of rows": (["{data}", "-k", "2"], "elbo and clam"),
-    "bandwidth of clusters": (["{data}", "--energy", "crp", "--sigma", "1"], "sigma and beta are"),
+    "clusters of rows": (["{data}", "-k", "2"], "n_clusters is for elbo and clam"),
+    "bandwidth of clusters": (["{data}", "--energy", "crp", "--sigma", "1"], "sigma is for kde"),
     "two of one": (["{data}", "--sigma", "1", "--beta", "1"], "give one"),
-    "steps of exact": (["{data}", "--step-size", "1"], "samplers langevin"),
+    "steps of exact": (["{data}", "--step-size", "1"], "for langevin, mala and hmc"),
     "diverging": (["{tmp}/two.csv", "--sampler", "langevin", "--step-size", "1e6"], "step"),
     "nowhere": (["{data}", "-o", "{tmp}/no/rows.csv"], "/no"),
     "the data": (["{data}", "-o", "{data}"], "the data itself"),

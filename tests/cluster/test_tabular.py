@@ -13,6 +13,7 @@ from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
+import isthmus as ist
 from isthmus.cluster import (
     ClAM,
     ClAMCRP,
@@ -22,6 +23,7 @@ from isthmus.cluster import (
     TableModel,
 )
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.memories.bandwidth import leave_one_out
 from isthmus.scaling import Scaling, as_table
 
 IRIS = load_iris(as_frame=True)
@@ -42,13 +44,13 @@ Z = StandardScaler().fit_transform(X)
 def test_every_method_is_the_estimator_on_standardised_columns(
     options: dict, estimator: object
 ) -> None:
-    model = TableModel.fit(IRIS.data, random_state=5, **options)
+    model = TableModel.fit(IRIS.data, seed=5, **options)
     found, expected = model.describe(IRIS.data), estimator.fit(Z)
     assert model.columns == tuple(IRIS.feature_names)
     np.testing.assert_array_equal(found.labels, expected.labels_)
     log_density = expected.score_samples(Z) - np.log(X.std(0)).sum()
     np.testing.assert_allclose(found.log_density, log_density)
-    columns = found.to_columns()
+    columns = found.to_frame()
     assert ("p1" in columns) == hasattr(expected, "predict_proba")
     assert ("novelty" in columns) == hasattr(expected, "novelty")
     if hasattr(expected, "predict_proba"):
@@ -134,7 +136,7 @@ def test_a_saved_model_finds_its_columns_in_any_order(tmp_path: Path) -> None:
 def test_files_that_are_no_models_of_tables_are_refused(tmp_path: Path) -> None:
     ClAMELBO(1).fit(Z).save(tmp_path / "bare")
     (tmp_path / "text").write_text("a,b\n1,2\n")
-    for name, words in {"bare": "not the columns", "text": "readable", "none": "readable"}.items():
+    for name, words in {"bare": "columns", "text": "readable", "none": "readable"}.items():
         with pytest.raises(InvalidInputError, match=words):
             TableModel.load(tmp_path / name)
     with pytest.raises(InvalidInputError, match="stores all rows"):
@@ -174,25 +176,27 @@ def test_columns_of_two_values_are_noted_where_they_may_split_clusters(standardi
 def test_posteriors_of_many_clusters_are_written_on_request() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 2))
     found = TableModel.fit(rows, n_clusters=40).describe(rows)
-    assert "p1" not in found.to_columns()
-    assert "p40" in found.to_columns(posteriors=True)
+    assert "p1" not in found.to_frame()
+    assert "p40" in found.to_frame(posteriors=True)
     assert "15 more clusters" in str(found)
 
 
 def test_a_given_column_does_not_hide_a_result() -> None:
     rows = [[1.0], [1.5], [9.0], [9.5]]
     found = TableModel.fit(rows, n_clusters=2).describe(rows, classes=[*"xyxy"], class_name="p1")
-    assert list(found.to_columns())[:3] == ["row", "p1_given", "cluster"]
+    assert list(found.to_frame())[:3] == ["row", "p1_given", "cluster"]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"method": "elbo"}, "needs the number of clusters"),
-        ({"method": "crp", "n_clusters": 3}, "finds the number of clusters itself"),
+        ({"method": "crp", "n_clusters": 3}, "n_clusters is for elbo and clam, not for crp"),
         ({"n_clusters": 151}, "more than the 150 rows"),
-        ({"n_clusters": 3, "alpha": 1}, "alpha is for"),
-        ({"bandwidth": 1}, "bandwidth is for"),
+        ({"n_clusters": 3, "alpha": 1}, "alpha is for crp and crp-elbo"),
+        ({"bandwidth": 1}, "bandwidth is for mean-shift"),
+        ({"method": "kde", "sigma": 1, "beta": 1}, "give one"),
+        ({"sigma": 1}, "sigma is for kde and hopfield"),
         ({"method": "kmeans"}, "method must be one of"),
     ],
 )
@@ -223,3 +227,87 @@ def test_tables_are_checked() -> None:
         as_table([1.0, 2.0])
     with pytest.raises(ShapeError, match="1 names for 2 columns"):
         as_table([[1.0, 2.0]], ["a"])
+
+
+POINTS = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]
+
+
+def draws(X: object, n: int, sampling: dict | None = None, **settings: object) -> np.ndarray:
+    model = TableModel.fit(X, **{"method": "kde", "leave_out_constants": True, **settings})
+    return model.sample(n, **(sampling or {}))[0].to_numpy()
+
+
+def test_draws_have_the_mean_and_covariance_of_the_density_in_closed_form() -> None:
+    found, scale = draws(POINTS, 20000, sigma=0.5), POINTS.std(0)
+    # A Gaussian KDE: the mean of the rows, and their covariance plus that of the kernel.
+    covariance = np.cov(POINTS.T, bias=True) + np.diag((0.5 * scale) ** 2)
+    error = np.sqrt(np.diag(covariance) / 20000)
+    assert (abs(found.mean(0) - POINTS.mean(0)) < 4 * error).all()
+    outer = np.outer(scale, scale)
+    np.testing.assert_allclose(np.cov(found.T) / outer, covariance / outer, atol=0.06)
+
+
+def test_draws_are_those_of_the_energy() -> None:
+    centre, scale = POINTS.mean(0), POINTS.std(0)
+    memory = ist.GaussianKDE((POINTS - centre) / scale, sigma=0.4)
+    expected = memory.sample(7, seed=5).numpy() * scale + centre
+    np.testing.assert_allclose(draws(POINTS, 7, {"seed": 5}, sigma=0.4), expected, rtol=1e-12)
+    expected = ist.ModernHopfield(POINTS / 100, beta=2.0).sample(7, seed=5).numpy()
+    options = {"method": "hopfield", "beta": 2, "standardise": False}
+    np.testing.assert_allclose(draws(POINTS / 100, 7, {"seed": 5}, **options), expected, rtol=1e-9)
+
+
+def test_the_default_bandwidth_is_that_of_leave_one_out() -> None:
+    model = TableModel.fit(POINTS, method="kde")
+    expected = leave_one_out((POINTS - POINTS.mean(0)) / POINTS.std(0))
+    assert float(model.energy.sigma) == pytest.approx(float(f"{expected:.4g}"))
+    with pytest.raises(InvalidInputError, match="Pass sigma"):
+        TableModel.fit(POINTS[:1], method="kde")
+    found = draws(np.repeat(POINTS[:1], 3, axis=0), 4000, sigma=2)
+    np.testing.assert_allclose(found.mean(0), POINTS[0], atol=0.2)
+    np.testing.assert_allclose(found.std(0), 2, rtol=0.1)
+
+
+@pytest.mark.parametrize("sampler", ["mala", "hmc", "langevin"])
+def test_chains_follow_the_density(sampler: str) -> None:
+    table = np.random.default_rng(3).normal(size=(40, 2))
+    found, chains = TableModel.fit(table, method="kde", sigma=1).sample(
+        1600, sampler=sampler, burn_in=100
+    )
+    assert float(chains.r_hat.max()) < 1.05
+    error = found.std() / np.sqrt(float(chains.ess.min()))
+    assert (abs(found.mean() - table.mean(0)) < 5 * error).all()
+    np.testing.assert_allclose(found.var(), 2 * table.var(0), rtol=0.25)
+
+
+def test_clusters_are_drawn_from_even_with_gaps() -> None:
+    generator = np.random.default_rng(4)
+    centres = np.repeat([[0.0, 0.0], [400.0, 4.0]], 60, axis=0)
+    table = centres + generator.normal(size=(120, 2)) * [10, 0.1]
+    table[::7, 1] = np.nan
+    found = draws(table, 2000, method="elbo", n_clusters=2)
+    right = found[:, 0] > 200
+    assert right.mean() == pytest.approx(0.5, abs=0.08)
+    np.testing.assert_allclose(found[right].mean(0), [400, 4], rtol=0.05)
+
+
+def test_a_constant_column_keeps_its_value_in_draws() -> None:
+    table = np.column_stack([POINTS[:, 0], np.full(60, 7.25), POINTS[:, 1]])
+    model = TableModel.fit(
+        table, columns=[*"abc"], method="kde", sigma=0.5, leave_out_constants=True
+    )
+    found = model.sample(50)[0]
+    assert list(found) == [*"abc"]
+    assert (found["b"] == 7.25).all()
+    np.testing.assert_array_equal(found[["a", "c"]], draws(table[:, [0, 2]], 50, sigma=0.5))
+
+
+def test_settings_of_samplers_are_checked() -> None:
+    model = TableModel.fit(POINTS, method="kde")
+    for settings, words in (
+        ({"n": 0}, "n must be a whole number"),
+        ({"step_size": 1}, "are for langevin, mala and hmc"),
+        ({"sampler": "gibbs"}, "sampler must be one of"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            model.sample(**settings)

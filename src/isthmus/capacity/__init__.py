@@ -22,7 +22,6 @@ from isthmus.capacity.random_patterns import (
     random_pattern_capacity,
     random_pattern_dimension,
 )
-from isthmus.capacity.tabular import TableCertificate, certify_table
 
 __all__ = [
     "Basins",
@@ -33,13 +32,11 @@ __all__ = [
     "RandomPatternCapacity",
     "SigmaChoice",
     "Sweep",
-    "TableCertificate",
     "basins",
     "capacity_bound",
     "capacity_curve",
     "capacity_rate",
     "certify",
-    "certify_table",
     "choose_sigma",
     "guaranteed_radius",
     "measured_capacity",

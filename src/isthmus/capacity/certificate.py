@@ -28,6 +28,7 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
+from isthmus.printing import counted, definitions
 from isthmus.validation import as_choice, as_count, as_points
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ __all__ = ["Certificate", "as_memory", "certify", "certify_memory"]
 Iterate = Literal["all", "undecided", "none"]
 FloatArray = NDArray[np.float64]
 
+# Below this share of stored patterns, the summary gives advice.
+FEW = 0.5
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 
@@ -99,31 +102,57 @@ class Certificate:
         """The share of patterns known to be stored."""
         return float(self.stored.mean())
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        proved = self.decided == "proved"
+        basins = np.bincount(self.basin[self.basin >= 0])
+        return {
+            "model": self.kind,
+            "sigma": self.sigma,
+            "beta": self.sigma**-2,
+            "stored": int(self.stored.sum()),
+            "fraction_stored": self.fraction_stored,
+            "proved": int(proved.sum()),
+            "found_by_iterating": int((self.stored & ~proved).sum()),
+            "open": int((self.decided == "open").sum()),
+            "ramsauer": int((self.ramsauer_radius > 0).sum()),
+            "guaranteed_radius": _spread(self.guaranteed_radius[proved]),
+            "largest_proved_error": float(self.error_bound[proved].max()) if proved.any() else None,
+            "retrieval_error": _spread(self.retrieval_error),
+            "basins": len(basins) or None,
+            "largest_basin": int(basins.max()) if len(basins) else None,
+        }
+
     def __str__(self) -> str:
-        n = len(self)
-        proved = int((self.decided == "proved").sum())
-        iterated = self.basin >= 0
-        lines = [
-            f"{n} patterns in {self.fixed_point.shape[1]} dimensions, sigma {self.sigma:.4g}",
-            f"stored: {int(self.stored.sum())} of {n} ({proved} proved, "
-            f"{int((self.stored & (self.decided == 'iterated')).sum())} found by iterating)",
-        ]
-        if proved:
-            radii = self.guaranteed_radius[self.guaranteed_radius > 0]
-            errors = self.error_bound[self.decided == "proved"]
-            lines.append(
-                f"guaranteed radius: median {np.median(radii):.3g}; "
-                f"largest proved error {errors.max():.3g}"
+        found, few = self.summary, self.fraction_stored < FEW
+        kind = "Gaussian KDE" if self.kind == "kde" else "modern Hopfield network"
+        facts = {
+            "memory": f"{kind}, sigma {self.sigma:.4g}, {self.fixed_point.shape[1]} dimensions",
+            "proved": counted(found["proved"], "pattern"),
+            "by iterating": counted(found["found_by_iterating"], "more pattern"),
+            "Ramsauer's bound": f"holds for {found['ramsauer']}",
+        }
+        if radius := found["guaranteed_radius"]:
+            facts["proved"] += (
+                f"; a query may be off by {radius['median']:.3g} (median; {radius['smallest']:.3g} "
+                f"to {radius['largest']:.3g}) and ends within {found['largest_proved_error']:.3g}"
             )
-        met = int((self.ramsauer_radius > 0).sum())
-        lines.append(f"Ramsauer's condition met by {met}")
-        if iterated.any():
-            shared = np.bincount(self.basin[iterated])
-            lines.append(f"basins: {len(shared)}, the largest shared by {shared.max()} patterns")
-        twins = int((self.separation <= 0).sum()) if self.kind == "kde" else 0
-        if twins:
-            lines.append(f"{twins} patterns have an exact duplicate and cannot be told apart")
-        return "\n".join(lines)
+        if found["open"]:
+            facts["open"] = f"{counted(found['open'], 'pattern')}, not iterated"
+        if error := found["retrieval_error"]:
+            facts["retrieval error"] = (
+                f"{error['median']:.3g} (median; at most {error['largest']:.3g})"
+            )
+        if found["basins"]:
+            largest = counted(found["largest_basin"], "pattern")
+            facts["basins"] = f"{found['basins']:,}, the largest shared by {largest}"
+        if self.kind == "kde" and (twins := int((self.separation <= 0).sum())):
+            facts["duplicates"] = f"{counted(twins, 'pattern')}, which cannot be distinguished"
+        opening = f"{found['stored']:,} of {counted(len(self), 'pattern')} stored"
+        advice = "Few patterns are stored: use a smaller sigma, drop duplicates, or iterate all."
+        lines = [f"{opening} ({self.fraction_stored:.1%})", "", *definitions(facts)]
+        return "\n".join([*lines, *(["", advice] if few else [])])
 
     __repr__ = __str__
 
@@ -194,11 +223,11 @@ def certify(
     --------
     >>> from isthmus.capacity import certify
     >>> print(certify([[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]], sigma=1.0))
-    3 patterns in 2 dimensions, sigma 1
-    stored: 1 of 3 (1 proved, 0 found by iterating)
-    guaranteed radius: median 2.4; largest proved error 1.42e-07
-    Ramsauer's condition met by 1
-    basins: 2, the largest shared by 2 patterns
+    1 of 3 patterns stored (33.3%)
+    <BLANKLINE>
+    memory            Gaussian KDE, sigma 1, 2 dimensions
+    proved            1 pattern; a query may be off by 2.31 (median; 2.31 to 2.31) and ends ...
+    ...
     """
     as_choice(iterate, "iterate", get_args(Iterate))
     n_neighbors = as_count(n_neighbors, "n_neighbors")
@@ -210,6 +239,18 @@ def certify(
     k = most if len(patterns) <= ALL_PAIRS else min(n_neighbors, most)
     neighbors = None if isinstance(memory, ModernHopfield) else nearest_neighbors(patterns, k)
     return certify_memory(memory, neighbors, k, iterate, tol, max_steps)
+
+
+def _spread(values: FloatArray) -> dict[str, float] | None:
+    """Return the smallest, median and largest of the finite values."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    return {
+        "smallest": float(values.min()),
+        "median": float(np.median(values)),
+        "largest": float(values.max()),
+    }
 
 
 def certify_memory(

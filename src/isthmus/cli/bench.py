@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import runpy
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from isthmus.cli import options
 from isthmus.cli.files import path, writable_directory
-from isthmus.cli.options import (
-    Parser,
-    add_json,
-    add_quiet,
-    add_seed,
-    did_you_mean,
-    make_parser,
-    warn,
-)
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 
@@ -30,41 +21,39 @@ __all__ = ["run"]
 
 
 class Benchmark(NamedTuple):
-    """A module of the benchmarks: its summary, usual times, results file and use of datasets."""
+    """A module of the benchmarks: usual times, summary, results file and use of datasets."""
 
-    summary: str
     short: str
     full: str
+    summary: str
     results: str = ""
     needs_data: bool = False
 
 
 BENCHMARKS = {
     "attend": Benchmark(
-        "one retrieval update against chunked torch, scikit-learn and scipy", "20 s", "minutes"
+        "20 s", "minutes", "one retrieval update against chunked torch, scikit-learn and scipy"
     ),
     "capacity": Benchmark(
-        "certificates and Gaussian mean shift against scikit-learn", "30 s", "minutes"
+        "30 s", "minutes", "certificates and Gaussian mean shift against scikit-learn"
     ),
     "cluster": Benchmark(
-        "the clusterers against k-means, Gaussian mixtures and a plain ClAM", "minutes", "minutes"
+        "minutes", "minutes", "the clusterers against k-means, Gaussian mixtures and a plain ClAM"
     ),
     "incontext": Benchmark(
-        "in-context energies against encoding the context again; --full: and training",
-        "60 s",
-        "25 min",
+        "60 s", "25 min", "in-context energies against encoding again; --full: and training"
     ),
     "attention": Benchmark(
-        "pre-norm, QK-norm and SALN attention at learning rates up to 1",
         "minutes",
         "6 min",
+        "pre-norm, QK-norm and SALN attention at learning rates up to 1",
         "attention.json",
     ),
     "tables": Benchmark("reading a CSV file against pandas", "10 s", "2 min"),
     "quality": Benchmark(
+        "hours",
+        "hours",
         "agreement with known classes on 15 datasets, against scikit-learn's clusterers",
-        "hours",
-        "hours",
         "quality.jsonl",
         needs_data=True,
     ),
@@ -99,26 +88,25 @@ def run(argv: Sequence[str]) -> int:
     for name in names:
         if name not in BENCHMARKS:
             raise InvalidInputError(
-                f"{name!r} is not a benchmark; {did_you_mean(name, BENCHMARKS)}"
+                f"{name!r} is not a benchmark; {options.did_you_mean(name, BENCHMARKS)}"
             )
     folder = _folder()
     places = {name: _places(name, arguments.out) for name in names}
+    print_rows = _function(folder, "measuring", "print_rows")
     results: dict[str, Any] = {}
-    with _importable(folder):
-        print_rows = import_module("measuring").print_rows
-        for name in names:
-            rows = import_module(name).measure(arguments.full, arguments.seed, **places[name])
-            if not arguments.json:
-                print(f"{name}: {BENCHMARKS[name].summary}\n", flush=True)
-                print_rows(rows)
-                print(flush=True)
-                continue
-            if not arguments.quiet:
-                warn(f"running {name}")
-            start = time.monotonic()
-            found = [_plain(row) for row in rows]
-            seconds = round(time.monotonic() - start, 1)
-            results[name] = {"seed": arguments.seed, "seconds": seconds, "rows": found}
+    for name in names:
+        measure = _function(folder, name, "measure")
+        rows = measure(arguments.full, arguments.seed, **places[name])
+        if not arguments.json:
+            print(f"{name}: {BENCHMARKS[name].summary}\n", flush=True)
+            print_rows(rows)
+            print(flush=True)
+            continue
+        options.print_notes([f"running {name}"], arguments.quiet)
+        start = time.monotonic()
+        found = [_plain(row) for row in rows]
+        seconds = round(time.monotonic() - start, 1)
+        results[name] = {"seed": arguments.seed, "seconds": seconds, "rows": found}
     if arguments.json:
         print(json.dumps(results, indent=2, allow_nan=False))
     return 0
@@ -126,11 +114,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _print_list(as_json: bool) -> None:
     if as_json:
-        listed = {
-            name: {"summary": one.summary, "short": one.short, "full": one.full}
-            for name, one in BENCHMARKS.items()
-        }
-        print(json.dumps(listed, indent=2))
+        print(json.dumps({name: one._asdict() for name, one in BENCHMARKS.items()}, indent=2))
         return
     print(f"{'name':<10}  {'short':<7}  {'--full':<7}  summary")
     for name, one in BENCHMARKS.items():
@@ -163,19 +147,14 @@ def _places(name: str, out: Path) -> dict[str, Path]:
     return places
 
 
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Import benchmarks from their folder, and forget them afterwards."""
-    before = dict(sys.modules)
+def _function(folder: Path, module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module in the folder, which may import others there."""
     sys.path.insert(0, str(folder))
     try:
-        yield
+        function: Callable[..., Any] = runpy.run_path(str(folder / f"{module}.py"))[name]
     finally:
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            place = getattr(module, "__file__", None)
-            if name not in before and place is not None and Path(place).parent == folder:
-                del sys.modules[name]
+    return function
 
 
 def _plain(value: Any) -> Any:
@@ -187,21 +166,16 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _parser() -> Parser:
-    parser = make_parser("bench", DESCRIPTION.strip(), EXAMPLES, FILES)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; default: {DEFAULT}"
+def _parser() -> options.Parser:
+    parser = options.make_parser("bench", DESCRIPTION.strip(), EXAMPLES, FILES)
+    add = parser.add_argument
+    known = f"{', '.join(BENCHMARKS)} (default: {DEFAULT})"
+    add("names", nargs="*", metavar="NAME", help=known)
+    add("--list", action="store_true", help="list the benchmarks and their times")
+    add("--full", action="store_true", help="the sizes of the documentation")
+    out = Path("report/bench")
+    add(
+        "--out", type=path, default=out, metavar="DIR", help="of stored runs (default: %(default)s)"
     )
-    parser.add_argument("--list", action="store_true", help="list the benchmarks and their times")
-    parser.add_argument("--full", action="store_true", help="the sizes of the documentation")
-    parser.add_argument(
-        "--out",
-        type=path,
-        default=Path("report/bench"),
-        metavar="DIR",
-        help="directory of stored runs (default: %(default)s)",
-    )
-    add_seed(parser)
-    add_json(parser)
-    add_quiet(parser)
+    options.add_common(parser)
     return parser

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from isthmus.cli import options
 from isthmus.cli.files import path, separate_files, writable_file
-from isthmus.cli.options import (
-    Parser,
-    add_json,
-    add_output,
-    add_quiet,
-    add_table_options,
-    check_table_output,
-    load_table,
-    make_parser,
-    positive_number,
-    print_notes,
-    print_result,
-    share,
-    whole_number,
-)
 from isthmus.errors import InvalidInputError
-from isthmus.tables import STDIN, WRITABLE, write_table
+from isthmus.progress import progress
+from isthmus.tables import STDIN, WRITABLE, Table, write_table
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
-    from isthmus.capacity import TableCertificate
+    from isthmus.capacity import Certificate
 
 __all__ = ["run"]
 
@@ -55,82 +45,131 @@ isthmus certify iris.csv --standardise --sigma 0.3 -o certificate.csv
 isthmus certify plane.csv --plot certificate.png
 isthmus certify embeddings.npy --model hopfield --beta 20 --json
 """
+BOUNDS = ["separation", "guaranteed_radius", "error_bound"]
+OUTCOMES = ["retrieval_error", "stored", "decided", "basin"]
+# A column is worth a note if it varies this many times as much as another.
+UNEVEN = 30.0
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    check_table_output(arguments, arguments.data)
+    _check(arguments)
+    from isthmus.scaling import Scaling
+
+    table = options.load_table(arguments)
+    X = Scaling.of(table.X, arguments.standardise).into(table.X)
+    found = _certificate(X, arguments)
+    options.print_notes((*table.notes, *_uneven_columns(table, arguments)), arguments.quiet)
+    if arguments.plot is not None:
+        from isthmus.figures import save
+
+        save(_draw(X, found, table.columns), arguments.plot)
+    frame = found.to_frame()[BOUNDS + OUTCOMES].replace([float("inf")], float("nan"))
+    if arguments.output is not None:
+        name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
+        frame.insert(0, name, table.ids)
+        write_table(frame, arguments.output)
+    if arguments.output != STDIN:
+        summary = {
+            "rows": len(X),
+            "columns": list(table.columns),
+            "left_out": list(table.left_out),
+            "standardised": arguments.standardise,
+            "sigma_chosen": _is_chosen(arguments),
+            "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
+            **found.summary,
+        }
+        written = {"output": arguments.output, "plot": arguments.plot}
+        how = "\n\nsigma was chosen automatically: the largest value that stores enough rows"
+        text = f"{found}{how if _is_chosen(arguments) else ''}"
+        options.print_result(text, summary, written, arguments.json)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse arguments that cannot be used, before any work."""
+    options.check_table_output(arguments, arguments.data)
     if arguments.plot is not None:
         if arguments.plot.suffix.lower() != ".png":
             raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
         writable_file(arguments.plot, "--plot")
     separate_files({"DATA": arguments.data, "-o": arguments.output, "--plot": arguments.plot})
-    from isthmus.capacity import certify_table
-
-    table = load_table(arguments)
-    found = certify_table(
-        table.X,
-        columns=table.columns,
-        model=arguments.model,
-        sigma=None if arguments.sigma == "auto" else arguments.sigma,
-        beta=arguments.beta,
-        stored=arguments.stored,
-        standardise=arguments.standardise,
-        iterate=arguments.iterate,
-        show_progress=False if arguments.quiet else None,
-    )
-    print_notes((*table.notes, *found.notes), arguments.quiet)
-    found.summary["left_out"] = list(table.left_out)
-    if arguments.plot is not None:
-        from isthmus.figures import save
-
-        save(_draw(found), arguments.plot)
-    if arguments.output is not None:
-        results = found.to_columns()
-        name = f"{table.id_name}_given" if table.id_name in results else table.id_name
-        write_table({name: table.ids, **results}, arguments.output)
-    if arguments.output != STDIN:
-        written = {"output": arguments.output, "plot": arguments.plot}
-        print_result(found, written, arguments.json)
-    return 0
+    if arguments.sigma is not None and arguments.beta is not None:
+        raise InvalidInputError("--sigma and --beta mean the same, beta = 1 / sigma^2; give one.")
+    if arguments.model == "hopfield" and _is_chosen(arguments):
+        raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")
+    if arguments.stored is not None and not _is_chosen(arguments):
+        raise InvalidInputError("--stored is for --sigma auto.")
 
 
-def _draw(found: TableCertificate) -> Figure:
+def _is_chosen(arguments: argparse.Namespace) -> bool:
+    """Return True if sigma is chosen automatically."""
+    return arguments.beta is None and arguments.sigma in (None, "auto")
+
+
+def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certificate:
+    from isthmus import ModernHopfield
+    from isthmus.capacity import certify, choose_sigma
+
+    with progress("certify", 2, show=False if arguments.quiet else None) as report:
+        sigma = arguments.sigma if arguments.beta is None else arguments.beta**-0.5
+        if _is_chosen(arguments):
+            report(0, "choosing sigma")
+            # A single row is stored at every bandwidth.
+            sigma = 1.0 if len(X) == 1 else choose_sigma(X, arguments.stored).sigma
+        report(1, f"rows at sigma {sigma:.4g}")
+        memory = X if arguments.model == "kde" else ModernHopfield(X, sigma**-2)
+        return certify(memory, sigma, iterate=arguments.iterate)
+
+
+def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield a note if one column nearly alone determines the distances between rows."""
+    spreads = {name: float(each) for name, each in zip(table.columns, table.X.std(0), strict=True)}
+    spreads = {name: spread for name, spread in spreads.items() if spread > 0}
+    if not spreads or arguments.standardise:
+        return
+    most, least = (pick(spreads, key=spreads.__getitem__) for pick in (max, min))
+    if spreads[most] > UNEVEN * spreads[least]:
+        yield (
+            f"column {most!r} varies {spreads[most] / spreads[least]:.0f} times as much as "
+            f"{least!r} and dominates distances; --standardise gives all the same weight."
+        )
+
+
+def _draw(X: NDArray[np.float64], found: Certificate, columns: tuple[str, ...]) -> Figure:
     """Draw rows by their certificate; with their guaranteed balls if they lie in a plane."""
     import numpy as np
 
     from isthmus.figures import certificate_plot
     from isthmus.figures.clusters import project
 
-    X, certificate = found.X, found.certificate
     if X.shape[1] <= 2:
         flat = np.column_stack([X, np.zeros(len(X))])[:, :2]
-        figure, labels = certificate_plot(certificate, flat), [*found.columns, ""][:2]
+        figure, labels = certificate_plot(found, flat), [*columns, ""][:2]
     else:
         # The shadow of a ball would promise more than the ball does, so none is drawn.
-        certificate = replace(certificate, guaranteed_radius=np.zeros(len(X)))
-        figure = certificate_plot(certificate, project(X, X[:1])[0])
+        without_balls = replace(found, guaranteed_radius=np.zeros(len(X)))
+        figure = certificate_plot(without_balls, project(X, X[:1])[0])
         figure.axes[0].texts[0].set_text("Seen along the two directions of the largest variance.")
         labels = ["first principal component", "second principal component"]
     figure.axes[0].set(xlabel=labels[0], ylabel=labels[1])
     return figure
 
 
-def _parser() -> Parser:
-    parser = make_parser("certify", DESCRIPTION.strip(), EXAMPLES, FILES)
-    add_table_options(parser)
-    group = parser.add_argument_group("the memory")
-    add = group.add_argument
+def _parser() -> options.Parser:
+    parser = options.make_parser("certify", DESCRIPTION.strip(), EXAMPLES, FILES)
+    options.add_table_options(parser)
+    add = parser.add_argument_group("the memory").add_argument
     add(
         "--sigma",
-        type=_sigma_or_auto,
+        type=lambda text: text if text == "auto" else options.positive_number(text),
         metavar="X|auto",
         help="bandwidth (default: auto, the largest value that stores enough rows)",
     )
     add(
         "--stored",
-        type=share,
+        type=options.share,
         metavar="SHARE",
         help="of the rows, for --sigma auto (default: 0.95 of those without a duplicate)",
     )
@@ -140,7 +179,7 @@ def _parser() -> Parser:
         default="kde",
         help="Gaussian KDE, or modern Hopfield network (default: kde)",
     )
-    add("--beta", type=positive_number, metavar="X", help="inverse temperature, 1 / sigma^2")
+    add("--beta", **options.NUMBER, help="inverse temperature 1 / sigma^2")
     add(
         "--standardise",
         action="store_true",
@@ -152,15 +191,7 @@ def _parser() -> Parser:
         default="all",
         help="rows to follow to their fixed points (default: all)",
     )
-    parser.add_argument(
-        "--seed", type=whole_number(0), metavar="N", help="has no effect: nothing here is random"
-    )
-    add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
+    options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
     parser.add_argument("--plot", type=path, metavar="FILE.png", help="write a figure of the rows")
-    add_json(parser)
-    add_quiet(parser)
+    options.add_common(parser)
     return parser
-
-
-def _sigma_or_auto(text: str) -> float | str:
-    return text if text == "auto" else positive_number(text)

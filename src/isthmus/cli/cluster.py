@@ -7,24 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.cli.files import path, separate_files, writable_file
-from isthmus.cli.options import (
-    Parser,
-    add_json,
-    add_no_standardise,
-    add_quiet,
-    add_seed,
-    add_table_options,
-    add_table_output,
-    check_table_output,
-    load_model,
-    load_table,
-    make_parser,
-    positive_number,
-    print_notes,
-    print_result,
-    whole_number,
-)
+from isthmus.cli import options
+from isthmus.cli.files import separate_files, writable_file
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
 from isthmus.tables import STDIN, default_output, write_table
@@ -55,7 +39,6 @@ DATA    a table; columns that are not numbers are left out and named, gaps are a
 --save  one safetensors file: the estimator, its columns and their scaling
 """
 METHODS = ("crp", "crp-elbo", "elbo", "clam", "mean-shift")
-FIGURES = (".png", ".svg")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -64,9 +47,9 @@ def run(argv: Sequence[str]) -> int:
     _check(arguments)
     from isthmus.cluster import TableModel
 
-    table = load_table(arguments, missing=True)
+    table = options.load_table(arguments, missing=True)
     if arguments.model is not None:
-        model = load_model(arguments.model, table)
+        model = options.load_model(arguments.model, table)
     else:
         model = TableModel.fit(
             table.X,
@@ -76,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
             alpha=arguments.alpha,
             bandwidth=arguments.bandwidth,
             standardise=arguments.standardise,
-            random_state=arguments.seed,
+            seed=arguments.seed,
             verbose=int(not arguments.quiet and sys.stderr.isatty()),
         )
     found = model.describe(
@@ -87,15 +70,15 @@ def run(argv: Sequence[str]) -> int:
         classes=table.labels,
         class_name=table.label_name or "",
     )
-    print_notes((*table.notes, *model.notes), arguments.quiet)
+    options.print_notes((*table.notes, *model.notes), arguments.quiet)
     if arguments.plot is not None:
         _draw(found, arguments)
     if arguments.save is not None:
         model.save(arguments.save)
-    write_table(found.to_columns(arguments.posteriors), arguments.output)
+    write_table(found.to_frame(arguments.posteriors), arguments.output)
     if arguments.output != STDIN:
         written = {"output": arguments.output, "plot": arguments.plot, "model": arguments.save}
-        print_result(found, written, arguments.json)
+        options.print_result(found, found.summary, written, arguments.json)
     return 0
 
 
@@ -103,20 +86,14 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used, before any work."""
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "clusters.csv")
-    check_table_output(arguments, arguments.data)
-    for option in ("plot", "save"):
-        if getattr(arguments, option) is not None:
-            writable_file(getattr(arguments, option), f"--{option}")
-    separate_files(
-        {
-            "DATA": arguments.data,
-            "-o": arguments.output,
-            "--plot": arguments.plot,
-            "--save": arguments.save,
-        }
-    )
-    if arguments.plot is not None and arguments.plot.suffix.lower() not in FIGURES:
-        raise InvalidInputError(f"--plot {arguments.plot} must end in {' or '.join(FIGURES)}.")
+    options.check_table_output(arguments, arguments.data)
+    targets = {"--plot": arguments.plot, "--save": arguments.save}
+    for option, target in targets.items():
+        if target is not None:
+            writable_file(target, option)
+    separate_files({"DATA": arguments.data, "-o": arguments.output, **targets})
+    if arguments.plot is not None and arguments.plot.suffix.lower() not in (".png", ".svg"):
+        raise InvalidInputError(f"--plot {arguments.plot} must end in .png or .svg.")
     settings = ("method", "k", "alpha", "bandwidth", "save")
     given = [name for name in settings if getattr(arguments, name) is not None]
     if arguments.model is not None and (given or not arguments.standardise):
@@ -131,23 +108,26 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
 
     from isthmus.figures import cluster_map, save
 
-    X = np.where(np.isnan(found.X), found.memories[found.labels], found.X)
-    memories, one = found.memories, X.shape[1] == 1
+    model, memories = found.model, found.memories
+    X = np.where(np.isnan(found.X), memories[found.labels], found.X)
+    if X.shape[1] > 1:
+        X, memories = model.scaling.into(X), model.scaling.into(memories)
+    title = f"{arguments.data.name}: {counted(len(memories), 'cluster')}, {model.name}"
     figure = cluster_map(
-        X if one else found.scaling.into(X),
+        X,
         found.labels,
         found.certainty,
-        memories if one else found.scaling.into(memories),
-        title=f"{arguments.data.name}: {counted(len(memories), 'cluster')}, {found.estimator}",
-        columns=found.columns,
+        memories,
+        title=title,
+        columns=model.columns,
         seed=arguments.seed,
     )
     save(figure, arguments.plot)
 
 
-def _parser() -> Parser:
-    parser = make_parser("cluster", DESCRIPTION.strip(), EXAMPLES, FILES)
-    add_table_options(parser)
+def _parser() -> options.Parser:
+    parser = options.make_parser("cluster", DESCRIPTION.strip(), EXAMPLES, FILES)
+    options.add_table_options(parser)
     group = parser.add_argument_group("clustering")
     add = group.add_argument
     add(
@@ -156,26 +136,19 @@ def _parser() -> Parser:
         help="crp and crp-elbo estimate the number of clusters, elbo and clam need -k, mean-shift "
         "takes --bandwidth (default: crp, or elbo with -k)",
     )
-    add("-k", type=whole_number(1), metavar="N", help="number of clusters")
+    add("-k", **options.COUNT, help="number of clusters")
     add(
         "--alpha",
-        type=positive_number,
-        metavar="X",
-        help="concentration of crp: larger values give more clusters (default: 1)",
+        **options.NUMBER,
+        help="concentration of crp: more gives more clusters (default: 1)",
     )
-    add("--bandwidth", type=positive_number, metavar="X", help="of mean-shift (default: Scott's)")
-    add_no_standardise(group)
-    add("--model", type=path, metavar="FILE", help="label rows with a saved model; fit nothing")
-    out = parser.add_argument_group("output")
-    add_table_output(out, "DATA's name + .clusters.csv")
-    out.add_argument(
-        "--posteriors",
-        action="store_true",
-        help="write every cluster's probability, even for more than 30 clusters",
-    )
-    out.add_argument("--plot", type=path, metavar="FILE", help="write a .png or .svg figure")
-    out.add_argument("--save", type=path, metavar="FILE", help="save the model for --model")
-    add_json(parser)
-    add_seed(parser)
-    add_quiet(parser)
+    add("--bandwidth", **options.NUMBER, help="of mean-shift (default: Scott's rule)")
+    options.add_no_standardise(group)
+    add("--model", **options.FILE, help="label rows with a saved model; fit nothing")
+    add = (out := parser.add_argument_group("output")).add_argument
+    options.add_table_output(out, "DATA's name + .clusters.csv")
+    add("--posteriors", action="store_true", help="write p1, p2, ... for more than 30 clusters")
+    add("--plot", **options.FILE, help="write a .png or .svg figure")
+    add("--save", **options.FILE, help="save the model for --model")
+    options.add_common(parser)
     return parser

@@ -6,23 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.cli.files import path
-from isthmus.cli.options import (
-    Parser,
-    add_json,
-    add_no_standardise,
-    add_quiet,
-    add_seed,
-    add_table_options,
-    add_table_output,
-    check_table_output,
-    load_model,
-    load_table,
-    make_parser,
-    positive_number,
-    print_notes,
-    print_result,
-)
+from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables import STDIN, Table, default_output, read_table, write_table
 
@@ -56,24 +40,20 @@ def run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "completed")
-    check_table_output(arguments, arguments.data, arguments.memory)
-    if arguments.model is not None and (
-        arguments.memory is not None
-        or arguments.energy is not None
-        or arguments.sigma is not None
-        or not arguments.standardise
-    ):
+    options.check_table_output(arguments, arguments.data, arguments.memory)
+    given = (arguments.memory, arguments.energy, arguments.sigma)
+    if arguments.model is not None and (given != (None,) * 3 or not arguments.standardise):
         raise InvalidInputError(
             "--model is fitted already; leave out --memory, --energy, --sigma and --no-standardise."
         )
     from isthmus.impute import fill_gaps
 
-    table = load_table(arguments, missing=True, as_written=True)
+    table = options.load_table(arguments, missing=True, as_written=True)
     found = fill_gaps(
         table.X,
         columns=table.columns,
         memory=None if arguments.memory is None else _memory(table, arguments),
-        model=None if arguments.model is None else load_model(arguments.model, table),
+        model=None if arguments.model is None else options.load_model(arguments.model, table),
         energy=arguments.energy,
         sigma=arguments.sigma,
         how=arguments.how,
@@ -81,10 +61,11 @@ def run(argv: Sequence[str]) -> int:
         seed=arguments.seed,
         show_progress=False if arguments.quiet else None,
     )
-    print_notes((*table.notes, *found.notes), arguments.quiet)
+    options.print_notes((*table.notes, *found.notes), arguments.quiet)
     write_table(table.filled(found.X), arguments.output, like=table)
     if arguments.output != STDIN:
-        print_result(found, {"output": arguments.output}, arguments.json)
+        written = {"output": arguments.output}
+        options.print_result(found, found.summary, written, arguments.json)
     return 0
 
 
@@ -101,9 +82,9 @@ def _memory(table: Table, arguments: argparse.Namespace) -> NDArray[np.float64]:
     return memory.X[:, [memory.columns.index(name) for name in table.columns]]
 
 
-def _parser() -> Parser:
-    parser = make_parser("complete", DESCRIPTION.strip(), EXAMPLES, FILES)
-    add_table_options(parser)
+def _parser() -> options.Parser:
+    parser = options.make_parser("complete", DESCRIPTION.strip(), EXAMPLES, FILES)
+    options.add_table_options(parser)
     group = parser.add_argument_group("completion")
     add = group.add_argument
     add(
@@ -112,7 +93,7 @@ def _parser() -> Parser:
         help="kernel density of the complete rows, or memories learned by ClAMCRP (default: the "
         "one with the lower error)",
     )
-    add("--sigma", type=positive_number, metavar="X", help="bandwidth of kde (default: the best)")
+    add("--sigma", **options.NUMBER, help="of kde (default: the best)")
     add(
         "--how",
         choices=("mean", "mode"),
@@ -120,13 +101,10 @@ def _parser() -> Parser:
         help="mean given the known cells (least squared error), or nearest minimum of the energy "
         "(a value that occurs) (default: mean)",
     )
-    add("--memory", type=path, metavar="FILE", help="table to learn from (default: DATA)")
-    add("--model", type=path, metavar="FILE", help="model saved by `isthmus cluster --save`")
-    add_no_standardise(group)
-    add_table_output(
-        parser.add_argument_group("output"), "DATA's name + .completed, in DATA's format"
-    )
-    add_json(parser)
-    add_seed(parser)
-    add_quiet(parser)
+    add("--memory", **options.FILE, help="table to learn from (default: DATA)")
+    add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
+    options.add_no_standardise(group)
+    group = parser.add_argument_group("output")
+    options.add_table_output(group, "DATA's name + .completed, in DATA's format")
+    options.add_common(parser)
     return parser

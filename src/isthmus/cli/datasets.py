@@ -6,13 +6,13 @@ import argparse
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus.cli import options
 from isthmus.cli.files import path
-from isthmus.cli.options import add_json, epilog, make_parser, warn
 from isthmus.errors import InvalidInputError
+from isthmus.printing import definitions
 
 if TYPE_CHECKING:
     from isthmus.datasets.manifest import Entry
@@ -26,14 +26,6 @@ EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The place of a dataset on this machine."""
-
-    found: str
-    path: Path | None = None
-
-
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
@@ -44,16 +36,13 @@ def run(argv: Sequence[str]) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from isthmus.datasets import describe
 
-    entries = describe().entries
-    places = {one.name: _place(one, arguments.data) for one in entries}
+    found = describe()
     if arguments.json:
-        print(json.dumps([_as_dict(one, places[one.name]) for one in entries], indent=1))
+        listed = [_as_dict(one, *_place(one, arguments.data)) for one in found.entries]
+        print(json.dumps(listed, indent=1))
         return 0
-    print(describe())
-    width = max(len(one.name) for one in entries)
-    print("\nOn this machine:")
-    for name, place in places.items():
-        print(f"{name:<{width}}  {place.path or place.found}")
+    places = {one.name: str(_shown(one, arguments.data)) for one in found.entries}
+    print(found, "", "On this machine:", *definitions(places), sep="\n")
     return 0
 
 
@@ -73,25 +62,30 @@ def _fetch(arguments: argparse.Namespace) -> int:
                 load(one.name, arguments.data)  # verifies a file, or downloads it
         except (DatasetNotFoundError, DatasetChangedError) as error:
             failed += 1
-            warn(" ".join(str(error).split()))
+            options.warn(" ".join(str(error).split()))
         else:
-            place = _place(one, arguments.data)
-            print(f"{one.name}: {place.path or place.found}", flush=True)
+            print(f"{one.name}: {_shown(one, arguments.data)}", flush=True)
     return 2 if failed else 0
 
 
-def _place(one: Entry, data: Path | None) -> _Place:
+def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
+    """Return how a dataset was found on this machine, and its file."""
     from isthmus.datasets.archives import directories, find
 
     *_, cache = directories(None)
     found = find(one.name, directories(data))
     if found is not None:
-        return _Place("cached" if found.parent == cache else "local", found)
+        return "cached" if found.parent == cache else "local", found
     bundled = (one.home.fetcher or "").startswith("load_")
-    return _Place("bundled with scikit-learn" if bundled else "missing")
+    return "bundled with scikit-learn" if bundled else "missing", None
 
 
-def _as_dict(one: Entry, place: _Place) -> dict[str, Any]:
+def _shown(one: Entry, data: Path | None) -> Path | str:
+    found, place = _place(one, data)
+    return place or found
+
+
+def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:
     return {
         "name": one.name,
         "samples": one.n_samples,
@@ -103,13 +97,13 @@ def _as_dict(one: Entry, place: _Place) -> dict[str, Any]:
         "home": str(one.home),
         "source": one.source,
         "licence": one.licence,
-        "found": place.found,
-        "path": None if place.path is None else str(place.path),
+        "found": found,
+        "path": None if place is None else str(place),
     }
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
+    parser = options.make_parser(
         "datasets",
         "List and download the 15 labelled datasets of the paper's comparison.",
         "\n".join(EXAMPLES.values()),
@@ -125,12 +119,12 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=summaries[name],
             description=summaries[name].capitalize() + ".",
-            epilog=epilog(EXAMPLES[name], FILES),
+            epilog=options.epilog(EXAMPLES[name], FILES),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.set_defaults(action=action)
         if name == "list":
-            add_json(one)
+            options.add_json(one)
         else:
             one.add_argument(
                 "names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`"

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from isthmus.cluster import TableModel
 
 __all__ = [
+    "COUNT",
     "EXIT_CODES",
+    "FILE",
+    "NUMBER",
     "Parser",
+    "add_common",
     "add_drop",
     "add_id",
     "add_json",
@@ -173,6 +177,12 @@ def _checked(check: Callable[..., Any], text: str, **bounds: float) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
+COUNT: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
+NUMBER: dict[str, Any] = {"type": positive_number, "metavar": "X"}
+FILE: dict[str, Any] = {"type": path, "metavar": "FILE"}
+"""Options for ``add_argument``: a count, a positive number, a file."""
+
+
 def counts(text: str) -> tuple[int, ...]:
     """Convert an argument to whole numbers, separated by commas."""
     return tuple(whole_number(0)(part.strip()) for part in text.split(","))
@@ -204,6 +214,13 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``, ``--seed`` and ``--quiet``."""
+    add_json(parser)
+    add_seed(parser)
+    add_quiet(parser)
 
 
 def add_output(
@@ -314,13 +331,15 @@ def put(text: str, target: Path | None) -> None:
         print(write_atomically(target, text))
 
 
-def print_result(result: Any, written: Mapping[str, Path | None], as_json: bool) -> None:
-    """Print the summary of a result and the files that were written, as text or JSON."""
+def print_result(
+    text: object, summary: Mapping[str, Any], written: Mapping[str, Path | None], as_json: bool
+) -> None:
+    """Print a result and the files that were written, as text or JSON."""
     files = {name: str(place) for name, place in written.items() if place is not None}
     if as_json:
-        print(json.dumps(result.summary | files, indent=1, allow_nan=False))
+        print(json.dumps({**summary, **files}, indent=1, allow_nan=False))
         return
-    print(result)
+    print(text)
     titles = {"output": "rows written to", "plot": "figure written to", "model": "model written to"}
     if files:
         print("", *definitions({titles[name]: place for name, place in files.items()}), sep="\n")
@@ -335,6 +354,3 @@ def print_notes(notes: Iterable[str], quiet: bool) -> None:
     """Print a line on stderr for each note, unless quiet."""
     for note in () if quiet else notes:
         warn(note)
-
-
-tell = print_notes

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.options import (
-    Parser,
-    add_json,
-    add_no_standardise,
-    add_quiet,
-    add_seed,
-    add_table_options,
-    add_table_output,
-    check_table_output,
-    load_table,
-    make_parser,
-    positive_number,
-    print_notes,
-    whole_number,
-)
+from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables import STDIN, write_table
+
+if TYPE_CHECKING:
+    from isthmus.dynamics.diagnostics import Chains
 
 __all__ = ["run"]
 
@@ -51,61 +41,68 @@ isthmus sample groups.safetensors -n 10
 isthmus sample iris.csv -n 500 --sampler mala --json -o drawn.csv
 """
 ENERGIES = ("kde", "hopfield", "crp", "crp-elbo", "elbo", "clam")
-SAMPLERS = ("exact", "langevin", "mala", "hmc")
 MODEL = ".safetensors"
+# Chains agree below this R-hat.
+AGREED = 1.05
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    check_table_output(arguments, arguments.data)
+    options.check_table_output(arguments, arguments.data)
+    given = (arguments.energy, arguments.sigma, arguments.beta, arguments.k)
     is_model = _is_model(arguments.data)
-    settings = ("energy", "sigma", "beta", "k")
-    if is_model and (
-        any(getattr(arguments, name) is not None for name in settings) or not arguments.standardise
-    ):
+    if is_model and (given != (None,) * 4 or not arguments.standardise):
         raise InvalidInputError("The model is fitted already; leave out options that fit one.")
     from isthmus.cluster import TableModel
-    from isthmus.synthesis import sample_model, sample_table
 
-    sampling = {
-        "sampler": arguments.sampler,
-        "step_size": arguments.step_size,
-        "burn_in": arguments.steps,
-        "chains": arguments.chains,
-        "seed": arguments.seed,
-        "show_progress": False if arguments.quiet else None,
-    }
     table = None
     if is_model:
-        found = sample_model(TableModel.load(arguments.data), arguments.number, **sampling)
+        model = TableModel.load(arguments.data)
     else:
         energy = arguments.energy or "kde"
-        table = load_table(arguments, missing=energy not in ("kde", "hopfield"))
-        found = sample_table(
+        table = options.load_table(arguments, missing=energy not in ("kde", "hopfield"))
+        model = TableModel.fit(
             table.X,
-            arguments.number,
             columns=table.columns,
-            energy=energy,
+            method=energy,
+            n_clusters=arguments.k,
             sigma=arguments.sigma,
             beta=arguments.beta,
-            n_clusters=arguments.k,
             standardise=arguments.standardise,
-            **sampling,
+            leave_out_constants=True,
+            seed=arguments.seed,
         )
-    notes = () if table is None else table.notes
-    print_notes((*notes, *found.notes), arguments.quiet)
-    columns, output = found.to_columns(), None if arguments.output == STDIN else arguments.output
+    draws, chains = model.sample(
+        arguments.number,
+        sampler=arguments.sampler,
+        step_size=arguments.step_size,
+        burn_in=arguments.steps,
+        chains=arguments.chains,
+        seed=arguments.seed,
+        show_progress=False if arguments.quiet else None,
+    )
+    summary: dict[str, Any] = {
+        "draws": len(draws),
+        "columns": list(draws),
+        "constant": [name for _, name, _ in model.constants],
+        "energy": type(model.energy).__name__,
+        "memories": model.energy.n_memories,
+        "sigma": float(model.energy.sigma),
+        "sampler": arguments.sampler,
+        "seed": arguments.seed,
+    }
+    notes = (*(() if table is None else table.notes), *model.notes)
+    if chains is not None:
+        summary["chains"] = _diagnostics(chains)
+        notes += (_agreement(summary["chains"]),)
+    options.print_notes(notes, arguments.quiet)
+    output = None if arguments.output == STDIN else arguments.output
     if output is not None or not arguments.json:
-        write_table(columns, output, like=table)
+        write_table(draws, output, like=table)
     if arguments.json:
-        summary = dict(found.summary)
-        if output is not None:
-            summary["output"] = str(output)
-        else:
-            rows = found.X.tolist()
-            summary["rows"] = [dict(zip(columns, row, strict=True)) for row in rows]
-        print(json.dumps(summary, indent=2, allow_nan=False))
+        written = {"rows": draws.to_dict("records")} if output is None else {"output": str(output)}
+        print(json.dumps(summary | written, indent=2, allow_nan=False))
     elif output is not None:
         print(output)
     return 0
@@ -121,31 +118,35 @@ def _is_model(data: Path) -> bool:
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < data.stat().st_size
 
 
-def _parser() -> Parser:
-    parser = make_parser("sample", DESCRIPTION.strip(), EXAMPLES, FILES)
-    add_table_options(parser)
-    parser.add_argument(
-        "-n",
-        dest="number",
-        type=whole_number(1),
-        default=100,
-        metavar="N",
-        help="number of draws (default: 100)",
-    )
-    _add_energy_options(parser.add_argument_group("the energy"))
-    add = parser.add_argument_group("the sampler").add_argument
-    add("--sampler", choices=SAMPLERS, default="exact", help="default: exact")
-    add("--step-size", type=positive_number, metavar="X", help="default: tuned to the energy")
-    add("--steps", type=whole_number(0), metavar="N", help="before the first draw (default: 500)")
-    add("--chains", type=whole_number(1), metavar="N", help="number of chains (default: 64)")
-    add_table_output(parser, "CSV on stdout")
-    add_json(parser)
-    add_seed(parser)
-    add_quiet(parser)
-    return parser
+def _diagnostics(chains: Chains) -> dict[str, Any]:
+    """Return the diagnostics of chains; None where a chain never moved."""
+    r_hat, ess = float(chains.r_hat.max()), float(chains.ess.min())
+    return {
+        "count": chains.draws.shape[1],
+        "draws_of_each": chains.draws.shape[0],
+        "acceptance": float(chains.acceptance.mean()),
+        "largest_r_hat": r_hat if math.isfinite(r_hat) else None,
+        "smallest_effective_sample_size": ess if math.isfinite(ess) else None,
+    }
 
 
-def _add_energy_options(group: argparse._ArgumentGroup) -> None:
+def _agreement(found: dict[str, Any]) -> str:
+    """Return a note on how well the chains agree."""
+    text = f"{found['count']} chains accept {found['acceptance']:.0%} of their steps"
+    r_hat = found["largest_r_hat"]
+    if r_hat is None:
+        return f"{text} and never moved; use a smaller --step-size."
+    if r_hat <= AGREED:
+        return f"{text}; R-hat is at most {r_hat:.3f}, so they agree."
+    return f"{text}; R-hat is {r_hat:.3f}, so they do not agree: use more --steps, or exact draws."
+
+
+def _parser() -> options.Parser:
+    parser = options.make_parser("sample", DESCRIPTION.strip(), EXAMPLES, FILES)
+    options.add_table_options(parser)
+    draws = "number of draws (default: 100)"
+    parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)
+    group = parser.add_argument_group("the energy")
     add = group.add_argument
     add(
         "--energy",
@@ -155,11 +156,19 @@ def _add_energy_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--sigma",
-        type=positive_number,
-        metavar="X",
-        help="bandwidth, in standard deviations of the columns (default: by leave-one-out "
-        "likelihood)",
+        **options.NUMBER,
+        help="bandwidth, in standard deviations (default: by leave-one-out)",
     )
-    add("--beta", type=positive_number, metavar="X", help="1 / sigma^2, in place of --sigma")
-    add("-k", type=whole_number(1), metavar="N", help="number of clusters")
-    add_no_standardise(group)
+    add("--beta", **options.NUMBER, help="1 / sigma^2, in place of --sigma")
+    add("-k", **options.COUNT, help="number of clusters")
+    options.add_no_standardise(group)
+    add = parser.add_argument_group("the sampler").add_argument
+    samplers = ("exact", "langevin", "mala", "hmc")
+    add("--sampler", choices=samplers, default="exact", help="default: exact")
+    add("--step-size", **options.NUMBER, help="default: tuned to the energy")
+    steps = "before the first draw (default: 500)"
+    add("--steps", type=options.whole_number(0), metavar="N", help=steps)
+    add("--chains", **options.COUNT, help="number of chains (default: 64)")
+    options.add_table_output(parser, "CSV on stdout")
+    options.add_common(parser)
+    return parser

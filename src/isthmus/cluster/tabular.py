@@ -1,55 +1,90 @@
-"""Clusters of a table: an estimator with the names and the scaling of the columns it learned."""
+"""Models of tables: an energy with the names and the scaling of the columns it learned."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO
 from isthmus.cluster.mean_shift import GaussianMeanShift
-from isthmus.cluster.table_clusters import TableClusters
+from isthmus.dynamics.diagnostics import Chains
+from isthmus.dynamics.sample import sample_chains
+from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.errors import InvalidInputError
-from isthmus.printing import listed
+from isthmus.memories.bandwidth import leave_one_out
+from isthmus.memories.base import GaussianMemory
+from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.modern import ModernHopfield
+from isthmus.printing import aligned, counted, definitions, listed
 from isthmus.scaling import Scaling, as_table
-from isthmus.validation import as_choice
+from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["METHODS", "TableModel"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-METHODS: dict[str, Any] = {
+__all__ = ["TableClusters", "TableModel"]
+
+ESTIMATORS: dict[str, Any] = {
     "crp": ClAMCRP,
     "crp-elbo": ClAMCRPELBO,
     "elbo": ClAMELBO,
     "clam": ClAM,
     "mean-shift": GaussianMeanShift,
 }
-"""Estimators by the names that `isthmus cluster --method` takes."""
-
-# Methods that find the number of clusters, and those that need it.
-FINDS_K, NEEDS_K = ("crp", "crp-elbo"), ("elbo", "clam")
-SAVED = {kind.__name__: kind for kind in METHODS.values() if kind is not GaussianMeanShift}
+MEMORIES_OF_ROWS = ("kde", "hopfield")
+# The methods that each setting belongs to.
+SETTINGS = {
+    "n_clusters": ("elbo", "clam"),
+    "alpha": ("crp", "crp-elbo"),
+    "bandwidth": ("mean-shift",),
+    "sigma": MEMORIES_OF_ROWS,
+    "beta": MEMORIES_OF_ROWS,
+}
+SAVED = {kind.__name__: kind for name, kind in ESTIMATORS.items() if name != "mean-shift"}
+# Samplers, and the steps between two draws: Langevin's are small, to keep its bias small.
+SAMPLERS: dict[str, tuple[Langevin | MALA | HMC, int]] = {
+    "langevin": (Langevin(), 100),
+    "mala": (MALA(), 10),
+    "hmc": (HMC(n_leapfrog=8, jitter=0.3), 3),
+}
+# R-hat needs at least this many draws of each chain.
+FEWEST_DRAWS = 25
+# A row is certain above this probability, and new above the other.
+CERTAIN, NEW = 0.9, 0.5
+LISTED_CLUSTERS, LISTED_FEATURES, LISTED_ROWS = 25, 3, 8
+# A cluster differs in a feature if its mean is this far from the overall mean, in deviations.
+DIFFERENT = 0.25
+# Above this many clusters, posteriors are columns of the result on request only.
+FEW_CLUSTERS = 30
 
 
 @dataclass(frozen=True)
 class TableModel:
-    """A fitted estimator, the scaling that it was fitted in, and the names of its columns.
+    """An energy of the rows of a table, in standard units, with the names of its columns.
 
     Attributes
     ----------
-    estimator : ClAM, ClAMELBO, ClAMCRP, ClAMCRPELBO or GaussianMeanShift
-        Fitted in standard units.
+    energy : GaussianMemory
     scaling : Scaling
     columns : tuple of str
+    estimator : ClAM, ClAMELBO, ClAMCRP, ClAMCRPELBO, GaussianMeanShift or None
+        The estimator that learned the energy. None if every row is a memory.
+    constants : tuple of (int, str, float)
+        Position, name and value of columns that are not part of the energy.
     notes : tuple of str
-        Remarks on the table, such as columns that are constant.
+        Remarks on the table.
 
     Examples
     --------
@@ -61,15 +96,17 @@ class TableModel:
     ...
     """
 
-    estimator: Any
+    energy: GaussianMemory
     scaling: Scaling
     columns: tuple[str, ...]
+    estimator: Any = None
+    constants: tuple[tuple[int, str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name of the estimator."""
-        return type(self.estimator).__name__
+        """The name of the estimator, or of the energy if there is none."""
+        return type(self.energy if self.estimator is None else self.estimator).__name__
 
     @classmethod
     def fit(
@@ -81,46 +118,75 @@ class TableModel:
         n_clusters: int | None = None,
         alpha: float | None = None,
         bandwidth: float | None = None,
+        sigma: float | None = None,
+        beta: float | None = None,
         standardise: bool = True,
-        random_state: int = 0,
+        leave_out_constants: bool = False,
+        seed: int = 0,
         verbose: int = 0,
     ) -> TableModel:
-        """Fit an estimator to a table, by default in standard units.
+        """Fit an energy to the rows of a table, by default in standard units.
 
         Parameters
         ----------
         X : array or data frame (n, D)
-            NaN marks missing values, which every method but "mean-shift" allows.
+            NaN marks missing values, which "kde", "hopfield" and "mean-shift" do not allow.
         columns : sequence of str, optional
             Default: the names of a data frame, else x1, x2, ...
-        method : {"crp", "crp-elbo", "elbo", "clam", "mean-shift"}, optional
-            Default: "elbo" if `n_clusters` is given, else "crp".
+        method : str, optional
+            "crp", "crp-elbo", "elbo", "clam" and "mean-shift" find clusters; "kde" and "hopfield"
+            store every row. Default: "elbo" if `n_clusters` is given, else "crp".
         n_clusters : int, optional
             Needed by "elbo" and "clam".
         alpha : float, optional
             Concentration of "crp" and "crp-elbo".
         bandwidth : float, optional
             Of "mean-shift". Default: Scott's rule.
+        sigma, beta : float, optional
+            Bandwidth of "kde" and "hopfield", or 1 / sigma^2. Default: by leave-one-out likelihood.
         standardise : bool
             Fit to columns of mean 0 and variance 1.
-        random_state, verbose : int
-            Passed to the estimator.
+        leave_out_constants : bool
+            Keep columns that do not vary out of the energy; draws have their value.
+        seed, verbose : int
         """
         rows, names = as_table(X, columns)
+        constants: tuple[tuple[int, str, float], ...] = ()
+        if leave_out_constants and (varies := _varies(rows)).any():
+            constants = tuple(
+                (int(place), names[place], float(np.nanmin(rows[:, place])))
+                for place in np.flatnonzero(~varies)
+            )
+            rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
+        settings = {"n_clusters": n_clusters, "alpha": alpha, "bandwidth": bandwidth}
+        settings |= {"sigma": sigma, "beta": beta}
+        given: dict[str, Any] = {name: one for name, one in settings.items() if one is not None}
         if method is None:
             method = "crp" if n_clusters is None else "elbo"
-        method = as_choice(method, "method", METHODS)
-        _check_settings(method, rows, n_clusters, alpha, bandwidth)
-        given = {"n_clusters": n_clusters, "alpha": alpha, "bandwidth": bandwidth}
-        options: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        if method != "mean-shift":
-            options |= {"random_state": random_state, "verbose": verbose}
+        as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
+        for name in given:
+            if method not in SETTINGS[name]:
+                raise InvalidInputError(
+                    f"{name} is for {' and '.join(SETTINGS[name])}, not for {method}."
+                )
+        if method in SETTINGS["n_clusters"] and n_clusters is None:
+            raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
+        if n_clusters is not None and n_clusters > len(rows):
+            raise InvalidInputError(f"{n_clusters} clusters are more than the {len(rows)} rows.")
+        if method in ("mean-shift", *MEMORIES_OF_ROWS) and np.isnan(rows).any():
+            raise InvalidInputError(f"{method} needs complete rows; fill the gaps first.")
         scaling = Scaling.of(rows, standardise)
-        estimator = METHODS[method](**options).fit(scaling.into(rows))
+        Z = scaling.into(rows)
+        if method in MEMORIES_OF_ROWS:
+            memory = _memory_of_rows(Z, method, sigma, beta, seed)
+            return cls(memory, scaling, names, constants=constants)
+        if method != "mean-shift":
+            given |= {"random_state": seed, "verbose": verbose}
+        estimator = ESTIMATORS[method](**given).fit(Z)
         if method != "mean-shift":
             estimator.set_params(verbose=0)
-        notes = [*_constant_columns(rows, names), *(_binary_columns(rows, names, standardise))]
-        return cls(estimator, scaling, names, tuple(notes))
+        notes = tuple(_notes(rows, names, standardise))
+        return cls(estimator.energy_, scaling, names, estimator, constants, notes)
 
     def select(self, X: Any, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Return the columns that the model knows, in its order. (n, E) -> (n, D)
@@ -131,11 +197,11 @@ class TableModel:
         rows, names = as_table(X, columns)
         if not named and len(names) == len(self.columns):
             return rows
-        absent = [name for name in self.columns if name not in names]
+        absent = [repr(name) for name in self.columns if name not in names]
         if absent:
             raise InvalidInputError(
-                f"The table has no column of numbers called {', '.join(map(repr, absent[:5]))}, "
-                "which the model learned from."
+                f"The table has no column of numbers called {listed(absent, 5)}, which the model "
+                "learned from."
             )
         return rows[:, [names.index(name) for name in self.columns]]
 
@@ -163,25 +229,79 @@ class TableModel:
             Known classes to compare with; empty where unknown.
         id_name, class_name : str
         """
-        rows = self.select(X, columns)
+        rows, estimator = self.select(X, columns), self.estimator
         Z = self.scaling.into(rows)
-        proba = getattr(self.estimator, "predict_proba", None)
-        novelty = getattr(self.estimator, "novelty", None)
         return TableClusters(
+            model=self,
             X=rows,
-            columns=self.columns,
-            estimator=self.name,
-            scaling=self.scaling,
             ids=np.arange(1, len(rows) + 1) if ids is None else np.asarray(ids),
-            id_name=id_name,
-            labels=self.estimator.predict(Z),
-            posteriors=None if proba is None else proba(Z),
-            novelty=None if novelty is None else novelty(Z),
-            log_density=self.estimator.score_samples(Z) - self.scaling.log_volume(rows),
-            memories=self.scaling.back(self.estimator.cluster_centers_),
+            labels=estimator.predict(Z),
+            posteriors=estimator.predict_proba(Z) if hasattr(estimator, "predict_proba") else None,
+            novelty=estimator.novelty(Z) if hasattr(estimator, "novelty") else None,
+            log_density=estimator.score_samples(Z) - self.scaling.log_volume(rows),
             classes=None if classes is None else np.asarray(classes),
+            id_name=id_name,
             class_name=class_name,
         )
+
+    def sample(
+        self,
+        n: int = 100,
+        *,
+        sampler: str = "exact",
+        step_size: float | None = None,
+        burn_in: int | None = None,
+        chains: int | None = None,
+        seed: int = 0,
+        show_progress: bool | None = None,
+    ) -> tuple[pd.DataFrame, Chains | None]:
+        """Return draws (n, D) in the units of the table, and the chains that made them.
+
+        Parameters
+        ----------
+        n : int
+        sampler : {"exact", "langevin", "mala", "hmc"}
+            Exact draws are independent, and there are no chains.
+        step_size : float, optional
+            Default: tuned in the burn-in.
+        burn_in, chains : int, optional
+            Steps before the first draw, and number of chains. Default: 500 and 64.
+        seed : int
+        show_progress : bool, optional
+            Default: on a terminal, if it takes long.
+        """
+        n = as_count(n, "n")
+        if as_choice(sampler, "sampler", ("exact", *SAMPLERS)) == "exact":
+            if (step_size, burn_in, chains) != (None, None, None):
+                raise InvalidInputError(
+                    "step_size, burn_in (--steps) and chains are for langevin, mala and hmc."
+                )
+            return self._in_units(self.energy.sample(n, seed=seed).double().numpy()), None
+        chains = 64 if chains is None else as_count(chains, "chains")
+        settings, thin = SAMPLERS[sampler]
+        found = sample_chains(
+            self.energy,
+            max(math.ceil(n / chains), FEWEST_DRAWS),
+            settings if step_size is None else replace(settings, step_size=step_size),
+            chains=chains,
+            seed=seed,
+            burn_in=500 if burn_in is None else burn_in,
+            thin=thin,
+            tune=step_size is None,
+            progress=show_progress,
+        )
+        drawn = found.flatten().double().numpy()
+        # Spread over all draws, rather than the first of them.
+        return self._in_units(drawn[np.arange(n) * len(drawn) // n]), found
+
+    def _in_units(self, draws: NDArray[np.float64]) -> pd.DataFrame:
+        """Return draws of the energy as rows of the table, with its constant columns."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.scaling.back(draws), columns=list(self.columns))
+        for place, name, value in self.constants:
+            frame.insert(place, name, value)
+        return frame
 
     def save(self, path: str | Path) -> None:
         """Write the estimator, its columns and their scaling to one safetensors file."""
@@ -201,71 +321,222 @@ class TableModel:
                 name = (file.metadata() or {}).get("estimator", "")
         except (SafetensorError, OSError, ValueError) as error:
             raise InvalidInputError(f"{path} is not a readable isthmus model: {error}") from None
-        if name not in SAVED:
-            raise InvalidInputError(f"{path} is not an isthmus model that was saved from a table.")
-        estimator: Any = SAVED[name].load(path)
+        estimator: Any = SAVED[name].load(path) if name in SAVED else None
         if not hasattr(estimator, "table_columns_"):
             raise InvalidInputError(
-                f"{path} holds a {name}, but not the columns it learned from; save one with "
-                "TableModel.save or `isthmus cluster DATA --save FILE`."
+                f"{path} holds no model of a table, or not the columns it learned from; save one "
+                "with TableModel.save or `isthmus cluster DATA --save FILE`."
             )
         scaling = Scaling(estimator.table_centre_, estimator.table_scale_)
-        return cls(estimator, scaling, tuple(map(str, estimator.table_columns_)))
+        columns = tuple(map(str, estimator.table_columns_))
+        return cls(estimator.energy_, scaling, columns, estimator)
 
 
-def _check_settings(
+@dataclass(frozen=True, eq=False, repr=False)
+class TableClusters:
+    """The clusters of the rows of a table. ``print`` shows a summary.
+
+    Attributes
+    ----------
+    model : TableModel
+    X : ndarray (n, D)
+        The rows, in the units of the table.
+    ids : ndarray (n,)
+    labels : ndarray (n,)
+        From 0.
+    posteriors : ndarray (n, K) or None
+        None for mean shift, which has none.
+    novelty : ndarray (n,) or None
+        The probability of belonging to no known cluster; None where K is fixed.
+    log_density : ndarray (n,)
+        Of each row's known values, in the units of the table.
+    classes : ndarray (n,) or None
+        Known classes, empty where unknown.
+    id_name, class_name : str
+    """
+
+    model: TableModel
+    X: NDArray[np.float64]
+    ids: NDArray[Any]
+    labels: NDArray[np.int64]
+    posteriors: NDArray[np.float64] | None
+    novelty: NDArray[np.float64] | None
+    log_density: NDArray[np.float64]
+    classes: NDArray[Any] | None = None
+    id_name: str = "row"
+    class_name: str = "class"
+
+    @property
+    def memories(self) -> NDArray[np.float64]:
+        """The centres of the clusters, in the units of the table. (K, D)"""
+        return self.model.scaling.back(self.model.estimator.cluster_centers_)
+
+    @property
+    def certainty(self) -> NDArray[np.float64]:
+        """The probability of each row's own cluster. (n,)"""
+        return np.ones(len(self.X)) if self.posteriors is None else np.max(self.posteriors, 1)
+
+    def to_frame(self, posteriors: bool = False) -> pd.DataFrame:
+        """Return the ids, the known classes and the results, a row for each row.
+
+        Clusters are numbered from 1. Posteriors p1, p2, ... are included for up to 30 clusters,
+        or if `posteriors` asks for them.
+        """
+        import pandas as pd
+
+        results: dict[str, Any] = {"cluster": self.labels + 1}
+        if self.posteriors is not None:
+            results["certainty"] = self.certainty
+        if self.novelty is not None:
+            results["novelty"] = self.novelty
+        results["log_density"] = self.log_density
+        if self.posteriors is not None and (posteriors or self.posteriors.shape[1] <= FEW_CLUSTERS):
+            results |= {f"p{place + 1}": one for place, one in enumerate(self.posteriors.T)}
+        own = {self.id_name: self.ids}
+        if self.classes is not None:
+            own[self.class_name] = self.classes
+        kept = {f"{name}_given" if name in results else name: each for name, each in own.items()}
+        return pd.DataFrame(kept | results)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        found: dict[str, Any] = {
+            "rows": len(self.X),
+            "features": self.X.shape[1],
+            "missing": int(np.isnan(self.X).sum()),
+            "method": self.model.name,
+            "standardised": self.model.scaling.standardises,
+            "n_clusters": len(self.memories),
+            "mean_log_density": float(self.log_density.mean()),
+        }
+        if self.posteriors is not None:
+            found["mean_certainty"] = float(self.certainty.mean())
+            found["share_sure"] = float((self.certainty >= CERTAIN).mean())
+        if self.novelty is not None:
+            order = np.argsort(-self.novelty, kind="stable")
+            found["new_rows"] = int((self.novelty > NEW).sum())
+            found["new_ids"] = self.ids[order[: min(found["new_rows"], LISTED_ROWS)]].tolist()
+        if self.classes is not None:
+            known = np.array([str(value) != "" for value in self.classes])
+            classes, labels = self.classes[known], self.labels[known]
+            found["agreement"] = {
+                "label": self.class_name,
+                "classes": len(np.unique(classes)),
+                "rows": int(known.sum()),
+                "ARI": float(adjusted_rand_score(classes, labels)),
+                "NMI": float(normalized_mutual_info_score(classes, labels)),
+            }
+        return found | {"clusters": list(self._clusters())}
+
+    def _clusters(self) -> Iterator[dict[str, Any]]:
+        """Yield the size, the distinctive features and the memory of each cluster."""
+        import pandas as pd
+
+        standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
+        means = standard.groupby(self.labels).mean()
+        for number, memory in enumerate(self.memories):
+            own = self.labels == number
+            sure = own.any() and self.posteriors is not None
+            features = means.loc[number] if own.any() else pd.Series(dtype=float)
+            farthest = features.abs().nlargest(LISTED_FEATURES)
+            yield {
+                "cluster": number + 1,
+                "size": int(own.sum()),
+                "share": float(own.mean()),
+                "certainty": float(self.certainty[own].mean()) if sure else None,
+                "set_apart_by": features[farthest[farthest >= DIFFERENT].index].to_dict(),
+                "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
+            }
+
+    def __str__(self) -> str:
+        found = self.summary
+        size = f"{counted(found['rows'], 'row')}, {counted(found['features'], 'feature')}"
+        gaps = f", {counted(found['missing'], 'value')} missing" if found["missing"] else ""
+        units = "standardised" if found["standardised"] else "not standardised"
+        opening = f"{counted(found['n_clusters'], 'cluster')} in {size}{gaps}"
+        head = f"{opening} ({units}; {found['method']})"
+        return "\n".join([head, "", *self._table(), "", *definitions(self._facts())])
+
+    __repr__ = __str__
+
+    def _table(self) -> list[str]:
+        """Return an aligned table with a line for each cluster."""
+        clusters = self.summary["clusters"]
+        rows = [("cluster", "rows", "share", "certainty", "differs in (standard deviations)")]
+        for one in clusters[:LISTED_CLUSTERS]:
+            sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
+            features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
+            size, share = f"{one['size']:,}", f"{one['share']:.1%}"
+            rows.append((str(one["cluster"]), size, share, sure, ", ".join(features) or "-"))
+        more = len(clusters) - LISTED_CLUSTERS
+        return aligned(rows, left=(4,)) + [f"... and {more} more clusters"] * (more > 0)
+
+    def _facts(self) -> dict[str, str]:
+        """Return the lines below the table."""
+        found, facts = self.summary, {}
+        if "mean_certainty" in found:
+            facts["certainty"] = (
+                f"{found['share_sure']:.0%} of rows belong to their cluster with probability "
+                f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
+            )
+        if "new_rows" in found:
+            estimate = "is an estimate; data without groups may be split, too"
+            facts["clusters"] = f"{found['n_clusters']} {estimate}"
+        density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
+        facts["mean log-density"] = density
+        if "new_rows" in found:
+            count, ids = found["new_rows"], [str(one) for one in found["new_ids"]]
+            more = ", ..." if count > len(ids) else ""
+            fits = f"{counted(count, 'row')} {'fits' if count == 1 else 'fit'} no cluster well"
+            facts["novelty"] = f"{fits}: {', '.join(ids)}{more}" if count else "no row looks new"
+        if self.classes is not None:
+            match = found["agreement"]
+            scores = f"ARI {match['ARI']:.3f}, NMI {match['NMI']:.3f}"
+            text = f"{scores} with {match['classes']} classes (not used in the fit)"
+            facts[f"against {self.class_name}"] = text
+        return facts
+
+
+def _memory_of_rows(
+    Z: NDArray[np.float64],
     method: str,
-    rows: NDArray[np.float64],
-    n_clusters: int | None,
-    alpha: float | None,
-    bandwidth: float | None,
-) -> None:
-    """Raise if a setting does not belong to the method, or the rows do not suit it."""
-    if method in NEEDS_K and n_clusters is None:
-        raise InvalidInputError(f"Method {method} needs the number of clusters, n_clusters (-k N).")
-    if method not in NEEDS_K and n_clusters is not None:
-        raise InvalidInputError(
-            f"Method {method} finds the number of clusters itself; n_clusters (-k) is for elbo "
-            "and clam."
-        )
-    if n_clusters is not None and n_clusters > len(rows):
-        raise InvalidInputError(f"{n_clusters} clusters are more than the {len(rows)} rows.")
-    if method not in FINDS_K and alpha is not None:
-        raise InvalidInputError("alpha is for the methods crp and crp-elbo.")
-    if method != "mean-shift" and bandwidth is not None:
-        raise InvalidInputError("bandwidth is for the method mean-shift.")
-    if method == "mean-shift" and np.isnan(rows).any():
-        raise InvalidInputError(
-            "Method mean-shift needs complete rows; fill the gaps first (isthmus complete), or "
-            "use another method."
-        )
+    sigma: float | None,
+    beta: float | None,
+    seed: int,
+) -> GaussianMemory:
+    """Return a memory that stores every row."""
+    if sigma is not None and beta is not None:
+        raise InvalidInputError("sigma and beta mean the same, beta = 1 / sigma^2; give one.")
+    if beta is not None:
+        sigma = as_number(beta, "beta", above=0) ** -0.5
+    if sigma is None:
+        # Rounding keeps differences between machines out of the draws.
+        sigma = float(f"{leave_one_out(Z, seed):.4g}")
+    return GaussianKDE(Z, sigma) if method == "kde" else ModernHopfield(Z, sigma**-2)
 
 
-def _constant_columns(rows: NDArray[np.float64], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield a note on columns that are constant, or on a table without any variation."""
-    with np.errstate(invalid="ignore"):
-        constant = ~(np.fmax.reduce(rows, 0) > np.fmin.reduce(rows, 0))
+def _varies(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return True for columns with two different values. (D,)"""
+    varies: NDArray[np.bool_] = np.fmin.reduce(rows, 0) < np.fmax.reduce(rows, 0)
+    return varies
+
+
+def _notes(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool) -> Iterator[str]:
+    """Yield remarks on columns that are constant, or that have two values only."""
+    lowest, highest, constant = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0), ~_varies(rows)
     if constant.all():
         what = "all rows are equal" if len(rows) > 1 else "there is one row"
         yield f"{what}, so there is one cluster, and its density has no meaning."
     elif constant.any():
-        yield f"constant columns, which do not affect the clusters: {_named(names, constant)}."
-
-
-def _binary_columns(
-    rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool
-) -> Iterator[str]:
-    """Yield a note on columns of two values, which are far apart in standard units."""
-    lowest, highest = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0)
-    low, high = (np.equal(rows, ends).sum(0) for ends in (lowest, highest))
-    binary = (low + high == (~np.isnan(rows)).sum(0)) & (np.minimum(low, high) > 1)
-    binary &= lowest < highest
+        found = listed(np.array(names)[constant].tolist())
+        yield f"constant columns, which do not affect the clusters: {found}."
+    low, high = ((rows == ends).sum(0) for ends in (lowest, highest))
+    binary = (low + high == (~np.isnan(rows)).sum(0)) & (np.minimum(low, high) > 1) & ~constant
+    # In standard units, the two values are far apart.
     if standardise and binary.any() and not binary.all():
+        found = listed(np.array(names)[binary].tolist())
         yield (
-            f"columns of two values, which may split clusters in two: {_named(names, binary)}. "
-            "Consider dropping them."
+            f"columns of two values, which may split clusters in two: {found}. Consider dropping "
+            "them."
         )
-
-
-def _named(names: tuple[str, ...], chosen: NDArray[np.bool_]) -> str:
-    return listed([name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen])

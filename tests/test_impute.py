@@ -9,8 +9,7 @@ from sklearn.preprocessing import StandardScaler
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, TableModel
 from isthmus.errors import InvalidInputError
-from isthmus.impute import Candidate, check_candidates, fill_gaps
-from isthmus.impute.check import candidates
+from isthmus.impute import SIGMAS, fill_gaps, hide_and_fill
 
 IRIS = load_iris().data
 X = np.where(np.random.default_rng(0).random(IRIS.shape) < 0.1, np.nan, IRIS)
@@ -62,14 +61,12 @@ def test_rows_of_another_table_are_memories() -> None:
 def test_a_model_fills_the_columns_that_it_knows() -> None:
     model = TableModel.fit(X[:, :3], columns=[*"abc"])
     found = fill_gaps(X[:, ::-1], columns=[*"dcba"], model=model)
-    energy = model.estimator.energy_
+    energy = model.energy
     known = model.scaling.into(X[:, :3])
     expected = model.scaling.back(energy.conditional_mean(known, ~np.isnan(known)).numpy())
     np.testing.assert_allclose(found.X[:, :0:-1], expected, rtol=1e-9)
     np.testing.assert_array_equal(found.X[:, 0], X[:, 3])
     assert f"{np.isnan(X[:, 3]).sum()} cells in columns that the model" in found.notes[0]
-    with pytest.raises(InvalidInputError, match="fitted already"):
-        fill_gaps(X, model=model, sigma=1.0)
 
 
 def test_the_reported_error_is_about_the_error_that_is_made() -> None:
@@ -97,26 +94,23 @@ def test_unrelated_columns_are_reported() -> None:
 def test_hidden_cells_are_filled_from_other_rows_only() -> None:
     """A row that was its own memory would have no error, as rows with duplicates have none."""
     rows = np.random.default_rng(0).normal(size=(60, 3))
-    patterns, tried = np.array([[True, False, False]]), [Candidate("kde", 0.002)]
-    found = check_candidates(rows, patterns, tried)
-    assert found is not None
-    assert found.overall > 0.7
-    assert np.isnan(found.errors[1:]).all()
-    assert found.cells == 30
-    pairs = check_candidates(np.repeat(rows, 9, axis=0), patterns, tried)
-    assert pairs is not None
-    assert pairs.overall < 0.1
+    patterns = np.array([[True, False, False]])
+    _, errors, _ = hide_and_fill(rows, patterns, [0.002])
+    assert np.sqrt(np.nanmean(errors**2)) > 0.7
+    assert np.isnan(errors[:, 1:]).all()
+    assert np.isfinite(errors[:, 0]).sum() == 30
+    _, errors, _ = hide_and_fill(np.repeat(rows, 9, axis=0), patterns, [0.002])
+    assert np.sqrt(np.nanmean(errors**2)) < 0.1
 
 
 def test_the_candidate_with_the_lowest_error_is_chosen() -> None:
     angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 300)
     rows = np.stack([np.cos(angle), np.sin(angle), angle / 3], axis=1)
     patterns = np.array([[False, False, True], [True, False, False]])
-    tried = candidates("kde")
-    alone = {one.sigma: check_candidates(rows, patterns, [one]).overall for one in tried}
-    found = check_candidates(rows, patterns, tried)
-    assert alone[found.chosen.sigma] <= 1.1 * min(alone.values())
-    assert found.overall == pytest.approx(alone[found.chosen.sigma])
+    alone = {one: np.nanmean(hide_and_fill(rows, patterns, [one])[1] ** 2) for one in SIGMAS}
+    chosen, errors, _ = hide_and_fill(rows, patterns, SIGMAS)
+    assert alone[chosen] <= 1.2 * min(alone.values())
+    assert np.nanmean(errors**2) == pytest.approx(alone[chosen])
 
 
 def test_small_tables_are_filled() -> None:

@@ -1,0 +1,359 @@
+"""Fill the missing values of a table, and measure how well that works."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isthmus.cluster.crp import ClAMCRP
+from isthmus.cluster.tabular import TableModel
+from isthmus.dynamics.retrieve import complete
+from isthmus.errors import InvalidInputError
+from isthmus.memories.base import Memory
+from isthmus.memories.kde import GaussianKDE
+from isthmus.printing import aligned, counted
+from isthmus.progress import progress
+from isthmus.scaling import Scaling, as_table
+from isthmus.validation import as_choice, as_number
+
+__all__ = ["FilledTable", "fill_gaps"]
+
+How = Literal["mean", "mode"]
+FloatArray = NDArray[np.float64]
+
+# Bandwidths to choose from, in standard deviations of a column; None stands for ClAMCRP.
+SIGMAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+FEWEST_MEMORIES = 5
+# The check hides cells in at most this many rows, and learns from at most this many others.
+CHECKED_ROWS, LEARNED_ROWS = 2000, 20_000
+FOLDS_OF_FEW, FOLDS_OF_MANY, FEW_ROWS = 10, 4, 500
+LISTED_COLUMNS = 15
+# An error this close to that of column means is no improvement.
+NO_BETTER = 0.95
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FilledTable:
+    """A table whose gaps are filled. ``print`` shows a summary.
+
+    Attributes
+    ----------
+    X : ndarray (n, D)
+        Known values are unchanged. NaN remains in columns that a model does not know.
+    gaps : ndarray (n, D) of bool
+        True where a value was missing.
+    columns : tuple of str
+    energy : str
+        "kde", "crp", or the name of a model's estimator; empty if nothing was missing.
+    sigma : float or None
+        The bandwidth of "kde", in standard deviations of the columns.
+    how : {"mean", "mode"}
+    errors, baseline : ndarray (m, D) or None
+        Errors on m rows whose known cells were hidden, and those of column means, in the units
+        of the table; NaN where no cell was hidden. None if errors cannot be measured.
+    scale : ndarray (D,)
+        Standard deviations of the columns.
+    notes : tuple of str
+        Remarks on the table.
+    """
+
+    X: FloatArray
+    gaps: NDArray[np.bool_]
+    columns: tuple[str, ...]
+    energy: str
+    sigma: float | None
+    how: str
+    scale: FloatArray
+    errors: FloatArray | None = None
+    baseline: FloatArray | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        found: dict[str, Any] = {
+            "rows": len(self.X),
+            "columns": self.X.shape[1],
+            "missing": int(self.gaps.sum()),
+            "rows_with_gaps": int(self.gaps.any(1).sum()),
+            "left_empty": int(np.isnan(self.X).sum()),
+        }
+        if self.energy:
+            found |= {"energy": self.energy, "sigma": self.sigma, "how": self.how}
+        if self.errors is None or self.baseline is None:
+            return found
+        missing, hidden = self.gaps.sum(0), ~np.isnan(self.errors)
+        shown = np.flatnonzero((missing > 0) & hidden.any(0))
+        found["check"] = {
+            "cells": int(hidden.sum()),
+            "error": _root_mean_square(self.errors / self.scale),
+            "error_of_column_means": _root_mean_square(self.baseline / self.scale),
+            "columns": {
+                self.columns[place]: {
+                    "missing": int(missing[place]),
+                    "error": _root_mean_square(self.errors[:, place]),
+                    "error_of_column_mean": _root_mean_square(self.baseline[:, place]),
+                }
+                for place in shown
+            },
+        }
+        return found
+
+    def __str__(self) -> str:
+        found = self.summary
+        if not found["missing"]:
+            return f"No value of the {counted(found['rows'], 'row')} is missing."
+        filled = counted(found["missing"] - found["left_empty"], "cell")
+        sigma = f", sigma {self.sigma:g}" if self.sigma else ""
+        lines = [
+            f"{filled} filled in {found['rows_with_gaps']:,} of {counted(len(self.X), 'row')} "
+            f"({self.energy}{sigma}, {self.how})"
+        ]
+        if "check" in found:
+            lines += ["", *_check_lines(found["check"])]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def fill_gaps(
+    X: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    memory: Any = None,
+    model: TableModel | None = None,
+    energy: str | None = None,
+    sigma: float | None = None,
+    how: How = "mean",
+    standardise: bool = True,
+    seed: int = 0,
+    show_progress: bool | None = None,
+) -> FilledTable:
+    """Fill the missing values of a table from rows that are similar.
+
+    Known cells are hidden, in the pattern of the gaps, to choose the energy and to measure the
+    error to expect.
+
+    Parameters
+    ----------
+    X : array or data frame (n, D)
+        NaN marks missing values.
+    columns : sequence of str, optional
+        Default: the names of a data frame, else x1, x2, ...
+    memory : array (m, D), optional
+        Rows to learn from. Default: those of X.
+    model : TableModel, optional
+        A fitted model that fills the columns it knows; nothing is learned or checked.
+    energy : {"kde", "crp"}, optional
+        A kernel density of the complete rows, or the memories that ClAMCRP learns. Default: the
+        one with the lower error.
+    sigma : float, optional
+        Bandwidth of "kde", in standard deviations. Default: the one with the lowest error.
+    how : {"mean", "mode"}
+        The mean given the known values, which has the least squared error, or the nearest
+        minimum of the energy, a value that occurs.
+    standardise : bool
+    seed : int
+    show_progress : bool, optional
+        Default: on a terminal, if it takes long.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.impute import fill_gaps
+    >>> x = np.linspace(0, 1, 50)
+    >>> X = np.column_stack([x, 2 * x])
+    >>> X[10, 1] = np.nan
+    >>> bool(abs(fill_gaps(X, sigma=0.05).X[10, 1] - 2 * x[10]) < 0.1)
+    True
+    """
+    rows, names = as_table(X, columns)
+    as_choice(how, "how", ("mean", "mode"))
+    gaps = np.isnan(rows)
+    if model is not None:
+        return _filled_by_model(model, rows, names, how)
+    tried = _candidates(energy, sigma)
+    source = rows if memory is None else as_table(memory, names)[0]
+    scaling = Scaling.of(source, standardise)
+    if not gaps.any():
+        return FilledTable(rows, gaps, names, "", None, how, scaling.scale)
+    Z = scaling.into(source)
+    found = hide_and_fill(Z, gaps[gaps.any(1)], tried, how, seed, show_progress)
+    if found is None and energy == "kde" and sigma is None:
+        raise InvalidInputError(
+            "There are too few complete rows to choose a bandwidth; give sigma, or use the energy "
+            "crp."
+        )
+    chosen, errors, baseline = found or (tried[-1], None, None)
+    filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
+    return FilledTable(
+        np.where(gaps, filled, rows),
+        gaps,
+        names,
+        "crp" if chosen is None else "kde",
+        chosen,
+        how,
+        scaling.scale,
+        None if errors is None else errors * scaling.scale,
+        None if baseline is None else baseline * scaling.scale,
+        () if found else ("too few rows to measure how well the gaps are filled.",),
+    )
+
+
+def hide_and_fill(
+    Z: FloatArray,
+    patterns: NDArray[np.bool_],
+    tried: Sequence[float | None],
+    how: How = "mean",
+    seed: int = 0,
+    show_progress: bool | None = False,
+) -> tuple[float | None, FloatArray, FloatArray] | None:
+    """Hide known cells, fill them from other rows, and return the best candidate and its errors.
+
+    Rows are dealt into folds. In the rows of a fold, cells are hidden in the pattern of a random
+    row with gaps, and filled by an energy of the rows outside the fold. Half of the folds choose
+    the candidate; the other half measure its error, so that it is not that of the best of many.
+
+    Parameters
+    ----------
+    Z : ndarray (n, D)
+        Rows to learn from, NaN where unknown.
+    patterns : ndarray (m, D) of bool
+        True at the gaps of rows that have some.
+    tried : sequence of float or None
+        Bandwidths of kernel densities; None stands for ClAMCRP.
+
+    Returns
+    -------
+    candidate, errors, baseline
+        Errors (k, D) of the candidate and of column means on the second half, NaN at cells that
+        were not hidden; None instead if there are too few rows, or no cells to hide.
+    """
+    folds = list(_folds(Z, patterns, seed))
+    if len(folds) < 2:
+        return None
+    errors: dict[float | None, list[FloatArray]] = {one: [] for one in tried}
+    baseline = []
+    with progress("hiding cells", len(folds), show=show_progress) as report:
+        for number, (learned, rows, hidden) in enumerate(folds):
+            given = np.where(hidden, np.nan, rows)
+            for candidate in tried:
+                try:
+                    filled = _fill(_energy(candidate, learned, seed), given, how)
+                except InvalidInputError:
+                    filled = np.full(rows.shape, np.inf)
+                errors[candidate].append(np.where(hidden, filled - rows, np.nan))
+            baseline.append(np.where(hidden, np.nanmean(learned, 0) - rows, np.nan))
+            report(number + 1, f"fold {number + 1}")
+    best = min(tried, key=lambda one: _root_mean_square(np.concatenate(errors[one][::2])))
+    measured = np.concatenate(errors[best][1::2])
+    if np.isinf(measured).any():
+        return None
+    return best, measured, np.concatenate(baseline[1::2])
+
+
+def _root_mean_square(values: FloatArray) -> float:
+    return float(np.sqrt(np.nanmean(values**2)))
+
+
+def _folds(
+    Z: FloatArray, patterns: NDArray[np.bool_], seed: int
+) -> Iterator[tuple[FloatArray, FloatArray, NDArray[np.bool_]]]:
+    """Yield rows to learn from, rows to fill, and which of their cells are hidden."""
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(Z))
+    checked = order[:CHECKED_ROWS]
+    hidden = patterns[generator.integers(len(patterns), size=len(checked))] & ~np.isnan(Z[checked])
+    useful = hidden.any(1)
+    checked, hidden = checked[useful], hidden[useful]
+    count = min(FOLDS_OF_FEW if len(Z) <= FEW_ROWS else FOLDS_OF_MANY, len(checked))
+    for number in range(count):
+        own = np.arange(number, len(checked), count)
+        others = np.setdiff1d(order, checked[own])
+        if len(others) > LEARNED_ROWS:
+            others = generator.choice(others, LEARNED_ROWS, replace=False)
+        learned = Z[others]
+        if len(others) and not np.isnan(learned).all(0).any():
+            yield learned, Z[checked[own]], hidden[own]
+
+
+def _candidates(energy: str | None, sigma: float | None) -> list[float | None]:
+    """Return the bandwidths to choose from, and None for ClAMCRP."""
+    if energy is not None:
+        as_choice(energy, "energy", ("kde", "crp"))
+    if sigma is not None:
+        if energy == "crp":
+            raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
+        return [as_number(sigma, "sigma", above=0)]
+    return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
+
+
+def _energy(sigma: float | None, Z: FloatArray, seed: int) -> Memory:
+    """Return an energy of rows (n, D), NaN where unknown."""
+    if sigma is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ClAMCRP(random_state=seed).fit(Z).energy_
+    whole = Z[~np.isnan(Z).any(1)]
+    if len(whole) < FEWEST_MEMORIES:
+        raise InvalidInputError(
+            f"Only {len(whole)} rows are complete, too few for a kernel density; use the energy "
+            "crp, or learn from a table of complete rows."
+        )
+    return GaussianKDE(whole, sigma)
+
+
+def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
+    """Fill gaps with the mean given the known values, or with a mode. (n, D) -> (n, D)"""
+    gaps = np.isnan(Z)
+    open_rows = gaps.any(1)
+    filled = Z.copy()
+    if open_rows.any():
+        given = torch.from_numpy(Z[open_rows])
+        with torch.no_grad():
+            if how == "mode":
+                found = complete(energy, given)
+            else:
+                found = energy.conditional_mean(given, ~torch.isnan(given))
+        filled[gaps] = found.numpy()[gaps[open_rows]]
+    return filled
+
+
+def _filled_by_model(
+    model: TableModel, rows: FloatArray, names: tuple[str, ...], how: How
+) -> FilledTable:
+    """Fill the columns that a fitted model knows."""
+    gaps, scaling = np.isnan(rows), model.scaling
+    filled = scaling.back(_fill(model.energy, scaling.into(model.select(rows, names)), how))
+    places = [names.index(name) for name in model.columns]
+    X = rows.copy()
+    X[:, places] = np.where(gaps[:, places], filled, rows[:, places])
+    left = counted(int(np.isnan(X).sum()), "cell")
+    note = f"{left} in columns that the model does not know stay empty."
+    name = model.name if gaps.any() else ""
+    notes = (note,) if np.isnan(X).any() else ()
+    return FilledTable(X, gaps, names, name, None, how, scaling.scale, notes=notes)
+
+
+def _check_lines(check: dict[str, Any]) -> list[str]:
+    """Return the errors as an aligned table with a line for each column."""
+    ratio = check["error"] / max(check["error_of_column_means"], 1e-300)
+    lines = [
+        f"Checked on {counted(check['cells'], 'known cell')}, hidden in the pattern of the gaps: "
+        f"the error is {ratio:.0%} of that of column means."
+    ]
+    if ratio > NO_BETTER:
+        lines.append("Column means would do as well here: the columns are hardly related.")
+    rows = [("column", "missing", "typical error", "of the column mean")]
+    for name, one in list(check["columns"].items())[:LISTED_COLUMNS]:
+        errors = (f"{one['error']:.4g}", f"{one['error_of_column_mean']:.4g}")
+        rows.append((name[:40], f"{one['missing']:,}", *errors))
+    more = len(check["columns"]) - LISTED_COLUMNS
+    return lines + aligned(rows) + [f"... and {more} more columns"] * (more > 0)
