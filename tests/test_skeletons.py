@@ -11,6 +11,7 @@ import torch
 
 import isthmus as ist
 from isthmus.checks import check_energy
+from isthmus.report import Section
 
 FOLDER = Path(__file__).parents[1] / "docs" / "skeletons"
 SKELETONS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -55,3 +56,10 @@ def test_the_sampler_draws_with_the_exact_moments() -> None:
     assert ((draws.mean(0) - energy.mean).abs() < 4 * energy.sigma / 4000**0.5).all()
     spread = draws.var(0) / energy.sigma.square() - 1
     assert (spread.abs() < 4 * (2 / 4000) ** 0.5).all()
+
+
+def test_the_report_part_is_a_section_that_can_be_written_and_read() -> None:
+    section = load("report_part").descent_of_an_update(0)
+    assert isinstance(section, Section)
+    assert section.numbers["largest_rise"] <= 0
+    assert Section.from_json(section.to_json(), section.figure) == section
