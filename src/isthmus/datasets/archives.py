@@ -17,8 +17,6 @@ from isthmus.datasets.manifest import Entry
 from isthmus.errors import DatasetChangedError
 from isthmus.files import write_atomically
 
-__all__ = ["Arrays", "check_arrays", "directories", "find", "read", "write"]
-
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -16,8 +16,6 @@ from isthmus.datasets.archives import Arrays
 from isthmus.datasets.manifest import Entry
 from isthmus.progress import progress
 
-__all__ = ["download", "labelled"]
-
 REFRESH = 0.2
 
 

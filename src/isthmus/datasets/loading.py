@@ -16,8 +16,6 @@ from isthmus.datasets.download import download, labelled
 from isthmus.datasets.manifest import Entry, entry
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError
 
-__all__ = ["Dataset", "load", "store"]
-
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 

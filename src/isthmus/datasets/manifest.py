@@ -10,8 +10,6 @@ from importlib.resources import files
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["Description", "Entry", "Home", "describe", "entry", "names"]
-
 WIDTH = 96
 
 

@@ -30,8 +30,6 @@ from isthmus.study.statistics import (
 from isthmus.study.store import Row
 from isthmus.validation import as_choice
 
-__all__ = ["VIEWS", "Comparison", "Scores", "View", "compare", "distribution", "score_table"]
-
 View = Literal["grid", "selected", "oracle"]
 
 VIEWS: dict[View, str] = {

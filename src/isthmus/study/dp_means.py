@@ -12,8 +12,6 @@ from sklearn.utils.validation import validate_data
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["DPMeans"]
-
 
 class DPMeans(ClusterMixin, BaseEstimator):
     r"""Hard clustering with a price on each cluster (Kulis and Jordan, 2012).

@@ -14,8 +14,6 @@ from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.store import Row
 from isthmus.study.verdict import Report, make_report
 
-__all__ = ["study_figures"]
-
 QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
 TITLES = {
     "rand": "Rand",

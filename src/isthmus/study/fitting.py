@@ -22,8 +22,6 @@ from isthmus.study.methods import Method
 from isthmus.study.metrics import judge
 from isthmus.study.settings import Task
 
-__all__ = ["Prepared", "as_call", "fit", "prepare"]
-
 # Imported once, not in the process of every fit.
 COMMON = ("isthmus.cluster", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice
 
-__all__ = ["METHODS", "Kind", "Method", "choose_methods", "combinations"]
-
 Kind = Literal["K given", "K unknown"]
 Settings = dict[str, Any]
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BOUNDED", "LABELLED", "LOWER_IS_BETTER", "METRICS", "UNLABELLED", "judge"]
-
 LABELLED = ("rand", "ari", "ami", "nmi")
 UNLABELLED = ("calinski_harabasz", "davies_bouldin", "silhouette")
 METRICS = (*LABELLED, *UNLABELLED)

@@ -34,8 +34,6 @@ from isthmus.validation import as_choice, as_count
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Progress", "Run", "run", "status"]
-
 Backend = Literal["local", "loky", "dask"]
 
 # Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s

@@ -18,8 +18,6 @@ from isthmus.processes import Limits
 from isthmus.study.methods import Method, choose_methods
 from isthmus.validation import as_count
 
-__all__ = ["QUICK", "Settings", "Task"]
-
 # The largest seed of NumPy's generators.
 LARGEST_SEED = 2**32 - 1
 

@@ -14,20 +14,6 @@ from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError, ShapeError
 
-__all__ = [
-    "LEVEL",
-    "MARGIN",
-    "Friedman",
-    "Pair",
-    "Verdict",
-    "critical_difference",
-    "friedman",
-    "groups",
-    "holm",
-    "mean_ranks",
-    "pairwise",
-]
-
 Verdict = Literal["competitive", "better", "worse", "undecided"]
 
 LEVEL = 0.05

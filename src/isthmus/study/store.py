@@ -17,8 +17,6 @@ from isthmus.files import exclusive, write_atomically
 from isthmus.study.metrics import METRICS
 from isthmus.study.settings import Task
 
-__all__ = ["COLUMNS", "Plan", "Row", "Store", "read_plan", "updated", "write_plan"]
-
 Row = Mapping[str, Any]
 Plan = dict[tuple[str, str], dict[str, int | None]]
 """By dataset and method, the ids of the fits that count, each with the position of its settings

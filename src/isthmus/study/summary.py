@@ -12,8 +12,6 @@ from isthmus.study.comparison import grouped, markdown
 from isthmus.study.methods import Method
 from isthmus.study.store import Row
 
-__all__ = ["Summary", "summarize"]
-
 # A fit that took more than this share of the time limit might be stopped on a slower machine.
 NEARLY = 0.8
 MESSAGE_LENGTH = 100

@@ -15,8 +15,6 @@ from isthmus.study.statistics import LEVEL, MARGIN, Pair
 from isthmus.study.store import Row
 from isthmus.study.summary import Summary, summarize
 
-__all__ = ["GROWING", "Claim", "Report", "make_report"]
-
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
 SCALED = tuple(metric for metric in METRICS if metric in BOUNDED)
 CLAIM = "ClAM+ELBO is competitive with ClAM across benchmarks"
