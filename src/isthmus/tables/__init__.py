@@ -16,7 +16,7 @@ a2;;lily
 
 from __future__ import annotations
 
-from isthmus.tables.read import read_table
+from isthmus.tables.files import read_table, write_table
 from isthmus.tables.table import (
     READABLE,
     STDIN,
@@ -27,7 +27,6 @@ from isthmus.tables.table import (
     default_output,
     listed,
 )
-from isthmus.tables.write import write_table
 
 __all__ = [
     "READABLE",
