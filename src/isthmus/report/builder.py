@@ -59,10 +59,8 @@ class BuiltReport:
     @property
     def summary(self) -> dict[str, dict[str, int]]:
         """The number of parts of each status, and of findings of each verdict."""
-        statuses = Counter(section.status for section in self.sections)
-        verdicts = Counter(
-            finding.verdict for section in self.sections for finding in section.findings
-        )
+        statuses = Counter(each.status for each in self.sections)
+        verdicts = Counter(found.verdict for each in self.sections for found in each.findings)
         return {
             "parts": {status: statuses[status] for status in get_args(Status)},
             "verdicts": {verdict: verdicts[verdict] for verdict in VERDICTS},
@@ -268,16 +266,11 @@ class Workspace:
         sections = tuple(map(self.section, registry.PARTS))
         size = "the paper's own sizes" if self.full else "quick sizes"
         versions = ", ".join(f"{name} {version}" for name, version in environment().items())
-        html = page(
-            registry.TITLE,
-            registry.INTRODUCTION,
-            sections,
-            chapters=registry.CHAPTERS,
-            facts=(f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions),
-        )
+        facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
+        text = (registry.TITLE, registry.INTRODUCTION)
+        html = page(*text, sections, chapters=registry.CHAPTERS, facts=facts)
         index, data = self.out / "index.html", self.out / "results.json"
         built = BuiltReport(index, data, self.directory, sections, requested)
-        timed = {section.name: section.seconds for section in sections if section.seconds}
         results = {
             "version": isthmus.__version__,
             "seed": self.seed,
@@ -285,10 +278,10 @@ class Workspace:
             "environment": environment(),
             "summary": built.summary,
             "parts": {section.name: self._results(section) for section in sections},
-            "seconds": {name: round(seconds, 3) for name, seconds in timed.items()},
+            "seconds": {each.name: round(each.seconds, 3) for each in sections if each.seconds},
         }
-        text = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        write_atomically(data, text)
+        content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomically(data, content + "\n")
         write_atomically(index, html)
         return built
 

@@ -98,11 +98,9 @@ def compose(
         return " ".join(text.format(**values).split())
 
     def finding(key: str, check: bool | tuple[bool, bool]) -> Finding:
-        as_printed, corrected = check if isinstance(check, tuple) else (check, False)
-        text = part.findings[key]
-        return judge(
-            text["claim"], fill(text["because"]), as_printed=as_printed, corrected=corrected
-        )
+        printed, corrected = check if isinstance(check, tuple) else (check, False)
+        claim, because = part.findings[key]["claim"], fill(part.findings[key]["because"])
+        return judge(claim, because, as_printed=printed, corrected=corrected)
 
     findings = tuple(finding(key, check) for key, check in (checks or {}).items())
     return Section(fill(part.caption), figure, numbers or {}, findings, table, observations)

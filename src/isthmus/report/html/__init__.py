@@ -48,16 +48,8 @@ def page(
     rows = Counter(row[0] for section in sections if section.table for row in section.table.rows)
     targets = {head for head, count in rows.items() if count == 1 and ROW_LABEL.fullmatch(head)}
 
-    def linked(words: str) -> Markup:
-        """Link labels such as E7 to their row."""
-        return Markup(
-            ROW_LABEL.sub(
-                lambda found: (
-                    f'<a href="#{found[0]}">{found[0]}</a>' if found[0] in targets else found[0]
-                ),
-                rich_text(words),
-            )
-        )
+    def link(found: re.Match[str]) -> str:
+        return f'<a href="#{found[0]}">{found[0]}</a>' if found[0] in targets else found[0]
 
     environment = Environment(
         loader=PackageLoader("isthmus.report.html", ""),
@@ -68,7 +60,7 @@ def page(
     )
     environment.filters |= {
         "rich": rich_text,
-        "linked": linked,
+        "linked": lambda words: Markup(ROW_LABEL.sub(link, rich_text(words))),
         "duration": duration,
         "tables": number_tables,
         "base64": lambda data: base64.b64encode(data).decode("ascii"),
