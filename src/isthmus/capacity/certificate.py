@@ -148,7 +148,7 @@ class Certificate:
             largest = counted(found["largest_basin"], "pattern")
             facts["basins"] = f"{found['basins']:,}, the largest shared by {largest}"
         if self.kind == "kde" and (twins := int((self.separation <= 0).sum())):
-            facts["duplicates"] = f"{counted(twins, 'pattern')}, which cannot be distinguished"
+            facts["duplicates"] = f"{twins} patterns have an exact duplicate"
         opening = f"{found['stored']:,} of {counted(len(self), 'pattern')} stored"
         advice = "Few patterns are stored: use a smaller sigma, drop duplicates, or iterate all."
         lines = [f"{opening} ({self.fraction_stored:.1%})", "", *definitions(facts)]

@@ -17,8 +17,6 @@ from isthmus.cli.files import path, writable_directory
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 
-__all__ = ["run"]
-
 
 class Benchmark(NamedTuple):
     """A module of the benchmarks: usual times, summary, results file and use of datasets."""
@@ -167,7 +165,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parser() -> options.Parser:
-    parser = options.make_parser("bench", DESCRIPTION.strip(), EXAMPLES, FILES)
+    parser = options.make_parser("bench", DESCRIPTION, EXAMPLES, FILES)
     add = parser.add_argument
     known = f"{', '.join(BENCHMARKS)} (default: {DEFAULT})"
     add("names", nargs="*", metavar="NAME", help=known)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from isthmus.capacity import Certificate
 
-__all__ = ["run"]
 
 DESCRIPTION = """
 Treat the rows of a table as the patterns of an associative memory, and report which rows it
@@ -158,7 +157,7 @@ def _draw(X: NDArray[np.float64], found: Certificate, columns: tuple[str, ...]) 
 
 
 def _parser() -> options.Parser:
-    parser = options.make_parser("certify", DESCRIPTION.strip(), EXAMPLES, FILES)
+    parser = options.make_parser("certify", DESCRIPTION, EXAMPLES, FILES)
     options.add_table_options(parser)
     add = parser.add_argument_group("the memory").add_argument
     add(
@@ -167,30 +166,15 @@ def _parser() -> options.Parser:
         metavar="X|auto",
         help="bandwidth (default: auto, the largest value that stores enough rows)",
     )
-    add(
-        "--stored",
-        type=options.share,
-        metavar="SHARE",
-        help="of the rows, for --sigma auto (default: 0.95 of those without a duplicate)",
-    )
-    add(
-        "--model",
-        choices=("kde", "hopfield"),
-        default="kde",
-        help="Gaussian KDE, or modern Hopfield network (default: kde)",
-    )
+    stored = "of the rows, for --sigma auto (default: 0.95 of those without a duplicate)"
+    add("--stored", type=options.share, metavar="SHARE", help=stored)
+    add("--model", choices=("kde", "hopfield"), default="kde", help="memory (default: kde)")
     add("--beta", **options.NUMBER, help="inverse temperature 1 / sigma^2")
-    add(
-        "--standardise",
-        action="store_true",
-        help="divide columns by their standard deviations first; radii are then in these units",
-    )
-    add(
-        "--iterate",
-        choices=("all", "undecided", "none"),
-        default="all",
-        help="rows to follow to their fixed points (default: all)",
-    )
+    standard = "divide columns by their standard deviations first; radii are in these units"
+    add("--standardise", action="store_true", help=standard)
+    rows = ("all", "undecided", "none")
+    fixed = "rows to follow to their fixed points (default: all)"
+    add("--iterate", choices=rows, default="all", help=fixed)
     options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
     parser.add_argument("--plot", type=path, metavar="FILE.png", help="write a figure of the rows")
     options.add_common(parser)

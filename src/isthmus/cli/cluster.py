@@ -16,7 +16,6 @@ from isthmus.tables import STDIN, default_output, write_table
 if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
 
-__all__ = ["run"]
 
 DESCRIPTION = """
 Find groups of rows in a table, with the probability of each group. Columns are
@@ -49,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
 
     table = options.load_table(arguments, missing=True)
     if arguments.model is not None:
-        model = options.load_model(arguments.model, table)
+        model = TableModel.load(arguments.model)
     else:
         model = TableModel.fit(
             table.X,
@@ -113,20 +112,12 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
     if X.shape[1] > 1:
         X, memories = model.scaling.into(X), model.scaling.into(memories)
     title = f"{arguments.data.name}: {counted(len(memories), 'cluster')}, {model.name}"
-    figure = cluster_map(
-        X,
-        found.labels,
-        found.certainty,
-        memories,
-        title=title,
-        columns=model.columns,
-        seed=arguments.seed,
-    )
-    save(figure, arguments.plot)
+    style = {"title": title, "columns": model.columns, "seed": arguments.seed}
+    save(cluster_map(X, found.labels, found.certainty, memories, **style), arguments.plot)
 
 
 def _parser() -> options.Parser:
-    parser = options.make_parser("cluster", DESCRIPTION.strip(), EXAMPLES, FILES)
+    parser = options.make_parser("cluster", DESCRIPTION, EXAMPLES, FILES)
     options.add_table_options(parser)
     group = parser.add_argument_group("clustering")
     add = group.add_argument

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["run"]
 
 DESCRIPTION = """
 Fill the missing cells of a table from similar rows. A cell is missing if it is empty or
@@ -46,6 +45,7 @@ def run(argv: Sequence[str]) -> int:
         raise InvalidInputError(
             "--model is fitted already; leave out --memory, --energy, --sigma and --no-standardise."
         )
+    from isthmus.cluster import TableModel
     from isthmus.impute import fill_gaps
 
     table = options.load_table(arguments, missing=True, as_written=True)
@@ -53,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
         table.X,
         columns=table.columns,
         memory=None if arguments.memory is None else _memory(table, arguments),
-        model=None if arguments.model is None else options.load_model(arguments.model, table),
+        model=None if arguments.model is None else TableModel.load(arguments.model),
         energy=arguments.energy,
         sigma=arguments.sigma,
         how=arguments.how,
@@ -83,7 +83,7 @@ def _memory(table: Table, arguments: argparse.Namespace) -> NDArray[np.float64]:
 
 
 def _parser() -> options.Parser:
-    parser = options.make_parser("complete", DESCRIPTION.strip(), EXAMPLES, FILES)
+    parser = options.make_parser("complete", DESCRIPTION, EXAMPLES, FILES)
     options.add_table_options(parser)
     group = parser.add_argument_group("completion")
     add = group.add_argument

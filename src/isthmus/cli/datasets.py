@@ -17,7 +17,6 @@ from isthmus.printing import definitions
 if TYPE_CHECKING:
     from isthmus.datasets.manifest import Entry
 
-__all__ = ["run"]
 
 FILES = "NAME.npz in the directory of --data, else of ISTHMUS_DATA, else in the user's cache"
 EXAMPLES = {
@@ -102,33 +101,18 @@ def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = options.make_parser(
-        "datasets",
-        "List and download the 15 labelled datasets of the paper's comparison.",
-        "\n".join(EXAMPLES.values()),
-        files=FILES,
-    )
+def _parser() -> options.Parser:
+    description = "List and download the 15 labelled datasets of the paper's comparison."
+    examples = "\n".join(EXAMPLES.values())
+    parser = options.make_parser("datasets", description, examples, files=FILES)
     commands = parser.add_subparsers(metavar="list|fetch", required=True)
-    summaries = {
-        "list": "list the datasets, their differences from the paper's, and their files",
-        "fetch": "download missing datasets, and verify the others",
-    }
-    for name, action in (("list", _list), ("fetch", _fetch)):
-        one = commands.add_parser(
-            name,
-            help=summaries[name],
-            description=summaries[name].capitalize() + ".",
-            epilog=options.epilog(EXAMPLES[name], FILES),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        one.set_defaults(action=action)
-        if name == "list":
-            options.add_json(one)
-        else:
-            one.add_argument(
-                "names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`"
-            )
-            one.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
-        one.add_argument("--data", type=path, metavar="DIR", help="directory of the files")
+    listing = "list the datasets, their differences from the paper's, and their files"
+    one = options.add_command(commands, "list", _list, listing, EXAMPLES["list"], FILES)
+    options.add_json(one)
+    fetching = "download missing datasets, and verify the others"
+    two = options.add_command(commands, "fetch", _fetch, fetching, EXAMPLES["fetch"], FILES)
+    two.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")
+    two.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
+    for each in (one, two):
+        each.add_argument("--data", type=path, metavar="DIR", help="directory of the files")
     return parser

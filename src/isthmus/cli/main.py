@@ -16,8 +16,6 @@ from isthmus import __version__
 from isthmus.cli.options import EXIT_CODES, Parser, did_you_mean, sections
 from isthmus.errors import IsthmusError
 
-__all__ = ["COMMANDS", "main"]
-
 # Each command is a module of its name, imported when it is called: --help needs no torch.
 COMMANDS = {
     "cluster": "find the clusters of a table, with probabilities",

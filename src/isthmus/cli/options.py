@@ -9,50 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from isthmus.cli.files import path
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import write_atomically
 from isthmus.printing import definitions
 from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table
-
-if TYPE_CHECKING:
-    from isthmus.cluster import TableModel
-
-__all__ = [
-    "COUNT",
-    "EXIT_CODES",
-    "FILE",
-    "NUMBER",
-    "Parser",
-    "add_common",
-    "add_drop",
-    "add_id",
-    "add_json",
-    "add_no_standardise",
-    "add_output",
-    "add_quiet",
-    "add_seed",
-    "add_table_options",
-    "add_table_output",
-    "check_table_output",
-    "counts",
-    "did_you_mean",
-    "epilog",
-    "load_model",
-    "load_table",
-    "make_parser",
-    "names",
-    "positive_number",
-    "print_notes",
-    "print_result",
-    "put",
-    "sections",
-    "share",
-    "warn",
-    "whole_number",
-]
 
 EXIT_CODES = """
 0    success
@@ -100,23 +63,29 @@ class Parser(argparse.ArgumentParser):
 def make_parser(
     command: str, description: str, examples: str, files: str = "", **more: Any
 ) -> Parser:
-    """Return a parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples.
-
-    Parameters
-    ----------
-    command, description : str
-    examples, files : str
-        One to a line: commands to type; files that are read and written.
-    **more
-        For ``argparse.ArgumentParser``.
-    """
+    """Return a parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples."""
     return Parser(
         prog=f"isthmus {command}",
-        description=description,
+        description=description.strip(),
         epilog=epilog(examples, files),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **more,
     )
+
+
+def add_command(
+    commands: Any, name: str, action: Callable[..., int], summary: str, examples: str, files: str
+) -> Parser:
+    """Add a subcommand whose `action` runs it, and return its parser."""
+    parser: Parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary.capitalize()}.",
+        epilog=epilog(examples, files),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(action=action)
+    return parser
 
 
 def epilog(examples: str, files: str = "") -> str:
@@ -143,34 +112,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def whole_number(at_least: int) -> Callable[[str], int]:
     """Return a type of argument: a whole number in bounds."""
-
-    def convert(text: str) -> int:
-        from isthmus.validation import as_count
-
-        return _checked(as_count, text, at_least=at_least, at_most=LARGEST)
-
-    return convert
+    return lambda text: _checked("as_count", text, at_least=at_least, at_most=LARGEST)
 
 
 def positive_number(text: str) -> float:
     """Convert an argument to a finite number above zero."""
-    from isthmus.validation import as_number
-
-    return _checked(as_number, text, above=0)
+    return _checked("as_number", text, above=0)
 
 
 def share(text: str) -> float:
     """Convert an argument to a share, above 0 and at most 1."""
-    from isthmus.validation import as_number
-
-    return _checked(as_number, text, above=0, at_most=1)
+    return _checked("as_number", text, above=0, at_most=1)
 
 
-def _checked(check: Callable[..., Any], text: str, **bounds: float) -> Any:
+def _checked(check: str, text: str, **bounds: float) -> Any:
     """Convert a text to a number, check it, and word errors for argparse."""
+    from isthmus import validation
+
     try:
         number: float = int(text) if text.strip("+-").isdecimal() else float(text)
-        return check(number, "the value", **bounds)
+        return getattr(validation, check)(number, "the value", **bounds)
     except IsthmusError as error:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
     except ValueError:
@@ -195,20 +156,13 @@ def names(text: str) -> tuple[str, ...]:
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Add ``--seed``."""
-    parser.add_argument(
-        "--seed",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="seed of everything random (default: 0)",
-    )
+    seed: dict[str, Any] = {"type": whole_number(0), "default": 0, "metavar": "N"}
+    parser.add_argument("--seed", **seed, help="of everything random (default: 0)")
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add ``--quiet``."""
-    parser.add_argument(
-        "--quiet", action="store_true", help="no progress, notes and warnings on stderr"
-    )
+    parser.add_argument("--quiet", action="store_true", help="no progress, notes and warnings")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -218,9 +172,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``, ``--seed`` and ``--quiet``."""
-    add_json(parser)
-    add_seed(parser)
-    add_quiet(parser)
+    for add in (add_json, add_seed, add_quiet):
+        add(parser)
 
 
 def add_output(
@@ -240,11 +193,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add_drop(group)
     add = group.add_argument
     add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
-    add(
-        "--header",
-        choices=("yes", "no"),
-        help="whether a text file starts with names (default: detected)",
-    )
+    add("--header", choices=("yes", "no"), help="text starts with names (default: detected)")
     add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
     add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
     add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
@@ -269,12 +218,8 @@ def add_drop(group: argparse._ActionsContainer) -> None:
 
 def add_no_standardise(group: argparse._ActionsContainer) -> None:
     """Add ``--no-standardise``."""
-    group.add_argument(
-        "--no-standardise",
-        dest="standardise",
-        action="store_false",
-        help="use columns in their own units",
-    )
+    keep: dict[str, Any] = {"dest": "standardise", "action": "store_false"}
+    group.add_argument("--no-standardise", **keep, help="use columns in their own units")
 
 
 def add_table_output(group: argparse._ActionsContainer, default: str) -> None:
@@ -308,19 +253,6 @@ def load_table(
         missing=missing,
         as_written=as_written,
     )
-
-
-def load_model(place: Path, table: Table) -> TableModel:
-    """Read a saved model, and refuse a table whose ids are a column of the model."""
-    from isthmus.cluster import TableModel
-
-    model = TableModel.load(place)
-    if table.id_name in model.columns and table.id_name not in table.columns:
-        raise InvalidInputError(
-            f"The model learned from column {table.id_name!r}, which is read as ids of rows here; "
-            "say --id none to use it."
-        )
-    return model
 
 
 def put(text: str, target: Path | None) -> None:

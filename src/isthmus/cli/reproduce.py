@@ -5,24 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from isthmus.cli import options
 from isthmus.cli.files import path
-from isthmus.cli.options import (
-    EXIT_CODES,
-    Parser,
-    add_json,
-    add_quiet,
-    add_seed,
-    make_parser,
-    names,
-    positive_number,
-    sections,
-    warn,
-    whole_number,
-)
+from isthmus.printing import aligned
 from isthmus.report import build, finished, registry
-
-__all__ = ["run"]
 
 EXAMPLES = """
 isthmus reproduce
@@ -34,7 +22,7 @@ DIR/index.html    the page, which needs no other file
 DIR/results.json  the same for machines
 DIR/parts         finished parts, kept for the next run, and logs
 """
-CODES = EXIT_CODES.replace(
+CODES = options.EXIT_CODES.replace(
     "1    a bug in isthmus",
     "1    a part failed; stderr and the page name it\n1    a bug in isthmus",
 )
@@ -58,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
             show_progress=False if arguments.quiet else None,
         )
     except KeyboardInterrupt:
-        warn("interrupted; run the same command to continue")
+        options.warn("interrupted; run the same command to continue")
         return INTERRUPTED
     if arguments.json:
         paths = {"page": str(report.page), "results": str(report.results)}
@@ -70,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
     reasons = "; ".join(f"{part.name}: {part.message.rstrip('.')}" for part in report.failed)
     count = "1 part" if len(report.failed) == 1 else f"{len(report.failed)} parts"
     logs = f" Logs are in {report.logs}." if any(part.log for part in report.failed) else ""
-    warn(f"{count} failed ({reasons}).{logs}")
+    options.warn(f"{count} failed ({reasons}).{logs}")
     return SOME_FAILED
 
 
@@ -82,13 +70,12 @@ def _list(done: dict[str, bool], as_json: bool) -> None:
         keys = ("name", "chapter", "done")
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    width, wide = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    for name, chapter, ready in rows:
-        print(f"{name:<{width}}  {chapter:<{wide}}  {'done' * ready}".rstrip())
+    lines = [(name, chapter, "done" * ready) for name, chapter, ready in rows]
+    print(*aligned(lines, left=(0, 1, 2)), sep="\n")
 
 
-def _parser() -> Parser:
-    parser = make_parser(
+def _parser() -> options.Parser:
+    parser = options.make_parser(
         "reproduce",
         "Compute every figure and claim of the paper again, into one self-contained page.\n"
         "Finished parts are kept: the same command continues after an interruption. Failures are\n"
@@ -96,33 +83,18 @@ def _parser() -> Parser:
         EXAMPLES,
         FILES,
     )
-    parser.epilog = sections({"files": FILES, "exit codes": CODES, "examples": EXAMPLES})
+    parser.epilog = options.sections({"files": FILES, "exit codes": CODES, "examples": EXAMPLES})
     add = parser.add_argument
-    add(
-        "--only",
-        type=names,
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help="parts or chapters, as --list prints them (default: all)",
-    )
+    only: dict[str, Any] = {"type": options.names, "nargs": "+", "action": "extend"}
+    add("--only", **only, metavar="NAME", help="parts or chapters, see --list (default: all)")
     add("--full", action="store_true", help="the paper's own sizes and the whole study: hours")
     add("--out", type=path, default=Path("report"), metavar="DIR", help="default: %(default)s")
-    add_seed(parser)
-    add(
-        "--jobs",
-        type=whole_number(1),
-        metavar="N",
-        help="parts at a time, on one core each (default: the number of cores)",
-    )
-    add(
-        "--limit",
-        type=positive_number,
-        metavar="SECONDS",
-        help="time for one part (default: half an hour; with --full, a week)",
-    )
+    options.add_seed(parser)
+    add("--jobs", **options.COUNT, help="parts at a time, on one core each (default: all cores)")
+    limit = "seconds for one part (default: half an hour; with --full, a week)"
+    add("--limit", **options.NUMBER, help=limit)
     add("--fresh", action="store_true", help="compute finished parts again")
     add("--list", action="store_true", help="print the names of the parts, and exit")
-    add_quiet(parser)
-    add_json(parser)
+    options.add_quiet(parser)
+    options.add_json(parser)
     return parser

@@ -15,7 +15,6 @@ from isthmus.tables import STDIN, write_table
 if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains
 
-__all__ = ["run"]
 
 DESCRIPTION = """
 Fit a density to the rows of a table and draw new rows from it, with the names and in the
@@ -142,7 +141,7 @@ def _agreement(found: dict[str, Any]) -> str:
 
 
 def _parser() -> options.Parser:
-    parser = options.make_parser("sample", DESCRIPTION.strip(), EXAMPLES, FILES)
+    parser = options.make_parser("sample", DESCRIPTION, EXAMPLES, FILES)
     options.add_table_options(parser)
     draws = "number of draws (default: 100)"
     parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)

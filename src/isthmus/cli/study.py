@@ -9,26 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus.cli import options
 from isthmus.cli.files import path, writable_directory, writable_file
-from isthmus.cli.options import (
-    add_json,
-    add_output,
-    add_quiet,
-    epilog,
-    make_parser,
-    names,
-    positive_number,
-    put,
-    warn,
-    whole_number,
-)
 from isthmus.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from isthmus.study import Settings
     from isthmus.study.methods import Kind
-
-__all__ = ["run"]
 
 DIRECTORY = Path("study")
 KINDS: dict[str, Kind] = {"given": "K given", "unknown": "K unknown"}
@@ -70,11 +57,11 @@ def _run(arguments: argparse.Namespace) -> int:
                 progress=False if arguments.quiet else None,
             )
         except KeyboardInterrupt:
-            warn(f"interrupted; the same command continues with the missing fits in {out}")
+            options.warn(f"interrupted; the same command continues with the missing fits in {out}")
             return 130
     print(done)
     if done.set_aside:
-        warn(
+        options.warn(
             f"{done.set_aside} earlier results in {out} no longer count: this run replaced those "
             "of its datasets and methods"
         )
@@ -116,7 +103,7 @@ def _available(settings: Settings, data: Path | None) -> Settings:
     kept = settings.available(data)
     missing = [name for name in settings.datasets or () if name not in (kept.datasets or ())]
     if missing:
-        warn(
+        options.warn(
             f"without {' and '.join(missing)}: not on this machine, and the download failed. "
             f"`isthmus datasets fetch {' '.join(missing)}` explains how to get them."
         )
@@ -153,7 +140,7 @@ def _table(arguments: argparse.Namespace) -> int:
         "views": _chosen("view", arguments.view, VIEWS),
     }
     report = make_report(_rows(arguments.directory))
-    put(report.to_json(**chosen) if arguments.json else report.text(**chosen), target)
+    options.put(report.to_json(**chosen) if arguments.json else report.text(**chosen), target)
     return 0
 
 
@@ -173,7 +160,7 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
 
     found = status(directory)
     if found.missing:
-        warn(f"{found.missing} of {found.total} fits are still missing in {directory}")
+        options.warn(f"{found.missing} of {found.total} fits are still missing in {directory}")
     return Store(directory).read()
 
 
@@ -190,7 +177,7 @@ def _chosen(option: str, words: Sequence[str], known: Any) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
+    parser = options.make_parser(
         "study",
         "Compare clustering methods on datasets: resumable, with statistics and a verdict.",
         "\n".join(EXAMPLES.values()),
@@ -198,26 +185,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="run|status|table|plot", required=True)
 
-    def command(
-        name: str, action: Callable[[argparse.Namespace], int], description: str
-    ) -> argparse.ArgumentParser:
-        one = commands.add_parser(
-            name,
-            help=description,
-            description=f"{description.capitalize()}.",
-            epilog=epilog(EXAMPLES[name], FILES),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        one.set_defaults(action=action)
+    directory: dict[str, Any] = {"type": path, "nargs": "?", "default": DIRECTORY}
+
+    def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
+        one = options.add_command(commands, name, action, summary, EXAMPLES[name], FILES)
         if name != "run":
             words = f"directory of the study (default: {DIRECTORY})"
-            one.add_argument(
-                "directory", type=path, nargs="?", default=DIRECTORY, metavar="DIR", help=words
-            )
+            one.add_argument("directory", **directory, metavar="DIR", help=words)
         return one
 
     _add_run_options(command("run", _run, "do the missing fits of a study"))
-    add_json(command("status", _status, "show the progress of a study"))
+    options.add_json(command("status", _status, "show the progress of a study"))
 
     table = command("table", _table, "print scores, ranks, tests and the verdict as Markdown")
     for option, default, words in (
@@ -226,22 +204,22 @@ def _parser() -> argparse.ArgumentParser:
         ("view", ("selected",), "selected|grid|oracle|all (default: selected)"),
     ):
         table.add_argument(
-            f"--{option}", type=names, default=default, metavar="NAME,...", help=words
+            f"--{option}", type=options.names, default=default, metavar="NAME,...", help=words
         )
-    add_json(table)
-    add_output(table, "FILE")
+    options.add_json(table)
+    options.add_output(table, "FILE")
 
     plot = command("plot", _plot, "draw violins, critical differences and a map of scores")
-    add_output(plot, "DIR", words="directory for the PNGs (default: the directory of the study)")
+    options.add_output(plot, "DIR", words="for the PNGs (default: the directory of the study)")
     return parser
 
 
 def _add_run_options(one: argparse.ArgumentParser) -> None:
     add = one.add_argument
-    count, size, number = whole_number(1), whole_number(0), positive_number
+    count, size, number = options.whole_number(1), options.whole_number(0), options.positive_number
     add("--quick", action="store_true", help="small datasets and short grids; a few minutes")
-    add("--datasets", type=names, metavar="NAME,...", help="default: all 15")
-    add("--methods", type=names, metavar="NAME,...", help="default: all 12")
+    add("--datasets", type=options.names, metavar="NAME,...", help="default: all 15")
+    add("--methods", type=options.names, metavar="NAME,...", help="default: all 12")
     add("--seeds", type=count, metavar="N", help="number of seeds (default: 3, --quick 1)")
     words = "first seed; the others are N+1, N+2, ... (default: 0)"
     add("--seed", type=size, default=0, metavar="N", help=words)
@@ -257,6 +235,6 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     add("--memory-limit", type=number, metavar="MB", help=words)
     add("--retry", action="store_true", help="repeat fits that failed or were stopped")
     add("--data", type=path, metavar="DIR", help="directory of the datasets")
-    add_quiet(one)
-    add_output(one, "DIR", words=f"directory of the results (default: {DIRECTORY})")
+    options.add_quiet(one)
+    options.add_output(one, "DIR", words=f"directory of the results (default: {DIRECTORY})")
     one.set_defaults(output=DIRECTORY)

@@ -201,7 +201,7 @@ class TableModel:
         if absent:
             raise InvalidInputError(
                 f"The table has no column of numbers called {listed(absent, 5)}, which the model "
-                "learned from."
+                "learned from. If it is read as ids, say --id none."
             )
         return rows[:, [names.index(name) for name in self.columns]]
 
