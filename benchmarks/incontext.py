@@ -161,8 +161,8 @@ class Judge:
         totals = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
         for size in (2, 8):
             for context, points in zip(self.context.split(4), self.points.split(4), strict=True):
-                on_grid = GridDensity(model, context[:, :size], self.grid)
-                totals += on_grid.scores(points)["tempered"].sum(0)
+                density = GridDensity(model, context[:, :size], self.grid)
+                totals += density.scores(points)["tempered"].sum(0)
         means = totals / (2 * len(self.points))
         return float(means[TEMPERATURES.index(1.0)]), float(means.min())
 
@@ -208,7 +208,9 @@ def time_to_likelihood(minutes: float) -> Iterator[Row]:
     judge, compact = Judge(), GaussianMixtures.compact()
     paper = replace(
         preset("paper"),
+        model=ICLEBMConfig(),
         prior=compact,
+        pool=None,
         objective=ContrastiveDivergence.paper(box=compact.box),
         updates=10**6,
     )

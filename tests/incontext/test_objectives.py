@@ -112,25 +112,20 @@ def test_contrastive_divergence_is_the_difference_of_mean_energies_plus_the_pena
 
 def test_chains_of_calibrated_divergence_reach_temperature_one():
     """On a bowl, x' = (1 - a)(x + s w): variance (1 - a)^2 s^2 / (1 - (1 - a)^2)."""
-    from isthmus.incontext import langevin
 
-    def bowl(model, state, cache, index, mask):
-        return state.clone()
-
-    class Nothing:
+    class Bowl:
         def encode(self, x):
             return None
 
         def mask(self, index, length):
             return None
 
+        def candidate_gradient(self, state, cache, index, mask):
+            return state.clone()
+
     sampler = BranchLangevin(steps=300, step_size=0.045, noise=0.3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(langevin, "candidate_gradient", bowl)
-        x = torch.zeros(50, 20, 2, dtype=torch.float64)
-        end = sampler.run(
-            Nothing(), x, torch.zeros(50, 20, 10, 2, dtype=x.dtype), torch.Generator()
-        )
+    start = torch.zeros(50, 20, 10, 2, dtype=torch.float64)
+    end = sampler.run(Bowl(), start[:, :, 0], start, torch.Generator())
     keep = (1 - 0.045) ** 2
     assert float(end.var()) == pytest.approx(keep * 0.09 / (1 - keep), rel=0.03)
 

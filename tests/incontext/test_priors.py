@@ -19,7 +19,7 @@ from isthmus.incontext.priors import (
     UniformShapes,
     prior,
 )
-from isthmus.incontext.priors.shapes import ShapeTasks
+from isthmus.incontext.priors.planar import ShapeTasks
 
 
 def stream(seed: int = 0) -> torch.Generator:

@@ -22,7 +22,7 @@ from isthmus.incontext.references import (
     known_references,
     reference,
 )
-from isthmus.incontext.references.particles import Particles
+from isthmus.incontext.references.bayes import Particles
 
 ONE_DIMENSION = GaussianMixtures(components=2, dim=1, mean_scale=2.0, box=4.0)
 

@@ -3,8 +3,7 @@
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.context import ContextEnergy
 from isthmus.incontext.evaluation import Evaluation, evaluate
-from isthmus.incontext.model import ICLEBM
-from isthmus.incontext.pretrained import pretrained
+from isthmus.incontext.model import ICLEBM, pretrained
 from isthmus.incontext.settings import TrainingSettings, preset
 from isthmus.incontext.training import Trained, train
 

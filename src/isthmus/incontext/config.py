@@ -1,18 +1,52 @@
-"""ICLEBMConfig: the shape of an in-context energy transformer."""
+"""ICLEBMConfig, and the checks of every dataclass of settings."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext.fields import check_fields
+from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["ICLEBMConfig"]
+__all__ = ["CheckedFields", "ICLEBMConfig"]
+
+
+class CheckedFields:
+    """Base class of dataclasses of settings, which checks their numbers and words.
+
+    An ``int`` must be a whole number of at least 1, a ``float`` finite and above 0, a ``Literal``
+    one of its words; None passes where the annotation allows it, and 0 in the fields that `zero`
+    names. A field ``x_low`` must not exceed ``x_high``. Other types are not checked. Numbers are
+    stored in their own type.
+    """
+
+    zero: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for name in (each.name for each in fields(cast(Any, self))):
+            value, kind = getattr(self, name), get_origin(hints[name])
+            options = get_args(hints[name]) or (hints[name],)
+            if value is None and type(None) in options:
+                continue
+            if kind is Literal:
+                as_choice(value, name, options)
+            elif int in options:
+                value = as_count(value, name, at_least=0 if name in self.zero else 1)
+            elif float in options and kind is not tuple:
+                bound = {"at_least": 0} if name in self.zero else {"above": 0}
+                value = as_number(value, name, **bound)
+            object.__setattr__(self, name, value)
+            if name.endswith("_high"):
+                low = name.removesuffix("high") + "low"
+                if getattr(self, low) > value:
+                    raise InvalidInputError(
+                        f"{low} ({getattr(self, low):g}) must not exceed {name} ({value:g})."
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ICLEBMConfig:
+class ICLEBMConfig(CheckedFields):
     """Settings of :class:`isthmus.incontext.ICLEBM`; the defaults are the paper's.
 
     Parameters
@@ -52,7 +86,7 @@ class ICLEBMConfig:
     wall: float = 0.5
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.width % self.heads:
             raise InvalidInputError(
                 f"width must be a multiple of heads, but {self.width} is not one of {self.heads}."

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from isthmus.energy import Energy
 from isthmus.errors import ShapeError
-from isthmus.incontext.gradient import candidate_gradient
 from isthmus.validation import as_points, is_transforming
 
 if TYPE_CHECKING:
-    from isthmus.incontext.model import ICLEBM
+    from isthmus.incontext.model import ICLEBM, KeysValues
 
 __all__ = ["ContextEnergy"]
 
@@ -39,12 +38,6 @@ class ContextEnergy(Energy):
     A graph is built only where x, the context or a parameter of the model requires a gradient.
     Otherwise energies are computed in blocks and scores in closed form.
 
-    Attributes
-    ----------
-    context : (n, D) or (B, n, D)
-        The dataset.
-    model : ICLEBM
-
     Examples
     --------
     >>> import torch
@@ -55,7 +48,7 @@ class ContextEnergy(Energy):
     torch.Size([4, 2])
     """
 
-    def __init__(self, model: ICLEBM, context: Any) -> None:
+    def __init__(self, model: ICLEBM, context: Any, cache: list[KeysValues] | None = None) -> None:
         super().__init__()
         self.model = model
         if isinstance(context, list) and not context:
@@ -69,16 +62,15 @@ class ContextEnergy(Energy):
         if points.ndim == 3 and points.shape[0] == 0:
             raise ShapeError("context is an empty batch: it holds no dataset.")
         self.context = points
-        self._encode()
+        self._cache = self._encode() if cache is None else cache
 
     def __repr__(self) -> str:
         *batch, size, dim = self.context.shape
         many = f"{batch[0]} contexts of " if batch else ""
         return f"ContextEnergy({many}{size} points in {dim} dimensions)"
 
-    def _encode(self) -> None:
-        points = self.context if self.context.ndim == 3 else self.context[None]
-        self._cache = self.model.encode(points)
+    def _encode(self) -> list[KeysValues]:
+        return self.model.encode(self.context if self.context.ndim == 3 else self.context[None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextEnergy:
         # Keys and values may belong to a graph, which cannot be copied, so they are recomputed.
@@ -88,7 +80,7 @@ class ContextEnergy(Energy):
         """Move the model and the context to another dtype or device, as in ``.to``."""
         super()._apply(fn, recurse)
         self.context = fn(self.context)
-        self._encode()
+        self._cache = self._encode()
         return self
 
     @property
@@ -99,14 +91,7 @@ class ContextEnergy(Energy):
     def append(self, points: Any) -> ContextEnergy:
         """Return the energy with more points in the context; only they are computed.
 
-        Parameters
-        ----------
-        points : (D,) or (m, D); for a batch of contexts (B, D) or (B, m, D)
-
-        Returns
-        -------
-        ContextEnergy
-            A new one; this one does not change.
+        This one does not change. Points are (D,) or (m, D); for a batch (B, D) or (B, m, D).
         """
         new = as_points(points, "points", dim=self.dim, like=self.context)
         if new.ndim == self.context.ndim - 1:
@@ -116,12 +101,8 @@ class ContextEnergy(Energy):
                 f"points of shape {tuple(new.shape)} do not extend a context of shape "
                 f"{tuple(self.context.shape)}."
             )
-        extended = ContextEnergy.__new__(ContextEnergy)
-        Energy.__init__(extended)
-        extended.model = self.model
-        extended.context = torch.cat([self.context, new], dim=-2)
-        extended._cache = self.model.encode(new if new.ndim == 3 else new[None], self._cache)
-        return extended
+        cache = self.model.encode(new if new.ndim == 3 else new[None], self._cache)
+        return ContextEnergy(self.model, torch.cat([self.context, new], dim=-2), cache)
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
@@ -144,7 +125,7 @@ class ContextEnergy(Energy):
         if self._needs_graph(x):
             return super().score(x)
         points = self._rows(x)
-        gradient = candidate_gradient(self.model, points, self._cache, self._index(points), None)
+        gradient = self.model.candidate_gradient(points, self._cache, self._index(points), None)
         return -gradient.view(x.shape)
 
     def _needs_graph(self, x: Tensor) -> bool:

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import DivergenceError
-from isthmus.incontext.fields import check_fields
-from isthmus.incontext.gradient import candidate_gradient
+from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.model import ICLEBM
 
 __all__ = ["BranchLangevin"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BranchLangevin:
+class BranchLangevin(CheckedFields):
     r"""Move the candidates of every index n, each on its own energy.
 
     .. math:: x \leftarrow x + s\,\omega, \qquad x \leftarrow x - \alpha\,\nabla E(x \mid x_{<n})
@@ -43,8 +42,7 @@ class BranchLangevin:
     clip: float | None = None
     box: float | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self, zero=("steps", "noise"))
+    zero = ("steps", "noise")
 
     @classmethod
     def paper(cls) -> BranchLangevin:
@@ -81,7 +79,7 @@ class BranchLangevin:
                 state += self.noise * torch.randn(
                     candidates.shape, generator=generator, dtype=x.dtype, device=x.device
                 ).view(state.shape)
-            gradient = candidate_gradient(model, state, cache, index, mask)
+            gradient = model.candidate_gradient(state, cache, index, mask)
             if self.clip is not None:
                 gradient.clamp_(-self.clip, self.clip)
             state -= self.step_size * gradient

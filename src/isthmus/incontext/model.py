@@ -9,6 +9,7 @@ as encoding each prefix again.
 from __future__ import annotations
 
 import math
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +21,13 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.context import ContextEnergy
 from isthmus.incontext.storage import read_model, write_model
-from isthmus.validation import as_points
+from isthmus.validation import as_choice, as_points
 
-__all__ = ["ICLEBM", "Block"]
+__all__ = ["ICLEBM", "Block", "pretrained"]
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
+# Hidden activations of one block of candidates: 2 MB, which fit the cache.
+ACTIVATIONS_PER_BLOCK = 960 * 512
 
 
 class Block(nn.Module):
@@ -209,6 +212,30 @@ class ICLEBM(nn.Module):
             stream, _ = block(stream, mask, keys_values)
         return self.readout(stream).squeeze(-1) + self.wall_energy(candidates)
 
+    @torch.no_grad()
+    def candidate_gradient(
+        self, candidates: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of each candidate's energy with respect to it. (B, M, D).
+
+        Candidates are processed in blocks whose activations fit the cache, which on a CPU about
+        halves the time of the matrix products.
+        """
+        batch, tokens, _ = candidates.shape
+        gradient = torch.empty_like(candidates)
+        width = max(1, ACTIVATIONS_PER_BLOCK // self.config.feedforward_width)
+        rows = max(1, width // max(1, tokens))
+        for top in range(0, batch, rows):
+            part = [(k[top : top + rows].detach(), v[top : top + rows].detach()) for k, v in cache]
+            for left in range(0, tokens, width):
+                where = slice(top, top + rows), slice(left, left + width)
+                seen = None if mask is None else mask[where[1]]
+                with torch.enable_grad():
+                    leaf = candidates[where].detach().requires_grad_()
+                    energy = self.candidate_energy(leaf, part, index[where[1]], seen)
+                    (gradient[where],) = torch.autograd.grad(energy.sum(), leaf)
+        return gradient
+
     def embed(self, x: Tensor, index: Tensor) -> Tensor:
         """Embed tokens (B, M, D) at index (M,): (B, M, width)."""
         box = self.config.box
@@ -266,3 +293,36 @@ class ICLEBM(nn.Module):
         for block in self.layers:
             stream, _ = block(stream, mask, length)
         return self.readout(stream).squeeze(-1) + self.wall_energy(tokens)
+
+
+def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
+    """Load a model that is ready to condition.
+
+    Its parameters are frozen, so that energies are computed without a graph. ``train(init=model)``
+    trains a copy, and ``model.requires_grad_()`` makes the parameters trainable again.
+
+    Parameters
+    ----------
+    name : str or Path
+        ``"mixtures-2d"``, the model that ships with isthmus: mixtures of three Gaussians in two
+        dimensions, means in [-3, 3]^2, standard deviations 0.3 to 0.6; bring data to that scale
+        first. Or a folder of ``save_pretrained``, or of a training run.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import pretrained
+    >>> energy = pretrained("mixtures-2d").condition([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
+    >>> bool(energy.energy([1.1, 1.0]) < energy.energy([-2.0, -2.0]))
+    True
+    """
+    shipped = files("isthmus.incontext") / "weights"
+    names = sorted(entry.name for entry in shipped.iterdir() if entry.is_dir())
+    folder = Path(name)
+    if str(name) not in names and (folder.is_dir() or len(folder.parts) > 1):
+        inner = folder / "model"
+        model = ICLEBM.from_pretrained(inner if inner.is_dir() else folder)
+    else:
+        with as_file(shipped / as_choice(str(name), "name", names)) as path:
+            model = ICLEBM.from_pretrained(path)
+    return model.eval().requires_grad_(False)

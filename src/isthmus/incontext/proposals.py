@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.incontext.fields import check_fields
+from isthmus.incontext.config import CheckedFields
 from isthmus.validation import as_number
 
 __all__ = ["Proposal"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class Proposal(CheckedFields):
     r"""The density :math:`q(x \mid x_{<n}) = u\,U(\text{box}) + (1-u)\,\mathrm{KDE}_h(x_{<n})`.
 
     It is uniform on the cube [-box, box]^D with probability u, and otherwise a Gaussian at an
@@ -37,7 +37,7 @@ class Proposal:
     bandwidth: float = 0.6
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         as_number(self.uniform, "uniform", above=0, at_most=1)
 
     def sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:

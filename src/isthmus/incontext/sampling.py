@@ -88,16 +88,7 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
     the density, with replacement. The shares of clusters far apart, which chains from elsewhere
     would get wrong, are then right up to Monte Carlo error.
 
-    Parameters
-    ----------
-    energy : ContextEnergy
-        The energy of one context.
-    n : int
-    seed : int or torch.Generator
-
-    Returns
-    -------
-    Tensor (n, D)
+    Parameters and the result (n, D) are those of :func:`draw`.
     """
     context, n = energy.context, as_count(n, "n")
     if context.ndim != 2:

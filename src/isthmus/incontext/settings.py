@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext.config import ICLEBMConfig
-from isthmus.incontext.fields import check_fields
+from isthmus.incontext.config import CheckedFields, ICLEBMConfig
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.validation import as_choice
@@ -18,7 +17,7 @@ __all__ = ["PRESETS", "TrainingSettings", "preset"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
+class TrainingSettings(CheckedFields):
     """Settings of a training run. Equal settings give equal models, bit for bit.
 
     Parameters
@@ -70,8 +69,10 @@ class TrainingSettings:
     clip: float | None = 1.0
     seed: int = 0
 
+    zero = ("weight_decay", "warmup", "seed")
+
     def __post_init__(self) -> None:
-        check_fields(self, zero=("weight_decay", "warmup", "seed"))
+        super().__post_init__()
         if self.batch % self.pass_size:
             raise InvalidInputError(
                 f"batch must be a multiple of micro_batch, but {self.batch} is not a multiple of "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
 import pickle
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +26,12 @@ from isthmus.incontext.config import ICLEBMConfig
 if TYPE_CHECKING:
     from isthmus.incontext.model import ICLEBM
 
-__all__ = ["Checkpoint", "read_model", "write_model"]
+__all__ = ["Checkpoint", "metrics_log", "read_model", "write_model"]
 
 FORMAT = "isthmus-iclebm"
 MODEL_VERSION, CHECKPOINT_VERSION = 1, 2
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+COLUMNS = ("update", "loss", "held_out_nll", "learning_rate", "cpu_seconds")
 
 
 def write_model(model: ICLEBM, folder: str | Path) -> None:
@@ -47,40 +51,33 @@ def write_model(model: ICLEBM, folder: str | Path) -> None:
 
 def read_model(folder: str | Path) -> tuple[ICLEBMConfig, dict[str, Tensor]]:
     """Read the settings and the weights; refuse files that have changed since."""
-    folder = Path(folder)
-    description = _read_description(folder / CONFIG)
+    place, folder = Path(folder) / CONFIG, Path(folder)
     try:
-        weights = (folder / WEIGHTS).read_bytes()
+        description = json.loads(place.read_text())
+        place = folder / WEIGHTS
+        weights = place.read_bytes()
     except OSError as error:
-        raise InvalidInputError(f"{folder / WEIGHTS} cannot be read: {error.strerror}.") from None
+        raise InvalidInputError(
+            f"{place} cannot be read: {error.strerror}. Name a folder that save_pretrained wrote."
+        ) from None
+    except ValueError as error:
+        raise InvalidInputError(f"{place} is not JSON ({error}). Copy the files again.") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise InvalidInputError(f"{folder / CONFIG} does not describe an isthmus in-context model.")
+    if description.get("version") != MODEL_VERSION:
+        raise InvalidInputError(
+            f"{folder / CONFIG} has version {description.get('version')}, but this isthmus reads "
+            f"version {MODEL_VERSION}. Upgrade isthmus."
+        )
     if hashlib.sha256(weights).hexdigest() != description.get("sha256"):
         raise InvalidInputError(
-            f"{folder / WEIGHTS} is truncated or was changed: its digest is not the one in "
-            f"{CONFIG}. Copy the files again."
+            f"{place} is truncated or was changed: its digest is not the one in {CONFIG}. "
+            "Copy the files again."
         )
     try:
         return ICLEBMConfig.from_dict(description["config"]), load(weights)
     except (KeyError, TypeError, SafetensorError, InvalidInputError) as error:
         raise InvalidInputError(f"{folder} does not hold a readable model: {error}") from None
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        description = json.loads(path.read_text())
-    except OSError as error:
-        raise InvalidInputError(
-            f"{path} cannot be read: {error.strerror}. Name a folder that save_pretrained wrote."
-        ) from None
-    except ValueError as error:
-        raise InvalidInputError(f"{path} is not JSON ({error}). Copy the files again.") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise InvalidInputError(f"{path} does not describe an isthmus in-context model.")
-    if description.get("version") != MODEL_VERSION:
-        raise InvalidInputError(
-            f"{path} has version {description.get('version')}, but this isthmus reads version "
-            f"{MODEL_VERSION}. Upgrade isthmus."
-        )
-    return description
 
 
 @dataclass(frozen=True)
@@ -138,3 +135,58 @@ class Checkpoint:
                 "start again."
             )
         return cls(**content)
+
+
+@contextmanager
+def metrics_log(
+    folder: Path | None, rows: list[dict[str, float]], *, tensorboard: bool = False
+) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Yield a function that appends a row to `rows` and to the files of a run.
+
+    ``metrics.jsonl`` starts with the given rows, so that rows which a killed run wrote after its
+    checkpoint are dropped, and grows with each call. ``metrics.csv`` is written at the end.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Default: write no files.
+    rows : list of dict
+    tensorboard : bool
+        Also write event files.
+    """
+    if folder is None:
+        yield rows.append
+        return
+    writer: Any = _tensorboard_writer(folder) if tensorboard else None
+    path = folder / "metrics.jsonl"
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with path.open("a", buffering=1) as lines:
+
+        def add(row: dict[str, float]) -> None:
+            rows.append(row)
+            lines.write(json.dumps(row) + "\n")
+            if writer is not None:
+                for name, value in row.items():
+                    writer.add_scalar(name, value, int(row["update"]))
+
+        try:
+            yield add
+        finally:
+            text = io.StringIO()
+            table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+            write_atomically(folder / "metrics.csv", text.getvalue())
+            if writer is not None:
+                writer.close()
+
+
+def _tensorboard_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InvalidInputError(
+            "tensorboard=True needs TensorBoard: pip install tensorboard, or leave it out; "
+            "metrics.jsonl and metrics.csv are always written."
+        ) from None
+    return SummaryWriter(str(folder))

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.files import exclusive
 from isthmus.incontext.evaluation import HeldOut
-from isthmus.incontext.metrics import metrics_log
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import Objective, StatefulObjective
 from isthmus.incontext.settings import TrainingSettings
-from isthmus.incontext.storage import Checkpoint
+from isthmus.incontext.storage import Checkpoint, metrics_log
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count
 
@@ -109,23 +108,17 @@ def train(
     >>> len(run.rows)
     1
     """
-    folder = None if out is None else Path(out)
-    job = _TrainingJob(
-        settings,
-        folder,
-        _initial_weights(init, settings),
-        as_count(log_every, "log_every"),
-        as_count(evaluate_every, "evaluate_every"),
-        None if checkpoint_every is None else as_count(checkpoint_every, "checkpoint_every"),
-        tensorboard,
-        progress,
-        report,
-    )
-    lock: Any = nullcontext()
+    as_count(log_every, "log_every")
+    as_count(evaluate_every, "evaluate_every")
+    folder, lock = None if out is None else Path(out), cast(Any, nullcontext())
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive(folder)
     with lock:
+        checkpoint = find_checkpoint(folder, settings, init)
+        weights = None if init is None else init.state_dict()
+        job = _TrainingJob(settings, folder, weights, checkpoint, log_every, evaluate_every,
+                           checkpoint_every, tensorboard, progress, report)  # fmt: skip
         if fabric is not None:
             state, rows = job.run(fabric)
         else:
@@ -158,13 +151,17 @@ def draw_pass(
     They depend only on the settings, the update and the number of the pass: not on what was drawn
     before, nor on which process asks.
     """
-    generator = _generator(np.random.SeedSequence([settings.seed, update, part]), device)
+
+    def seeded(seed: np.random.SeedSequence) -> torch.Generator:
+        words = seed.generate_state(2)
+        return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+    generator = seeded(np.random.SeedSequence([settings.seed, update, part]))
     if settings.pool is None:
         tasks = settings.prior.draw(settings.pass_size, generator)
     else:  # the same pool for every pass, and cheap enough to draw again
-        once = _generator(np.random.SeedSequence(settings.seed, spawn_key=(0,)), device)
-        pool = settings.prior.draw(settings.pool, once)
-        chosen = (settings.pass_size,)
+        once = seeded(np.random.SeedSequence(settings.seed, spawn_key=(0,)))
+        pool, chosen = settings.prior.draw(settings.pool, once), (settings.pass_size,)
         tasks = pool[torch.randint(settings.pool, chosen, generator=generator, device=device)]
     return tasks.sample(settings.length, generator), generator
 
@@ -173,7 +170,35 @@ def find_checkpoint(
     folder: Path | None, settings: TrainingSettings, init: ICLEBM | None = None
 ) -> Checkpoint | None:
     """Return the checkpoint in a folder, if there is one; refuse one of other settings."""
-    return _find_checkpoint(folder, _fingerprint(settings, _initial_weights(init, settings)))
+    if init is not None:
+        box, wall, scale = settings.model.box, settings.model.wall, settings.model.scale
+        if replace(init.config, box=box, wall=wall, scale=scale) != settings.model:
+            raise InvalidInputError(
+                f"init has the shape {init.config}, but the settings ask for {settings.model}."
+            )
+    if folder is None or not (folder / "checkpoint.pt").exists():
+        return None
+    checkpoint = Checkpoint.load(folder / "checkpoint.pt")
+    changes = [
+        f"{name}={checkpoint.settings.get(name)} instead of {value}"
+        for name, value in _fingerprint(
+            settings, None if init is None else init.state_dict()
+        ).items()
+        if checkpoint.settings.get(name) != value
+    ]
+    if changes:
+        raise InvalidInputError(
+            f"{folder} holds a run with other settings: {', '.join(changes)}. Use its settings, "
+            "or another folder."
+        )
+    return checkpoint
+
+
+def _fingerprint(settings: TrainingSettings, weights: Weights | None) -> dict[str, str]:
+    """Return the ``repr`` of everything that decides the outcome of a run."""
+    found = {each.name: repr(getattr(settings, each.name)) for each in fields(settings)}
+    total = sum(float(tensor.double().abs().sum()) for tensor in (weights or {}).values())
+    return {**found, "init": f"weights that add up to {total:.17g}" if weights else "none"}
 
 
 @dataclass(frozen=True)
@@ -183,6 +208,7 @@ class _TrainingJob:
     settings: TrainingSettings
     folder: Path | None
     weights: Weights | None
+    checkpoint: Checkpoint | None
     log_every: int
     evaluate_every: int
     checkpoint_every: int | None
@@ -192,7 +218,7 @@ class _TrainingJob:
 
     def run(self, fabric: Fabric) -> tuple[Weights, list[Row]]:
         """Train in one process; return the weights and the metrics."""
-        settings = self.settings
+        settings, kept = self.settings, self.checkpoint
         passes = settings.batch // settings.pass_size
         if passes % fabric.world_size:
             raise InvalidInputError(
@@ -201,11 +227,10 @@ class _TrainingJob:
             )
         chief = fabric.is_global_zero
         folder = self.folder if chief else None
-        fingerprint = _fingerprint(settings, self.weights)
-        checkpoint = _find_checkpoint(self.folder, fingerprint)
         model = new_model(settings)
-        if checkpoint is not None or self.weights is not None:
-            model.load_state_dict(checkpoint.model if checkpoint else cast(Weights, self.weights))
+        start_weights = self.weights if kept is None else kept.model
+        if start_weights is not None:
+            model.load_state_dict(start_weights)
         optimizer = getattr(torch.optim, settings.optimizer)(
             model.parameters(),
             lr=settings.learning_rate,
@@ -215,30 +240,30 @@ class _TrainingJob:
         )
         loss_of, optimizer = fabric.setup(_Loss(model, settings), optimizer)
         start, cpu_before, rows = 0, 0.0, []
-        if checkpoint is not None:
-            optimizer.load_state_dict(checkpoint.optimizer)
-            _restore(settings.objective, checkpoint.objective[fabric.global_rank :][:1])
-            start, cpu_before, rows = checkpoint.updates, checkpoint.cpu_seconds, checkpoint.rows
+        if kept is not None:
+            start, cpu_before, rows = kept.updates, kept.cpu_seconds, kept.rows
+            optimizer.load_state_dict(kept.optimizer)
+            for state in kept.objective[fabric.global_rank :][:1]:
+                cast(StatefulObjective, settings.objective).load_state_dict(state)
         held_out = HeldOut(settings.prior, length=settings.length)
         clock, saved_at = cpu_before - time.process_time(), time.monotonic()
-        show = self.progress if chief else False
         with (
             metrics_log(folder, rows, tensorboard=self.tensorboard) as add_row,
-            show_progress("training", settings.updates, show=show) as advance,
+            show_progress(
+                "training", settings.updates, show=self.progress if chief else False
+            ) as advance,
         ):
-            for update in range(start, settings.updates):
-                rate = settings.learning_rate_at(update)
+            for done in range(start + 1, settings.updates + 1):
+                rate, last = settings.learning_rate_at(done - 1), done == settings.updates
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                loss = _accumulate(fabric, loss_of, settings, update)
+                loss = _accumulate(fabric, loss_of, settings, done)
                 if settings.clip is not None:
                     fabric.clip_gradients(
                         loss_of, optimizer, max_norm=settings.clip, error_if_nonfinite=False
                     )
                 optimizer.step()
                 optimizer.zero_grad()
-                done = update + 1
-                last = done == settings.updates
                 if last or done % self.log_every == 0:
                     mean = float(cast(Tensor, fabric.all_reduce(loss, reduce_op="mean")))
                     seconds = round(clock + time.process_time(), 2)
@@ -250,11 +275,15 @@ class _TrainingJob:
                     advance(done)
                     if chief and self.report is not None:
                         self.report(row)
-                if last or self._checkpoint_due(done, time.monotonic() - saved_at):
+                due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
+                if self.checkpoint_every is not None:
+                    due = done % self.checkpoint_every == 0
+                if last or due:
                     states = _objective_states(fabric, settings.objective)
                     if folder is not None:
                         Checkpoint(
-                            fingerprint, done, clock + time.process_time(), model.state_dict(),
+                            _fingerprint(settings, self.weights), done,
+                            clock + time.process_time(), model.state_dict(),
                             optimizer.state_dict(), states, rows,
                         ).save(folder / "checkpoint.pt")  # fmt: skip
                     saved_at = time.monotonic()
@@ -262,12 +291,6 @@ class _TrainingJob:
             model.save_pretrained(folder / "model")
         fabric.barrier()
         return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, rows
-
-    def _checkpoint_due(self, done: int, since: float) -> bool:
-        """Return True if a checkpoint is due `since` seconds after the last one."""
-        if self.checkpoint_every is None:
-            return since >= SECONDS_BETWEEN_CHECKPOINTS
-        return done % self.checkpoint_every == 0
 
 
 class _Loss(nn.Module):
@@ -304,77 +327,28 @@ def _import_fabric() -> type[Fabric]:
     return Fabric
 
 
-def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, update: int) -> Tensor:
+def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, done: int) -> Tensor:
     """Add up the gradients of this process's share of the batch; return its mean loss."""
     share = range(fabric.global_rank, settings.batch // settings.pass_size, fabric.world_size)
     total = torch.zeros((), device=fabric.device)
     for part in share:
         with fabric.no_backward_sync(loss_of, enabled=part != share[-1]):
-            loss = loss_of(update, part) / len(share)
+            loss = loss_of(done - 1, part) / len(share)
             fabric.backward(loss)
         total += loss.detach()
     if not bool(torch.isfinite(total)):  # before the update, and a checkpoint, lose the weights
         raise DivergenceError(
-            f"The loss became {float(total)} at update {update + 1}. Use a smaller learning_rate, "
-            "clip the gradient (clip=1.0), or, with contrastive divergence, a smaller step_size."
+            f"The loss became {float(total)} at update {done}. Use a smaller learning_rate, clip "
+            "the gradient (clip=1.0), or, with contrastive divergence, a smaller step_size."
         )
     return total
-
-
-def _generator(seed: np.random.SeedSequence, device: torch.device) -> torch.Generator:
-    words = seed.generate_state(2)
-    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
-
-
-def _initial_weights(init: ICLEBM | None, settings: TrainingSettings) -> Weights | None:
-    if init is None:
-        return None
-    box, wall, scale = settings.model.box, settings.model.wall, settings.model.scale
-    if replace(init.config, box=box, wall=wall, scale=scale) != settings.model:
-        raise InvalidInputError(
-            f"init has the shape {init.config}, but the settings ask for {settings.model}."
-        )
-    return init.state_dict()
-
-
-def _find_checkpoint(folder: Path | None, fingerprint: dict[str, str]) -> Checkpoint | None:
-    if folder is None or not (folder / "checkpoint.pt").exists():
-        return None
-    checkpoint = Checkpoint.load(folder / "checkpoint.pt")
-    found = {name: checkpoint.settings.get(name) for name in fingerprint}
-    if found != fingerprint:
-        raise InvalidInputError(
-            f"{folder} holds a run with other settings: "
-            + ", ".join(
-                f"{name}={found[name]} instead of {fingerprint[name]}"
-                for name in fingerprint
-                if found[name] != fingerprint[name]
-            )
-            + ". Use its settings, or another folder."
-        )
-    return checkpoint
-
-
-def _fingerprint(settings: TrainingSettings, weights: Weights | None) -> dict[str, str]:
-    """Return the ``repr`` of everything that decides the outcome of a run."""
-    found = {each.name: repr(getattr(settings, each.name)) for each in fields(settings)}
-    total = sum(float(tensor.double().abs().sum()) for tensor in (weights or {}).values())
-    return {**found, "init": f"weights that add up to {total:.17g}" if weights else "none"}
 
 
 def _objective_states(fabric: Fabric, objective: Objective) -> list[Weights]:
     """Return the state of the objective in each process."""
     if not isinstance(objective, StatefulObjective):
         return []
-    state = objective.state_dict()
-    if fabric.world_size == 1:
-        return [state]
-    states: list[Any] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(states, state)
+    states: list[Any] = [objective.state_dict()] * fabric.world_size
+    if fabric.world_size > 1:
+        torch.distributed.all_gather_object(states, states[0])
     return states
-
-
-def _restore(objective: Objective, states: list[Weights]) -> None:
-    for state in states:
-        if isinstance(objective, StatefulObjective):
-            objective.load_state_dict(state)

@@ -1,15 +1,19 @@
 """Evaluation of in-context energies: exact likelihoods, divergences, paired comparisons."""
 
-from isthmus.incontext.evaluation.compare import evaluate
-from isthmus.incontext.evaluation.descent import descent_error
+from isthmus.incontext.evaluation.compare import Evaluation, evaluate
 from isthmus.incontext.evaluation.normalizer import (
     Grid,
     LogIntegral,
     annealed_log_normalizer,
     log_normalizer,
 )
-from isthmus.incontext.evaluation.report import Evaluation
-from isthmus.incontext.evaluation.scoring import HeldOut, InContextModel, grid_for, held_out_nll
+from isthmus.incontext.evaluation.scoring import (
+    HeldOut,
+    InContextModel,
+    descent_error,
+    grid_for,
+    held_out_nll,
+)
 
 __all__ = [
     "Evaluation",

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext.evaluation.descent import descent_error
+from isthmus.files import write_atomically
 from isthmus.incontext.evaluation.normalizer import Grid
-from isthmus.incontext.evaluation.report import Evaluation
 from isthmus.incontext.evaluation.scoring import (
     TEMPERATURES,
     GridDensity,
     InContextModel,
     annealed_scores,
+    descent_error,
     grid_for,
 )
 from isthmus.incontext.priors import Prior, Tasks
@@ -25,13 +30,195 @@ from isthmus.incontext.references import BayesPredictive, Reference, known_refer
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count
 
-__all__ = ["evaluate"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Evaluation", "evaluate"]
+
+FloatArray = NDArray[np.float64]
 
 CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64)
 TASKS_AT_ONCE = 4
 STARTS = 16
 # The authors start descents in three quarters of the cube that holds nearly all of their data.
 START_SHARE = 0.75
+ARRAYS = ("tempered", "kl", "order", "descent", "normalizer_error")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """Scores in nats, for every context size and task.
+
+    Attributes
+    ----------
+    prior : str
+        The ``repr`` of the prior of the tasks.
+    seed, points : int
+        The seed of the tasks, and the number of held-out points of each.
+    contexts : tuple of int
+        Context sizes n; contexts of a task are the first n points of one sequence.
+    nll : dict of ndarray (contexts, tasks)
+        Mean negative log-likelihood of a task's held-out points: "model", "truth", and each
+        reference; NaN where a reference is not defined.
+    temperature : float
+        The temperature T with the lowest mean negative log-likelihood of p^(1/T).
+    tempered : ndarray (contexts, tasks)
+        The model's negative log-likelihood at that temperature.
+    kl : ndarray (contexts, tasks)
+        Kullback-Leibler divergence of the model's density from the true one.
+    order : ndarray (contexts, some tasks)
+        Divergence between the model's densities for two orders of one context.
+    descent : ndarray (contexts, some tasks)
+        Squared distance of descent end points, not in nats
+        (:func:`~isthmus.incontext.evaluation.descent_error`).
+    normalizer_error : ndarray (contexts, tasks)
+        Bound or standard error of the model's log-normaliser.
+    reference_error : dict of ndarray (contexts, tasks)
+        Monte Carlo error of those references that have one.
+    """
+
+    prior: str
+    seed: int
+    points: int
+    contexts: tuple[int, ...]
+    nll: dict[str, FloatArray]
+    temperature: float
+    tempered: FloatArray
+    kl: FloatArray
+    order: FloatArray
+    descent: FloatArray
+    normalizer_error: FloatArray
+    reference_error: dict[str, FloatArray]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.kl.shape[1]
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Names of everything that the model is compared with, the truth included."""
+        return tuple(name for name in self.nll if name != "model")
+
+    def mean(self, name: str = "model") -> FloatArray:
+        """Return the mean negative log-likelihood over tasks. (contexts,)."""
+        return self._scores(name).mean(1)
+
+    def standard_error(self, name: str = "model") -> FloatArray:
+        """Return the standard error of that mean, over tasks. (contexts,)."""
+        return _standard_error(self._scores(name))
+
+    def difference(self, name: str) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard error of model minus reference, paired over tasks.
+
+        Both are (contexts,). The model is better where the mean is below zero.
+        """
+        paired = self._scores("model") - self._scores(name)
+        return paired.mean(1), _standard_error(paired)
+
+    def _scores(self, name: str) -> FloatArray:
+        if name not in self.nll:
+            raise InvalidInputError(
+                f"{name!r} was not evaluated. Choose from: {', '.join(self.nll)}."
+            )
+        return self.nll[name]
+
+    def __repr__(self) -> str:
+        return f"Evaluation(prior={self.prior}, contexts={self.contexts}, tasks={self.tasks})"
+
+    def __str__(self) -> str:
+        import pandas
+
+        model, errors = self.nll["model"], {"log Z": self.normalizer_error, **self.reference_error}
+        other = {
+            f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
+            "KL from truth": _cells(self.kl),
+            "KL of two orders": _cells(self.order),
+            "descent error": _cells(self.descent),
+        } | {
+            f"error of {name}": [f"{value:.1e}" for value in error.mean(1)]
+            for name, error in errors.items()
+        }
+        tables = {
+            "Negative log-likelihood, nats ± standard error": {
+                name: _cells(scores) for name, scores in self.nll.items()
+            },
+            "Model minus reference, paired over tasks (below 0: the model is better)": {
+                name: _cells(model - self.nll[name]) for name in self.references
+            },
+            "The model itself": other,
+        }
+        size = f"{self.tasks} tasks, {self.points} held-out points each, seed {self.seed}"
+        columns = pandas.Index(self.contexts, name="n")
+        return f"{self.prior}\n{size}" + "".join(
+            f"\n\n{heading}\n{pandas.DataFrame(rows, columns).T.to_string()}"
+            for heading, rows in tables.items()
+        )
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with a row for each context size and task."""
+        import pandas
+
+        index = pandas.MultiIndex.from_product(
+            [self.contexts, range(self.tasks)], names=["context", "task"]
+        )
+        columns = {f"nll_{name}": scores.ravel() for name, scores in self.nll.items()}
+        columns |= {"nll_tempered": self.tempered.ravel(), "kl": self.kl.ravel()}
+        columns |= {"normalizer_error": self.normalizer_error.ravel()}
+        for name in ("order", "descent"):
+            some = getattr(self, name)
+            padded = np.full(self.kl.shape, np.nan)
+            padded[:, : some.shape[1]] = some
+            columns[name] = padded.ravel()
+        columns |= {f"error_{name}": error.ravel() for name, error in self.reference_error.items()}
+        return pandas.DataFrame(columns, index=index).reset_index()
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return everything as JSON, for :meth:`from_json`, and write it if a path is given."""
+        text = json.dumps(_plain(asdict(self)), allow_nan=False) + "\n"
+        if path is not None:
+            write_atomically(path, text)
+        return text
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Evaluation:
+        """Read the file of :meth:`to_json`."""
+        content = json.loads(Path(path).read_text())
+        content["contexts"] = tuple(content["contexts"])
+        for name in ARRAYS:
+            content[name] = np.array(content[name], dtype=float)
+        for name in ("nll", "reference_error"):
+            content[name] = {
+                key: np.array(rows, dtype=float) for key, rows in content[name].items()
+            }
+        return cls(**content)
+
+
+def _standard_error(scores: FloatArray) -> FloatArray:
+    tasks = scores.shape[1]
+    if tasks < 2:
+        return np.full(len(scores), np.nan)
+    error: FloatArray = scores.std(1, ddof=1) / math.sqrt(tasks)
+    return error
+
+
+def _cells(scores: FloatArray) -> list[str]:
+    """Return the mean and its standard error over tasks for each context size, as text."""
+    if scores.shape[1] == 0:
+        return ["-"] * len(scores)
+    pairs = zip(scores.mean(1), _standard_error(scores), strict=True)
+    return ["-" if np.isnan(mean) else f"{mean:.3f} ± {error:.3f}" for mean, error in pairs]
+
+
+def _plain(value: Any) -> Any:
+    """Return lists for arrays and None for NaN and infinities, as JSON has no others."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 @torch.no_grad()

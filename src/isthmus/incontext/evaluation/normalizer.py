@@ -89,10 +89,6 @@ class Grid:
         """Logarithms of the nodes' weights. (G,)."""
         return self._log_weights(step=1)
 
-    @cached_property
-    def _coarse_log_weights(self) -> Tensor:
-        return self._log_weights(step=2)
-
     def _log_weights(self, step: int) -> Tensor:
         """Return log-weights of the grid of every `step`-th line, -inf on the others."""
         axis = torch.zeros(self.resolution, dtype=torch.float64)
@@ -110,7 +106,7 @@ class Grid:
                 f"{len(self.log_weights)} nodes."
             )
         value = torch.logsumexp(log_values + self.log_weights, dim=-1)
-        coarse = torch.logsumexp(log_values + self._coarse_log_weights, dim=-1)
+        coarse = torch.logsumexp(log_values + self._log_weights(step=2), dim=-1)
         return LogIntegral(value, (value - coarse).abs())
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.energy import Energy
 from isthmus.incontext.evaluation.normalizer import Grid, annealed_log_normalizer
 from isthmus.incontext.model import ICLEBM
-from isthmus.incontext.priors import GaussianMixtures, Prior
+from isthmus.incontext.priors import GaussianMixtures, Prior, Tasks
 
 __all__ = [
     "TEMPERATURES",
@@ -20,6 +20,7 @@ __all__ = [
     "HeldOut",
     "InContextModel",
     "annealed_scores",
+    "descent_error",
     "grid_for",
     "held_out_nll",
 ]
@@ -30,6 +31,8 @@ TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
 CONTEXTS = (0, 2, 8, 32)
 HELD_OUT_SEED = 2**31
 TASKS_AT_ONCE = 4
+# Maximum of the rescaled true energy in descent_error, and divisor of its step.
+CEILING = 10.0
 
 
 class InContextModel(Protocol):
@@ -58,14 +61,7 @@ def grid_for(model: InContextModel, prior: Prior) -> Grid:
 
 
 class GridDensity:
-    """The density of a model for a batch of B contexts, normalised exactly on a grid.
-
-    Parameters
-    ----------
-    model : InContextModel
-    context : (B, n, D)
-    grid : Grid
-    """
+    """The density of a model for contexts (B, n, D), normalised exactly on a grid."""
 
     def __init__(self, model: InContextModel, context: Tensor, grid: Grid) -> None:
         self.grid = grid
@@ -97,10 +93,7 @@ class GridDensity:
 def annealed_scores(
     model: InContextModel, context: Tensor, points: Tensor, *, scale: float, seed: int
 ) -> dict[str, Tensor]:
-    """Return the scores of :class:`GridDensity` in any dimension, by Monte Carlo.
-
-    Those at other temperatures than 1 are NaN.
-    """
+    """Return the scores of :class:`GridDensity` by annealing; NaN for temperatures but 1."""
     energy = model.condition(context)
     normalizer = annealed_log_normalizer(energy, scale=scale, batch=len(context), seed=seed)
     unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
@@ -141,18 +134,10 @@ def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: G
 
 
 class HeldOut:
-    """Mean negative log-likelihood on a few fixed datasets, over tasks and context sizes.
+    """Mean negative log-likelihood on a few fixed datasets of a prior, to follow training.
 
-    It is exact by quadrature, so it is NaN in more than two dimensions; use
-    :func:`isthmus.incontext.evaluate` there.
-
-    Parameters
-    ----------
-    prior : Prior
-    length : int
-        Points of a training sequence: contexts are shorter.
-    tasks, points : int
-        Datasets, and points of each to score.
+    Contexts are shorter than `length`. The score is exact by quadrature, so it is NaN in more than
+    two dimensions; use :func:`isthmus.incontext.evaluate` there.
     """
 
     def __init__(self, prior: Prior, *, length: int, tasks: int = 16, points: int = 64) -> None:
@@ -178,3 +163,71 @@ class HeldOut:
             )
         ]
         return sum(parts) / (len(self.points) * len(self.sizes))
+
+
+@torch.no_grad()
+def descent_error(
+    energy: Energy,
+    tasks: Tasks,
+    starts: Tensor,
+    *,
+    box: float,
+    step_size: float = 3.16,
+    steps: int = 15,
+) -> Tensor:
+    r"""Return squared distances between end points of descent on a model and on the truth.
+
+    As in the authors' evaluation, both descend without noise from the same starts. The true
+    energy, :math:`-\log p`, is rescaled so that its maximum (here: over the starts) is 10, and
+    its step is a tenth of the model's. Unlike theirs, descents stay in the box, because the
+    authors' step is unstable on most energies.
+
+    Parameters
+    ----------
+    energy : Energy
+        Of a batch of B contexts.
+    tasks : Tasks
+        The B densities.
+    starts : Tensor (B, S, D)
+    box : float
+        Half-width of the cube that descents are clamped to.
+    step_size, steps
+        Default: the authors'.
+
+    Returns
+    -------
+    Tensor (B,)
+        Mean over the starts; NaN where the true energy is infinite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
+    >>> from isthmus.incontext.evaluation import descent_error
+    >>> from isthmus.incontext.priors import prior
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> tasks = prior("paper").draw(3, generator)
+    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=20.0))
+    >>> energy = model.condition(tasks.sample(5, generator))
+    >>> descent_error(energy, tasks, torch.zeros(3, 2, 2), box=20.0).shape
+    torch.Size([3])
+    """
+    mine, true = starts.clone(), starts.clone()
+    highest = (-tasks.log_prob(starts)).amax(1)[:, None, None]
+    for _ in range(steps):
+        mine = (mine + step_size * energy.score(mine).to(mine.dtype)).clamp(-box, box)
+        slope = _slope(tasks, true) * CEILING / highest
+        true = (true + step_size / CEILING * slope).clamp(-box, box)
+    error = (mine - true).square().sum(-1).mean(-1)
+    return torch.where(torch.isfinite(highest[:, 0, 0]), error, torch.nan)
+
+
+def _slope(tasks: Tasks, x: Tensor) -> Tensor:
+    """Return the gradient of the true log-density. (B, S, D) -> (B, S, D)."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        log_prob = tasks.log_prob(leaf)
+        if not log_prob.requires_grad:  # a flat density
+            return torch.zeros_like(x)
+        (slope,) = torch.autograd.grad(log_prob.sum(), leaf)
+    return slope

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isthmus.incontext.priors.base import Prior, Tasks
-from isthmus.incontext.priors.curves import Moons, Spirals
 from isthmus.incontext.priors.mixtures import GaussianMixtures, MixtureTasks
-from isthmus.incontext.priors.rings import Rings
-from isthmus.incontext.priors.shapes import UniformShapes
+from isthmus.incontext.priors.planar import Moons, Rings, Spirals, UniformShapes
 from isthmus.validation import as_choice
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import ShapeError
-from isthmus.incontext.fields import check_fields
+from isthmus.incontext.config import CheckedFields
 from isthmus.validation import as_count
 
 __all__ = ["ComponentTasks", "Prior", "Tasks", "as_task_points", "uniform"]
@@ -89,11 +89,8 @@ class ComponentTasks(Tasks):
         return torch.logsumexp(each._log_densities(x[:, :, None]), dim=-1) - math.log(components)
 
 
-class Prior(ABC):
-    """A distribution over densities.
-
-    A subclass is a frozen dataclass, whose fields :func:`~isthmus.incontext.fields.check_fields`
-    checks.
+class Prior(CheckedFields, ABC):
+    """A distribution over densities. A subclass is a frozen dataclass.
 
     Attributes
     ----------
@@ -105,9 +102,6 @@ class Prior(ABC):
 
     dim: int
     box: float
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @abstractmethod
     def draw(

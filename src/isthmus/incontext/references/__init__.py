@@ -10,10 +10,8 @@ from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors import GaussianMixtures, Prior
-from isthmus.incontext.references.base import Reference
 from isthmus.incontext.references.bayes import BayesPredictive, Prediction
-from isthmus.incontext.references.kernel import KernelDensity
-from isthmus.incontext.references.mixture import FittedMixture
+from isthmus.incontext.references.estimators import FittedMixture, KernelDensity, Reference
 from isthmus.validation import as_choice
 
 __all__ = [

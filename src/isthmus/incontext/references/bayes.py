@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.incontext.references.base import Reference, as_sequences
-from isthmus.incontext.references.clusters import ClusterLaw, SufficientStatistics
-from isthmus.incontext.references.particles import Particles
+from isthmus.incontext.references.estimators import Reference, as_sequences
 from isthmus.validation import as_count
 
-__all__ = ["BayesPredictive", "Prediction"]
+__all__ = ["BayesPredictive", "ClusterLaw", "Particles", "Prediction", "SufficientStatistics"]
 
 # Tasks per block, so that their arrays stay in the cache.
 TASKS_AT_ONCE = 8
 NUMBERS_AT_ONCE = 2**20
-NAMES = ("log_prob", "error", "log_evidence")
 
 
 @dataclass(frozen=True)
@@ -116,31 +115,27 @@ class BayesPredictive(Reference):
     ) -> list[Prediction]:
         """Return the predictions of :meth:`nested` with Monte Carlo errors and evidence."""
         sequence, points = as_sequences(sequence, sizes, points, self.prior.dim)
-        generator = torch.Generator().manual_seed(self.seed)
-        parts = [
-            self._few(block, sizes, some, generator)
-            for block, some in zip(
-                sequence.split(TASKS_AT_ONCE), points.split(TASKS_AT_ONCE), strict=True
-            )
-        ]
+        generator, parts = torch.Generator().manual_seed(self.seed), []
+        for block, some in zip(
+            sequence.split(TASKS_AT_ONCE), points.split(TASKS_AT_ONCE), strict=True
+        ):
+            # Rows 0 to B-1 are the first run, B to 2B-1 the second.
+            state = Particles.empty(self.law, torch.cat([block, block]), self.particles)
+            found: list[tuple[Tensor, ...]] = []
+            for size in range(max(sizes, default=0) + 1):
+                if size > 0:
+                    state.observe(size - 1, self.sweeps, generator)
+                found += [self._predict(state, some, generator) for each in sizes if each == size]
+            parts.append(found)
         return [
-            Prediction(*(torch.cat([getattr(part[i], name) for part in parts]) for name in NAMES))
-            for i in range(len(sizes))
+            Prediction(*map(torch.cat, zip(*tasks, strict=True)))
+            for tasks in zip(*parts, strict=True)
         ]
 
-    def _few(
-        self, sequence: Tensor, sizes: Sequence[int], points: Tensor, generator: torch.Generator
-    ) -> list[Prediction]:
-        """Predict for a few tasks. Rows 0 to B-1 are the first run, B to 2B-1 the second."""
-        found = []
-        state = Particles.empty(self.law, torch.cat([sequence, sequence]), self.particles)
-        for size in range(max(sizes, default=0) + 1):
-            if size > 0:
-                state.observe(size - 1, self.sweeps, generator)
-            found += [self._predict(state, points, generator) for wanted in sizes if wanted == size]
-        return found
-
-    def _predict(self, state: Particles, points: Tensor, generator: torch.Generator) -> Prediction:
+    def _predict(
+        self, state: Particles, points: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
+        """Return the fields of :class:`Prediction` for a few tasks."""
         tasks = len(points)
         log_density = self._log_mixtures(state, torch.cat([points, points]), generator)
         log_evidence = torch.logsumexp(state.log_weights, dim=-1)  # (2 B,)
@@ -149,7 +144,7 @@ class BayesPredictive(Reference):
         log_prob = torch.logsumexp(pair, dim=0) - pooled_evidence[:, None]
         means = log_density.view(2, tasks, -1).mean(-1)
         error = (means[0] - means[1]).abs() / 2
-        return Prediction(log_prob, error, pooled_evidence - math.log(2))
+        return log_prob, error, pooled_evidence - math.log(2)
 
     def _log_mixtures(self, state: Particles, points: Tensor, generator: torch.Generator) -> Tensor:
         """Return the log of the weighted mean density. points: (R, M, D) -> (R, M)."""
@@ -172,3 +167,238 @@ class BayesPredictive(Reference):
             log_density = (joint - base[..., None]).flatten(1, 3)
             parts.append(torch.logsumexp(log_density + log_weights[..., None], dim=1))
         return torch.cat(parts, dim=1) if parts else points[..., 0]
+
+
+class SufficientStatistics(NamedTuple):
+    """Number, sum and squared norms of a cluster's points, which determine its likelihood."""
+
+    counts: Tensor  # (...)
+    sums: Tensor  # (..., D)
+    squares: Tensor  # (...): sums of squared norms
+
+    def plus(self, x: Tensor) -> SufficientStatistics:
+        """Return the statistics with one more point each. x: (..., D), broadcast."""
+        return SufficientStatistics(
+            self.counts + 1, self.sums + x, self.squares + x.square().sum(-1)
+        )
+
+    def unsqueeze(self) -> SufficientStatistics:
+        """Return the same with one more axis, the last one of (...)."""
+        return SufficientStatistics(
+            self.counts.unsqueeze(-1), self.sums.unsqueeze(-2), self.squares.unsqueeze(-1)
+        )
+
+
+class ClusterLaw:
+    r"""Marginal distribution of the points of one component of unknown mean and width.
+
+    The integral over the mean is analytic. That over the standard deviation is Gauss-Legendre
+    quadrature, with nodes `stds` (J,) and the logarithms of their prior weights `log_weights`
+    (J,); one node, if the prior fixes the width.
+    """
+
+    def __init__(self, prior: GaussianMixtures, nodes: int) -> None:
+        self.prior = prior
+        if prior.std_low == prior.std_high:
+            nodes = 1
+        unit, weights = np.polynomial.legendre.leggauss(nodes)
+        middle, half = (prior.std_low + prior.std_high) / 2, (prior.std_high - prior.std_low) / 2
+        self.stds = torch.from_numpy(middle + half * unit)
+        self.log_weights = torch.from_numpy(np.log(weights / 2))
+
+    def log_likelihood(self, cluster: SufficientStatistics, stds: Tensor) -> Tensor:
+        r"""Return log :math:`\int p(\mu) \prod_i N(x_i; \mu, s^2 I)\, d\mu`, for stds (...)."""
+        # An empty cluster gets the count 1 in denominators, and the result 0.
+        safe = cluster.counts.clamp(min=1)
+        mean = cluster.sums / safe[..., None]
+        scatter = cluster.squares - cluster.sums.square().sum(-1) / safe
+        variance = stds.square()
+        log_noise = -scatter / (2 * variance) - self.prior.dim / 2 * (
+            safe * (2 * math.pi * variance).log() - (2 * math.pi * variance / safe).log()
+        )
+        error = (variance / safe).sqrt()
+        # A loop over few coordinates is several times faster than a sum over a short axis.
+        log_mean = sum(self._log_mean(each, error) for each in mean.unbind(-1))
+        return torch.where(cluster.counts > 0, log_noise + log_mean, 0.0)
+
+    def over_nodes(self, cluster: SufficientStatistics) -> Tensor:
+        """Return the log-likelihood plus the log-weight of each node. (...) -> (..., J)."""
+        return self.log_likelihood(cluster.unsqueeze(), self.stds) + self.log_weights
+
+    def _log_mean(self, mean: Tensor, error: Tensor) -> Tensor:
+        """Return the log-density of one coordinate of a mean observed with an `error`."""
+        scale = self.prior.mean_scale
+        if self.prior.mean_law == "normal":
+            variance = scale**2 + error.square()
+            return -mean.square() / (2 * variance) - (2 * math.pi * variance).log() / 2
+        # Mirrored to the positive side, where both bounds lie in the accurate tail of erfc.
+        upper, lower = (scale - mean.abs()) / error, (-scale - mean.abs()) / error
+        return _log_mass(lower, upper) - math.log(2 * scale)
+
+    def draw_means(
+        self, cluster: SufficientStatistics, stds: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw each cluster's mean given its points and its width. (...) -> (..., D)."""
+        scale = self.prior.mean_scale
+        safe = cluster.counts.clamp(min=1)[..., None]
+        mean, error = cluster.sums / safe, stds[..., None] / safe.sqrt()
+        empty = cluster.counts[..., None] == 0
+        if self.prior.mean_law == "normal":
+            precision = torch.where(empty, 0.0, error**-2)
+            variance = 1 / (scale**-2 + precision)
+            noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+            return variance * precision * mean + variance.sqrt() * noise
+        unit = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
+        side = torch.where(mean < 0, -1.0, 1.0)
+        upper, lower = (scale - mean.abs()) / error, (-scale - mean.abs()) / error
+        low, high = torch.special.ndtr(lower), torch.special.ndtr(upper)
+        # Beyond 37 standard deviations only the nearer bound survives rounding.
+        normal = torch.special.ndtri(low + unit * (high - low)).clamp(lower, upper)
+        return torch.where(empty, (2 * unit - 1) * scale, side * (mean.abs() + error * normal))
+
+
+def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the log of the standard normal mass between two bounds, the lower negative."""
+    mass = (torch.erfc(-upper / math.sqrt(2)) - torch.erfc(-lower / math.sqrt(2))) / 2
+    if mass.numel() == 0 or float(mass.min()) > 0:
+        return mass.log()
+    log_upper = torch.special.log_ndtr(upper)
+    return log_upper + torch.log1p(-(torch.special.log_ndtr(lower) - log_upper).exp())
+
+
+class Particles:
+    """Assignments of the first n points of R sequences to K components: P weighted particles.
+
+    While :attr:`complete`, there is one particle for each distinct partition, and the sum of the
+    weights is the exact evidence. After that, they are a sample of fixed size. `labels` is
+    (R, P, n), `clusters` (R, P, K), and `log_nodes` (R, P, K, J) is the log-likelihood of each
+    cluster at each width, the width's prior weight included. The log-sum-exp of `log_weights`
+    (R, P) is the log-evidence of the n points.
+    """
+
+    def __init__(
+        self,
+        law: ClusterLaw,
+        sequence: Tensor,
+        limit: int,
+        labels: Tensor,
+        clusters: SufficientStatistics,
+        log_weights: Tensor,
+    ) -> None:
+        self.law, self.sequence, self.limit = law, sequence, limit
+        self.labels, self.clusters, self.log_weights = labels, clusters, log_weights
+        self.log_nodes = law.over_nodes(clusters)
+        self.complete = True
+
+    @classmethod
+    def empty(cls, law: ClusterLaw, sequence: Tensor, limit: int) -> Particles:
+        """Return one particle without assignments for each row of sequence (R, N, D)."""
+        rows, _, dim = sequence.shape
+        shape = (rows, 1, law.prior.components)
+        clusters = SufficientStatistics(
+            sequence.new_zeros(shape), sequence.new_zeros(*shape, dim), sequence.new_zeros(shape)
+        )
+        labels = torch.zeros((rows, 1, 0), dtype=torch.long)
+        return cls(law, sequence, limit, labels, clusters, sequence.new_zeros(rows, 1))
+
+    def observe(self, index: int, sweeps: int, generator: torch.Generator) -> None:
+        """Assign the point at `index`, the first without a label."""
+        if self.complete and int(self._ways()[0].count_nonzero()) > self.limit:
+            self.complete = False
+            self._resample(torch.ones(len(self.sequence), dtype=torch.bool), generator)
+        x = self.sequence[:, index, None, None]  # (R, 1, 1, D)
+        log_nodes = self.law.over_nodes(self.clusters.plus(x))
+        log_ratio = torch.logsumexp(log_nodes, -1) - torch.logsumexp(self.log_nodes, -1)
+        ways = self._ways()
+        log_choice = (
+            log_ratio + ways.double().log() - math.log(self.law.prior.components)
+        )  # (R, P, K)
+        if self.complete:
+            # All rows have all partitions, so they have the same choices.
+            parent, choice = ways[0].nonzero(as_tuple=True)
+            self._copy(parent.expand(len(x), -1))
+            self.log_weights = self.log_weights + log_choice[:, parent, choice]
+            self._assign(choice.expand(len(x), -1), x, log_nodes[:, parent])
+            return
+        self.log_weights = self.log_weights + torch.logsumexp(log_choice, dim=-1)
+        self._assign(_categorical(log_choice, generator), x, log_nodes)
+        effective = self.log_weights.softmax(-1).square().sum(-1).reciprocal()
+        uneven = effective < self.limit / 2
+        if bool(uneven.any()):
+            self._resample(uneven, generator)
+            for _ in range(sweeps):
+                self._sweep(uneven.nonzero()[:, 0], generator)
+
+    def draw_stds(self, generator: torch.Generator) -> Tensor:
+        """Draw the width of every cluster given its points. (R, P, K)."""
+        return self.law.stds[_categorical(self.log_nodes, generator)]
+
+    def _ways(self) -> Tensor:
+        """Return the number of components that each choice represents: (R, P, K).
+
+        Empty components are interchangeable: the first represents all of them.
+        """
+        empty = self.clusters.counts == 0
+        first = empty & (empty.cumsum(-1) == 1)
+        return torch.where(first, empty.sum(-1, keepdim=True), (~empty).long())
+
+    def _assign(self, choice: Tensor, x: Tensor, log_nodes: Tensor) -> None:
+        """Put point x (R, 1, 1, D) into the cluster `choice` (R, P) of each particle."""
+        chosen = F.one_hot(choice, self.law.prior.components).bool()  # (R, P, K)
+        old, new = self.clusters, self.clusters.plus(x)
+        self.clusters = SufficientStatistics(
+            torch.where(chosen, new.counts, old.counts),
+            torch.where(chosen[..., None], new.sums, old.sums),
+            torch.where(chosen, new.squares, old.squares),
+        )
+        self.log_nodes = torch.where(chosen[..., None], log_nodes, self.log_nodes)
+        self.labels = torch.cat([self.labels, choice[..., None]], dim=-1)
+
+    def _copy(self, parent: Tensor) -> None:
+        """Replace particle p of row r by a copy of particle parent[r, p]. (R, P)."""
+        row = torch.arange(len(parent))[:, None]
+        self.labels, self.log_nodes = self.labels[row, parent], self.log_nodes[row, parent]
+        self.log_weights = self.log_weights[row, parent]
+        self.clusters = SufficientStatistics(*(part[row, parent] for part in self.clusters))
+
+    def _resample(self, uneven: Tensor, generator: torch.Generator) -> None:
+        """Resample the marked rows systematically. (R,) bool."""
+        weights = self.log_weights.softmax(-1)
+        offset = torch.rand((len(weights), 1), generator=generator, dtype=weights.dtype)
+        ladder = (torch.arange(self.limit) + offset) / self.limit
+        parent = torch.searchsorted(weights.cumsum(-1), ladder).clamp(max=weights.shape[-1] - 1)
+        parent = torch.where(uneven[:, None], parent, torch.arange(self.limit))
+        level = torch.logsumexp(self.log_weights, -1, keepdim=True) - math.log(self.limit)
+        self._copy(parent)
+        self.log_weights = torch.where(uneven[:, None], level, self.log_weights)
+
+    def _sweep(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Do a Gibbs sweep in some rows: draw widths, then means, then labels."""
+        clusters = SufficientStatistics(*(part[rows] for part in self.clusters))
+        stds = self.law.stds[_categorical(self.log_nodes[rows], generator)]  # (r, P, K)
+        means = self.law.draw_means(clusters, stds, generator)  # (r, P, K, D)
+        seen = self.sequence[rows, : self.labels.shape[-1]]  # (r, n, D)
+        squares = sum(
+            (seen[:, None, :, None, d] - means[:, :, None, :, d]).square()
+            for d in range(seen.shape[-1])
+        )  # (r, P, n, K)
+        precision = stds.square().reciprocal()[:, :, None]
+        log_choice = self.law.prior.dim / 2 * precision.log() - squares * precision / 2
+        labels = _categorical(log_choice, generator)
+        chosen = F.one_hot(labels, stds.shape[-1]).to(seen.dtype)  # (r, P, n, K)
+        clusters = SufficientStatistics(
+            chosen.sum(2),
+            torch.einsum("rpnk,rnd->rpkd", chosen, seen),
+            torch.einsum("rpnk,rn->rpk", chosen, seen.square().sum(-1)),
+        )
+        self.labels[rows] = labels
+        self.log_nodes[rows] = self.law.over_nodes(clusters)
+        for mine, new in zip(self.clusters, clusters, strict=True):
+            mine[rows] = new
+
+
+def _categorical(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one index from each softmax over the last axis. (..., K) -> (...)."""
+    levels = logits.softmax(-1).cumsum(-1)
+    unit = torch.rand(logits.shape[:-1], generator=generator, dtype=logits.dtype)
+    return (levels < unit[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)

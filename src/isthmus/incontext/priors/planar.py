@@ -1,4 +1,4 @@
-"""Moons and spirals: two-armed curves blurred by Gaussian noise."""
+"""Densities in the plane that are not mixtures of Gaussians: rings, shapes, moons, spirals."""
 
 from __future__ import annotations
 
@@ -12,15 +12,160 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.incontext.priors.base import Prior, Tasks, as_task_points, uniform
+from isthmus.incontext.priors.base import ComponentTasks, Prior, Tasks, as_task_points, uniform
 from isthmus.validation import as_count
 
-__all__ = ["CurveTasks", "Moons", "Spirals"]
+__all__ = ["CurveTasks", "Moons", "RingTasks", "Rings", "ShapeTasks", "Spirals", "UniformShapes"]
 
 # An arm (0 or 1) and a place along it in [0, 1] to a point: (...), (...) -> (..., 2).
 Curve = Callable[[Tensor, Tensor], Tensor]
 # Distances that are held at once when a density is computed.
 BLOCK_NUMBERS = 2**22
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RingTasks(ComponentTasks):
+    r"""Mixtures of circles of radius R, blurred by noise of standard deviation s.
+
+    With r the distance from the centre, the noise around a uniform angle integrates to
+
+    .. math:: p(x) = \frac{1}{2 \pi s^2}
+        \exp\Bigl(-\frac{r^2 + R^2}{2 s^2}\Bigr) I_0\Bigl(\frac{r R}{s^2}\Bigr) .
+    """
+
+    centres: Tensor  # (B, K, 2)
+    radii: Tensor  # (B, K), R
+    thickness: Tensor  # (B, K), s
+
+    def _draw_one_each(self, generator: torch.Generator) -> Tensor:
+        shape, dtype = self.centres.shape, self.centres.dtype
+        angle = uniform(shape[:-1], 0.0, 2 * math.pi, generator, dtype)
+        noise = torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
+        direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
+        return self.centres + self.radii[..., None] * direction + self.thickness[..., None] * noise
+
+    def _log_densities(self, x: Tensor) -> Tensor:
+        distance = torch.linalg.vector_norm(x - self.centres, dim=-1)
+        variance = self.thickness.square()
+        # The scaled Bessel function includes exp(-rR/s^2), which completes the square.
+        return (
+            torch.special.i0e(distance * self.radii / variance).log()
+            - (distance - self.radii).square() / (2 * variance)
+            - (2 * math.pi * variance).log()
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Rings(Prior):
+    """Rings of random centre, radius and thickness, all of equal weight.
+
+    Parameters
+    ----------
+    components : int
+        Rings in a task.
+    centre_scale : float
+        Coordinates of the centres are U[-centre_scale, centre_scale].
+    radius_low, radius_high, thickness_low, thickness_high : float
+        Radii and the standard deviations of the noise are uniform between these bounds.
+    box : float
+    """
+
+    components: int = 2
+    centre_scale: float = 2.0
+    radius_low: float = 0.8
+    radius_high: float = 2.2
+    thickness_low: float = 0.1
+    thickness_high: float = 0.3
+    box: float = 5.5
+
+    dim = 2
+
+    def draw(
+        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
+    ) -> RingTasks:
+        """Draw a batch of independent tasks on the device of the generator."""
+        shape = (as_count(tasks, "tasks"), self.components)
+        return RingTasks(
+            uniform((*shape, 2), -self.centre_scale, self.centre_scale, generator, dtype),
+            uniform(shape, self.radius_low, self.radius_high, generator, dtype),
+            uniform(shape, self.thickness_low, self.thickness_high, generator, dtype),
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShapeTasks(ComponentTasks):
+    """Mixtures of uniform densities on rectangles and discs; zero outside all of them."""
+
+    centres: Tensor  # (B, K, 2)
+    halves: Tensor  # (B, K, 2): half the sides of a rectangle; of a disc, radius and any number
+    angles: Tensor  # (B, K): rotation of a rectangle
+    discs: Tensor  # (B, K) bool
+
+    def _draw_one_each(self, generator: torch.Generator) -> Tensor:
+        square = uniform(self.centres.shape, -1.0, 1.0, generator, self.centres.dtype)
+        # Map the square to a disc: one side becomes the angle, the root of the other the radius.
+        angle = math.pi * square[..., 0]
+        circle = torch.stack([angle.cos(), angle.sin()], dim=-1)
+        disc = self.halves[..., :1] * ((square[..., 1:] + 1) / 2).sqrt() * circle
+        rectangle = _rotated(square * self.halves, self.angles)
+        return self.centres + torch.where(self.discs[..., None], disc, rectangle)
+
+    def _log_densities(self, x: Tensor) -> Tensor:
+        offset, radius = x - self.centres, self.halves[..., 0]
+        in_rectangle = (_rotated(offset, -self.angles).abs() <= self.halves).all(-1)
+        in_disc = torch.linalg.vector_norm(offset, dim=-1) <= radius
+        inside = torch.where(self.discs, in_disc, in_rectangle)
+        area = torch.where(self.discs, math.pi * radius.square(), 4 * self.halves.prod(-1))
+        return torch.where(inside, -area.log(), -math.inf)
+
+
+def _rotated(points: Tensor, angles: Tensor) -> Tensor:
+    """Rotate points around the origin. (..., 2), (...) -> (..., 2)."""
+    x, y = points.unbind(-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)
+
+
+@final
+@dataclass(frozen=True)
+class UniformShapes(Prior):
+    """Rectangles and discs with equal probability, in random places and sizes.
+
+    Where two shapes of a task overlap, their densities add.
+
+    Parameters
+    ----------
+    components : int
+        Shapes in a task.
+    centre_scale : float
+        Coordinates of the centres are U[-centre_scale, centre_scale].
+    half_low, half_high : float
+        Half the sides of rectangles and the radii of discs are uniform between these bounds.
+    box : float
+    """
+
+    components: int = 2
+    centre_scale: float = 2.5
+    half_low: float = 0.4
+    half_high: float = 1.5
+    box: float = 5.5
+
+    dim = 2
+
+    def draw(
+        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
+    ) -> ShapeTasks:
+        """Draw a batch of independent tasks on the device of the generator."""
+        shape = (as_count(tasks, "tasks"), self.components)
+        return ShapeTasks(
+            uniform((*shape, 2), -self.centre_scale, self.centre_scale, generator, dtype),
+            uniform((*shape, 2), self.half_low, self.half_high, generator, dtype),
+            uniform(shape, 0.0, math.pi, generator, dtype),
+            torch.rand(shape, generator=generator, device=generator.device) < 0.5,
+        )
 
 
 @final
@@ -32,29 +177,14 @@ class CurveTasks(Tasks):
         \mathcal N\bigl(x;\, c + F\, \gamma_a(v),\, s^2 I\bigr)\, dv
 
     by Gauss-Legendre quadrature, whose nodes are closer together than s.
-
-    Attributes
-    ----------
-    centres : Tensor (B, 2)
-        c
-    frames : Tensor (B, 2, 2)
-        F: scale, rotation and reflection.
-    noise : Tensor (B,)
-        s
-    curve : callable
-        :math:`\gamma`.
-    power : int
-        q: places along an arm have the density :math:`q v^{q-1}`.
-    nodes : int
-        Quadrature nodes on each arm.
     """
 
-    centres: Tensor
-    frames: Tensor
-    noise: Tensor
-    curve: Curve = field(repr=False)
-    power: int
-    nodes: int
+    centres: Tensor  # (B, 2), c
+    frames: Tensor  # (B, 2, 2), F: scale, rotation and reflection
+    noise: Tensor  # (B,), s
+    curve: Curve = field(repr=False)  # gamma
+    power: int  # q
+    nodes: int  # of the quadrature, on each arm
 
     def sample(self, points: int, generator: torch.Generator) -> Tensor:
         """Draw independent points of every task. (B, points, 2)."""
@@ -151,14 +281,6 @@ class Moons(_Curves):
         Radii of the half-circles and the standard deviations of the noise are uniform between
         these bounds.
     box : float
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext.priors import Moons
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> Moons().draw(4, generator).sample(10, generator).shape
-    torch.Size([4, 10, 2])
     """
 
     centre_scale: float = 1.4
@@ -186,14 +308,6 @@ class Spirals(_Curves):
     scale_low, scale_high, noise_low, noise_high : float
         Outer radii and the standard deviations of the noise are uniform between these bounds.
     box : float
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext.priors import Spirals
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> Spirals().draw(4, generator).sample(10, generator).shape
-    torch.Size([4, 10, 2])
     """
 
     turns: float = 1.25

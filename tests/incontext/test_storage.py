@@ -1,0 +1,124 @@
+"""Models on disk are read back equal or refused; pretrained models are as good as documented."""
+
+import csv
+import json
+import pickle
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.errors import InvalidInputError
+from isthmus.incontext import ICLEBM, ICLEBMConfig, evaluate, pretrained
+from isthmus.incontext.priors import prior
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = ICLEBM(ICLEBMConfig(dim=3, layers=1, heads=2, width=8, box=2.0, positions=9))
+    model.save_pretrained(tmp_path / "run" / "model")
+    return model, tmp_path / "run" / "model"
+
+
+def test_a_model_is_read_back_equal_from_its_folder_or_that_of_its_run(saved):
+    model, folder = saved
+    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    for again in (ICLEBM.from_pretrained(folder), pretrained(folder), pretrained(folder.parent)):
+        assert again.config == model.config
+        assert torch.equal(again(x), model(x))
+    assert not any(parameter.requires_grad for parameter in pretrained(folder).parameters())
+
+
+def test_saving_writes_two_files_that_hold_no_code(saved):
+    _, folder = saved
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads((folder / "model.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda b: b[:0], lambda b: b[:10], lambda b: b[:500], lambda b: b[:-1] + bytes([b[-1] ^ 1])],
+    ids=["empty", "10 bytes", "500 bytes", "one bit"],
+)
+def test_truncated_or_changed_weights_are_refused(saved, change):
+    path = saved[1] / "model.safetensors"
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InvalidInputError, match="truncated or was changed"):
+        ICLEBM.from_pretrained(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"version": 2}, "Upgrade isthmus"),
+        ({"format": "something"}, "does not describe"),
+        ({"config": {"dim": 3, "colour": "red"}}, "newer version"),
+        ({"config": {"dim": -3}}, "dim"),
+        ({"config": {"dim": 5}}, "do not fit"),
+    ],
+)
+def test_other_descriptions_are_refused(saved, entries, message):
+    path = saved[1] / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+    with pytest.raises(InvalidInputError, match=message):
+        ICLEBM.from_pretrained(path.parent)
+
+
+def test_missing_files_and_broken_json_are_named(saved, tmp_path):
+    _, folder = saved
+    with pytest.raises(InvalidInputError, match=r"config\.json cannot be read"):
+        ICLEBM.from_pretrained(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match="mixtures-2d"):
+        pretrained("elephants")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InvalidInputError, match=r"model\.safetensors cannot be read"):
+        ICLEBM.from_pretrained(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InvalidInputError, match="not JSON"):
+        ICLEBM.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return pretrained("mixtures-2d")
+
+
+def test_it_has_the_paper_s_size_and_comes_with_its_metrics(shipped):
+    config = shipped.config
+    assert (config.dim, config.layers, config.heads, config.width) == (2, 6, 8, 128)
+    text = (files("isthmus.incontext") / "weights/mixtures-2d/metrics.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    measured = [float(row["held_out_nll"]) for row in rows if row["held_out_nll"]]
+    assert measured[-1] < measured[0] - 0.05
+
+
+def test_a_context_changes_the_landscape_and_no_parameter(shipped):
+    before = {name: value.clone() for name, value in shipped.state_dict().items()}
+    left = shipped.condition(torch.tensor([[-2.0, 0.0], [-2.2, 0.3], [-1.8, -0.2], [-2.1, 0.1]]))
+    right = shipped.condition(torch.tensor([[2.0, 0.0], [2.2, 0.3], [1.8, -0.2], [2.1, 0.1]]))
+    ends = torch.tensor([[-2.0, 0.0], [2.0, 0.0]])
+    with torch.no_grad():
+        assert left.energy(ends).diff() > 1
+        assert right.energy(ends).diff() < -1
+    assert all(torch.equal(value, before[name]) for name, value in shipped.state_dict().items())
+
+
+def test_it_beats_a_kernel_estimate_with_the_best_bandwidth(shipped):
+    found = evaluate(
+        shipped, prior("compact"), contexts=(2, 8), tasks=8, points=32, seed=1, probes=0,
+        references=("kde-best",),
+    )  # fmt: skip
+    difference, _ = found.difference("kde-best")
+    assert (difference < 0).all()
+
+
+@pytest.mark.slow
+def test_it_is_within_a_twentieth_of_a_nat_of_bayes(shipped):
+    found = evaluate(shipped, prior("compact"), contexts=(1, 2, 4, 8, 16, 32), tasks=40, seed=2)
+    difference, error = found.difference("bayes")
+    assert (difference < 0.05 + 2 * error).all()
+    for rival in ("kde-best", "em-0.001", "em-0.1"):
+        difference, error = found.difference(rival)
+        assert (np.nan_to_num(difference, nan=-1.0) < 2 * np.nan_to_num(error)).all()
