@@ -357,5 +357,5 @@ def test_questions_without_an_answer_are_refused(kernel_evaluation: Evaluation) 
         evaluate(Gaussian(1.0, dim=3), COMPACT, references=())
     with pytest.raises(InvalidInputError, match="contexts is empty"):
         evaluate(Gaussian(1.0), COMPACT, contexts=(), references=())
-    with pytest.raises(InvalidInputError, match="Choose from: model, truth, kde"):
+    with pytest.raises(InvalidInputError, match="'model', 'truth', 'kde'"):
         kernel_evaluation.difference("forest")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,11 @@ def _train(arguments: argparse.Namespace) -> int:
             devices=arguments.devices,
             evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
-            progress=False,
-            report=None if arguments.quiet else _MetricsPrinter(settings.updates),
+            progress=False if arguments.quiet else None,
+            report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
         )
     except KeyboardInterrupt:
-        before = "\n" if sys.stderr.isatty() else ""
-        print(f"{before}isthmus: interrupted; the same command continues in {out}", file=sys.stderr)
+        warn(f"interrupted; the same command continues in {out}")
         return 130
     print(out / "model")
     return 0
@@ -144,20 +144,11 @@ def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> Non
     print(start, file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class _MetricsPrinter:
-    """Prints a line for each held-out likelihood and, on a terminal, the loss in between."""
-
-    updates: int
-
-    def __call__(self, row: dict[str, float]) -> None:
-        line = f"update {row['update']} of {self.updates}  loss {row['loss']:.3f}"
-        before, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", None)
-        if "held_out_nll" in row:
-            end = "\n"
-            line += f"  held-out NLL {row['held_out_nll']:.3f} nats  {row['cpu_seconds']:.0f} s"
-        if end is not None:
-            print(f"{before}{line}", end=end, file=sys.stderr, flush=True)
+def _print_likelihood(updates: int, row: dict[str, float]) -> None:
+    if "held_out_nll" in row:
+        scores = f"loss {row['loss']:.3f}  held-out NLL {row['held_out_nll']:.3f} nats"
+        line = f"update {row['update']} of {updates}  {scores}  {row['cpu_seconds']:.0f} s"
+        print(line, file=sys.stderr, flush=True)
 
 
 def _eval(arguments: argparse.Namespace) -> int:

@@ -264,6 +264,7 @@ class _TrainingJob:
                     )
                 optimizer.step()
                 optimizer.zero_grad()
+                advance(done, f"loss {float(loss):.3f}")
                 if last or done % self.log_every == 0:
                     mean = float(cast(Tensor, fabric.all_reduce(loss, reduce_op="mean")))
                     seconds = round(clock + time.process_time(), 2)
@@ -272,7 +273,6 @@ class _TrainingJob:
                     if chief and (last or done % self.evaluate_every == 0):
                         row["held_out_nll"] = held_out(model)
                     add_row(row)
-                    advance(done)
                     if chief and self.report is not None:
                         self.report(row)
                 due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS

@@ -28,7 +28,7 @@ from isthmus.incontext.evaluation.scoring import (
 from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
 from isthmus.progress import progress as show_progress
-from isthmus.validation import as_count
+from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:
     import pandas
@@ -117,11 +117,7 @@ class Evaluation:
         return paired.mean(1), _standard_error(paired)
 
     def _scores(self, name: str) -> FloatArray:
-        if name not in self.nll:
-            raise InvalidInputError(
-                f"{name!r} was not evaluated. Choose from: {', '.join(self.nll)}."
-            )
-        return self.nll[name]
+        return self.nll[as_choice(name, "name", self.nll)]
 
     def __repr__(self) -> str:
         return f"Evaluation(prior={self.prior}, contexts={self.contexts}, tasks={self.tasks})"
