@@ -268,7 +268,7 @@ ERRORS = {
     "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.doc"], ".parquet"),
     "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
     "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
-    "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "'-1'"),
+    "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "--contexts"),
     "references": (["eval", "--model", "{model}", "--references", "guess"], "bayes"),
     "not a picture": (["plot", "--model", "{model}", "-o", "{tmp}/a.txt"], ".png"),
     "two sources": (

@@ -144,13 +144,13 @@ def _best(squares: Tensor, dim: int) -> Tensor:
     from scipy.optimize import brute
 
     def densities(log_share: Any) -> Tensor:
-        return _log_mean_kernel(squares, spread * math.exp(float(log_share)), dim)
+        return _log_mean_kernel(squares, spread * math.exp(log_share.item()), dim)
 
     spread = float(squares.mean().sqrt())
     low, high, count = SHARES
     ends = (math.log(low), math.log(high))
     best = brute(lambda share: -float(densities(share).mean()), (ends,), Ns=int(count))
-    return densities(best[0])
+    return densities(best)
 
 
 @final
