@@ -264,7 +264,7 @@ def test_above_two_dimensions_annealing_takes_over() -> None:
     np.testing.assert_allclose(found.kl, found.nll["model"] - found.nll["truth"])
 
 
-def test_descent_on_bowls_contracts_as_it_should() -> None:
+def test_descent_on_bowls_contracts_at_the_known_rate() -> None:
     tasks = MixtureTasks(
         torch.zeros(1, 1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     )
@@ -346,7 +346,7 @@ def test_divergence_of_a_density_from_itself_is_zero() -> None:
     assert float(density.kl_from(density.log_prob)) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_questions_without_an_answer_are_refused(kernel_evaluation: Evaluation) -> None:
+def test_invalid_requests_are_refused(kernel_evaluation: Evaluation) -> None:
     with pytest.raises(InvalidInputError, match="annealed_log_normalizer"):
         Grid(3, 5.0, 41)
     with pytest.raises(InvalidInputError, match="odd"):

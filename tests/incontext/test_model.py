@@ -130,7 +130,7 @@ def test_empty_batches_and_sequences_give_empty_energies():
     assert model.branch_energy(torch.zeros(2, 3, 2), torch.zeros(2, 3, 0, 2)).shape == (2, 3, 0)
 
 
-def test_too_few_positions_are_said():
+def test_too_few_positions_raise():
     model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, positions=3))
     with pytest.raises(InvalidInputError, match="3 positions"):
         model(torch.zeros(1, 4, 2))
@@ -154,7 +154,7 @@ def test_impossible_settings_are_refused(settings, message):
         ICLEBMConfig(**settings)
 
 
-def test_a_diverging_step_names_itself_and_the_remedy():
+def test_a_diverging_step_raises_with_advice():
     model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=1.0))
     sampler = BranchLangevin(steps=200, step_size=1e6, noise=0.0)
     with pytest.raises(DivergenceError, match=r"step \d+ of 200.*step_size=1e\+06.*smaller"):

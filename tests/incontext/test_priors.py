@@ -197,7 +197,7 @@ def test_points_of_shapes_have_a_density() -> None:
     assert bool(torch.isfinite(tasks.log_prob(tasks.sample(100, stream(1)))).all())
 
 
-def test_no_points_are_a_fine_context() -> None:
+def test_an_empty_sample_has_no_points() -> None:
     for name in PRIORS:
         assert draw(name, 3).sample(0, stream()).shape == (3, 0, 2)
 
@@ -221,7 +221,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         lambda: GaussianMixtures().draw(0, stream()),
     ],
 )
-def test_settings_without_a_meaning_are_refused(make) -> None:
+def test_invalid_settings_are_refused(make) -> None:
     with pytest.raises(InvalidInputError):
         make()
 

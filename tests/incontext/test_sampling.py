@@ -58,7 +58,7 @@ def test_a_model_without_a_box_starts_around_its_context():
     assert float(starts.abs().max()) <= 9.5
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_invalid_draws_are_refused():
     model = sloping(0.3)
     with pytest.raises(ShapeError, match="3 contexts"):
         draw(model.condition(torch.zeros(3, 4, 2)), 5)

@@ -44,7 +44,7 @@ def test_training_lowers_the_held_out_likelihood():
     assert train(settings).rows[-1]["held_out_nll"] < before - 0.05
 
 
-def test_the_loop_does_what_plain_torch_would_do():
+def test_training_equals_a_plain_torch_loop():
     """An independent loop: one batch at a time, AdamW, clipping and schedule written out."""
     settings = replace(SMALL, epsilon=1e-3)  # so that rounding in a zero gradient stays small
     trained = train(settings).model
@@ -167,7 +167,7 @@ train(settings, sys.argv[1], checkpoint_every=1, log_every=20, evaluate_every=80
 """
 
 
-def test_killed_at_any_moment_it_goes_on_to_the_same_end(tmp_path):
+def test_a_killed_run_continues_to_the_same_end(tmp_path):
     """kill -9 while it writes a checkpoint after every update, twice over."""
     victim = tmp_path / "victim"
     delays = [0.1, 0.3]
@@ -241,7 +241,7 @@ def test_an_unreadable_checkpoint_is_named(tmp_path, content):
         train(SMALL, tmp_path)
 
 
-def test_a_finished_run_is_not_done_again(tmp_path):
+def test_a_finished_run_is_not_repeated(tmp_path):
     first = train(SMALL, tmp_path)
     stamp = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
     again = train(SMALL, tmp_path)
@@ -249,7 +249,7 @@ def test_a_finished_run_is_not_done_again(tmp_path):
     assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == stamp
 
 
-def test_metrics_are_there_as_lines_and_as_a_table(tmp_path):
+def test_metrics_are_written_as_lines_and_as_a_table(tmp_path):
     run = train(SMALL, tmp_path, log_every=5)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == run.rows
@@ -259,7 +259,7 @@ def test_metrics_are_there_as_lines_and_as_a_table(tmp_path):
     assert len(table) == 4
 
 
-def test_a_loss_that_is_lost_says_so():
+def test_a_non_finite_loss_raises():
     def broken(model, x, generator):
         return model(x).mean() * float("nan")
 
@@ -267,7 +267,7 @@ def test_a_loss_that_is_lost_says_so():
         train(replace(SMALL, objective=broken), log_every=1)
 
 
-def test_an_own_objective_is_any_function():
+def test_any_function_is_an_objective():
     def squared(model, x, generator):
         return model(x).square().mean()
 
@@ -311,34 +311,34 @@ def test_another_prior_moves_the_box_with_it():
 
 
 @pytest.mark.parametrize("objective", [SMALL.objective, ContrastiveDivergence.calibrated()])
-def test_mixed_precision_trains_on(objective):
+def test_mixed_precision_trains(objective):
     run = train(replace(SMALL, objective=objective, updates=2), precision="bf16-mixed")
     exact = train(replace(SMALL, objective=objective, updates=2))
     assert run.rows[-1]["loss"] == pytest.approx(exact.rows[-1]["loss"], abs=0.1)
     assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())
 
 
-def test_tensorboard_is_told_every_number_if_it_is_there(tmp_path, monkeypatch):
-    told = []
+def test_tensorboard_receives_every_metric(tmp_path, monkeypatch):
+    received = []
 
     class Writer:
         def __init__(self, folder):
             assert folder == str(tmp_path)
 
         def add_scalar(self, name, value, update):
-            told.append((name, value, update))
+            received.append((name, value, update))
 
         def close(self):
-            told.append("closed")
+            received.append("closed")
 
     fake = SimpleNamespace(SummaryWriter=Writer)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     run = train(SMALL, tmp_path, tensorboard=True)
-    assert told[:-1] == [(name, value, 12) for name, value in run.rows[0].items()]
-    assert told[-1] == "closed"
+    assert received[:-1] == [(name, value, 12) for name, value in run.rows[0].items()]
+    assert received[-1] == "closed"
 
 
-def test_tensorboard_that_is_missing_is_said(tmp_path, monkeypatch):
+def test_missing_tensorboard_raises(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InvalidInputError, match="pip install tensorboard"):
         train(SMALL, tmp_path, tensorboard=True)
