@@ -4,20 +4,26 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import isthmus as ist
 from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.capacity.experiments import Sweep, SweepCell
 from isthmus.report import PARTS, Part, Section
+from isthmus.report.making import make
 from isthmus.report.parts import attention, capacity, clustering, energies
 from isthmus.report.parts import study as study_part
+from isthmus.report.parts.energies import energy_distance, integral, largest_rise
+from isthmus.report.registry import text_of
 from isthmus.study import Store
 from isthmus.study.statistics import Pair
 
@@ -30,6 +36,12 @@ def verdicts(section: Section) -> list[str]:
         assert each.claim.split()[0] not in {"It", "Its", "That", "This", "They", "Both"}
         assert each.because
     return [each.verdict for each in section.findings]
+
+
+@cache
+def numbers_of(name: str) -> dict[str, Any]:
+    """Return the numbers of a part, made here."""
+    return dict(make(text_of(name).function, 0, False).numbers)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
@@ -374,7 +386,67 @@ def test_published_results_need_no_study(monkeypatch: pytest.MonkeyPatch) -> Non
     study_part.ensure_fits(0)
 
 
-def test_numbers_of_the_sphere() -> None:
-    gaps = capacity.gaps_off_the_sphere(3)
-    assert np.all(np.isfinite(list(gaps.values())))
-    assert math.isclose(min(gaps), 0.0)
+@pytest.mark.parametrize("part", ["landscapes-1d", "landscapes-2d"])
+def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
+    for name, numbers in numbers_of(part).items():
+        assert 0 <= numbers["largest_energy_rise"] < 1e-12, name
+        if name == "Hopfield":
+            assert numbers["integral_of_density"] is None
+        else:
+            assert numbers["integral_of_density"] == pytest.approx(1, abs=1e-4), name
+
+
+def test_completion_beats_filling_with_the_mean() -> None:
+    numbers = numbers_of("completion")
+    assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]
+    assert numbers["share_with_the_right_digit"] > 0.8
+
+
+def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
+    numbers = numbers_of("samples")
+    distances = numbers["energy_distance_to_exact_draws"]
+    for name in ("Langevin", "MALA", "HMC"):
+        assert distances[name] < 1.5 * numbers["largest_energy_distance_of_exact_draws"], name
+
+
+@pytest.mark.slow
+def test_energies_sharpen_in_context_and_stay_near_bayes() -> None:
+    divergence = list(numbers_of("incontext-landscapes")["kl_from_truth_by_n"].values())
+    assert divergence == sorted(divergence, reverse=True)
+    assert divergence[-1] < 0.5 * divergence[0]
+    numbers = numbers_of("incontext-likelihood")
+    nll = numbers["nll_by_predictor_and_n"]
+    for size, excess in numbers["nats_above_bayes_by_n"].items():
+        error = numbers["standard_error_of_nats_above_bayes_by_n"][size]
+        assert abs(excess) < 0.05 + 3 * error, size
+        if nll["kde-best"][size] is not None:
+            assert nll["model"][size] < nll["kde-best"][size], size
+
+
+def test_heads_are_mixtures_by_the_corrected_theorem_only() -> None:
+    numbers = numbers_of("attention-heads")
+    assert numbers["loss"] < 1.5  # the transformer has learned something
+    assert numbers["largest_difference_to_attention_weights"] < 1e-12
+    assert numbers["largest_difference_as_printed"] > 0.05
+    assert min(numbers["correlation_with_log_mixing_by_head"]) > 0.8
+
+
+def test_energy_distance_on_a_line_is_that_of_scipy() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(size=50), generator.normal(0.5, 2, size=70)
+    ours = energy_distance(torch.from_numpy(first)[:, None], torch.from_numpy(second)[:, None])
+    assert math.sqrt(ours) == pytest.approx(stats.energy_distance(first, second))
+
+
+def test_a_rise_is_measured_and_a_missing_density_is_none() -> None:
+    class Climbing(ist.Energy):
+        dim = 1
+
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            return x[..., 0]
+
+        def step(self, x: torch.Tensor, observed: torch.Tensor | None = None) -> torch.Tensor:
+            return (x + 0.25).clamp(max=1)
+
+    assert largest_rise(Climbing(), torch.zeros(2, 1)) == 0.25
+    assert integral(Climbing(), reach=1.0) is None
