@@ -258,8 +258,8 @@ class GaussianMemory(Memory):
         """
         x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
-        share = 1.0 if seen is None else seen.sum(-1) / self.dim
-        return found.logsumexp - share * self._log_scale
+        coordinates = self.dim if seen is None else seen.sum(-1)
+        return found.logsumexp - coordinates * (self._log_scale / self.dim)
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
