@@ -1,13 +1,12 @@
-"""Functions in child processes with limits on time and memory.
+"""Calls of functions in child processes with limits on time and memory.
 
-The first call starts a server: a Python process that imports what children need and forks them.
-Each call gets a supervisor, which forks the child, waits for its answer or its end, kills
-whatever the child has started, and reports. When the process that called is gone, however it
-ended, the supervisors kill their children and the server ends.
+The first call starts a server process that imports what children need. For each call it forks a
+supervisor, which forks the child, waits for its answer or its end, kills everything the child has
+started, and reports. When the calling process is gone, supervisors kill their children and the
+server ends.
 
-The pools of :mod:`multiprocessing`, loky and pebble do not serve here: their processes cannot be
-started from the workers of Dask, they import the main script again, and they do not report the
-time and memory that a call took.
+multiprocessing, loky and pebble do not fit: they cannot start processes in the workers of Dask,
+they import the main script again, and they do not report the time and memory of a call.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ import cloudpickle
 
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_count
-
-__all__ = ["Call", "Limits", "Outcome", "run_all", "run_limited"]
 
 # Results must not depend on the number of calls at a time: every child has one thread.
 ENVIRONMENT = {
@@ -79,15 +76,13 @@ class Limits:
     clock_seconds: InitVar[float | None] = None
 
     def __post_init__(self, clock_seconds: float | None) -> None:
-        values = vars(self) | {"wall_seconds": vars(self)["wall_seconds"] or clock_seconds}
-        if values["wall_seconds"] is None:
-            del values["wall_seconds"]
-        for name, value in values.items():
+        wall = vars(self)["wall_seconds"] if clock_seconds is None else clock_seconds
+        for name, value in (vars(self) | {"wall_seconds": 1 if wall is None else wall}).items():
             number = isinstance(value, Real) and not isinstance(value, bool)
             if not (number and float(value) > 0):
                 raise InvalidInputError(f"Limits are numbers above zero; {name} is {value!r}.")
-        wall = values.get("wall_seconds", 10 * self.seconds + 30)
-        object.__setattr__(self, "wall_seconds", wall)
+        default = 10 * self.seconds + 30
+        object.__setattr__(self, "wall_seconds", default if wall is None else wall)
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ class Outcome:
     """Largest memory of the child, beyond what it had when it started; None if unknown."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One call for :func:`run_all`; see :func:`run_limited` for the parameters not listed here.
 
@@ -185,8 +180,7 @@ def run_all(
         Called with each call when it starts.
     """
     jobs = as_count(jobs, "jobs")
-    waiting, running = list(calls), dict[Connection, Call]()
-    lost = set[int]()
+    waiting, running, lost = list(calls), dict[Connection, Call](), set[Call]()
     try:
         while waiting or running:
             unfinished = {call.name for call in (*waiting, *running.values())}
@@ -204,8 +198,8 @@ def run_all(
                 assert isinstance(connection, Connection)
                 call = running.pop(connection)
                 outcome = _receive(connection)
-                if outcome is None and id(call) not in lost:
-                    lost.add(id(call))
+                if outcome is None and call not in lost:
+                    lost.add(call)
                     waiting.insert(0, call)
                 else:
                     yield call, outcome or Outcome("crashed", message=LOST)
@@ -229,6 +223,9 @@ class _Server:
     """The server of this process, started by the first call."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
@@ -276,16 +273,9 @@ class _Server:
 
 START = "import sys; from isthmus.processes import _serve; _serve(int(sys.argv[1]))"
 _server = _Server()
-atexit.register(lambda: _server.close())
-
-
-def _forget_server() -> None:
-    """In a fork of this process: the server belongs to the parent."""
-    global _server
-    _server = _Server()
-
-
-os.register_at_fork(after_in_child=_forget_server)
+atexit.register(_server.close)
+# In a fork of this process, the server belongs to the parent.
+os.register_at_fork(after_in_child=_server.forget)
 
 
 def _serve(number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pkgutil import resolve_name
@@ -244,20 +244,3 @@ METHODS: dict[str, Method] = {
     )
 }
 """The methods of the study by name, each with its grid of settings."""
-
-
-def choose_methods(chosen: Iterable[str | Method] | None = None) -> dict[str, Method]:
-    """Return methods by name; `chosen` holds names and methods, all by default."""
-    if isinstance(chosen, str | Method):
-        raise InvalidInputError(f"methods must be a list, not {chosen!r}.")
-    methods = []
-    for each in METHODS if chosen is None else chosen:
-        if isinstance(each, str) and each not in METHODS:
-            known = ", ".join(METHODS)
-            raise InvalidInputError(f"There is no method {each!r}; there are {known}.")
-        methods.append(METHODS[each] if isinstance(each, str) else each)
-        if not isinstance(methods[-1], Method):
-            raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
-    if not methods:
-        raise InvalidInputError("methods must have at least one.")
-    return {method.name: method for method in methods}

@@ -39,6 +39,7 @@ Backend = Literal["local", "loky", "dask"]
 # Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
 # for each fit, plus 4 s for each million cells.
 FIXED_COST = 200_000
+# Holds the process of a run in progress and the estimated time of its end, for `status`.
 PROGRESS = "progress.json"
 
 Outcomes = Generator[tuple[Call, Outcome], None, None]
@@ -176,22 +177,26 @@ def run(
         home = None if data_home is None else os.fspath(data_home)
         pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
         calls = [as_call(task, pickled[task.method], home, settings.limits) for task in left]
-        with (
-            closing(runner(calls)) as outcomes,
-            _progress_file(store.directory) as note,
-            progress_bar("study (%)", 100, show=progress) as show,
-        ):
-            for call, outcome in outcomes:
-                task = wanted[call.name]
-                row = _row(task, methods[task.method], outcome)
-                store.append([row])
-                statuses[task.id] = row["status"]
-                done, work = done + 1, work + _cost(task)
-                now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
-                note(now)
-                show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
-                if report is not None:
-                    report(now)
+        note = store.directory / PROGRESS
+        try:
+            with (
+                closing(runner(calls)) as outcomes,
+                progress_bar("study (%)", 100, show=progress) as show,
+            ):
+                for call, outcome in outcomes:
+                    task = wanted[call.name]
+                    row = _row(task, methods[task.method], outcome)
+                    store.append([row])
+                    statuses[task.id] = row["status"]
+                    done, work = done + 1, work + _cost(task)
+                    now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
+                    ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
+                    write_atomically(note, json.dumps(ends) + "\n")
+                    show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
+                    if report is not None:
+                        report(now)
+        finally:
+            note.unlink(missing_ok=True)
         store.compact()
     ended = dict(Counter(statuses.values()))
     return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
@@ -209,25 +214,6 @@ def status(out: str | Path) -> Run:
     ended = Counter(row["status"] for row in store.read())
     left = _seconds_left(store.directory)
     return Run(store.directory, total, ended.total(), 0, dict(ended), left)
-
-
-@contextmanager
-def _progress_file(directory: Path) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that writes the end of the run, for `status`, into a temporary file."""
-    path, due = directory / PROGRESS, 0.0
-
-    def note(progress: Progress) -> None:
-        nonlocal due
-        now = time.time()
-        if now >= due:
-            content = {"process": os.getpid(), "ends": now + progress.seconds_left}
-            write_atomically(path, json.dumps(content) + "\n")
-            due = now + 1
-
-    try:
-        yield note
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _seconds_left(directory: Path) -> float | None:

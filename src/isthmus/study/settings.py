@@ -15,7 +15,7 @@ from isthmus.datasets import load, names
 from isthmus.datasets.manifest import entry
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
 from isthmus.processes import Limits
-from isthmus.study.methods import Method, choose_methods
+from isthmus.study.methods import METHODS, Method
 from isthmus.validation import as_count
 
 # The largest seed of NumPy's generators.
@@ -108,13 +108,20 @@ class Settings:
             grid = [grid[place * len(grid) // kept] for place in range(kept)]
         for place, settings in grid:
             for seed in seeds if method.seeded else seeds[:1]:
-                written = _as_json(method, settings)
-                yield Task(dataset, method.name, written, seed, rows, place)
+                yield Task(dataset, method.name, _as_json(method, settings), seed, rows, place)
 
     @property
     def chosen(self) -> dict[str, Method]:
         """The methods by name."""
-        return choose_methods(self.methods)
+        methods = []
+        for each in METHODS if self.methods is None else _as_tuple("methods", self.methods):
+            if isinstance(each, str) and each not in METHODS:
+                known = ", ".join(METHODS)
+                raise InvalidInputError(f"There is no method {each!r}; there are {known}.")
+            methods.append(METHODS[each] if isinstance(each, str) else each)
+            if not isinstance(methods[-1], Method):
+                raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
+        return {method.name: method for method in methods}
 
     def available(self, data_home: str | Path | None = None) -> Settings:
         """Return the settings without the datasets that can be neither found nor downloaded."""

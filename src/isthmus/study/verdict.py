@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from isthmus.errors import InvalidInputError
@@ -132,13 +133,8 @@ class Report:
                         found.setdefault((first, second), {})[metric] = pair
         return found
 
-    def as_dict(
-        self,
-        metrics: Iterable[str] = METRICS,
-        kinds: Iterable[Kind] = KINDS,
-        views: Iterable[View] = tuple(VIEWS),
-    ) -> dict[str, Any]:
-        """Return the report for JSON, with comparisons of these metrics, questions and views."""
+    def as_dict(self, **chosen: Iterable[str]) -> dict[str, Any]:
+        """Return the report for JSON; see :meth:`text` for the parameters."""
         return {
             "definition": DEFINITION,
             "claims": [self.claim(view).as_dict() for view in VIEWS],
@@ -150,21 +146,22 @@ class Report:
                 }
                 for (first, second), pairs in self.growing().items()
             ],
-            "comparisons": [each.as_dict() for each in self._chosen(metrics, kinds, views)],
+            "comparisons": [each.as_dict() for each in self._chosen(**chosen)],
             "account": self.summary.as_dict(),
         }
 
-    def to_json(self, **chosen: Any) -> str:
+    def to_json(self, **chosen: Iterable[str]) -> str:
         """Return :meth:`as_dict` as JSON."""
         return json.dumps(self.as_dict(**chosen), allow_nan=False, indent=1) + "\n"
 
-    def text(
-        self,
-        metrics: Iterable[str] = METRICS,
-        kinds: Iterable[Kind] = KINDS,
-        views: Iterable[View] = tuple(VIEWS),
-    ) -> str:
-        """Return the report as Markdown, with tables of these metrics, questions and views."""
+    def text(self, **chosen: Iterable[str]) -> str:
+        """Return the report as Markdown.
+
+        Parameters
+        ----------
+        metrics, kinds, views : iterable of str, optional
+            Comparisons to include. Default: all.
+        """
         datasets = len({name for each in self.comparisons for name in each.scores.datasets})
         sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
         parts = ["# Tables of the study"]
@@ -173,7 +170,7 @@ class Report:
         parts += [str(self.claim(view)) for view in VIEWS]
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
-        for each in self._chosen(metrics, kinds, views):
+        for each in self._chosen(**chosen):
             scores = each.scores
             parts += [f"## {scores.kind}: {scores.metric}, {scores.view}", str(each)]
         return "\n\n".join([*parts, "## Methods, fits and rows", str(self.summary)]) + "\n"
@@ -181,14 +178,15 @@ class Report:
     def __str__(self) -> str:
         return self.text()
 
-    def _chosen(self, *chosen: Iterable[str]) -> list[Comparison]:
-        metrics, kinds, views = map(set, chosen)
+    def _chosen(
+        self,
+        metrics: Iterable[str] = METRICS,
+        kinds: Iterable[str] = KINDS,
+        views: Iterable[str] = tuple(VIEWS),
+    ) -> list[Comparison]:
+        wanted = set(product(metrics, kinds, views))
         tables = [(each.scores, each) for each in self.comparisons]
-        return [
-            each
-            for scores, each in tables
-            if scores.metric in metrics and scores.kind in kinds and scores.view in views
-        ]
+        return [each for s, each in tables if (s.metric, s.kind, s.view) in wanted]
 
     def _growing_text(self) -> str:
         found = self.growing()
