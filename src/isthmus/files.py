@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isthmus.errors import InvalidInputError, RunInProgressError
 
-__all__ = ["check_writable", "exclusive", "shipped", "write_atomically"]
+__all__ = ["check_writable", "exclusive", "make_directory", "shipped", "write_atomically"]
 
 # Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
@@ -73,6 +73,27 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
             f"{option} {target}: {target.parent} cannot be written to; name another directory."
         ) from None
     return target
+
+
+def make_directory(path: str | Path, option: str = "--out") -> Path:
+    """Make a directory, if necessary, and check that files can be written to it.
+
+    Parameters
+    ----------
+    path : str or Path
+    option : str
+        The name of the argument, for messages.
+    """
+    out = Path(path)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InvalidInputError(f"{option} {out} is a file; choose a directory.") from None
+    except OSError as error:
+        raise InvalidInputError(f"{option} {out} cannot be made: {error.strerror}.") from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"{option} {out} is not writable; choose another directory.")
+    return out
 
 
 @contextmanager

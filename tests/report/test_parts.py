@@ -149,7 +149,7 @@ def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch
     expected = ["did not hold", "held with a correction", "held with a correction"]
     assert verdicts(section) == expected
     assert section.numbers["first_dimension_above_ceiling"] == 8
-    # The ceiling is for patterns that keep half of their weight, and whoever reads of it is told.
+    # The text states that the ceiling is for patterns that keep half of their weight.
     for words in (section.caption, section.findings[0].because):
         assert "half of" in words
         assert "own weight" in words

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
-from isthmus.errors import InvalidInputError
-from isthmus.files import exclusive, write_atomically
+from isthmus.files import exclusive, make_directory, write_atomically
 from isthmus.processes import Call, Limits, run_all
 from isthmus.progress import ReportProgress, progress
 from isthmus.report import registry
@@ -31,7 +30,7 @@ RESULTS = (
     *("title", "chapter", "status", "message", "command", "caption", "figure", "findings"),
     *("observations", "table", "numbers"),
 )
-"""What results.json has of a section."""
+"""The attributes of a section in results.json."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def build(
     if limit is None:
         limit = FULL_LIMIT if full else SHORT_LIMIT
     jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
-    workspace = Workspace(_directory(Path(out)), full, seed)
+    workspace = Workspace(make_directory(out, "out"), full, seed)
     with workspace.writing():
         waiting = [part for part in chosen if fresh or not workspace.is_done(part)]
         done = len(chosen) - len(waiting)
@@ -295,16 +294,3 @@ class Workspace:
         """Return the path of a file relative to the page; empty if there is none."""
         path = self.directory / name
         return path.relative_to(self.out).as_posix() if path.exists() else ""
-
-
-def _directory(out: Path) -> Path:
-    """Make the report's directory, before any work is done."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise InvalidInputError(f"{out} is a file; choose a directory.") from None
-    except OSError as error:
-        raise InvalidInputError(f"{out} cannot be created: {error.strerror}.") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise InvalidInputError(f"{out} is not writable; choose another directory.")
-    return out

@@ -49,7 +49,7 @@ class Erratum:
 
     @property
     def check(self) -> tuple[bool, bool]:
-        """Whether a claim that rests on the printed text holds: as printed, and corrected."""
+        """The check of a claim that rests on the printed text: as printed, and corrected."""
         return not self.confirmed, bool(self.confirmed)
 
 
