@@ -59,6 +59,8 @@ _CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encod
 TITLE: str = _CONTENT["title"]
 INTRODUCTION: str = _CONTENT["introduction"]
 CHAPTERS: dict[str, str] = _CONTENT["chapters"]
+WORDS: dict[str, str] = _CONTENT["words"]
+"""The spelling of words, or of whole names, in the names of numbers."""
 PARTS = tuple(_part(name, entry) for name, entry in _CONTENT["parts"].items())
 
 

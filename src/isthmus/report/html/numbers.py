@@ -7,37 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ACRONYM = re.compile("ami|ari|cpu|crp|elbo|em|hmc|hn|kde|mala|mchn|nmi|qk|saln")
-# Spelling of other words in names.
-WORDS = {
-    "alpha": "α",
-    "bayes": "Bayes",
-    "beta": "β",
-    "clam": "ClAM",
-    "dim": "dimension",
-    "dims": "dimensions",
-    "euclidean": "Euclidean",
-    "holm": "Holm",
-    "incontext": "in-context",
-    "kappa": "κ",
-    "kl": "KL divergence",
-    "langevin": "Langevin",
-    "log10": "log₁₀ of",
-    "mse": "mean square error",
-    "nll": "negative log-likelihood",
-    "rand": "Rand",
-    "rho": "ρ",
-    "rms": "root mean square",
-    "sigma": "σ",
-    "silverman": "Silverman",
-    "vmf": "vMF",
-}
-# Names that differ from their words.
-NAMES = {
-    "calinski_harabasz": "Calinski-Harabasz",
-    "clam_elbo_less_clam": "ClAM+ELBO less ClAM",
-    "davies_bouldin": "Davies-Bouldin",
-}
+from isthmus.report.registry import WORDS
+
 # Whole numbers from here on have their digits in groups of three.
 GROUPED_FROM = 10_000
 # A single row whose headings have more characters than this is shown as a column.
@@ -73,14 +44,10 @@ def _capitalised(words: str) -> str:
 
 
 def _words(name: str) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    if name != name.lower() and "_" not in name:  # already written for readers
-        return name
-    return "".join(
-        word.upper() if ACRONYM.fullmatch(word) else WORDS.get(word, word.replace("_", " "))
-        for word in re.split(r"([_\s-]+)", name)
-    )
+    if name in WORDS or (name != name.lower() and "_" not in name):  # or written for readers
+        return WORDS.get(name, name)
+    words = re.split(r"([_\s-]+)", name)
+    return "".join(WORDS.get(word, word.replace("_", " ")) for word in words)
 
 
 def _split(name: str) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 import isthmus
 from isthmus.files import shipped
-from isthmus.report.registry import compose
+from isthmus.report.registry import WORDS, compose
 from isthmus.report.section import Section
 from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
@@ -28,13 +28,6 @@ from isthmus.study.verdict import GROWING, Claim
 BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
 SHORT = Settings(datasets=BUNDLED, seeds=(0,), rows=1000, entries=2, limits=QUICK.limits)
 """The study that runs if no results are published: minutes, not hours."""
-NAMES = {
-    **{metric: metric.upper() for metric in ("ari", "ami", "nmi")},
-    "rand": "Rand",
-    "calinski_harabasz": "Calinski-Harabasz",
-    "davies_bouldin": "Davies-Bouldin",
-    "silhouette": "silhouette",
-}
 # Verdicts use the scores with a common scale.
 GROUPS = {
     "Labels seen": tuple(name for name in LABELLED if name in BOUNDED),
@@ -194,7 +187,7 @@ def _competitive(claim: Claim, metrics: Sequence[str]) -> tuple[tuple[bool, bool
 
 def _differences(pairs: Mapping[str, Pair]) -> str:
     return "; ".join(
-        f"{NAMES[name]} {pair.difference:+.3f}, {pair.wording} ({_p_values(pair)}; "
+        f"{WORDS.get(name, name)} {pair.difference:+.3f}, {pair.wording} ({_p_values(pair)}; "
         f"{pair.datasets} datasets)"
         for name, pair in pairs.items()
     )
@@ -218,7 +211,7 @@ def _pair_numbers(metric: str, pair: Pair) -> dict[str, Any]:
 
 
 def _listed(metrics: Sequence[str]) -> str:
-    return ", ".join(NAMES[name] for name in metrics)
+    return ", ".join(WORDS.get(name, name) for name in metrics)
 
 
 def repeat(rows: Sequence[Row], seed: int) -> dict[str, Any]:
