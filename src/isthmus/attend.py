@@ -43,7 +43,6 @@ __all__ = [
     "Keys",
     "Metric",
     "attend",
-    "attend_centred",
     "attention_logits",
     "needs_float64",
 ]

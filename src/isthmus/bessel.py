@@ -21,8 +21,6 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.validation import is_transforming, require_finite
 
-__all__ = ["at_least_zero", "log_bessel_i", "log_scaled_bessel"]
-
 # From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
 # series with SERIES_TERMS terms is.
 DEBYE_RADIUS = 30.0

@@ -16,8 +16,6 @@ from isthmus.logits import (
     plain_attention,
 )
 
-__all__ = ["FusedAttention", "fused_attention"]
-
 # Entries of one block of memories that is copied: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
 

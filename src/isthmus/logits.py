@@ -12,18 +12,6 @@ from torch import Tensor
 from isthmus.errors import ShapeError
 from isthmus.validation import as_points, is_transforming
 
-__all__ = [
-    "Keys",
-    "Metric",
-    "attention_logits",
-    "distance_logits",
-    "largest_norm",
-    "needs_float64",
-    "new_cluster_logits",
-    "observed_as_dot",
-    "plain_attention",
-]
-
 Metric = Literal["dot", "sqeuclidean"]
 """A query is compared with a memory by the dot product or by minus the squared distance."""
 

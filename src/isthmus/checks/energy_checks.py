@@ -14,8 +14,6 @@ from isthmus.energy import Energy, FixedPoint
 from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
 
-__all__ = ["CheckReport", "check_energy"]
-
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -163,12 +161,8 @@ def _check_no_nan(energy: Energy, x: Tensor) -> None:
 
 
 def _check_numpy_input(energy: Energy, x: Tensor) -> None:
-    if isinstance(energy, Memory):
-        _require_close(
-            energy.energy(x.numpy(force=True)), energy.energy(x), "energy of a numpy array"
-        )
-        return
-    raise _NotApplicableError
+    found = _memory(energy).energy(x.numpy(force=True))
+    _require_close(found, energy.energy(x), "energy of a numpy array")
 
 
 def _check_dtypes_and_device(energy: Energy, x: Tensor) -> None:

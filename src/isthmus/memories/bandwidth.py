@@ -36,7 +36,7 @@ def leave_one_out(X: Any, seed: int = 0) -> float:
     ----------
     X : array or Tensor (n, D)
     seed : int
-        Chooses the subset. It has no effect on smaller tables.
+        Seed of the subset.
 
     Examples
     --------

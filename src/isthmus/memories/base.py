@@ -22,8 +22,6 @@ from isthmus.validation import (
     require_finite,
 )
 
-__all__ = ["GaussianMemory", "Memory", "generator_for"]
-
 # Settings with an entry for each memory.
 PER_MEMORY = ("counts", "log_weights")
 

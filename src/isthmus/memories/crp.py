@@ -15,8 +15,6 @@ from isthmus.logits import new_cluster_logits
 from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
-__all__ = ["CRPMixture"]
-
 
 @final
 class CRPMixture(AtBeta, Memory):

@@ -13,8 +13,6 @@ from isthmus.logits import distance_logits, needs_float64
 from isthmus.memories.base import Memory, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, is_transforming
 
-__all__ = ["EpanechnikovKDE"]
-
 BLOCK_ENTRIES = 2**22
 
 

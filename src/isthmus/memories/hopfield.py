@@ -11,8 +11,6 @@ from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed
 from isthmus.validation import as_mask
 
-__all__ = ["Hopfield"]
-
 States = Literal["binary", "continuous"]
 Update = Literal["synchronous", "asynchronous"]
 

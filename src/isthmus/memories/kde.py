@@ -9,8 +9,6 @@ from torch import Tensor
 from isthmus.memories.base import GaussianMemory
 from isthmus.validation import as_positive
 
-__all__ = ["GaussianKDE"]
-
 
 @final
 class GaussianKDE(GaussianMemory):

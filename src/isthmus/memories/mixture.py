@@ -9,8 +9,6 @@ from torch import Tensor
 from isthmus.memories.base import AtBeta, GaussianMemory
 from isthmus.validation import as_positive
 
-__all__ = ["Mixture"]
-
 
 @final
 class Mixture(AtBeta, GaussianMemory):

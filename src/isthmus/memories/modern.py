@@ -10,8 +10,6 @@ from torch import Tensor
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel
 from isthmus.validation import as_positive
 
-__all__ = ["ModernHopfield"]
-
 BLOCK_ROWS = 2**14
 
 

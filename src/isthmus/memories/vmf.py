@@ -13,8 +13,6 @@ from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, log
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
-__all__ = ["VonMisesFisherMixture"]
-
 # Observed coordinates may be longer than 1 by this much, for rounding.
 LENGTH_SLACK = 1e-4
 
