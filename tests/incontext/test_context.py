@@ -57,7 +57,7 @@ def test_a_graph_is_built_only_for_an_input_that_requires_a_gradient(model, poin
     expected = model.condition(x).energy(candidates)
     assert expected.requires_grad  # of the parameters
     model.requires_grad_(False)
-    monkeypatch.setattr("isthmus.incontext.context.POINTS_PER_BLOCK", 5)
+    monkeypatch.setattr("isthmus.incontext.model.POINTS_PER_BLOCK", 5)
     energy = model.condition(x)
     with monkeypatch.context() as patch:
         patch.setattr(ist.Energy, "score", None)  # the score by autograd

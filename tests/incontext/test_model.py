@@ -138,22 +138,6 @@ def test_too_few_positions_raise():
         model.condition(torch.zeros(3, 2)).energy(torch.zeros(2))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"width": 10, "heads": 3}, "multiple of heads"),
-        ({"dim": 0}, "dim"),
-        ({"layers": 1.5}, "layers"),
-        ({"box": -1.0}, "box"),
-        ({"scale": 0.0}, "scale"),
-        ({"wall": float("nan")}, "wall"),
-    ],
-)
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(InvalidInputError, match=message):
-        ICLEBMConfig(**settings)
-
-
 def test_a_diverging_step_raises_with_advice():
     model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=1.0))
     sampler = BranchLangevin(steps=200, step_size=1e6, noise=0.0)

@@ -287,22 +287,6 @@ def test_presets():
         preset("huge")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch": 3}, "multiple of micro_batch"),
-        ({"updates": 0}, "updates"),
-        ({"model": ICLEBMConfig(dim=3)}, "2 dimensions"),
-        ({"seed": -1}, "seed"),
-        ({"pool": 0}, "pool"),
-        ({"optimizer": "SGD"}, "AdamW"),
-    ],
-)
-def test_impossible_settings_are_refused(change, message):
-    with pytest.raises(InvalidInputError, match=message):
-        replace(SMALL, **change)
-
-
 def test_another_prior_moves_the_box_with_it():
     moved = SMALL.on_prior(GaussianMixtures.paper())
     assert (moved.model.box, moved.objective.proposal.box) == (20.0, 20.0)

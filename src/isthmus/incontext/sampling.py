@@ -11,7 +11,7 @@ from torch import Tensor
 from isthmus.dynamics.sample import sample
 from isthmus.dynamics.samplers import MALA, Sampler
 from isthmus.errors import ShapeError
-from isthmus.incontext.context import ContextEnergy
+from isthmus.incontext.model import ContextEnergy
 from isthmus.memories.base import draw_index, generator_for
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_count
@@ -97,7 +97,10 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
         )
     generator = generator_for(seed, context.device)
     trials = max(FEWEST_TRIALS, TRIALS_PER_POINT * n)
-    reach = _reach(energy)
+    box, wall = energy.model.config.box, energy.model.config.wall
+    reach = MARGIN * max(1.0, float(context.abs().max()) if len(context) else 0.0)
+    if box is not None:
+        reach = box + WALLS * wall
     unit = torch.rand(
         (trials, energy.dim), generator=generator, dtype=context.dtype, device=context.device
     )
@@ -115,11 +118,3 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
         )
     weights = (-energy.energy(points) - log_proposal).softmax(0)
     return points[draw_index(weights, n, generator)]
-
-
-def _reach(energy: ContextEnergy) -> float:
-    """Return the half-width of a cube that holds nearly all of the density."""
-    config = energy.model.config
-    if config.box is not None:
-        return config.box + WALLS * config.wall
-    return MARGIN * max(1.0, float(energy.context.abs().max()) if len(energy.context) else 0.0)

@@ -158,16 +158,17 @@ class Evaluation:
         index = pandas.MultiIndex.from_product(
             [self.contexts, range(self.tasks)], names=["context", "task"]
         )
-        columns = {f"nll_{name}": scores.ravel() for name, scores in self.nll.items()}
-        columns |= {"nll_tempered": self.tempered.ravel(), "kl": self.kl.ravel()}
-        columns |= {"normalizer_error": self.normalizer_error.ravel()}
-        for name in ("order", "descent"):
-            some = getattr(self, name)
-            padded = np.full(self.kl.shape, np.nan)
-            padded[:, : some.shape[1]] = some
-            columns[name] = padded.ravel()
-        columns |= {f"error_{name}": error.ravel() for name, error in self.reference_error.items()}
-        return pandas.DataFrame(columns, index=index).reset_index()
+        arrays = {f"nll_{name}": scores for name, scores in self.nll.items()}
+        arrays |= {"nll_tempered": self.tempered, "kl": self.kl}
+        arrays |= {name: getattr(self, name) for name in ("normalizer_error", "order", "descent")}
+        arrays |= {f"error_{name}": error for name, error in self.reference_error.items()}
+        columns = {  # some are known for the first tasks only
+            name: np.pad(each, ((0, 0), (0, self.tasks - each.shape[1])), constant_values=np.nan)
+            for name, each in arrays.items()
+        }
+        return pandas.DataFrame(
+            {name: each.ravel() for name, each in columns.items()}, index
+        ).reset_index()
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, for :meth:`from_json`, and write it if a path is given."""
