@@ -206,9 +206,11 @@ class TextFile:
             with self.content() as raw:
                 for _ in range(self.skip):
                     raw.readline()
-                below = raw.read()
-            separators = below.count(self.format.separator.encode())
-            if b'"' in below or separators != len(frame) * (self.width - 1):
+                quoted, separators, mark = False, 0, ord(self.format.separator)
+                while part := raw.read(2**18):
+                    quoted = quoted or b'"' in part
+                    separators += np.count_nonzero(np.frombuffer(part, np.uint8) == mark)
+            if quoted or separators != len(frame) * (self.width - 1):
                 self.lines()
         return frame
 
