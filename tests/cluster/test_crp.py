@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.integrate import trapezoid
-from sklearn.datasets import load_wine, make_blobs
+from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 
@@ -192,7 +192,7 @@ def test_small_clusters_are_dissolved_unless_they_are_wanted(make_crp, blobs):
 
 
 def test_there_are_never_more_memories_than_rows_however_large_alpha(make_crp):
-    X = StandardScaler().fit_transform(load_wine().data)
+    X = StandardScaler().fit_transform(load_iris().data)
     model = make_crp(alpha=100.0, discount=0.25).fit(X)
     assert 100 < model.n_clusters_ <= len(X)
     assert model.counts_.sum() == pytest.approx(len(X), rel=1e-3)

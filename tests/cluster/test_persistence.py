@@ -4,14 +4,16 @@ import json
 import os
 import pickle
 import stat
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from sklearn.datasets import make_blobs
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO, persistence
+from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO, persistence
 from isthmus.errors import InvalidInputError
 
 
@@ -179,6 +181,27 @@ def test_a_pickle_is_refused_and_not_run(path, tmp_path):
     with pytest.raises(InvalidInputError):
         ClAMELBO.load(path)
     assert not (tmp_path / "ran").exists()
+
+
+OLD = Path(__file__).parent / "saved"
+# Mean log-density of the rows below, and beta and the mean of the memories after one more batch,
+# as the version that wrote the files computed them.
+WRITTEN = {
+    ClAMELBO: (-4.462290199248441, 0.5210394343050146, 2.848724394679982),
+    ClAMCRPELBO: (-4.470140476379753, 0.44916988445566575, 3.0396247402605647),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_files_of_the_first_format_still_load_and_continue(kind):
+    rows = make_blobs(150, 3, centers=3, random_state=0)[0]
+    rows[np.random.RandomState(0).random(rows.shape) < 0.15] = np.nan
+    model = kind.load(OLD / f"{kind.__name__}-format-1.safetensors")
+    score = model.score(rows)
+    np.testing.assert_array_equal(model.predict(rows), model.labels_)
+    model.partial_fit(rows[:50] + 1)
+    found = score, model.beta_, model.memories_.mean()
+    np.testing.assert_allclose(found, WRITTEN[kind], rtol=1e-8)
 
 
 def test_another_version_is_refused(blobs, path):

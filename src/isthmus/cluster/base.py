@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import Rows, Units, distinct_rows, name_text_columns
+from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value, name_text_columns
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.dynamics.retrieve import complete
@@ -109,9 +109,9 @@ class MemoryEstimator(
         """Return the best state after a final update, if a model has one."""
         return state
 
-    @abstractmethod
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
         """Convert objectives to the units of the data."""
+        return objectives
 
     @abstractmethod
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -221,10 +221,9 @@ class MemoryEstimator(
 
     def _previous_memories(self, X: NDArray[Any]) -> NDArray[Any] | None:
         """Return the memories of the previous fit for a warm start, if they match X."""
-        if not self.warm_start or not hasattr(self, "memories_"):
-            return None
-        memories: NDArray[Any] = self.memories_
-        return memories.astype(X.dtype) if memories.shape[1] == X.shape[1] else None
+        memories: Any = getattr(self, "memories_", None) if self.warm_start else None
+        matches = memories is not None and memories.shape[1] == X.shape[1]
+        return memories.astype(X.dtype) if matches else None
 
     def _given_means(self, rows: Rows, n_clusters: int | None) -> Tensor:
         """Return the means that `init` holds, in internal units. (K, D)"""
@@ -256,8 +255,7 @@ class MemoryEstimator(
             )
         if table.dtype == np.float64:
             return table
-        largest = max(np.fmax.reduce(table, None), -np.fmin.reduce(table, None))
-        fits = largest == 0 or SMALLEST_FLOAT32 < largest < LARGEST_FLOAT32
+        fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
         return table if fits else table.astype(np.float64)
 
     def _chunks(self, X: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:

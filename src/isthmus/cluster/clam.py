@@ -308,9 +308,6 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
             return False
         return min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol * abs(trace[0])
 
-    def _adopt(self, rows: Rows, state: _ClAMState) -> None:
-        self._adopt_fit(rows, state.parameters)
-
     def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
         return objectives * self._units.scale**2
 

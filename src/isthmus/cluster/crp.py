@@ -179,13 +179,17 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
         counts, smallest = state.clusters.counts, self.min_cluster_size
         if smallest == "auto":
             smallest = max(3.0, 0.1 * float(counts.mean()))
-        kept = counts >= smallest
+        # At most one cluster per row stays.
+        allowed = counts.argsort(descending=True, stable=True).argsort() < len(rows)
+        kept = (counts >= smallest) & allowed
         if not bool(kept.any()):  # if all are small, only those that hold next to nothing go
-            kept = counts >= SMALLEST_COUNT * rows.total / len(rows)
+            kept = (counts >= SMALLEST_COUNT * rows.total / len(rows)) & allowed
         if bool(kept.all()) or not bool(kept.any()):
             return state
-        clusters = reassign(rows, state.clusters.select(kept), state.prior.closed(), self._soft)
-        return replace(state, clusters=clusters)
+        clusters = state.clusters.select(kept)
+        return _CRPState(
+            reassign(rows, clusters, state.prior, self._soft, opens=False), state.prior
+        )
 
     def _adopt(self, rows: Rows, state: _CRPState) -> None:
         largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
@@ -224,9 +228,6 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         return self._labels(X), state.objective
 
-    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
-        return objectives
-
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
         check_is_fitted(self, "memories_")
@@ -257,44 +258,42 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
 
 
 class ClAMCRP(_CRPEstimator):
-    """Clustering by associative memory that opens new memories as the data ask for them.
+    """Clustering by associative memory with an unknown number of memories (ClAM+CRP).
 
-    A row joins the memory with the largest posterior or, where the new cluster's term of a
-    Chinese restaurant process wins, opens a memory of its own: decided by responsibility, not
-    by flowing to the origin (erratum E10), with normalised terms (erratum E8). One sequential
-    pass in a seeded order is followed by merging, reseating and opening until the evidence
-    settles. The result is the same for a seed whatever the order of the rows.
+    A row joins the memory with the largest posterior or, if the new cluster of a Chinese
+    restaurant process has a larger one, opens a memory: the decision is by responsibility, not by
+    flowing to the origin (erratum E10), and terms are normalised (erratum E8). After a sequential
+    pass in a seeded order, memories are merged, opened and assigned anew until the evidence
+    converges. The result does not depend on the order of the rows.
 
-    Features should be on comparable scales (standardise first). The number of clusters found
-    is indicative: on real data there is often no true one.
+    Features should be on comparable scales (standardise first). The number of clusters is
+    indicative: real data often have no true one.
 
     Parameters
     ----------
     alpha : "auto" or float
-        How readily new memories open; auto is 1.
+        Concentration: larger values open more memories. Auto is 1.
     discount : "auto" or float in [0, 1)
         Pitman-Yor discount; auto is 0.
     beta : "auto" or float
-        Memories have covariance I / (2 beta). Auto tries clusters that keep from 0.17 to 0.6
-        of the variance inside them, on at most 5,000 rows, and takes the best by
-        Calinski-Harabasz. There, likelihoods are tempered by the square root of the share of
-        dimensions that are really in use (participation ratio), since correlated features
-        would otherwise count many times over.
+        Memories have covariance I / (2 beta). Auto tries clusters that keep 0.17 to 0.6 of the
+        variance inside them, on at most 5,000 rows, and takes the best by Calinski-Harabasz.
+        Likelihoods are then raised to the power of the square root of the share of dimensions in
+        use (participation ratio), because correlated features would count repeatedly.
     rho : "auto" or float
-        Means have covariance I / (2 rho) about the centre of the data; auto is what beta
-        leaves of the variance.
+        Means have covariance I / (2 rho) about the centre of the data; auto is the variance that
+        beta leaves.
     normalized : bool
-        False is the paper's printed energy, without the new cluster's normaliser; it opens
+        False is the paper's printed energy, without the normaliser of the new cluster; it opens
         far too many memories in more than a few dimensions.
     min_cluster_size : "auto" or float
-        Memories of less weight are dissolved in the end; auto is a tenth of the mean, at
-        least 3.
+        Memories of less weight are dissolved at the end; auto is a tenth of the mean, at least 3.
     init : "sequential" or array (K, n_features)
-        Memories to begin with instead of none.
+        Initial memories; default: none.
     n_init : int
-        Orders of the rows that are tried.
+        Number of row orders to try.
     max_iter, tol : int, float
-        Stop when the objective (minus the log evidence per row) changes by no more than `tol`.
+        Stop when the objective (the negative log evidence per row) changes by at most `tol`.
     warm_start, random_state, verbose
         As in :class:`ClAMELBO`.
 
@@ -326,11 +325,15 @@ class ClAMCRP(_CRPEstimator):
 
 
 class ClAMCRPELBO(_CRPEstimator):
-    """ClAM+CRP with explicit posteriors: rows sit in proportion to their probabilities.
+    """ClAM+CRP with explicit posteriors (ClAM+CRP+ELBO).
 
-    The same as :class:`ClAMCRP`, but every row spreads over all memories by its posterior
-    over existing and new ones, the fixed point of the ELBO's dynamics, rather than joining
-    one. Parameters and attributes are those of :class:`ClAMCRP`.
+    Each row is divided among existing and new memories in proportion to its posterior, the fixed
+    point of the ELBO's dynamics, instead of joining one. As in :class:`ClAMCRP`, rows for which
+    the new cluster is the most probable open memories; then every row takes its posterior over
+    all memories, those just opened included. The probability of a memory that no row has opened
+    is divided among the others, so that the counts add up to the rows.
+
+    Parameters and attributes are those of :class:`ClAMCRP`.
 
     Examples
     --------

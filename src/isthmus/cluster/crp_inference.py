@@ -106,10 +106,6 @@ class CRPPrior:
         """The concentration of the new cluster about the origin."""
         return 1 / (1 / self.beta + 1 / self.rho)
 
-    def closed(self) -> CRPPrior:
-        """Return the prior under which no cluster opens."""
-        return replace(self, alpha=0.0, discount=0.0)
-
     def means(self, clusters: ClusterStatistics) -> Tensor:
         """Return the posterior means of clusters. (K, D) float64"""
         return self.beta * clusters.sums / (self.beta * clusters.masses + self.rho)
@@ -222,46 +218,45 @@ def _assigned_in_order(
 
 
 def reassign(
-    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool
+    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, *, opens: bool = True
 ) -> ClusterStatistics:
-    """Assign all rows anew, opening clusters where the new one wins; drop empty clusters.
+    """Assign all rows anew and drop empty clusters.
 
-    Rows go to the most probable cluster or, with `soft`, to all in proportion to the posterior.
+    Rows for which a new cluster is the most probable open clusters, unless `opens` is False.
+    All others go to their most probable cluster. With `soft`, every row is then divided among
+    existing and new clusters in proportion to the posterior.
     """
-    if soft:
-        clusters = _without_nearly_empty(clusters, SMALLEST_COUNT * rows.total / len(rows))
+    kept = clusters.counts >= SMALLEST_COUNT * rows.total / len(rows)
+    if soft and bool(kept.any()):
+        # Soft assignments never leave a cluster entirely, and a large alpha favours every cluster
+        # that exists, so without this the number of clusters would only grow.
+        clusters = clusters.select(kept)
     parameters = prior.parameters(clusters, rows.values.dtype)
     assigned = ClusterStatistics.empty(len(clusters), rows.dim)
     opened = ClusterStatistics.empty(0, rows.dim)
     entropy = 0.0
     for _, block in rows.blocks(len(clusters) + rows.dim):
         logits = parameters.log_joint(block)
-        strange = prior.new_logits(block, len(clusters)) > logits.amax(1)
-        if bool(strange.any()):
+        strange = prior.new_logits(block, len(clusters)) > logits.amax(1) if opens else None
+        if strange is not None and bool(strange.any()):
             strangers = block.take(strange)
             opened = opened.with_rows(strangers, *_assigned_in_order(strangers, opened, prior))
             block, logits = block.take(~strange), logits[~strange]
-        if soft:
+        if not soft:
+            shares = torch.zeros_like(logits)
+            shares.scatter_(1, logits.argmax(1, keepdim=True), block.weights[:, None])
+        elif not len(opened):
             shares = torch.softmax(logits, 1)
             surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
             entropy += float(block.weights @ surprise)
             shares *= block.weights[:, None]
         else:
-            shares = torch.zeros_like(logits)
-            shares.scatter_(1, logits.argmax(1, keepdim=True), block.weights[:, None])
+            continue
         assigned = assigned + ClusterStatistics.of_shares(block, shares)
+    if soft and len(opened):
+        return reassign(rows, clusters.joined(opened), prior, soft, opens=False)
     assigned = assigned.joined(opened).with_totals_of(rows)
     return replace(assigned.select(assigned.counts > 1e-6), entropy=entropy)
-
-
-def _without_nearly_empty(clusters: ClusterStatistics, smallest: float) -> ClusterStatistics:
-    """Drop clusters below a count, unless all are.
-
-    Soft assignments never leave a cluster entirely, and a large alpha favours every cluster that
-    exists, so the number of clusters would only grow.
-    """
-    kept = clusters.counts >= smallest
-    return clusters.select(kept) if bool(kept.any()) else clusters
 
 
 def settle(

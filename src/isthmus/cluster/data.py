@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["Rows", "Units", "distinct_rows", "name_text_columns"]
+__all__ = ["Rows", "Units", "distinct_rows", "largest_value", "name_text_columns"]
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -72,7 +72,7 @@ class Units:
                 "it. Leave it out."
             )
         # Numbers are brought near 1 first, so that squares of huge ones do not overflow.
-        size = max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0
+        size = largest_value(X)
 
         def mean(function: Callable[[Any], Any]) -> NDArray[Any]:
             total = np.zeros(X.shape[1])
@@ -190,21 +190,19 @@ def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any],
     """Return the distinct rows in a canonical order, and the sum of the weights of each.
 
     A fit then depends neither on the order of the rows nor on whether a row of weight two was
-    written twice.
+    written twice. Rows count as equal if they differ by rounding errors of the largest value.
     """
+    lowest, size = np.fmin.reduce(X, 0), largest_value(X)
     direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
     key = np.empty(len(X))
     for start in range(0, len(X), BLOCK_ROWS):
-        block = X[start : start + BLOCK_ROWS].astype(np.float64)
+        block = (X[start : start + BLOCK_ROWS].astype(np.float64) - lowest) / size
         # Row by row sums, unlike a matrix product, do not depend on where a row stands.
-        key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=0.137) * direction).sum(1)
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    first = np.ones(len(X), dtype=bool)
-    same_key = np.flatnonzero(key[1:] == key[:-1]) + 1
-    for start in range(0, len(same_key), BLOCK_ROWS):
-        here = same_key[start : start + BLOCK_ROWS]
-        left, right = X[order[here - 1]], X[order[here]]
-        first[here] = ~((left == right) | (np.isnan(left) & np.isnan(right))).all(1)
-    starts = np.flatnonzero(first)
-    return X[order[starts]], np.add.reduceat(weights[order], starts)
+        key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=-0.137) * direction).sum(1)
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    return X[first], np.bincount(group, weights)
+
+
+def largest_value(X: NDArray[Any]) -> float:
+    """Return the largest absolute value, or 1 if there is none above 0."""
+    return max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.cluster.data import Rows
@@ -236,18 +235,11 @@ class ClAMELBO(FiniteMixtureEstimator[_ELBOState]):
 
     def _evaluated(self, rows: Rows, parameters: MixtureParameters) -> _ELBOState:
         posterior = None if self.dynamics == "exact" else self._flow_posterior
-        found = expectation(rows, parameters, posterior)
-        return _ELBOState(parameters, found.statistics, -found.log_likelihood / rows.total)
+        statistics, log_likelihood, _ = expectation(rows, parameters, posterior)
+        return _ELBOState(parameters, statistics, -log_likelihood / rows.total)
 
     def _flow_posterior(self, logits: Tensor) -> Tensor:
         return elbo_flow(logits, self.dynamics).probabilities
-
-    def _adopt(self, rows: Rows, state: _ELBOState) -> None:
-        self._adopt_fit(rows, state.parameters)
-
-    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
-        converted: NDArray[Any] = self._log_density_in_units(objectives, rows)
-        return converted
 
     @property
     def energy_(self) -> Mixture:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
 from isthmus.cluster.base import MemoryEstimator, StateT, as_number_or
 from isthmus.cluster.data import Rows
-from isthmus.cluster.seeding import k_means, k_means_plus_plus, random_rows
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count
 
 __all__ = ["FiniteMixtureEstimator"]
-
-Init = Literal["k-means", "k-means++", "random"]
 
 # With n_init="auto", data of at most this many distinct rows get ten starts, larger ones one.
 SMALL_DATA = 20_000
@@ -54,33 +54,34 @@ class FiniteMixtureEstimator(MemoryEstimator[StateT]):
             as_choice(self.weights, "weights", ("learned", "uniform"))
         as_number_or(self.beta, "beta", ("auto", "learned"), above=0)
 
-    def _initial_parameters(
+    def _initial_means(
         self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
-    ) -> Iterator[MixtureParameters]:
-        """Yield the parameters of each start; k-means runs all of its own and gives the best."""
+    ) -> Iterator[Tensor]:
+        """Yield the means of each start; k-means runs all of its own and gives the best."""
         n_clusters = int(self.n_clusters)
         if warm is not None and len(warm) == n_clusters:
-            yield self._parameters_at(rows, warm)
+            yield warm
         elif not isinstance(self.init, str):
-            yield self._parameters_at(rows, self._given_means(rows, n_clusters))
+            yield self._given_means(rows, n_clusters)
+        elif len(rows) <= n_clusters:  # a memory for every distinct row
+            yield rows.values[torch.arange(n_clusters) % len(rows)]
         else:
             automatic = 10 if len(rows) <= SMALL_DATA else 1
             n_init = automatic if self.n_init == "auto" else int(self.n_init)
-            draw = random_rows if self.init == "random" else k_means_plus_plus
-            seeds = (draw(rows, n_clusters, generator) for _ in range(n_init))
-            if self.init == "k-means":
-                found = min((k_means(rows, means) for means in seeds), key=lambda pair: pair[1])
-                yield self._parameters_at(rows, found[0])
-                return
-            for means in seeds:
-                # Seeds repeat if there are fewer distinct rows than memories.
-                yield self._parameters_at(rows, means[torch.arange(n_clusters) % len(means)])
+            yield from _seeds(rows, n_clusters, self.init, n_init, generator)
+
+    def _initial_parameters(
+        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+    ) -> Iterator[MixtureParameters]:
+        """Yield the parameters of each start."""
+        for means in self._initial_means(rows, generator, warm):
+            yield self._parameters_at(rows, means)
 
     def _parameters_at(self, rows: Rows, means: Tensor) -> MixtureParameters:
         """Return the parameters of a start at `means`; an unknown beta is that of hard clusters."""
         if self._learns_beta:
             sharp = MixtureParameters(means, 1e8, means.new_zeros(len(means)))
-            statistics = expectation(rows, sharp).statistics
+            statistics = expectation(rows, sharp)[0]
             beta = 0.5 / statistics.variance(means, rows.smallest_variance)
         else:
             beta = float(self.beta) * self._units.scale**2
@@ -136,11 +137,11 @@ class FiniteMixtureEstimator(MemoryEstimator[StateT]):
         beta = self.beta_ * self._units.scale**2
         return MixtureParameters(torch.from_numpy(means), beta, log_weights.to(like.dtype))
 
-    def _adopt_fit(self, rows: Rows, parameters: MixtureParameters) -> None:
+    def _adopt(self, rows: Rows, state: Any) -> None:
         """Set the fitted attributes, and statistics that count as many batches of a stream."""
-        self._adopt_parameters(parameters)
-        found = expectation(rows, self._parameters(rows))
-        self._statistics = found.statistics.scaled(1 / rows.total)
+        self._adopt_parameters(state.parameters)
+        statistics = expectation(rows, self._parameters(rows))[0]
+        self._statistics = statistics.scaled(1 / rows.total)
         self.n_steps_ = round(1 / SMALLEST_RATE)
 
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -154,18 +155,43 @@ class FiniteMixtureEstimator(MemoryEstimator[StateT]):
             self._adopt_parameters(next(self._initial_parameters(few, generator, None)))
             self.n_steps_ = 0
         parameters = self._parameters(rows)
-        found = expectation(rows, parameters)
+        statistics, log_likelihood, labels = expectation(rows, parameters)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
-        running = found.statistics.scaled(rate / rows.total)
+        running = statistics.scaled(rate / rows.total)
         if self.n_steps_:
             running = self._statistics.scaled(1 - rate) + running
         self._statistics = running
         self.n_steps_ += 1
         self.n_iter_ = self.n_steps_
         self._adopt_parameters(self._maximised(rows, running, parameters))
-        objective = self._log_density_in_units(-found.log_likelihood / rows.total, rows)
-        return found.labels.numpy(), objective
+        objective = -log_likelihood / rows.total + self._log_scale(rows)
+        return labels.numpy(), objective
 
-    def _log_density_in_units(self, objectives: Any, rows: Rows) -> Any:
-        """Convert negative log-densities per row from internal units to those of the data."""
-        return objectives + rows.known_total / rows.total * math.log(self._units.scale)
+    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
+        return objectives + self._log_scale(rows)
+
+    def _log_scale(self, rows: Rows) -> float:
+        """Return what a mean negative log-density changes by from internal units to the data's."""
+        return rows.known_total / rows.total * math.log(self._units.scale)
+
+
+def _seeds(
+    rows: Rows, n_clusters: int, init: str, n_init: int, generator: np.random.RandomState
+) -> Iterator[Tensor]:
+    """Yield seeds by scikit-learn; unknown coordinates count as their column mean. (K, D)"""
+    values, weights = rows.values.numpy(), rows.weights.numpy()
+    if init == "k-means":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            kmeans = KMeans(n_clusters, n_init=n_init, random_state=generator)
+            yield torch.from_numpy(kmeans.fit(values, sample_weight=weights).cluster_centers_)
+        return
+    for _ in range(n_init):
+        if init == "random":
+            shares = weights / weights.sum(dtype=np.float64)
+            chosen = generator.choice(len(rows), n_clusters, replace=False, p=shares)
+        else:
+            chosen = kmeans_plusplus(
+                values, n_clusters, sample_weight=weights, random_state=generator
+            )[1]
+        yield rows.values[chosen]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,11 +35,9 @@ def save_estimator(estimator: Any, path: Path) -> None:
     parameters = estimator.get_params(deep=False)
     state = {name: value for name, value in vars(estimator).items() if name not in parameters}
     content = json.dumps(
-        {
-            "parameters": _plain(parameters, arrays, "parameter"),
-            "state": _plain(state, arrays, "state"),
-        },
+        {"parameters": parameters, "state": state},
         sort_keys=True,
+        default=lambda value: _encoded(value, arrays),
     )
     metadata = {
         "format": FORMAT,
@@ -73,9 +71,8 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
     if metadata.get("digest") != _digest(metadata.get("content", ""), arrays):
         raise InvalidInputError(f"{path} was altered after it was saved. Save the model again.")
     try:
-        content = json.loads(metadata["content"])
-        estimator = kind(**_restored(content["parameters"], arrays))
-        state = _restored(content["state"], arrays)
+        content = json.loads(metadata["content"], object_hook=lambda value: _decoded(value, arrays))
+        estimator, state = kind(**content["parameters"]), content["state"]
         estimator.__dict__.update(_upgraded(state) if metadata["format"] == OLD_FORMAT else state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInputError(
@@ -93,77 +90,45 @@ def _digest(content: str, arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def _plain(values: dict[str, Any], arrays: Arrays, prefix: str) -> dict[str, Any]:
-    """Return JSON for everything but numeric arrays, which go into `arrays` under a name."""
-    plain: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, list | tuple):
-            value = np.array(value)  # given means or weights
-        elif isinstance(value, torch.Tensor):
-            value = value.numpy()
-        if isinstance(value, np.ndarray) and value.dtype != object:
-            arrays[f"{prefix}.{name}"] = value
-            plain[name] = {"array": f"{prefix}.{name}"}
-        elif isinstance(value, np.ndarray):
-            plain[name] = {"names": [str(entry) for entry in value]}
-        elif isinstance(value, np.generic):
-            plain[name] = value.item()
-        elif isinstance(value, bool | int | float | str | type(None)):
-            plain[name] = value
-        elif is_dataclass(value) and type(value).__name__ in RECORDS:
-            record = {field.name: getattr(value, field.name) for field in fields(value)}
-            plain[name] = {
-                "record": type(value).__name__,
-                "fields": _plain(record, arrays, f"{prefix}.{name}"),
-            }
-        elif name == "_sklearn_output_config":
-            plain[name] = {"settings": dict(value)}
-        elif isinstance(value, np.random.RandomState):
-            raise InvalidInputError(
-                f"{name} is a random stream, which cannot be saved. Use an integer seed."
-            )
-        else:
-            raise InvalidInputError(f"{name} = {value!r} cannot be saved without pickle.")
-    return plain
+def _encoded(value: Any, arrays: Arrays) -> Any:
+    """Return JSON for a value that JSON lacks; numeric arrays go into `arrays` under a name."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {"names": [str(entry) for entry in value]}
+    if isinstance(value, np.ndarray | torch.Tensor):
+        name = f"array{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {"array" if isinstance(value, np.ndarray) else "tensor": name}
+    if type(value).__name__ in RECORDS:
+        record = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {"record": type(value).__name__, "fields": record}
+    if isinstance(value, np.random.RandomState):
+        raise InvalidInputError("random_state is a stream. Use an integer seed to save the model.")
+    raise InvalidInputError(f"{value!r} cannot be saved without pickle.")
 
 
-def _restored(plain: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
-    restored: dict[str, Any] = {}
-    for name, value in plain.items():
-        if not isinstance(value, dict):
-            restored[name] = value
-        elif "array" in value:
-            restored[name] = arrays[value["array"]]
-        elif "names" in value:
-            restored[name] = np.array(value["names"], dtype=object)
-        elif "record" in value:
-            restored[name] = _record(value["record"], _restored(value["fields"], arrays))
-        else:
-            restored[name] = value["settings"]
-    return restored
-
-
-def _record(name: str, values: dict[str, Any]) -> Any:
-    if name == "ClusterStatistics":
-        values = {
-            key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-            for key, value in values.items()
-        }
-    return RECORDS[name](**values)
+def _decoded(value: dict[str, Any], arrays: Arrays) -> Any:
+    if "array" in value:
+        return arrays[value["array"]]
+    if "tensor" in value:
+        return torch.from_numpy(arrays[value["tensor"]])
+    if "names" in value:
+        return np.array(value["names"], dtype=object)
+    if "record" in value:
+        return RECORDS[value["record"]](**value["fields"])
+    return value.get("settings", value)  # the first format marked the settings of scikit-learn
 
 
 def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
     """Convert the state of the first format, which kept records as separate arrays."""
-    state = dict(state)
-    units = Units(state.pop("_centre"), state.pop("_scale"))
     counts = state["counts_"] if "counts_" in state else state.pop("_counts")
-    square, coordinates = state.pop("_moments").tolist()
-    parts = {"counts": counts, "sums": state.pop("_sums"), "masses": state.pop("_masses")}
-    totals = {"square": square, "coordinates": coordinates}
-    state |= {"_units": units, "_statistics": _record("ClusterStatistics", parts | totals)}
+    parts: Any = map(torch.from_numpy, (counts, state.pop("_sums"), state.pop("_masses")))
+    state["_statistics"] = ClusterStatistics(*parts, *state.pop("_moments").tolist())
+    state["_units"] = Units(state.pop("_centre"), state.pop("_scale"))
     if "_rule" in state:
         beta, rho, alpha, discount, dim, normalized = state.pop("_rule").tolist()
-        temper = dim / parts["sums"].shape[1]
+        temper = dim / len(state["_units"].centre)
         state["_prior"] = CRPPrior(beta, rho, alpha, discount, temper, bool(normalized))
     for name in ("_dtype", "_previous"):
         state.pop(name, None)

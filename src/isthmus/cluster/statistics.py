@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from isthmus.cluster.data import Rows
 from isthmus.logits import distance_logits
 
-__all__ = ["ClusterStatistics", "Expectation", "MixtureParameters", "expectation"]
+__all__ = ["ClusterStatistics", "MixtureParameters", "expectation"]
 
 Posterior = Callable[[Tensor], Tensor]
 
@@ -89,25 +89,19 @@ class ClusterStatistics:
         return len(self.counts)
 
     def __add__(self, other: ClusterStatistics) -> ClusterStatistics:
-        return ClusterStatistics(
-            self.counts + other.counts,
-            self.sums + other.sums,
-            self.masses + other.masses,
-            self.square + other.square,
-            self.coordinates + other.coordinates,
-            self.entropy + other.entropy,
-        )
+        return ClusterStatistics(*(mine + yours for mine, yours in zip(self, other, strict=True)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(vars(self).values())
 
     def scaled(self, factor: float) -> ClusterStatistics:
         """Return the statistics of rows that weigh `factor` times as much."""
-        return ClusterStatistics(
-            self.counts * factor,
-            self.sums * factor,
-            self.masses * factor,
-            self.square * factor,
-            self.coordinates * factor,
-            self.entropy * factor,
-        )
+        return ClusterStatistics(*(part * factor for part in self))
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> ClusterStatistics:
+        """Apply a function to the counts, sums and masses of the clusters."""
+        counts, sums, masses = map(function, (self.counts, self.sums, self.masses))
+        return replace(self, counts=counts, sums=sums, masses=masses)
 
     def with_totals_of(self, rows: Rows) -> ClusterStatistics:
         """Set the totals over all rows."""
@@ -141,20 +135,15 @@ class ClusterStatistics:
 
     def grouped(self, groups: Tensor) -> ClusterStatistics:
         """Merge clusters that have the same number in `groups` (K,)."""
-        _, labels = torch.unique(groups, return_inverse=True)
-        empty = ClusterStatistics.empty(int(labels.max()) + 1, self.sums.shape[1])
-        return replace(
-            self,
-            counts=empty.counts.index_add(0, labels, self.counts),
-            sums=empty.sums.index_add(0, labels, self.sums),
-            masses=empty.masses.index_add(0, labels, self.masses),
+        numbers, labels = torch.unique(groups, return_inverse=True)
+        size = len(numbers)
+        return self._mapped(
+            lambda part: part.new_zeros(size, *part.shape[1:]).index_add(0, labels, part)
         )
 
     def select(self, kept: Tensor) -> ClusterStatistics:
         """Return some of the clusters; totals stay."""
-        return replace(
-            self, counts=self.counts[kept], sums=self.sums[kept], masses=self.masses[kept]
-        )
+        return self._mapped(lambda part: part[kept])
 
     def means(self, fallback: Tensor) -> Tensor:
         """Return the weighted means; clusters without rows stay at `fallback`. (K, D) float64"""
@@ -185,25 +174,23 @@ class ClusterStatistics:
         return (explained - centre) / (size - 1) / (within / (total - size))
 
 
-class Expectation(NamedTuple):
-    """The result of one pass over all rows."""
-
-    statistics: ClusterStatistics
-    log_likelihood: float
-    """Weighted sum over rows of log p(x)."""
-    labels: Tensor
-    """The most probable memory of each row. (N,)"""
-
-
 def expectation(
     rows: Rows, parameters: MixtureParameters, posterior: Posterior | None = None
-) -> Expectation:
+) -> tuple[ClusterStatistics, float, Tensor]:
     """Divide all rows among the memories by their responsibilities.
 
     Parameters
     ----------
     posterior : callable, optional
         From log-joints (n, K) to assignment probabilities (n, K). Default: exact.
+
+    Returns
+    -------
+    statistics : ClusterStatistics
+    log_likelihood : float
+        Weighted sum over rows of log p(x).
+    labels : Tensor (N,)
+        The most probable memory of each row.
     """
     statistics = ClusterStatistics.empty(*parameters.means.shape)
     labels = torch.empty(len(rows), dtype=torch.int64)
@@ -216,7 +203,7 @@ def expectation(
         shares, total = _weighted_shares(logits, top, block.weights, posterior)
         statistics = statistics + ClusterStatistics.of_shares(block, shares)
         log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
-    return Expectation(statistics.with_totals_of(rows), log_likelihood, labels)
+    return statistics.with_totals_of(rows), log_likelihood, labels
 
 
 def _weighted_shares(
