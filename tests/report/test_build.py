@@ -52,6 +52,7 @@ def raises(seed, full):
 
 def exits(seed, full): sys.exit(3)
 def leaves(seed, full): os._exit(0)
+def forgets(seed, full): pass
 def kills(seed, full): os.kill(os.getpid(), signal.SIGKILL)
 def crashes(seed, full): os.abort()
 def memory(seed, full): return section(seed, full, much=len(bytearray(2**62)))
@@ -119,6 +120,7 @@ def test_a_failing_part_leaves_the_others_alone(
         "raises": "ValueError: no luck with <b>this</b>",
         "exits": "SystemExit: 3",
         "leaves": "without a result",
+        "forgets": "returned None, which is not a Section",
         "kills": "SIGKILL",
         "crashes": "Abort",
         "memory": "MemoryError",
@@ -127,14 +129,14 @@ def test_a_failing_part_leaves_the_others_alone(
     parts("one", *messages, "two")
     code, results = reproduced(place, "--jobs", "3")
     assert code == 1
-    assert results["summary"]["parts"] == {"done": 2, "failed": 7, "missing": 0}
+    assert results["summary"]["parts"] == {"done": 2, "failed": 8, "missing": 0}
     for name, message in messages.items():
         assert results["parts"][name]["status"] == "failed"
         assert message in results["parts"][name]["message"], name
     streams = capsys.readouterr()
     assert streams.out == f"{place / 'report' / 'index.html'}\n"
     assert streams.err.count("\n") == 1
-    assert "7 parts failed" in streams.err
+    assert "8 parts failed" in streams.err
     assert f"Logs are in {place / 'report' / 'parts'}." in streams.err
     assert all(name in streams.err for name in messages)
     assert "Traceback" in (place / "report" / "parts" / "raises.log").read_text()

@@ -241,6 +241,8 @@ class Workspace:
                 continue
             part, over = by_name[call.name], over + 1
             problem = unprepared.get(part.needs) or problem
+            if not (problem or isinstance(outcome.value, Section)):
+                problem = f"The part returned {outcome.value!r:.50}, which is not a Section."
             section = Section(status="failed", message=problem) if problem else outcome.value
             sources = [*section.inputs.get("sources", ()), *filter(None, [part.shows])]
             inputs = self._inputs(part, sources)
