@@ -111,7 +111,7 @@ def test_the_child_has_one_thread_and_the_state_of_the_caller(
     assert outcome.value == (str(tmp_path), "here", 1, False), outcome.message
 
 
-def test_what_a_call_prints_goes_into_its_log(tmp_path: Path) -> None:
+def test_the_output_of_a_call_goes_into_its_log(tmp_path: Path) -> None:
     def talk(fail: bool) -> None:
         print("on stdout")
         subprocess.run(["echo", "from a program"], check=True)
@@ -125,7 +125,7 @@ def test_what_a_call_prints_goes_into_its_log(tmp_path: Path) -> None:
         assert ("Traceback" in text) == fail
 
 
-def test_what_is_warmed_up_is_shared_by_children_and_its_errors_are_ignored(
+def test_children_share_a_warm_cache_and_errors_of_warming_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "import os, functools\nslowly_made = functools.cache(os.getpid)"

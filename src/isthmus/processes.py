@@ -226,6 +226,7 @@ class _Server:
         self.forget()
 
     def forget(self) -> None:
+        """Start anew, without touching a server that belongs to another process."""
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
@@ -262,7 +263,7 @@ class _Server:
         socket.send_fds(self.control, [b"."], [connection.fileno()])
 
     def close(self) -> None:
-        """End the server; calls that run go on as long as their connections are open."""
+        """End the server; running calls continue while their connections are open."""
         if self.control is not None:
             self.control.close()
         if self.process is not None:
@@ -274,8 +275,8 @@ class _Server:
 START = "import sys; from isthmus.processes import _serve; _serve(int(sys.argv[1]))"
 _server = _Server()
 atexit.register(_server.close)
-# In a fork of this process, the server belongs to the parent.
-os.register_at_fork(after_in_child=_server.forget)
+if hasattr(os, "register_at_fork"):  # not on Windows; in a fork, the server is the parent's
+    os.register_at_fork(after_in_child=_server.forget)
 
 
 def _serve(number: int) -> None:
@@ -287,7 +288,7 @@ def _serve(number: int) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # supervisors that have ended
                 pass
-        with Connection(handles[0]) as connection, contextlib.suppress(EOFError):
+        with Connection(handles[0]) as connection, contextlib.suppress(EOFError, OSError):
             state, limits, log, warm, work = connection.recv()
             with contextlib.suppress(Exception):
                 _prepare(state, warm)

@@ -74,13 +74,13 @@ def stored(rows: list[dict[str, Any]], directory: Path) -> Path:
 
 
 def offline(**_: object) -> None:
-    """What OpenML's fetcher does without a network."""
+    """Fail as OpenML's fetcher does without a network."""
     raise OSError("Name or service not known")
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Settings, dict[str, Any]]]:
-    """What `isthmus.study.run` was asked for, without doing it."""
+    """The arguments of `isthmus.study.run`, which does nothing."""
     calls: list[tuple[Path, Settings, dict[str, Any]]] = []
 
     def record(out: Path, settings: Settings, **options: Any) -> Run:
@@ -109,9 +109,9 @@ def test_a_run_does_each_fit_once_and_prints_one_line(
     assert Store(out).read() == rows
     capfd.readouterr()
     assert run(["status", str(out), "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
+    printed = json.loads(capfd.readouterr().out)
     expected = {"directory": str(out), "fits": 3, "missing": 0, "ended": {"ok": 3}}
-    assert told == {**expected, "seconds_left": None}
+    assert printed == {**expected, "seconds_left": None}
 
 
 def test_options_reach_the_runner(asked: list[Any], tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_status_shows_the_remaining_time_of_a_run_in_progress(
     assert capsys.readouterr().out.splitlines()[1].startswith("A run is in progress, about 0:12:3")
 
 
-def test_what_does_not_count_is_in_neither_table_nor_plot(
+def test_results_that_do_not_count_are_in_neither_table_nor_plot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = fits("ab")
@@ -300,7 +300,7 @@ def test_the_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("", "required"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_invalid_commands_are_refused(
     command: str, words: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

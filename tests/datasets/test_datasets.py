@@ -118,9 +118,7 @@ def test_files_are_found_by_argument_and_by_environment(
 
 @needs_data
 @pytest.mark.parametrize("name", ["iris", "wine", "wisconsin_breast_cancer"])
-def test_what_scikit_learn_bundles_needs_neither_files_nor_a_network(
-    name: str, nowhere: Path
-) -> None:
+def test_bundled_datasets_need_neither_files_nor_a_network(name: str, nowhere: Path) -> None:
     bundled, stored = load(name, download_if_missing=False), load(name, DATA)
     np.testing.assert_array_equal(bundled.X, stored.X)
     np.testing.assert_array_equal(bundled.y, stored.y)
@@ -190,7 +188,7 @@ def test_offline_with_nothing_cached_it_says_what_to_put_where(
         load(name, download_if_missing=False)
 
 
-def test_what_was_fetched_by_hand_can_be_kept(tmp_path: Path) -> None:
+def test_datasets_downloaded_by_hand_can_be_stored(tmp_path: Path) -> None:
     rows, labels = np.random.default_rng(0).random((165, 1024)), np.repeat(np.arange(1, 16), 11)
     assert store("yale_faces", rows, labels, data_home=tmp_path) == tmp_path / "yale_faces.npz"
     found = load("yale_faces", tmp_path)

@@ -23,7 +23,7 @@ DATASETS = ["iris", "blood_wine_red"]
 
 
 def marks(axes: Axes, marker: str) -> list[tuple[float, float]]:
-    """Where the marks of that kind are."""
+    """Return the positions of the marks of one kind."""
     found = [line for line in axes.lines if line.get_marker() == marker]
     return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in found]
 
@@ -67,7 +67,7 @@ def test_few_fits_are_dots_and_no_violin(count: int, dots: bool) -> None:
     assert ("one fit, if fewer than 5" in words) == dots
 
 
-def test_where_fits_are_missing_the_figure_says_how_many_there_are() -> None:
+def test_the_figure_shows_the_numbers_of_missing_fits() -> None:
     attempts = {("iris", "a"): 5, ("iris", "b"): 8, ("blood_wine_red", "b"): 3}
     column = MetricColumn("ARI", FITS, SELECTED, BEST, "shared", attempts)
     figure = grid_violins([column], DATASETS, ["a", "b"])

@@ -55,7 +55,7 @@ def bad_methods() -> Callable[[str], Method]:
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits that end well at once in this process and record the number of their rows."""
+    """Fits that succeed at once in this process and record the number of their rows."""
 
     def run_all(calls: Sequence[Call], jobs: int) -> Outcomes:
         for call in calls:

@@ -43,7 +43,7 @@ def test_an_address_of_another_form_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_where_no_scheduler_answers_it_says_so_soon_and_writes_nothing(
+def test_a_missing_scheduler_is_an_early_error_and_nothing_is_written(
     listener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "PATIENCE_SECONDS", 1)

@@ -33,8 +33,8 @@ def test_every_entry_of_a_grid_makes_an_estimator_that_is_told_k_only_if_it_may_
     for settings in method.grid:
         known = method.estimator(settings, n_clusters=7, seed=3, X=X).get_params()
         assert known.get("random_state", 3) == 3
-        told = 7 in (known.get("n_clusters"), known.get("n_components"))
-        assert told == (method.kind == "K given")
+        given = 7 in (known.get("n_clusters"), known.get("n_components"))
+        assert given == (method.kind == "K given")
 
 
 def test_the_left_out_likelihood_is_that_of_a_plain_computation() -> None:

@@ -1,4 +1,4 @@
-"""What counts in a directory with results of several runs, and what cannot be read there."""
+"""Plans of directories with several runs, and files that cannot be read."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def kmeans(**settings: Any) -> Any:
 
 
 def method(*restarts: int, name: str = "mine") -> Method:
-    """One with a grid of so many restarts."""
+    """A method whose grid holds these numbers of restarts."""
     return Method(name, kmeans, combinations(n_init=list(restarts)))
 
 
@@ -96,11 +96,11 @@ def test_a_plan_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None:
-    told: list[float | None] = []
+    estimates: list[float | None] = []
     settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
-    run(tmp_path, settings, report=lambda _: told.append(status(tmp_path).seconds_left))
-    assert told[0] is not None
-    assert told[0] >= 0
+    run(tmp_path, settings, report=lambda _: estimates.append(status(tmp_path).seconds_left))
+    assert estimates[0] is not None
+    assert estimates[0] >= 0
     assert status(tmp_path).seconds_left is None
     note = {"process": os.getpid(), "ends": time.time() + 100}
     (tmp_path / PROGRESS).write_text(json.dumps(note))
@@ -112,13 +112,13 @@ def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["5", "null", '"x"', "{", '{"iris": 3}', '{"iris": {"m": 3}}'])
-def test_a_plan_that_is_none_is_told_by_its_name(tmp_path: Path, text: str) -> None:
+def test_a_plan_that_is_none_is_estimates_by_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(InvalidInputError, match=r"plan\.json is not the plan.* Remove it"):
         status(tmp_path)
 
 
-def test_files_that_are_no_results_are_told_with_what_to_do(tmp_path: Path) -> None:
+def test_files_that_are_no_results_are_estimates_with_what_to_do(tmp_path: Path) -> None:
     store = Store(tmp_path)
     settings = Settings(("iris",), (method(1),), seeds=(0,))
     run(tmp_path, settings)

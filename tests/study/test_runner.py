@@ -109,14 +109,14 @@ def test_killed_at_any_moment_it_loses_at_most_the_fit_in_flight(tmp_path: Path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
-    told = [process.stdout.readline().strip() for _ in range(5)]
+    reported = [process.stdout.readline().strip() for _ in range(5)]
     process.kill()
     process.wait()
-    told += process.stdout.read().split()
+    reported += process.stdout.read().split()
     process.stdout.close()
     kept = {row["id"] for row in Store(out).read()}
-    assert set(told) <= kept
-    assert len(kept) <= len(told) + 1
+    assert set(reported) <= kept
+    assert len(kept) <= len(reported) + 1
     assert status(out).missing == 32 - len(kept)
     rest = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     again = rest.stdout.split()
@@ -125,7 +125,7 @@ def test_killed_at_any_moment_it_loses_at_most_the_fit_in_flight(tmp_path: Path)
     assert status(out).missing == 0
 
 
-def test_what_ended_badly_is_done_again_only_if_asked(tmp_path: Path) -> None:
+def test_failed_fits_are_repeated_only_with_retry(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
 
     def flaky(**settings: Any) -> Any:
@@ -185,7 +185,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, small: Settings) -> N
         ({"settings": Settings(("iris",), ("KMeans",), rows=-1)}, "rows must be"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_any_work(
+def test_invalid_arguments_are_refused_before_any_work(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     arguments = {"settings": Settings(("iris",), ("KMeans",)), **changes}

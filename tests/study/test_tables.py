@@ -35,7 +35,7 @@ def test_each_view_of_a_hand_computed_grid() -> None:
     assert "| iris | 0.400 |" in str(table["selected"])
 
 
-def test_where_lower_is_better_the_oracle_takes_the_lowest() -> None:
+def test_the_oracle_takes_the_lowest_score_if_lower_is_better() -> None:
     found = score_table(ROWS, "davies_bouldin", "K given", "oracle")
     assert found.values.item() == pytest.approx(0.1)
     np.testing.assert_array_equal(found.oriented, -found.values)

@@ -23,7 +23,7 @@ RANDOM = np.random.default_rng(3)
 
 
 def fit(dataset: str, method: str, score: float | None, **more: Any) -> dict[str, Any]:
-    """One row of results; every metric has the same score unless told otherwise."""
+    """One row of results; every metric has the same score unless given."""
     fields = {
         "kind": METHODS[method].kind if method in METHODS else "K given",
         "parameters": "{}",
@@ -314,7 +314,7 @@ def test_time_is_that_of_all_fits_and_the_stopped_ones_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 2.0])
-def test_where_the_time_limit_cannot_be_told_nothing_is_said_of_it(seconds: float | None) -> None:
+def test_an_unknown_time_limit_is_not_mentioned(seconds: float | None) -> None:
     # One that hangs is stopped by the clock, and has used next to no CPU time.
     rows = [fit("iris", "KMeans", 0.5, seconds=9.0), fit("zoo", "KMeans", None, seconds=seconds)]
     found = make_report(rows).summary
@@ -324,7 +324,7 @@ def test_where_the_time_limit_cannot_be_told_nothing_is_said_of_it(seconds: floa
     assert "All fits took 9 s of CPU time." in well
 
 
-def test_how_a_method_of_ones_own_selects_is_read_off_its_fits() -> None:
+def test_the_criterion_of_an_unknown_method_follows_from_its_fits() -> None:
     rows = [fit("iris", "mine", 0.5), fit("iris", "other", 0.5, objective=1.0)]
     words = {each["method"]: each["selects_by"] for each in make_report(rows).summary.methods}
     assert words == {"mine": "its first settings", "other": "its objective"}

@@ -124,7 +124,7 @@ def _status(arguments: argparse.Namespace) -> int:
         left = timedelta(seconds=round(found.seconds_left))
         print(f"A run is in progress, about {left} remaining.")
     elif found.missing:
-        print(f"{found.missing} fits are missing; the command that started them continues.")
+        print(f"{found.missing} fits are missing; run the same command again to do them.")
     return 0
 
 

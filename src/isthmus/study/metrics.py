@@ -1,4 +1,4 @@
-"""How a partition is judged: four scores that see the labels, three that do not."""
+"""Scores of a partition: four that use the labels, three that do not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ UNLABELLED = ("calinski_harabasz", "davies_bouldin", "silhouette")
 METRICS = (*LABELLED, *UNLABELLED)
 LOWER_IS_BETTER = frozenset({"davies_bouldin"})
 BOUNDED = frozenset({*LABELLED, "silhouette"})
-"""Scores with a common scale, on which "within 0.02" means something."""
+"""Scores with a common scale, for which a difference of 0.02 has a meaning."""
 
-# The silhouette looks at all pairs; above so many rows it is that of a fixed subsample.
+# The silhouette compares all pairs; for more rows than this, a fixed subsample is used.
 SILHOUETTE_ROWS = 2000
 
 
 def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, float | None]:
-    """All seven scores of a partition; None where one has no meaning, as with one cluster.
+    """Return the seven scores of a partition; None if undefined, as with one cluster.
 
     Parameters
     ----------
