@@ -57,7 +57,7 @@ _MODULES = (
 )
 
 if TYPE_CHECKING:
-    from isthmus.attend import attend
+    from isthmus.attend import attend as attend
     from isthmus.dynamics.retrieve import Retrieval, complete, retrieve
     from isthmus.dynamics.sample import Chains, sample, sample_chains
     from isthmus.dynamics.samplers import HMC, MALA, Langevin
@@ -84,7 +84,6 @@ __all__ = [
     "ModernHopfield",
     "Retrieval",
     "VonMisesFisherMixture",
-    "attend",
     "complete",
     "retrieve",
     "sample",

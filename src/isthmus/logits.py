@@ -79,8 +79,8 @@ class Keys:
         """Return the squared distance of each memory from the centre, without a gradient. (N,)."""
         if dtype not in self._squares:
             centre = self.centre.to(dtype)
-            blocks = [block.to(dtype) - centre for block in self._blocks()]
-            self._squares[dtype] = torch.cat([block.square_().sum(1) for block in blocks])
+            sums = [(block.to(dtype) - centre).square_().sum(1) for block in self._blocks()]
+            self._squares[dtype] = torch.cat(sums)
         return self._squares[dtype]
 
     def scaled_squares(self, factor: Tensor) -> Tensor:
