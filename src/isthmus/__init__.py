@@ -49,6 +49,7 @@ _MODULES = (
     "energy",
     "errors",
     "figures",
+    "impute",
     "incontext",
     "memories",
     "report",

@@ -18,7 +18,7 @@ from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory
 from isthmus.memories.kde import GaussianKDE
-from isthmus.printing import aligned, counted
+from isthmus.printing import aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_number
@@ -147,8 +147,8 @@ def fill_gaps(
         NaN marks missing values.
     columns : sequence of str, optional
         Default: the names of a data frame, else x1, x2, ...
-    memory : array (m, D), optional
-        Rows to learn from. Default: those of X.
+    memory : array (m, D) or data frame, optional
+        Rows to learn from; a data frame has the columns of X, in any order. Default: those of X.
     model : TableModel, optional
         A fitted model that fills the columns it knows; nothing is learned or checked.
     energy : {"kde", "crp"}, optional
@@ -180,7 +180,7 @@ def fill_gaps(
     if model is not None:
         return _filled_by_model(model, rows, names, how)
     tried = _candidates(energy, sigma)
-    source = rows if memory is None else as_table(memory, names)[0]
+    source = rows if memory is None else _columns_of(memory, names)
     scaling = Scaling.of(source, standardise)
     if not gaps.any():
         return FilledTable(rows, gaps, names, "", None, how, scaling.scale)
@@ -205,6 +205,14 @@ def fill_gaps(
         None if baseline is None else baseline * scaling.scale,
         () if found else ("too few rows to measure how well the gaps are filled.",),
     )
+
+
+def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
+    """Return the rows of a table in the columns of another."""
+    absent = [repr(name) for name in names if name not in getattr(memory, "columns", names)]
+    if absent:
+        raise InvalidInputError(f"memory has no column called {listed(absent, 5)}.")
+    return as_table(memory[list(names)] if hasattr(memory, "columns") else memory, names)[0]
 
 
 def hide_and_fill(

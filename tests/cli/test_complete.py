@@ -37,7 +37,10 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         (["--sigma", "0.4"], {"sigma": 0.4}),
         (["--energy", "crp", "--how", "mode"], {"energy": "crp", "how": "mode"}),
         (["--sigma", "0.2", "--no-standardise"], {"sigma": 0.2, "standardise": False}),
-        (["--memory", "whole.csv", "--sigma", "0.2"], {"memory": IRIS.data, "sigma": 0.2}),
+        (
+            ["--memory", "whole.csv", "--sigma", "0.2"],
+            {"memory": IRIS.data.to_numpy(), "sigma": 0.2},
+        ),
     ],
 )
 def test_every_option_reaches_the_library(
@@ -149,7 +152,7 @@ def test_ids_are_no_features_and_are_written_unchanged(
         (["few.csv", "--energy", "kde"], "too few complete rows"),
         (["few.csv", "--sigma", "0"], "finite number above 0, not 0"),
         (["few.csv", "--sigma", "1", "--energy", "crp"], "not of crp"),
-        (["few.csv", "--memory", "other.csv"], "no column of numbers called 'a'"),
+        (["few.csv", "--memory", "other.csv"], "memory has no column called 'a'"),
         (["few.csv", "--model", "other.csv"], "not a readable isthmus model"),
         (["few.csv", "--model", "m", "--energy", "kde"], "fitted already"),
         (["few.csv", "-o", "few.csv"], "is the data itself"),

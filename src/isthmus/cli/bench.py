@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isthmus.cli import options
-from isthmus.cli.files import path, writable_directory
 from isthmus.errors import InvalidInputError
-from isthmus.files import shipped
+from isthmus.files import make_directory, shipped
 
 
 class Benchmark(NamedTuple):
@@ -141,7 +140,7 @@ def _places(name: str, out: Path) -> dict[str, Path]:
             )
         places["data"] = Path(data)
     if BENCHMARKS[name].results:
-        places["out"] = writable_directory(out) / BENCHMARKS[name].results
+        places["out"] = make_directory(out) / BENCHMARKS[name].results
     return places
 
 
@@ -172,8 +171,6 @@ def _parser() -> options.Parser:
     add("--list", action="store_true", help="list the benchmarks and their times")
     add("--full", action="store_true", help="the sizes of the documentation")
     out = Path("report/bench")
-    add(
-        "--out", type=path, default=out, metavar="DIR", help="of stored runs (default: %(default)s)"
-    )
+    add("--out", **options.DIRECTORY, default=out, help="of stored runs (default: %(default)s)")
     options.add_common(parser)
     return parser

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isthmus.cli import options
-from isthmus.cli.files import path, separate_files, writable_file
 from isthmus.errors import InvalidInputError
 from isthmus.progress import progress
 from isthmus.tables import STDIN, WRITABLE, Table, write_table
@@ -75,36 +74,29 @@ def run(argv: Sequence[str]) -> int:
             "columns": list(table.columns),
             "left_out": list(table.left_out),
             "standardised": arguments.standardise,
-            "sigma_chosen": _is_chosen(arguments),
+            "sigma_chosen": arguments.choose,
             "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
             **found.summary,
         }
         written = {"output": arguments.output, "plot": arguments.plot}
         how = "\n\nsigma was chosen automatically: the largest value that stores enough rows"
-        text = f"{found}{how if _is_chosen(arguments) else ''}"
+        text = f"{found}{how if arguments.choose else ''}"
         options.print_result(text, summary, written, arguments.json)
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used, before any work."""
-    options.check_table_output(arguments, arguments.data)
-    if arguments.plot is not None:
-        if arguments.plot.suffix.lower() != ".png":
-            raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
-        writable_file(arguments.plot, "--plot")
-    separate_files({"DATA": arguments.data, "-o": arguments.output, "--plot": arguments.plot})
+    options.check_outputs(arguments, arguments.data, plot=arguments.plot)
+    if arguments.plot is not None and arguments.plot.suffix.lower() != ".png":
+        raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
     if arguments.sigma is not None and arguments.beta is not None:
         raise InvalidInputError("--sigma and --beta mean the same, beta = 1 / sigma^2; give one.")
-    if arguments.model == "hopfield" and _is_chosen(arguments):
+    arguments.choose = arguments.beta is None and arguments.sigma in (None, "auto")
+    if arguments.model == "hopfield" and arguments.choose:
         raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")
-    if arguments.stored is not None and not _is_chosen(arguments):
+    if arguments.stored is not None and not arguments.choose:
         raise InvalidInputError("--stored is for --sigma auto.")
-
-
-def _is_chosen(arguments: argparse.Namespace) -> bool:
-    """Return True if sigma is chosen automatically."""
-    return arguments.beta is None and arguments.sigma in (None, "auto")
 
 
 def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certificate:
@@ -113,7 +105,7 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
 
     with progress("certify", 2, show=False if arguments.quiet else None) as report:
         sigma = arguments.sigma if arguments.beta is None else arguments.beta**-0.5
-        if _is_chosen(arguments):
+        if arguments.choose:
             report(0, "choosing sigma")
             # A single row is stored at every bandwidth.
             sigma = 1.0 if len(X) == 1 else choose_sigma(X, arguments.stored).sigma
@@ -176,6 +168,6 @@ def _parser() -> options.Parser:
     fixed = "rows to follow to their fixed points (default: all)"
     add("--iterate", choices=rows, default="all", help=fixed)
     options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
-    parser.add_argument("--plot", type=path, metavar="FILE.png", help="write a figure of the rows")
+    parser.add_argument("--plot", **options.FILE, help="write a .png figure of the rows")
     options.add_common(parser)
     return parser

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.cli import options
-from isthmus.cli.files import separate_files, writable_file
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
 from isthmus.tables import STDIN, default_output, write_table
@@ -85,12 +84,7 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used, before any work."""
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "clusters.csv")
-    options.check_table_output(arguments, arguments.data)
-    targets = {"--plot": arguments.plot, "--save": arguments.save}
-    for option, target in targets.items():
-        if target is not None:
-            writable_file(target, option)
-    separate_files({"DATA": arguments.data, "-o": arguments.output, **targets})
+    options.check_outputs(arguments, arguments.data, plot=arguments.plot, save=arguments.save)
     if arguments.plot is not None and arguments.plot.suffix.lower() not in (".png", ".svg"):
         raise InvalidInputError(f"--plot {arguments.plot} must end in .png or .svg.")
     settings = ("method", "k", "alpha", "bandwidth", "save")

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables import STDIN, Table, default_output, read_table, write_table
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from isthmus.tables import STDIN, default_output, read_table, write_table
 
 DESCRIPTION = """
 Fill the missing cells of a table from similar rows. A cell is missing if it is empty or
@@ -39,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "completed")
-    options.check_table_output(arguments, arguments.data, arguments.memory)
+    options.check_outputs(arguments, arguments.data, arguments.memory)
     given = (arguments.memory, arguments.energy, arguments.sigma)
     if arguments.model is not None and (given != (None,) * 3 or not arguments.standardise):
         raise InvalidInputError(
@@ -49,10 +42,14 @@ def run(argv: Sequence[str]) -> int:
     from isthmus.impute import fill_gaps
 
     table = options.load_table(arguments, missing=True, as_written=True)
+    memory = None
+    if arguments.memory is not None:
+        # Columns are matched by name, so a column that looks like ids is like any other.
+        memory = read_table(arguments.memory, id="none").frame
     found = fill_gaps(
         table.X,
         columns=table.columns,
-        memory=None if arguments.memory is None else _memory(table, arguments),
+        memory=memory,
         model=None if arguments.model is None else TableModel.load(arguments.model),
         energy=arguments.energy,
         sigma=arguments.sigma,
@@ -67,19 +64,6 @@ def run(argv: Sequence[str]) -> int:
         written = {"output": arguments.output}
         options.print_result(found, found.summary, written, arguments.json)
     return 0
-
-
-def _memory(table: Table, arguments: argparse.Namespace) -> NDArray[np.float64]:
-    """Return the rows of --memory, with the columns of the table."""
-    # Columns are matched by name, so a column that looks like ids is a column like any other.
-    memory = read_table(arguments.memory, id="none")
-    absent = [name for name in table.columns if name not in memory.columns]
-    if absent:
-        raise InvalidInputError(
-            f"--memory {arguments.memory} has no column of numbers called "
-            f"{', '.join(map(repr, absent[:5]))}, which {arguments.data} has."
-        )
-    return memory.X[:, [memory.columns.index(name) for name in table.columns]]
 
 
 def _parser() -> options.Parser:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
-from isthmus.cli.files import path
 from isthmus.errors import InvalidInputError
 from isthmus.printing import definitions
 
@@ -114,5 +113,5 @@ def _parser() -> options.Parser:
     two.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")
     two.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
     for each in (one, two):
-        each.add_argument("--data", type=path, metavar="DIR", help="directory of the files")
+        each.add_argument("--data", **options.DIRECTORY, help="directory of the files")
     return parser

@@ -10,31 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.cli.files import path, writable_directory, writable_file
-from isthmus.cli.options import (
-    Parser,
-    add_drop,
-    add_id,
-    add_output,
-    add_quiet,
-    add_seed,
-    counts,
-    epilog,
-    make_parser,
-    names,
-    positive_number,
-    put,
-    warn,
-    whole_number,
-)
+from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.files import exclusive
+from isthmus.files import check_writable, exclusive, make_directory
 from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table, write_table
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, TrainingSettings
-
-__all__ = ["run"]
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
@@ -92,7 +74,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import train
 
     settings, init = _settings(arguments)
-    out = writable_directory(arguments.out)
+    out = make_directory(arguments.out)
     if not arguments.quiet:
         _announce(out, settings, init)
     try:
@@ -107,7 +89,7 @@ def _train(arguments: argparse.Namespace) -> int:
             report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
         )
     except KeyboardInterrupt:
-        warn(f"interrupted; the same command continues in {out}")
+        options.warn(f"interrupted; the same command continues in {out}")
         return 130
     print(out / "model")
     return 0
@@ -157,7 +139,7 @@ def _eval(arguments: argparse.Namespace) -> int:
 
     target = None if arguments.output == STDIN else arguments.output
     if target is not None:
-        writable_file(target)
+        check_writable(target)
     evaluation = evaluate(
         pretrained(arguments.model),
         prior(arguments.prior),
@@ -169,7 +151,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         progress=False if arguments.quiet else None,
     )
     as_json = arguments.json or (target is not None and target.suffix == ".json")
-    put(evaluation.to_json() if as_json else f"{evaluation}\n", target)
+    options.put(evaluation.to_json() if as_json else f"{evaluation}\n", target)
     return 0
 
 
@@ -211,7 +193,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import pretrained
     from isthmus.incontext.priors import prior
 
-    target = writable_file(arguments.output)
+    target = check_writable(arguments.output)
     if target.suffix != ".png":
         raise InvalidInputError(f"-o {target} must end in .png.")
     model, sizes = pretrained(arguments.model), arguments.contexts
@@ -243,31 +225,22 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
             f"{outside} of {len(table)} points lie outside the model's box, from {-box:g} to "
             f"{box:g}. Shift and scale the data first."
         )
-    for note in () if arguments.quiet else notes:
-        warn(note)
+    options.print_notes(notes, arguments.quiet)
     return table
 
 
-def _parser() -> Parser:
-    parser = make_parser("icl", DESCRIPTION.strip(), "\n".join(EXAMPLES.values()))
+def _parser() -> options.Parser:
+    parser = options.make_parser("icl", DESCRIPTION.strip(), "\n".join(EXAMPLES.values()))
     commands = parser.add_subparsers(metavar="train|eval|sample|plot", required=True)
 
-    def command(
-        name: str, action: Callable[[argparse.Namespace], int], description: str
-    ) -> argparse.ArgumentParser:
-        one = commands.add_parser(
-            name,
-            help=description,
-            description=f"{description[0].upper()}{description[1:]}.\n\n{DETAILS[name].strip()}",
-            epilog=epilog(EXAMPLES[name], FILES[name]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        one.set_defaults(action=action)
-        add_seed(one)
-        add_quiet(one)
+    def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
+        texts = (summary, EXAMPLES[name], FILES[name], DETAILS[name])
+        one = options.add_command(commands, name, action, *texts)
+        options.add_seed(one)
+        options.add_quiet(one)
         return one
 
-    number, data = whole_number(1), f"the dataset, one point per row: {READABLE}"
+    number, data = options.whole_number(1), f"the dataset, one point per row: {READABLE}"
     model: dict[str, Any] = {
         "default": "mixtures-2d",
         "metavar": "MODEL",
@@ -277,13 +250,13 @@ def _parser() -> Parser:
         "default": "compact", "metavar": "NAME", "help": "of the datasets (default: %(default)s)"
     }  # fmt: skip
     sizes: dict[str, Any] = {
-        "type": counts, "metavar": "N,N,...", "help": "context sizes (default: %(default)s)"
+        "type": options.counts, "metavar": "N,N,...", "help": "context sizes (default: %(default)s)"
     }  # fmt: skip
 
     train = command("train", _train, "train a model, or continue a stopped run")
     add = train.add_argument
     add("--preset", default="default", metavar="NAME", help="default|paper|tiny")
-    add("--out", type=path, required=True, metavar="DIR", help="folder of the run")
+    add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
     add("--updates", type=number, metavar="N", help="default: the preset's")
     add("--devices", type=number, default=1, metavar="N", help="number of processes")
@@ -297,33 +270,38 @@ def _parser() -> Parser:
     add("--points", type=number, default=64, metavar="N", help="held out, per task (default: 64)")
     add("--contexts", default="0,1,2,4,8,16,32", **sizes)
     add(
-        "--references", type=names, metavar="NAME,...", help="such as bayes,kde-best (default: all)"
+        "--references",
+        type=options.names,
+        metavar="NAME,...",
+        help="such as bayes,kde-best (default: all)",
     )
     add("--json", action="store_true", help="all scores, task by task, as JSON")
-    add_output(judge, "FILE")
+    options.add_output(judge, "FILE")
 
     sample = command("sample", _sample, "draw new points like those of a dataset")
     add = sample.add_argument
     add("--model", **model)
-    add("--context", type=path, metavar="DATA", help=f"{data} (default: an empty context)")
-    add_id(sample)
-    add_drop(sample)
+    add("--context", type=options.path, metavar="DATA", help=f"{data} (default: an empty context)")
+    options.add_id(sample)
+    options.add_drop(sample)
     add("-n", dest="number", type=number, default=1000, metavar="N", help="default: 1000")
     add("--sampler", choices=("mala", "langevin"), default="mala")
-    add("--step-size", type=positive_number, default=0.05, metavar="X", help="default: 0.05")
+    add(
+        "--step-size", type=options.positive_number, default=0.05, metavar="X", help="default: 0.05"
+    )
     add("--steps", type=number, default=100, metavar="N", help="of each chain (default: 100)")
-    add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
+    options.add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     plot.add_argument("--model", **model)
     source = plot.add_mutually_exclusive_group()
-    source.add_argument("--context", type=path, metavar="DATA", help=data)
+    source.add_argument("--context", type=options.path, metavar="DATA", help=data)
     source.add_argument("--prior", **prior)
-    add_id(plot)
-    add_drop(plot)
+    options.add_id(plot)
+    options.add_drop(plot)
     plot.add_argument(
         "--tasks", type=number, default=3, metavar="N", help="datasets of the prior (default: 3)"
     )
     plot.add_argument("--contexts", default="0,2,8,32", **sizes)
-    add_output(plot, "FILE.png", required=True)
+    options.add_output(plot, "FILE.png", required=True)
     return parser

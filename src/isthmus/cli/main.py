@@ -146,7 +146,3 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from isthmus.cli.files import path
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.files import write_atomically
+from isthmus.files import check_writable, write_atomically
 from isthmus.printing import definitions
 from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table
 
@@ -74,13 +73,19 @@ def make_parser(
 
 
 def add_command(
-    commands: Any, name: str, action: Callable[..., int], summary: str, examples: str, files: str
+    commands: Any,
+    name: str,
+    action: Callable[..., int],
+    summary: str,
+    examples: str,
+    files: str = "",
+    details: str = "",
 ) -> Parser:
     """Add a subcommand whose `action` runs it, and return its parser."""
     parser: Parser = commands.add_parser(
         name,
         help=summary,
-        description=f"{summary.capitalize()}.",
+        description=f"{summary[0].upper()}{summary[1:]}.\n\n{details.strip()}".strip(),
         epilog=epilog(examples, files),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -108,6 +113,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def path(text: str) -> Path:
+    """Convert an argument to a path; an empty one would be the current directory."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def whole_number(at_least: int) -> Callable[[str], int]:
@@ -141,7 +153,8 @@ def _checked(check: str, text: str, **bounds: float) -> Any:
 COUNT: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
 NUMBER: dict[str, Any] = {"type": positive_number, "metavar": "X"}
 FILE: dict[str, Any] = {"type": path, "metavar": "FILE"}
-"""Options for ``add_argument``: a count, a positive number, a file."""
+DIRECTORY: dict[str, Any] = {"type": path, "metavar": "DIR"}
+"""Options for ``add_argument``: a count, a positive number, a file, a directory."""
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -227,13 +240,30 @@ def add_table_output(group: argparse._ActionsContainer, default: str) -> None:
     add_output(group, "FILE", words=f"{WRITABLE}; - is stdout (default: {default})")
 
 
-def check_table_output(arguments: argparse.Namespace, *inputs: Path | None) -> None:
-    """Refuse an output that cannot be written, before any work."""
+def check_outputs(
+    arguments: argparse.Namespace, *inputs: Path | None, **targets: Path | None
+) -> None:
+    """Refuse outputs that cannot be written, or that are the same file, before any work.
+
+    `targets` are outputs other than ``-o``, by option.
+    """
+    given = [one for one in inputs if one is not None]
     if arguments.output == STDIN:
         if arguments.json:
             raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
     elif arguments.output is not None:
-        check_output(arguments.output, *(given for given in inputs if given is not None))
+        check_output(arguments.output, *given)
+    seen = {one.resolve(): "DATA" for one in given} | (
+        {arguments.output.resolve(): "-o"} if arguments.output is not None else {}
+    )
+    for option, target in targets.items():
+        if target is not None:
+            check_writable(target, f"--{option}")
+            other = seen.setdefault(target.resolve(), f"--{option}")
+            if other != f"--{option}":
+                raise InvalidInputError(
+                    f"--{option} {target} is taken by {other}; name another file."
+                )
 
 
 def load_table(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.cli import options
-from isthmus.cli.files import path
 from isthmus.printing import aligned
 from isthmus.report import build, finished, registry
 
@@ -88,7 +87,7 @@ def _parser() -> options.Parser:
     only: dict[str, Any] = {"type": options.names, "nargs": "+", "action": "extend"}
     add("--only", **only, metavar="NAME", help="parts or chapters, see --list (default: all)")
     add("--full", action="store_true", help="the paper's own sizes and the whole study: hours")
-    add("--out", type=path, default=Path("report"), metavar="DIR", help="default: %(default)s")
+    add("--out", **options.DIRECTORY, default=Path("report"), help="default: %(default)s")
     options.add_seed(parser)
     add("--jobs", **options.COUNT, help="parts at a time, on one core each (default: all cores)")
     limit = "seconds for one part (default: half an hour; with --full, a week)"

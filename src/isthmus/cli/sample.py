@@ -48,7 +48,7 @@ AGREED = 1.05
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    options.check_table_output(arguments, arguments.data)
+    options.check_outputs(arguments, arguments.data)
     given = (arguments.energy, arguments.sigma, arguments.beta, arguments.k)
     is_model = _is_model(arguments.data)
     if is_model and (given != (None,) * 4 or not arguments.standardise):
@@ -132,12 +132,11 @@ def _diagnostics(chains: Chains) -> dict[str, Any]:
 def _agreement(found: dict[str, Any]) -> str:
     """Return a note on how well the chains agree."""
     text = f"{found['count']} chains accept {found['acceptance']:.0%} of their steps"
-    r_hat = found["largest_r_hat"]
-    if r_hat is None:
+    if found["largest_r_hat"] is None:
         return f"{text} and never moved; use a smaller --step-size."
-    if r_hat <= AGREED:
-        return f"{text}; R-hat is at most {r_hat:.3f}, so they agree."
-    return f"{text}; R-hat is {r_hat:.3f}, so they do not agree: use more --steps, or exact draws."
+    text += f"; R-hat is at most {found['largest_r_hat']:.3f}, so they"
+    agree = found["largest_r_hat"] <= AGREED
+    return f"{text} agree." if agree else f"{text} do not agree: use more --steps, or exact draws."
 
 
 def _parser() -> options.Parser:

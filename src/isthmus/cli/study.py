@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
-from isthmus.cli.files import path, writable_directory, writable_file
 from isthmus.errors import InvalidInputError
+from isthmus.files import check_writable, make_directory
 
 if TYPE_CHECKING:
     from isthmus.study import Settings
@@ -73,7 +73,7 @@ def _new_directory(out: Path) -> Iterator[Path]:
     """Make the directory if necessary, and remove it again if it stays empty."""
     made = [each for each in (out, *out.parents) if not each.exists()]
     try:
-        yield writable_directory(out)
+        yield make_directory(out)
     finally:
         for each in made:
             with suppress(OSError):  # not empty
@@ -133,7 +133,7 @@ def _table(arguments: argparse.Namespace) -> int:
     from isthmus.study.comparison import VIEWS
     from isthmus.study.metrics import METRICS
 
-    target = arguments.output and writable_file(arguments.output)
+    target = arguments.output and check_writable(arguments.output)
     chosen: dict[str, Any] = {
         "metrics": _chosen("metric", arguments.metric, METRICS),
         "kinds": [KINDS[word] for word in _chosen("question", arguments.question, KINDS)],
@@ -149,7 +149,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     from isthmus.study import study_figures
 
     rows = _rows(arguments.directory)
-    out = writable_directory(arguments.output or arguments.directory)
+    out = make_directory(arguments.output or arguments.directory)
     for name, figure in study_figures(rows).items():
         print(save(figure, out / f"{name}.png"), flush=True)
     return 0
@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="run|status|table|plot", required=True)
 
-    directory: dict[str, Any] = {"type": path, "nargs": "?", "default": DIRECTORY}
+    directory: dict[str, Any] = {"type": options.path, "nargs": "?", "default": DIRECTORY}
 
     def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
         one = options.add_command(commands, name, action, summary, EXAMPLES[name], FILES)
@@ -234,7 +234,7 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     words = "memory per fit, in addition to the data (default: 4096, --quick 2048)"
     add("--memory-limit", type=number, metavar="MB", help=words)
     add("--retry", action="store_true", help="repeat fits that failed or were stopped")
-    add("--data", type=path, metavar="DIR", help="directory of the datasets")
+    add("--data", **options.DIRECTORY, help="directory of the datasets")
     options.add_quiet(one)
     options.add_output(one, "DIR", words=f"directory of the results (default: {DIRECTORY})")
     one.set_defaults(output=DIRECTORY)

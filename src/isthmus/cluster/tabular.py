@@ -499,11 +499,7 @@ class TableClusters:
 
 
 def _memory_of_rows(
-    Z: NDArray[np.float64],
-    method: str,
-    sigma: float | None,
-    beta: float | None,
-    seed: int,
+    Z: NDArray[np.float64], method: str, sigma: float | None, beta: float | None, seed: int
 ) -> GaussianMemory:
     """Return a memory that stores every row."""
     if sigma is not None and beta is not None:
