@@ -144,7 +144,7 @@ IMPOSSIBLE = {
     "what format": (["{data}", "-o", "{tmp}/rows.docx"], ".parquet"),
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
     "no picture": (["{data}", "--plot", "{tmp}/rows.txt"], ".png"),
-    "one file twice": (["{data}", "-o", "{tmp}/a.csv", "--plot", "{data}"], ".png"),
+    "one file twice": (["{data}", "-o", "{tmp}/a.csv", "--plot", "{data}"], "is taken by DATA"),
     "too large": (["{tmp}/huge.csv"], "too large"),
     "too small": (["{tmp}/tiny.csv"], "too small"),
     "no place for a picture": (["{data}", "--plot", "{tmp}/no/a.png"], "--plot {tmp}/no/a.png:"),
