@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
 from isthmus import fused
-from isthmus.attend import Keys, attend, attention_logits, needs_float64
+from isthmus.attend import Keys, Metric, attend, attention_logits, needs_float64
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 
 DOUBLE = torch.float64
@@ -502,3 +502,19 @@ def wrong_calls() -> Iterator[tuple]:
 def test_wrong_calls_are_named(error, complaint, arguments, options):
     with pytest.raises(error, match=complaint):
         attend(*arguments, **options)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_column_major_tensors_give_the_same_results_and_gradients(
+    take_path: Callable[..., None], metric: Metric
+) -> None:
+    take_path("fused")
+    rows = [draw(300, 7), draw(350, 7, seed=1)]
+    results = []
+    for order in (lambda x: x, lambda x: x.T.contiguous().T):
+        queries, memories = (order(x).requires_grad_() for x in rows)
+        found = attend(queries, memories, metric=metric)
+        loss = found.logsumexp.sum() + order(found.mean).square().sum()
+        results.append([*found, *torch.autograd.grad(loss, (queries, memories))])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)

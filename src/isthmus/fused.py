@@ -51,7 +51,8 @@ class _Problem(NamedTuple):
         if needs_float64(shifted, keys, bias, beta, metric):
             centre = centre.double()
             shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
-        return cls(shifted, keys, bias, beta.to(centre.dtype), metric, centre)
+        # The flash kernel misreads tensors that are not in row-major order.
+        return cls(shifted.contiguous(), keys, bias, beta.to(centre.dtype), metric, centre)
 
     @property
     def scale(self) -> Tensor:
@@ -82,7 +83,7 @@ class _Problem(NamedTuple):
 
     def centred(self, block: slice) -> Tensor:
         """Return one block of memories about the centre. (rows, D)."""
-        return self.keys.memories[block].to(self.centre.dtype) - self.centre
+        return (self.keys.memories[block].to(self.centre.dtype) - self.centre).contiguous()
 
     def _exact_without_centring(self) -> bool:
         """Return True if products with memories that are not centred lose no digits that count."""
@@ -278,7 +279,8 @@ def _flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by queries, keys and values, given the log-sum-exp over all blocks."""
     if _has_flash_kernel(queries):
-        tensors = (t[None, None] for t in (upstream, queries, keys, values, out, logsumexp))
+        inputs = (upstream, queries, keys, values, out, logsumexp)
+        tensors = (tensor.contiguous()[None, None] for tensor in inputs)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *tensors, 0.0, False, scale=1.0
         )
