@@ -21,7 +21,7 @@ from isthmus.capacity.contraction import (
     kde_terms,
 )
 from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
-from isthmus.dynamics.attraction import centred
+from isthmus.dynamics.attraction import centred, is_attracting
 from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
@@ -41,6 +41,8 @@ FloatArray = NDArray[np.float64]
 
 # Below this share of stored patterns, the summary gives advice.
 FEW = 0.5
+# Fixed points that seem unstable are iterated until they move by this share of sigma.
+PRECISE = 1e-13
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 
@@ -74,7 +76,8 @@ class Certificate:
     retrieval_error : ndarray (N,)
         Distance between the pattern and its fixed point; NaN where it was not iterated.
     stored : ndarray (N,) of bool
-        True for patterns with a fixed point of their own, in a ball that meets no other's.
+        True for patterns with a stable fixed point of their own, nearer than half the distance
+        to the next pattern.
     decided : ndarray (N,) of str
         The origin of `stored`: "proved" by the bound, "iterated", or "open".
     basin : ndarray (N,)
@@ -279,8 +282,7 @@ def certify_memory(
     proved = balls.error < 0.5 * nearest
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    fixed, error, basin, rests = _iterated(memory, patterns, chosen, tol, max_steps)
-    own = rests & _has_its_own(patterns, fixed, basin, nearest, chosen)
+    fixed, error, basin, own = _iterated(memory, patterns, nearest, chosen, proved, tol, max_steps)
     decided[chosen & ~proved] = "iterated"
     return Certificate(
         kind="hopfield" if hopfield else "kde",
@@ -338,41 +340,45 @@ def _enclosing(patterns: FloatArray) -> float:
 def _iterated(
     memory: GaussianKDE | ModernHopfield,
     patterns: FloatArray,
+    nearest: FloatArray,
     chosen: NDArray[np.bool_],
+    proved: NDArray[np.bool_],
     tol: float,
     max_steps: int,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64], NDArray[np.bool_]]:
-    """Return fixed points, errors and basins of the chosen patterns, and which rest."""
+    """Return fixed points, errors and basins of the chosen patterns, and which are stored."""
     n = len(patterns)
     fixed, error = np.full(patterns.shape, np.nan), np.full(n, np.nan)
-    basin, rests = np.full(n, -1), np.zeros(n, dtype=bool)
-    if chosen.any():
-        sigma = float(memory.sigma)
-        start = memory.as_input(torch.from_numpy(patterns[chosen]))
-        moved, start, centre = centred(memory, start)
-        found = retrieve(moved, start, tol=tol * sigma, max_steps=max_steps)
-        ends = found.state.double().numpy()
+    basin, stored = np.full(n, -1), np.zeros(n, dtype=bool)
+    if not chosen.any():
+        return fixed, error, basin, stored
+    sigma = float(memory.sigma)
+    start = memory.as_input(torch.from_numpy(patterns[chosen]))
+    moved, start, centre = centred(memory, start)
+    found = retrieve(moved, start, tol=tol * sigma, max_steps=max_steps)
+    state, resting = found.state, found.converged.numpy()
+
+    def own() -> NDArray[np.bool_]:
+        """Set errors and basins, and return patterns that share their fixed point with none."""
+        ends = state.double().numpy()
         fixed[chosen] = ends + centre.numpy()
         error[chosen] = np.linalg.norm(ends - start.double().numpy(), axis=1)
         basin[chosen] = shared_fixed_points(ends, SAME_POINT * sigma)
-        rests[chosen] = found.converged.numpy()
-    return fixed, error, basin, rests
-
-
-def _has_its_own(
-    patterns: FloatArray,
-    fixed: FloatArray,
-    basin: NDArray[np.int64],
-    nearest: FloatArray,
-    chosen: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
-    """Return True for patterns that share their fixed point with none and stay near it."""
-    own = np.zeros(len(patterns), dtype=bool)
-    if chosen.any():
         alone = np.bincount(basin[chosen])[basin[chosen]] == 1
-        moved = np.linalg.norm(fixed[chosen] - patterns[chosen], axis=1)
-        own[chosen] = alone & (moved < 0.5 * nearest[chosen])
-    return own
+        result: NDArray[np.bool_] = alone & (error[chosen] < 0.5 * nearest[chosen])
+        return result
+
+    stable = proved[chosen].copy()
+    rows = np.flatnonzero(own() & resting & ~stable)
+    stable[rows] = is_attracting(moved, state[rows]).numpy()
+    rows = rows[~stable[rows]]
+    if len(rows):
+        # A fixed point that is only just stable can be proved so if it is known precisely.
+        precise = retrieve(moved, state[rows], tol=PRECISE * sigma, max_steps=max_steps)
+        state[rows] = precise.state
+        stable[rows] = is_attracting(moved, precise.state).numpy()
+    stored[chosen] = own() & resting & stable
+    return fixed, error, basin, stored
 
 
 def _alone(memory: GaussianKDE | ModernHopfield, patterns: FloatArray, sigma: float) -> Certificate:

@@ -24,12 +24,22 @@ from torch import Tensor
 from isthmus.attend import attend
 from isthmus.memories.base import GaussianMemory
 
-__all__ = ["Attractors", "attractors", "centred", "distances", "homes_after_one_update"]
+__all__ = [
+    "Attractors",
+    "attractors",
+    "centred",
+    "distances",
+    "homes_after_one_update",
+    "is_attracting",
+]
 
 # Radii are searched between these, in units of sigma; the smallest ball is the contracted one.
 SMALLEST, LARGEST, TRIALS = 0.02, 3.0, 7
 # Upper limit on rho; the distance from 1 leaves room for rounding.
 CONTRACTS = 0.99
+# Radii, in units of sigma, of the balls that prove a fixed point stable, and the share of rho that
+# is added for rounding.
+STABLE, ROUNDING = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), 1e-9
 # This share of the memories about a centre is bounded together; the rest is always evaluated.
 CORE = 0.9
 # Cores nearer to each other than this many sigma are evaluated together.
@@ -115,6 +125,38 @@ def attracting_radius(memory: GaussianMemory, point: Tensor) -> float:
         good = contracts(middle, z + torch.log(-torch.expm1(-z) / z))
         low, high = (middle, high) if good else (low, middle)
     return low
+
+
+@torch.no_grad()
+def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
+    """Return True for points (B, D) about which some tiny ball is contracted. (B,)
+
+    Such a ball holds one fixed point, which is stable. A point may be so near to instability that
+    no ball is found; it then counts as unstable.
+    """
+    variance = float(memory.variance)
+    found = torch.zeros(len(points), dtype=torch.bool)
+    residuals = torch.linalg.vector_norm(memory.step(points) - points, dim=1).tolist()
+    for row, (point, residual) in enumerate(zip(points, residuals, strict=True)):
+        apart = memory.memories - point
+        squares = apart.square().sum(1)
+        weights = memory.responsibilities(point)
+        for radius in (share * variance**0.5 for share in STABLE):
+            c = math.exp(radius * residual / variance)
+            raised = weights * (radius / variance * squares.sqrt()).exp()
+            terms = raised * squares
+            # The largest eigenvalue is at most the trace. Far memories count by their trace only.
+            far = terms < 1e-9 * terms.max()
+            rest = float(terms[far].sum())
+            rho = rest + float(terms[~far].sum())
+            if c * rho >= CONTRACTS * variance:
+                scaled = raised[~far].sqrt()[:, None] * apart[~far]
+                rho = rest + float(torch.linalg.matrix_norm(scaled, 2)) ** 2
+            rho = c * rho / variance * (1 + ROUNDING) + ROUNDING
+            if rho < 1 and c * residual < (1 - rho) * radius:
+                found[row] = True
+                break
+    return found
 
 
 class _Cores:
