@@ -24,7 +24,7 @@ def smallest_angle(count: int, dim: int) -> float:
 def test_spread_points_are_nearly_as_far_apart_as_is_known_to_be_possible(
     count: int, dim: int, best: float
 ) -> None:
-    assert best - 1.5 < smallest_angle(count, dim) < best + 0.01
+    assert best - 0.2 < smallest_angle(count, dim) < best + 0.01
 
 
 def test_four_dimensions_hold_sixty_four_patterns_that_are_spread_and_not_at_random() -> None:
@@ -35,12 +35,16 @@ def test_four_dimensions_hold_sixty_four_patterns_that_are_spread_and_not_at_ran
     assert certify(drawn).fraction_stored < 0.3
 
 
-@pytest.mark.parametrize("dim", [2, 3, 4])
-def test_spread_patterns_are_stored_beyond_the_packing_bound_and_up_to_the_ceiling(
-    dim: int,
-) -> None:
+@pytest.mark.parametrize("dim", [2, 3])
+def test_spread_patterns_are_stored_beyond_the_packing_bound(dim: int) -> None:
     spread = measured_capacity(dim, placement="spread", most=128)
-    assert capacity_bound(dim, kind="packing") <= spread <= capacity_bound(dim, kind="ceiling")
+    assert capacity_bound(dim, kind="packing") <= spread
+
+
+@pytest.mark.parametrize(("count", "dim"), [(10, 2), (120, 4)])
+def test_spread_patterns_are_stored_beyond_the_half_weight_ceiling(count: int, dim: int) -> None:
+    assert certify(2 * np.sqrt(dim - 1) * spread_on_sphere(count, dim)).stored.all()
+    assert count > capacity_bound(dim, kind="ceiling")
 
 
 def test_what_is_returned_is_stored_and_a_tenth_more_is_not() -> None:

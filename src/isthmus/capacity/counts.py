@@ -95,7 +95,8 @@ def capacity_bound(
                   I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`. **Unproved**: the proof places patterns
-                  that do not fit on the sphere. From D = 8 on it lies above the ceiling.
+                  that do not fit on the sphere. From D = 8 on it lies above the ceiling,
+                  which does not exclude it.
     ============  ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.

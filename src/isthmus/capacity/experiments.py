@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from isthmus.capacity.certificate import certify
 from isthmus.dynamics.attraction import distances
@@ -25,8 +26,8 @@ __all__ = ["Placement", "Sweep", "SweepCell", "measured_capacity", "spread_on_sp
 
 FloatArray = NDArray[np.float64]
 Placement = Literal["random", "spread"]
-# Powers of the squared distance with which the repulsion falls in the first and last step.
-FIRST_POWER, LAST_POWER = 2.0, 40.0
+# Powers of the squared distance with which the repulsion falls, in turn.
+POWERS = (2.0, 8.0, 32.0, 80.0)
 # Relative tolerance of a count.
 COUNT_TOLERANCE = 0.05
 # Total number of random patterns over which the share stored is averaged.
@@ -222,7 +223,10 @@ def _append(path: str | Path | None, settings: dict[str, float], cell: SweepCell
 
 
 def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -> FloatArray:
-    """Return unit vectors (count, dim) that have repelled each other until they are spread out.
+    r"""Return unit vectors (count, dim) that have repelled each other until they are spread out.
+
+    They minimise :math:`\frac1p \log \sum_{i \ne j} \lVert x_i - x_j \rVert^{-2p}` for growing
+    powers p, which approaches the largest smallest distance.
 
     Parameters
     ----------
@@ -230,11 +234,7 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     seed : int
         Seed of the random vectors that they start from.
     steps : int
-        Number of steps; with each, near vectors count more and all move less.
-
-    Returns
-    -------
-    ndarray (count, dim)
+        Number of iterations of L-BFGS, for all powers together.
 
     Examples
     --------
@@ -244,19 +244,27 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     True
     """
     count, dim = as_count(count, "count", at_least=2), as_count(dim, "dim", at_least=2)
-    points = _random_directions(count, dim, seed)
-    for share in np.linspace(0, 1, steps):
-        power = FIRST_POWER * (LAST_POWER / FIRST_POWER) ** share
+
+    def repulsion(flat: FloatArray, power: float) -> tuple[float, FloatArray]:
+        norms = np.linalg.norm(flat.reshape(count, dim), axis=1, keepdims=True)
+        points = flat.reshape(count, dim) / norms
         squared = np.maximum(2 - 2 * points @ points.T, 1e-12)
         np.fill_diagonal(squared, np.inf)
-        nearest = squared.min(1)
-        weights = (nearest[:, None] / squared) ** power
-        force = weights.sum(1, keepdims=True) * points - weights @ points
-        force -= (force * points).sum(1, keepdims=True) * points
-        force /= np.linalg.norm(force, axis=1).max() + 1e-300
-        points = points + 0.3 * (0.01**share) * np.sqrt(nearest.min()) * force
-        points /= np.linalg.norm(points, axis=1, keepdims=True)
-    return points
+        nearest = squared.min()
+        terms = (nearest / squared) ** power
+        gradient = 4 * (terms / squared) @ points / terms.sum()
+        gradient -= (gradient * points).sum(1, keepdims=True) * points
+        return np.log(terms.sum()) / power - np.log(nearest), (gradient / norms).ravel()
+
+    options = {"maxiter": -(-steps // len(POWERS)), "ftol": 1e-15, "gtol": 1e-10}
+    flat = _random_directions(count, dim, seed).ravel()
+    for power in POWERS:
+        flat = minimize(
+            repulsion, flat, args=(power,), jac=True, method="L-BFGS-B", options=options
+        ).x
+    points = flat.reshape(count, dim)
+    spread: FloatArray = points / np.linalg.norm(points, axis=1, keepdims=True)
+    return spread
 
 
 def measured_capacity(
@@ -285,7 +293,7 @@ def measured_capacity(
     --------
     >>> from isthmus.capacity import measured_capacity
     >>> measured_capacity(2, placement="random"), measured_capacity(2, placement="spread")
-    (1, 8)
+    (1, 11)
     """
     as_choice(placement, "placement", get_args(Placement))
     share = as_number(share, "share", above=0, at_most=1)
