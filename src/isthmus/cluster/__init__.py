@@ -4,7 +4,8 @@ from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
-from isthmus.cluster.tabular import TableClusters, TableModel
+from isthmus.cluster.table_clusters import TableClusters
+from isthmus.cluster.tabular import TableModel
 
 __all__ = [
     "ClAM",

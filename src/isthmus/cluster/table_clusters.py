@@ -1,0 +1,194 @@
+"""The clusters of a table: labels and probabilities of its rows, and a summary that prints well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from isthmus.printing import aligned, counted, definitions
+from isthmus.scaling import Scaling
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from isthmus.cluster.tabular import TableModel
+
+# A row is certain above this probability, and new above the other.
+CERTAIN, NEW = 0.9, 0.5
+LISTED_CLUSTERS, LISTED_FEATURES, LISTED_ROWS = 25, 3, 8
+# A cluster differs in a feature if its mean is this far from the overall mean, in deviations.
+DIFFERENT = 0.25
+# Above this many clusters, posteriors are columns of the result on request only.
+FEW_CLUSTERS = 30
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableClusters:
+    """The clusters of the rows of a table. ``print`` shows a summary.
+
+    Attributes
+    ----------
+    model : TableModel
+    X : ndarray (n, D)
+        The rows, in the units of the table.
+    ids : ndarray (n,)
+    labels : ndarray (n,)
+        From 0.
+    posteriors : ndarray (n, K) or None
+        None for mean shift, which has none.
+    novelty : ndarray (n,) or None
+        The probability of belonging to no known cluster; None where K is fixed.
+    log_density : ndarray (n,)
+        Of each row's known values, in the units of the table.
+    classes : ndarray (n,) or None
+        Known classes, empty where unknown.
+    id_name, class_name : str
+    """
+
+    model: TableModel
+    X: NDArray[np.float64]
+    ids: NDArray[Any]
+    labels: NDArray[np.int64]
+    posteriors: NDArray[np.float64] | None
+    novelty: NDArray[np.float64] | None
+    log_density: NDArray[np.float64]
+    classes: NDArray[Any] | None = None
+    id_name: str = "row"
+    class_name: str = "class"
+
+    @property
+    def memories(self) -> NDArray[np.float64]:
+        """The centres of the clusters, in the units of the table. (K, D)"""
+        return self.model.scaling.back(self.model.estimator.cluster_centers_)
+
+    @property
+    def certainty(self) -> NDArray[np.float64]:
+        """The probability of each row's own cluster. (n,)"""
+        return np.ones(len(self.X)) if self.posteriors is None else np.max(self.posteriors, 1)
+
+    def to_frame(self, posteriors: bool = False) -> pd.DataFrame:
+        """Return the ids, the known classes and the results, a row for each row.
+
+        Clusters are numbered from 1. Posteriors p1, p2, ... are included for up to 30 clusters,
+        or if `posteriors` asks for them.
+        """
+        import pandas as pd
+
+        results: dict[str, Any] = {"cluster": self.labels + 1}
+        if self.posteriors is not None:
+            results["certainty"] = self.certainty
+        if self.novelty is not None:
+            results["novelty"] = self.novelty
+        results["log_density"] = self.log_density
+        if self.posteriors is not None and (posteriors or self.posteriors.shape[1] <= FEW_CLUSTERS):
+            results |= {f"p{place + 1}": one for place, one in enumerate(self.posteriors.T)}
+        own = {self.id_name: self.ids}
+        if self.classes is not None:
+            own[self.class_name] = self.classes
+        kept = {f"{name}_given" if name in results else name: each for name, each in own.items()}
+        return pd.DataFrame(kept | results)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        found: dict[str, Any] = {
+            "rows": len(self.X),
+            "features": self.X.shape[1],
+            "missing": int(np.isnan(self.X).sum()),
+            "method": self.model.name,
+            "standardised": self.model.scaling.standardises,
+            "n_clusters": len(self.memories),
+            "mean_log_density": float(self.log_density.mean()),
+        }
+        if self.posteriors is not None:
+            found["mean_certainty"] = float(self.certainty.mean())
+            found["share_sure"] = float((self.certainty >= CERTAIN).mean())
+        if self.novelty is not None:
+            order = np.argsort(-self.novelty, kind="stable")
+            found["new_rows"] = int((self.novelty > NEW).sum())
+            found["new_ids"] = self.ids[order[: min(found["new_rows"], LISTED_ROWS)]].tolist()
+        if self.classes is not None:
+            known = np.array([str(value) != "" for value in self.classes])
+            classes, labels = self.classes[known], self.labels[known]
+            found["agreement"] = {
+                "label": self.class_name,
+                "classes": len(np.unique(classes)),
+                "rows": int(known.sum()),
+                "ARI": float(adjusted_rand_score(classes, labels)),
+                "NMI": float(normalized_mutual_info_score(classes, labels)),
+            }
+        return found | {"clusters": list(self._clusters())}
+
+    def _clusters(self) -> Iterator[dict[str, Any]]:
+        """Yield the size, the distinctive features and the memory of each cluster."""
+        import pandas as pd
+
+        standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
+        means = standard.groupby(self.labels).mean()
+        for number, memory in enumerate(self.memories):
+            own = self.labels == number
+            sure = own.any() and self.posteriors is not None
+            features = means.loc[number] if own.any() else pd.Series(dtype=float)
+            farthest = features.abs().nlargest(LISTED_FEATURES)
+            yield {
+                "cluster": number + 1,
+                "size": int(own.sum()),
+                "share": float(own.mean()),
+                "certainty": float(self.certainty[own].mean()) if sure else None,
+                "set_apart_by": features[farthest[farthest >= DIFFERENT].index].to_dict(),
+                "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
+            }
+
+    def __str__(self) -> str:
+        found = self.summary
+        size = f"{counted(found['rows'], 'row')}, {counted(found['features'], 'feature')}"
+        gaps = f", {counted(found['missing'], 'value')} missing" if found["missing"] else ""
+        units = "standardised" if found["standardised"] else "not standardised"
+        opening = f"{counted(found['n_clusters'], 'cluster')} in {size}{gaps}"
+        head = f"{opening} ({units}; {found['method']})"
+        return "\n".join([head, "", *self._table(), "", *definitions(self._facts())])
+
+    __repr__ = __str__
+
+    def _table(self) -> list[str]:
+        """Return an aligned table with a line for each cluster."""
+        clusters = self.summary["clusters"]
+        rows = [("cluster", "rows", "share", "certainty", "differs in (standard deviations)")]
+        for one in clusters[:LISTED_CLUSTERS]:
+            sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
+            features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
+            size, share = f"{one['size']:,}", f"{one['share']:.1%}"
+            rows.append((str(one["cluster"]), size, share, sure, ", ".join(features) or "-"))
+        more = len(clusters) - LISTED_CLUSTERS
+        return aligned(rows, left=(4,)) + [f"... and {more} more clusters"] * (more > 0)
+
+    def _facts(self) -> dict[str, str]:
+        """Return the lines below the table."""
+        found, facts = self.summary, {}
+        if "mean_certainty" in found:
+            facts["certainty"] = (
+                f"{found['share_sure']:.0%} of rows belong to their cluster with probability "
+                f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
+            )
+        if "new_rows" in found:
+            estimate = "is an estimate; data without groups may be split, too"
+            facts["clusters"] = f"{found['n_clusters']} {estimate}"
+        density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
+        facts["mean log-density"] = density
+        if "new_rows" in found:
+            count, ids = found["new_rows"], [str(one) for one in found["new_ids"]]
+            more = ", ..." if count > len(ids) else ""
+            fits = f"{counted(count, 'row')} {'fits' if count == 1 else 'fit'} no cluster well"
+            facts["novelty"] = f"{fits}: {', '.join(ids)}{more}" if count else "no row looks new"
+        if self.classes is not None:
+            match = found["agreement"]
+            scores = f"ARI {match['ARI']:.3f}, NMI {match['NMI']:.3f}"
+            text = f"{scores} with {match['classes']} classes (not used in the fit)"
+            facts[f"against {self.class_name}"] = text
+        return facts
