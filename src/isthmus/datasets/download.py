@@ -20,15 +20,7 @@ REFRESH = 0.2
 
 
 def download(entry: Entry, show: bool | None = None) -> Arrays:
-    """Fetch a dataset from its home.
-
-    Parameters
-    ----------
-    entry : Entry
-        An entry with a fetcher or an OpenML number.
-    show : bool, optional
-        Show a progress bar. Default: on a terminal, once the download takes two seconds.
-    """
+    """Fetch a dataset from its home, a fetcher of scikit-learn or OpenML, with a progress bar."""
     with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
         bunch = _fetch(entry, scratch)
     return _arrays(entry, bunch)
@@ -73,7 +65,8 @@ def labelled(
     """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
     found, codes = np.unique(np.asarray(y), return_inverse=True)
     given = class_names is not None and len(class_names) == len(found)
-    words = class_names if given else [_word(value) for value in found]
+    plain = [value.decode() if isinstance(value, bytes) else value for value in found]
+    words = class_names if given else plain
     arrays: Arrays = {
         "X": np.ascontiguousarray(X, dtype=entry.dtype),
         "y": codes.reshape(-1).astype(np.int64),
@@ -87,10 +80,6 @@ def labelled(
 def _names(bunch: Any, field: str) -> list[str]:
     found = getattr(bunch, field, None)
     return [] if found is None else [str(name) for name in found]
-
-
-def _word(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _without(

@@ -90,16 +90,9 @@ def _converged(model: Any) -> bool | None:
 def as_call(task: Task, method: bytes, data_home: str | None, limits: Limits) -> Call:
     """Return the call that does a task in a process of its own, here or on another machine.
 
-    Its value is the columns of the result, or an IsthmusError if the fit could not be started,
-    for example because the dataset is missing there. That is not a result of the method.
-
-    Parameters
-    ----------
-    task : Task
-    method : bytes
-        The pickled method: by value where it cannot be imported.
-    data_home : str or None
-    limits : Limits
+    The method is pickled, by value if it cannot be imported. The value of the call is the columns
+    of the result, or an IsthmusError if the fit could not be started, for example because the
+    dataset is missing there. That is not a result of the method.
     """
     place = (task.dataset, task.rows, data_home)
     return Call(task.id, _fit, (task, method, place), limits, warm=partial(_warm, *place))

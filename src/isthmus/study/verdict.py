@@ -225,8 +225,7 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     --------
     >>> from isthmus.study import Store, make_report
     >>> report = make_report(Store("docs/study").read())  # doctest: +SKIP
-    >>> print(report.claim())  # doctest: +SKIP
-    >>> print(report.comparison("K unknown", "ari"))  # doctest: +SKIP
+    >>> print(report.claim(), report.comparison("K unknown", "ari"))  # doctest: +SKIP
     """
     order = {name: place for place, name in enumerate(methods)}
     kept = sorted(newest(rows), key=lambda row: order.get(row["method"], len(order)))
