@@ -156,12 +156,10 @@ class _Bridge(Energy):
         return x.square().sum(-1) / (2 * self.scale**2), target.to(x.dtype)
 
     def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
         base, target = self.parts(x)
         return (1 - self.share) * base + self.share * target
 
     def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
         target = self.target.inverse_temperature * self.target.score(x)
         return self.share * target.to(x.dtype) - (1 - self.share) * x / self.scale**2
 

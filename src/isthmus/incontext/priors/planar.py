@@ -303,11 +303,8 @@ class Spirals(_Curves):
     ----------
     turns : float
         Number of turns of each arm.
-    centre_scale : float
-        Coordinates of the centre are U[-centre_scale, centre_scale].
-    scale_low, scale_high, noise_low, noise_high : float
-        Outer radii and the standard deviations of the noise are uniform between these bounds.
-    box : float
+    centre_scale, scale_low, scale_high, noise_low, noise_high, box : float
+        As for :class:`Moons`; the scale is the outer radius.
     """
 
     turns: float = 1.25
