@@ -80,7 +80,8 @@ class Memory(Energy):
         elif value.requires_grad:
             self.register_buffer(name, value)
         else:
-            self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=False))
+            copy = value.clone(memory_format=torch.contiguous_format)
+            self.register_parameter(name, nn.Parameter(copy, requires_grad=False))
 
     def _keys(self) -> Keys:
         """Return the memories as the kernel takes them, with statistics that are kept."""
