@@ -101,6 +101,24 @@ def test_the_claim_is_made_for_large_enough_spheres_only():
     assert math.isnan(capacity_bound(10, 2.0, 6.0, "claimed"))
 
 
+@pytest.mark.parametrize(
+    ("dim", "factor", "stated"),
+    [
+        (3, 2.0, False),
+        (4, 2.0, True),
+        (4, 1.99, False),
+        (49, 1.7, False),
+        (50, 1.7, True),
+        (50, 1.69, False),
+        (200, 1.8, True),
+    ],
+)
+def test_the_claim_is_made_in_its_two_cases_only(dim, factor, stated):
+    found = capacity_bound(dim, 1.5, 1.5 * factor * math.sqrt(dim - 1), "claimed", log=True)
+    assert math.isnan(found) != stated
+    assert not stated or found == pytest.approx(2 * (dim - 1) * math.log(2))
+
+
 def test_random_counts():
     assert math.isnan(capacity_bound(20, kind="random"))
     assert capacity_bound(50, kind="random") == pytest.approx(316, rel=2e-3)

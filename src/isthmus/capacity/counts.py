@@ -94,9 +94,9 @@ def capacity_bound(
                   :math:`A_0 = \Gamma(\frac D2) (\frac 2\kappa)^{D/2-1} e^{-\kappa}
                   I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
-                  for :math:`M = 2\sigma\sqrt{D-1}`. **Unproved**: the proof places patterns
-                  that do not fit on the sphere. From D = 8 on it lies above the ceiling,
-                  which does not exclude it.
+                  for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
+                  D >= 50. **Unproved**: the proof places patterns that do not fit on the
+                  sphere. From D = 8 on it lies above the ceiling, which does not exclude it.
     ============  ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.
@@ -120,7 +120,7 @@ def capacity_bound(
     -------
     float
         At least 1, or nan where the statement does not apply: "random" where its conditions
-        fail, "claimed" on smaller spheres.
+        fail, "claimed" on smaller spheres and in fewer dimensions.
 
     Examples
     --------
@@ -266,8 +266,10 @@ def _log_packing(dim: int, ratio: float) -> float:
 
 
 def _log_claimed(dim: int, ratio: float) -> float:
-    smallest = 2 * math.sqrt(dim - 1)
-    return 2 * (dim - 1) * math.log(2) if ratio >= smallest * (1 - 1e-9) else math.nan
+    """Return the log of the claimed number in the two cases for which it is stated."""
+    scale = ratio / math.sqrt(dim - 1) * (1 + 1e-9)
+    stated = (scale >= 2 and dim >= 4) or (scale >= 1.7 and dim >= 50)
+    return 2 * (dim - 1) * math.log(2) if stated else math.nan
 
 
 def _dim_and_ratio(dim: int, sigma: float, max_norm: float | None) -> tuple[int, float]:

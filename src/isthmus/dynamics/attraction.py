@@ -24,15 +24,6 @@ from torch import Tensor
 from isthmus.attend import attend
 from isthmus.memories.base import GaussianMemory
 
-__all__ = [
-    "Attractors",
-    "attractors",
-    "centred",
-    "distances",
-    "homes_after_one_update",
-    "is_attracting",
-]
-
 # Radii are searched between these, in units of sigma; the smallest ball is the contracted one.
 SMALLEST, LARGEST, TRIALS = 0.02, 3.0, 7
 # Upper limit on rho; the distance from 1 leaves room for rounding.

@@ -17,8 +17,6 @@ from isthmus.dynamics.retrieve import descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
 
-__all__ = ["SAME_POINT", "Modes", "find_modes", "require_squares", "shared_fixed_points"]
-
 FloatArray = NDArray[np.float64]
 # Fixed points closer than this share of sigma count as one.
 SAME_POINT = 0.02

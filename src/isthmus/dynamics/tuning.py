@@ -17,8 +17,6 @@ import torch
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import Energy
 
-__all__ = ["DualAveraging", "tune_step_size"]
-
 # Langevin takes the step size at which this share of its proposals would be accepted by MALA,
 # which biases its variance by three per cent at most.
 LANGEVIN_ACCEPTANCE = 0.998
