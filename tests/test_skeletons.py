@@ -3,11 +3,13 @@
 import doctest
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus as ist
 from isthmus.checks import check_energy
@@ -17,6 +19,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "skeletons"
 SKELETONS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
+@cache
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"skeleton_{name}", FOLDER / f"{name}.py")
     assert spec is not None
@@ -63,3 +66,8 @@ def test_the_report_part_is_a_section_that_can_be_written_and_read() -> None:
     assert isinstance(section, Section)
     assert section.numbers["largest_rise"] <= 0
     assert Section.from_json(section.to_json(), section.figure) == section
+
+
+@parametrize_with_checks([load("clusterer").FarthestPoints()])
+def test_the_clusterer_passes_every_check_of_scikit_learn(estimator, check) -> None:
+    check(estimator)
