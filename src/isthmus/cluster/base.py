@@ -34,8 +34,6 @@ from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
 from isthmus.validation import as_count, as_flag, as_number
 
-__all__ = ["LearnedEnergy", "MemoryEstimator", "TrainingState", "as_number_or"]
-
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
 CHUNK_ENTRIES = 2**22

@@ -26,8 +26,6 @@ from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["ClAM"]
-
 Objective = Literal["reconstruction", "masked"]
 Likelihood = Literal["gaussian", "vmf"]
 Schedule = Literal["fixed", "annealed", "learned"]

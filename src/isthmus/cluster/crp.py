@@ -29,8 +29,6 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice, as_count, as_flag
 
-__all__ = ["ClAMCRP", "ClAMCRPELBO"]
-
 # With beta="auto": the shares of the variance that clusters may keep inside them, and how many
 # rows are used to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,6 @@ from torch import Tensor
 from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.logits import new_cluster_logits
-
-__all__ = [
-    "SMALLEST_COUNT",
-    "CRPPrior",
-    "partition_log_prior",
-    "reassign",
-    "sequential_pass",
-    "settle",
-]
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
 BLOCK_ROWS = 1024
@@ -101,10 +93,11 @@ class CRPPrior:
     temper: float = 1.0
     normalized: bool = True
 
-    @property
-    def kappa(self) -> float:
-        """The concentration of the new cluster about the origin."""
-        return 1 / (1 / self.beta + 1 / self.rho)
+    @cached_property
+    def _concentrations(self) -> tuple[Tensor, Tensor]:
+        """Beta, and kappa, the concentration of the new cluster about the origin."""
+        beta, rho = torch.tensor([self.beta, self.rho], dtype=torch.float64)
+        return beta, 1 / (1 / beta + 1 / rho)
 
     def means(self, clusters: ClusterStatistics) -> Tensor:
         """Return the posterior means of clusters. (K, D) float64"""
@@ -117,11 +110,11 @@ class CRPPrior:
 
     def new_logits(self, rows: Rows, n_clusters: int) -> Tensor:
         """Return the logit of the new cluster on the scale of ``log_joint``. (n,)"""
-        carried = rows.coordinates() if self.normalized else rows.coordinates() - rows.dim
-        beta, kappa = torch.tensor([self.beta, self.kappa], dtype=torch.float64)
+        known: Any = rows.dim if rows.observed is None else rows.coordinates()
+        beta, kappa = self._concentrations
         logits = new_cluster_logits(
             rows.squares,
-            self.temper * carried,
+            self.temper * (known if self.normalized else known - rows.dim),
             log_mass=_log_new_mass(n_clusters, self.alpha, self.discount),
             beta=beta,
             kappa=kappa,

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 
-__all__ = ["Rows", "Units", "distinct_rows", "largest_value", "name_text_columns"]
-
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
 # Rows of one block where a table is read once.

@@ -16,8 +16,6 @@ from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, exp
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice
 
-__all__ = ["ClAMELBO", "Flow", "elbo_energy", "elbo_flow"]
-
 Dynamics = Literal["exact", "mirror", "euclidean"]
 DYNAMICS = ("exact", "mirror", "euclidean")
 

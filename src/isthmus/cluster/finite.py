@@ -21,8 +21,6 @@ from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, exp
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count
 
-__all__ = ["FiniteMixtureEstimator"]
-
 # With n_init="auto", data of at most this many distinct rows get ten starts, larger ones one.
 SMALL_DATA = 20_000
 # Online updates: the weight of a batch falls from 1 no lower than this share of what came before.

@@ -16,8 +16,6 @@ from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import MixtureParameters
 from isthmus.logits import distance_logits
 
-__all__ = ["Gradient", "Reconstruction", "reconstruct", "reconstruction_gradient", "squared_loss"]
-
 
 class Reconstruction(NamedTuple):
     """A problem for the dynamics: where they start and what they should arrive at.

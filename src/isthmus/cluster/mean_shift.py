@@ -19,8 +19,6 @@ from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_count, as_number
 
-__all__ = ["GaussianMeanShift"]
-
 
 class GaussianMeanShift(ClusterMixin, BaseEstimator):
     """Clusters as basins of attraction of a Gaussian kernel density estimate.

@@ -20,8 +20,6 @@ from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
-__all__ = ["load_estimator", "save_estimator"]
-
 FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.
 RECORDS = {record.__name__: record for record in (ClusterStatistics, CRPPrior, Units)}

@@ -13,8 +13,6 @@ from torch import Tensor
 from isthmus.cluster.data import Rows
 from isthmus.logits import distance_logits
 
-__all__ = ["ClusterStatistics", "MixtureParameters", "expectation"]
-
 Posterior = Callable[[Tensor], Tensor]
 
 
@@ -192,17 +190,19 @@ def expectation(
     labels : Tensor (N,)
         The most probable memory of each row.
     """
-    statistics = ClusterStatistics.empty(*parameters.means.shape)
+    statistics = None
     labels = torch.empty(len(rows), dtype=torch.int64)
     log_likelihood = 0.0
-    for where, block in rows.blocks(len(statistics) + rows.dim):
+    for where, block in rows.blocks(len(parameters.means) + rows.dim):
         logits = parameters.log_joint(block)
         # numpy finds the largest of each row in a quarter of the time that torch needs.
         labels[where] = torch.from_numpy(logits.numpy().argmax(1))
         top = logits.gather(1, labels[where, None])
         shares, total = _weighted_shares(logits, top, block.weights, posterior)
-        statistics = statistics + ClusterStatistics.of_shares(block, shares)
+        part = ClusterStatistics.of_shares(block, shares)
+        statistics = part if statistics is None else statistics + part
         log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
+    assert statistics is not None
     return statistics.with_totals_of(rows), log_likelihood, labels
 
 
