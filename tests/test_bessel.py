@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.special
 
-from isthmus.bessel import DEBYE_RADIUS, log_bessel_i
 from isthmus.errors import InvalidInputError
+from isthmus.special import DEBYE_RADIUS, log_bessel_i
 
 ARGUMENTS = [1e-8, 1e-3, 0.7, 5.0, 29.0, 31.0, 300.0, 1e4, 1e6]
 

@@ -46,6 +46,7 @@ ENVIRONMENT = {
 LOST = "The process that watches over the call was killed twice, or ran out of memory."
 MESSAGE_LENGTH = 500
 PR_SET_PDEATHSIG = 1
+MAXRSS_PER_MEGABYTE = 1024 if sys.platform == "linux" else 2**20
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,6 @@ class Limits:
         `seconds` plus 30, so that a busy machine stops no call that would end in time.
     clock_seconds : float, optional
         Former name of `wall_seconds`.
-
-    Examples
-    --------
-    >>> Limits(seconds=5).wall_seconds
-    80
     """
 
     seconds: float = 60.0
@@ -103,23 +99,21 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call for :func:`run_all`; see :func:`run_limited` for the parameters not listed here.
-
-    Parameters
-    ----------
-    name : str
-        Identifies the call.
-    after : sequence of str
-        Names of calls that must have ended, in whatever way, before this one starts.
-    """
+    """One call for :func:`run_all`."""
 
     name: str
     function: Callable[..., Any]
+    """Pickled by reference where it can be imported, by value otherwise."""
     args: tuple[Any, ...] = ()
     limits: Limits = field(default_factory=Limits)
     log: str | Path | None = None
+    """File for what the child prints, with the traceback if it fails. By default prints go to the
+    standard error stream and there is no traceback."""
     warm: Callable[[], object] | None = None
+    """Called in the server before it forks the child, to import modules and to fill caches that
+    children then share. Its errors are ignored."""
     after: Sequence[str] = ()
+    """Names of calls that must have ended, in whatever way, before this one starts."""
 
 
 def run_limited(
@@ -132,25 +126,8 @@ def run_limited(
     """Call a function in a child process with limits and wait for its outcome.
 
     The child has the environment variables, the module search path and the working directory of
-    the caller at the time of the call. It runs on one thread. Threads may call this at the same
-    time.
-
-    Parameters
-    ----------
-    function : callable
-        Pickled by reference where it can be imported, by value otherwise.
-    *args
-    limits : Limits
-    log : str or Path, optional
-        File for what the child prints, with the traceback if it fails. By default prints go to
-        the standard error stream and there is no traceback.
-    warm : callable, optional
-        Called in the server before it forks the child, to import modules and to fill caches
-        that children then share. Its errors are ignored.
-
-    Returns
-    -------
-    Outcome
+    the caller at the time of the call, and one thread. Threads may call this at the same time.
+    See :class:`Call` for the parameters.
 
     Examples
     --------
@@ -165,19 +142,11 @@ def run_limited(
 def run_all(
     calls: Sequence[Call], *, jobs: int = 1, started: Callable[[Call], None] | None = None
 ) -> Generator[tuple[Call, Outcome], None, None]:
-    """Run calls, several at a time, and yield each with its outcome as soon as it ends.
+    """Run calls, at most `jobs` at a time, and yield each with its outcome as soon as it ends.
 
-    A call whose supervisor is killed runs once more. When the iterator is closed or
-    an exception such as KeyboardInterrupt leaves it, the remaining children are killed.
-
-    Parameters
-    ----------
-    calls : sequence of Call
-        Started in this order, except for those that wait for others.
-    jobs : int
-        Number of calls at a time.
-    started : callable, optional
-        Called with each call when it starts.
+    `started` is called with each call when it starts. A call whose supervisor is killed runs once
+    more. When the iterator is closed or an exception such as KeyboardInterrupt leaves it, the
+    remaining children are killed.
     """
     jobs = as_count(jobs, "jobs")
     waiting, running, lost = list(calls), dict[Connection, Call](), set[Call]()
@@ -197,26 +166,20 @@ def run_all(
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)
                 call = running.pop(connection)
-                outcome = _receive(connection)
-                if outcome is None and call not in lost:
+                answer = None
+                with connection, contextlib.suppress(EOFError, OSError):
+                    answer = connection.recv()
+                if answer is not None:
+                    content, seconds, peak = answer
+                    yield call, Outcome(*cloudpickle.loads(content), seconds, peak)
+                elif call in lost:
+                    yield call, Outcome("crashed", message=LOST)
+                else:  # the supervisor was killed
                     lost.add(call)
                     waiting.insert(0, call)
-                else:
-                    yield call, outcome or Outcome("crashed", message=LOST)
     finally:
         for connection in running:
             connection.close()  # which ends the child
-
-
-def _receive(connection: Connection) -> Outcome | None:
-    """Return the outcome, or None if the supervisor is gone without a word."""
-    with connection:
-        try:
-            seconds, peak, content = connection.recv()
-        except (EOFError, OSError):
-            return None
-    status, value, message = cloudpickle.loads(content)
-    return Outcome(status, value, message, seconds, peak)
 
 
 class _Server:
@@ -239,28 +202,30 @@ class _Server:
         ours, theirs = Pipe()
         with theirs, self.lock:
             try:
-                self._hand_over(theirs)
+                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
             except OSError:  # the server was killed
                 self.close()
-                self._hand_over(theirs)
+                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
         with contextlib.suppress(OSError):  # killed just now; then there is no answer either
             ours.send((state, call.limits, log, *work))
         return ours
 
-    def _hand_over(self, connection: Connection) -> None:
+    def _running(self) -> socket.socket:
+        """Return the socket of the server, which is started if necessary."""
         if self.control is None:
             self.control, far = socket.socketpair()
             path = os.pathsep.join(filter(None, sys.path))
+            code = f"from isthmus.processes import _serve; _serve({far.fileno()})"
             with far:
                 self.process = subprocess.Popen(
                     # -P: code in the current directory is not imported by accident.
-                    [sys.executable, "-P", "-c", START, str(far.fileno())],
+                    [sys.executable, "-P", "-c", code],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                     pass_fds=[far.fileno()],
                     start_new_session=True,  # Ctrl-C is for the caller, which ends the children
                 )
-        socket.send_fds(self.control, [b"."], [connection.fileno()])
+        return self.control
 
     def close(self) -> None:
         """End the server; running calls continue while their connections are open."""
@@ -272,7 +237,6 @@ class _Server:
         self.process = self.control = None
 
 
-START = "import sys; from isthmus.processes import _serve; _serve(int(sys.argv[1]))"
 _server = _Server()
 atexit.register(_server.close)
 if hasattr(os, "register_at_fork"):  # not on Windows; in a fork, the server is the parent's
@@ -289,23 +253,17 @@ def _serve(number: int) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:  # supervisors that have ended
                 pass
         with Connection(handles[0]) as connection, contextlib.suppress(EOFError, OSError):
-            state, limits, log, warm, work = connection.recv()
+            (directory, environment, path), limits, log, warm, work = connection.recv()
             with contextlib.suppress(Exception):
-                _prepare(state, warm)
+                sys.path[:] = path
+                os.environ.clear()
+                os.environ.update({**environment, **ENVIRONMENT})
+                os.chdir(directory)
+                if (function := cloudpickle.loads(warm)) is not None:
+                    function()
             if os.fork() == 0:
                 control.close()
                 _supervise(connection, limits, log, work)
-
-
-def _prepare(state: tuple[str, dict[str, str], list[str]], pickled: bytes) -> None:
-    """Make this process like the caller, and warm it up."""
-    directory, environment, sys.path[:] = state
-    os.environ.clear()
-    os.environ.update({**environment, **ENVIRONMENT})
-    os.chdir(directory)
-    warm = cloudpickle.loads(pickled)
-    if warm is not None:
-        warm()
 
 
 def _supervise(connection: Connection, limits: Limits, log: str | None, work: bytes) -> None:
@@ -335,8 +293,9 @@ def _supervise(connection: Connection, limits: Limits, log: str | None, work: by
     seconds = used.ru_utime + used.ru_stime
     if content is None:
         content = pickle.dumps(_end_without_answer(status, late, seconds, limits))
+    peak = max(used.ru_maxrss / MAXRSS_PER_MEGABYTE - before, 0.0)
     with contextlib.suppress(OSError):  # nobody waits for the answer any more
-        connection.send((seconds, max(_megabytes(used.ru_maxrss) - before, 0.0), content))
+        connection.send((content, seconds, peak))
     os._exit(0)
 
 
@@ -379,7 +338,9 @@ def _work(writable: Connection, limits: Limits, log: str | None, work: bytes) ->
         except BaseException as error:  # sys.exit() is one way to give up, too
             if log is not None:
                 traceback.print_exc()
-            content = pickle.dumps(_failure(error))
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
+            short = isinstance(error, MemoryError) or "allocate memory" in words
+            content = pickle.dumps(("memory" if short else "failed", None, words))
         writable.send_bytes(content)
         sys.stdout.flush()
     finally:
@@ -395,20 +356,10 @@ def _limit(limits: Limits) -> float:
         seconds = max(1, round(limits.seconds))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     if sys.platform != "linux":
-        return _megabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MAXRSS_PER_MEGABYTE
     lines = Path("/proc/self/status").read_text().splitlines()
     kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
     if math.isfinite(limits.megabytes):
         size = int(kilobytes["VmSize"]) * 1024 + round(limits.megabytes * 2**20)
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
     return int(kilobytes["VmRSS"]) / 1024
-
-
-def _megabytes(ru_maxrss: int) -> float:
-    return ru_maxrss / (1024 if sys.platform == "linux" else 2**20)
-
-
-def _failure(error: BaseException) -> tuple[str, None, str]:
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
-    short = isinstance(error, MemoryError) or "allocate memory" in words
-    return "memory" if short else "failed", None, words

@@ -1,23 +1,25 @@
-"""The von Mises-Fisher distribution on the unit sphere, in any dimension."""
+r"""Modified Bessel functions on a log scale, and the von Mises-Fisher distribution.
+
+Everything is computed from one smooth function, :math:`\log(I_\nu(x) / x^\nu)`, and its first two
+derivatives. Where :math:`h = \sqrt{\nu^2 + x^2}` is small, they come from the power series of
+:math:`I_\nu`; elsewhere from Debye's expansion in powers of 1/h, which holds for every order
+and argument. Neither overflows, nor cancels as :math:`x \to 0`.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.polynomial import Polynomial
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isthmus.bessel import at_least_zero, log_bessel_i, log_scaled_bessel
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_points, as_tensor, is_transforming
-
-__all__ = [
-    "log_bessel_i",
-    "log_vmf_normalizer",
-    "sample_vmf",
-    "vmf_concentration",
-    "vmf_mean_length",
-]
+from isthmus.validation import as_points, as_tensor, is_transforming, require_finite
 
 NEWTON_STEPS = 8
 
@@ -38,12 +40,7 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
     dim : int
         p, at least 1 (where the "sphere" is the two points -1 and 1).
     kappa : Tensor (...)
-        Concentrations, at least zero. The result is differentiable in them, any number of
-        times.
-
-    Returns
-    -------
-    Tensor (...)
+        Concentrations, at least zero. The result is differentiable in them, any number of times.
 
     Examples
     --------
@@ -70,11 +67,6 @@ def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
     kappa : Tensor (...)
         Concentrations, at least zero. The result is differentiable in them.
 
-    Returns
-    -------
-    Tensor (...)
-        In [0, 1), up to rounding.
-
     Examples
     --------
     >>> import torch
@@ -99,10 +91,6 @@ def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
         p, at least 2.
     mean_length : Tensor (...)
         r, at least zero and below one. The result is differentiable in it.
-
-    Returns
-    -------
-    Tensor (...)
 
     Examples
     --------
@@ -133,7 +121,7 @@ def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Generator) -> Tensor:
-    r"""Draw one exact sample from a von Mises-Fisher distribution about each direction.
+    r"""Draw a unit vector from a von Mises-Fisher distribution about each direction. (n, p).
 
     Wood's (1994) rejection sampler finds the cosine :math:`w = \mu \cdot x`, with Ulrich's
     two-uniform draw of its Beta proposal; the rest of x is uniform across :math:`\mu`. The
@@ -147,11 +135,6 @@ def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Gener
         Concentrations, at least zero.
     generator : torch.Generator
         The random stream, on the device of `directions`.
-
-    Returns
-    -------
-    Tensor (n, p)
-        Unit vectors.
 
     Examples
     --------
@@ -211,3 +194,161 @@ def _order(dim: int, least: int = 1) -> float:
     if int(dim) != dim or dim < least:
         raise InvalidInputError(f"dim must be a whole number, at least {least}, not {dim!r}.")
     return 0.5 * int(dim) - 1
+
+
+# From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
+# series with SERIES_TERMS terms is.
+DEBYE_RADIUS = 30.0
+DEBYE_TERMS = 12
+SERIES_TERMS = 50
+
+
+def log_bessel_i(order: float, x: ArrayLike) -> NDArray[np.float64]:
+    r"""Return :math:`\log I_\nu(x)`, of the modified Bessel function of the first kind.
+
+    Parameters
+    ----------
+    order : float
+        :math:`\nu`, at least -1/2.
+    x : array (...)
+        At least zero.
+
+    Examples
+    --------
+    >>> from isthmus.special import log_bessel_i
+    >>> log_bessel_i(400.0, [0.0, 1.0, 1e5]).round(3)
+    array([     -inf, -2277.759, 99992.525])
+    """
+    if not -0.5 <= order < math.inf:
+        raise InvalidInputError(f"order must be finite and at least -1/2, not {order!r}.")
+    points = at_least_zero(torch.from_numpy(np.array(x, dtype=np.float64)), "x")
+    smooth = log_scaled_bessel(order, points)
+    result: NDArray[np.float64] = (smooth + torch.xlogy(order, points)).numpy()
+    return result
+
+
+def at_least_zero(value: Tensor, name: str) -> Tensor:
+    """Return `value` after checking that it is finite and not negative."""
+    require_finite(value, name, "Pass numbers that are at least zero.")
+    if not is_transforming() and bool((value.detach() < 0).any()):
+        raise InvalidInputError(f"{name} must be at least zero; {float(value.min()):g} is not.")
+    return value
+
+
+def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:
+    """Return log(I_v(x) / x^v), which is even and analytic, or its derivative of degree 1 or 2.
+
+    Computed in float64; degrees 0 and 1 are differentiable in x >= 0, at x = 0 too. The first
+    derivative is I_{v+1}(x) / I_v(x).
+    """
+    if degree == 2:
+        return _evaluate(order, x.double(), 2).to(x.dtype)
+    found = _LogScaledBessel.apply(order, x, degree)
+    return cast("Tensor", found)
+
+
+class _LogScaledBessel(torch.autograd.Function):
+    """A derivative of log(I_v(x) / x^v), whose own derivative is the next one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(order: float, x: Tensor, degree: int) -> Tensor:
+        return _evaluate(order, x.double(), degree).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.order, x, ctx.degree = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return None, grads[0] * log_scaled_bessel(ctx.order, x, ctx.degree + 1), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (x,) = ctx.saved_tensors
+        slope: Tensor = tangents[1] * log_scaled_bessel(ctx.order, x, ctx.degree + 1)
+        return slope
+
+
+def _evaluate(order: float, x: Tensor, degree: int) -> Tensor:
+    """Return the derivative of degree 0, 1 or 2 of log(I_v(x) / x^v) for float64 x >= 0."""
+    if order >= DEBYE_RADIUS:
+        return _debye(order, x, degree)
+    near = x * x + order * order < DEBYE_RADIUS**2
+    by_series = _series(order, torch.where(near, x, 0.0), degree)
+    return torch.where(near, by_series, _debye(order, torch.where(near, DEBYE_RADIUS, x), degree))
+
+
+def _series(order: float, x: Tensor, degree: int) -> Tensor:
+    """Use I_v(x) / (x/2)^v = S(y) / Gamma(v + 1), S = sum_k y^k / (k! (v+1)_k), y = x^2/4."""
+    y = 0.25 * x * x
+    total = _series_sum(order, y)
+    if degree == 0:
+        return total.log() - order * math.log(2) - math.lgamma(order + 1)
+    first = _series_sum(order + 1, y) / ((order + 1) * total)
+    if degree == 1:
+        return 0.5 * x * first
+    second = _series_sum(order + 2, y) / ((order + 1) * (order + 2) * total)
+    return 0.5 * first + y * (second - first * first)
+
+
+def _series_sum(order: float, y: Tensor) -> Tensor:
+    total = torch.ones_like(y)
+    for k in range(SERIES_TERMS, 0, -1):
+        total = 1 + total * y / (k * (order + k))
+    return total
+
+
+def _debye(order: float, x: Tensor, degree: int) -> Tensor:
+    """Debye's expansion, log I_v(x) ~ h - v asinh(v/x) - log(2 pi h)/2 + sum_k h^-k q_k(s).
+
+    Here h = sqrt(v^2 + x^2) and s = v^2 / h^2.
+    """
+    h = torch.hypot(x, x.new_tensor(order))
+    if degree == 0:
+        correction = _debye_sum(order / h, h, 0)
+        return h - order * (order + h).log() - 0.5 * (2 * math.pi * h).log() + correction
+    cosine = x / h
+    first = 0.5 + _debye_sum(order / h, h, 1)
+    if degree == 1:
+        return x / (order + h) - cosine * first / h
+    second = _debye_sum(order / h, h, 2)
+    bend = (2 * cosine * cosine - 1) * first + cosine * cosine * second
+    return order / (h * (order + h)) + bend / (h * h)
+
+
+def _debye_sum(sine: Tensor, h: Tensor, degree: int) -> Tensor:
+    """Return the sum over k >= 1 of h^-k q_k(sine^2), differentiated `degree` times by -log h."""
+    s = sine * sine
+    total = torch.zeros_like(h)
+    for k in range(DEBYE_TERMS, 0, -1):
+        inner = torch.zeros_like(h)
+        for j in range(k, -1, -1):
+            inner = inner * s + _debye_coefficients()[k][j] * (k + 2 * j) ** degree
+        total = (total + inner) / h
+    return total
+
+
+@cache
+def _debye_coefficients() -> tuple[tuple[float, ...], ...]:
+    """Return the coefficients of the polynomials q_k(s), k from 0 (which is unused) on.
+
+    Bessel's equation is tf + f^2 = h^2 with t = x d/dx and f = t log I_v. Writing f as
+    h + (1 - s) sum_n h^(1-n) g_n(s) gives each g_n from those before, q_{n-1} by integration.
+    """
+    s = Polynomial([0.0, 1.0])
+    slopes = [Polynomial([0.0]), Polynomial([-0.5])]
+    for n in range(2, DEBYE_TERMS + 2):
+        last = slopes[-1]
+        products = sum((slopes[j] * slopes[n - j] for j in range(1, n)), Polynomial([0.0]))
+        inner = (n - 2) * last + 2 * s * last.deriv() - products
+        slopes.append(-s * last + 0.5 * (1 - s) * inner)
+    by_integration = (
+        tuple(-float(g) / (k + 2 * j) for j, g in enumerate(slopes[k + 1].coef))
+        for k in range(1, DEBYE_TERMS + 1)
+    )
+    return (0.0,), *by_integration

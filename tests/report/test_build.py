@@ -38,7 +38,7 @@ def section(seed, full, **more):
     return Section("A caption.", b"PNG" * 10, numbers, (found,), None, ("It was seen: 1 > 0.",))
 
 def one(seed, full):
-    import isthmus.bessel
+    import isthmus.special
     note("one")
     return section(seed, full, threads=os.environ["OMP_NUM_THREADS"])
 
@@ -203,12 +203,12 @@ def test_only_files_that_a_part_imports_make_it_run_again(
     parts("one")
     reproduced(place)
     now = source_digests()
-    for file, times in (("capacity/basins.py", 1), ("report/html/style.css", 1), ("bessel.py", 2)):
+    for file, times in (("capacity/basins.py", 1), ("report/html/style.css", 1), ("special.py", 2)):
         edited = {**now, file: "edited"}
         monkeypatch.setattr(builder, "source_digests", lambda shown, edited=edited: edited)
         if times == 2:
             (section,) = build_nothing(place)
-            assert section.message == "The stored part was made with a different bessel.py."
+            assert section.message == "The stored part was made with a different special.py."
         reproduced(place)
         assert runs(place, "one") == times, file
 

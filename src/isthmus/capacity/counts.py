@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaln, log_expit, logsumexp
 
-from isthmus.bessel import log_bessel_i
 from isthmus.capacity.random_patterns import random_pattern_capacity
 from isthmus.errors import InvalidInputError
+from isthmus.special import log_bessel_i
 from isthmus.validation import as_choice, as_count, as_number
 
 __all__ = ["CapacityKind", "RandomCoding", "capacity_bound", "capacity_rate", "random_coding"]
