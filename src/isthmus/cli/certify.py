@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.progress import progress
-from isthmus.tables import STDIN, WRITABLE, Table, write_table
+from isthmus.tables.files import STDIN, WRITABLE, Table, write_table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
-from isthmus.tables import STDIN, default_output, write_table
+from isthmus.tables.files import STDIN, default_output, write_table
 
 if TYPE_CHECKING:
     from isthmus.cluster import TableClusters

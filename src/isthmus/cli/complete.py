@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables import STDIN, default_output, read_table, write_table
+from isthmus.tables.files import STDIN, default_output, read_table, write_table
 
 DESCRIPTION = """
 Fill the missing cells of a table from similar rows. A cell is missing if it is empty or

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.files import check_writable, exclusive, make_directory
-from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table, write_table
+from isthmus.tables.files import (
+    READABLE,
+    STDIN,
+    WRITABLE,
+    Table,
+    check_output,
+    read_table,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, TrainingSettings

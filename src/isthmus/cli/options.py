@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import check_writable, write_atomically
 from isthmus.printing import definitions
-from isthmus.tables import READABLE, STDIN, WRITABLE, Table, check_output, read_table
+from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output, read_table
 
 EXIT_CODES = """
 0    success

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables import STDIN, write_table
+from isthmus.tables.files import STDIN, write_table
 
 if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains

@@ -16,27 +16,13 @@ a2;;lily
 
 from __future__ import annotations
 
-from isthmus.tables.files import read_table, write_table
-from isthmus.tables.table import (
-    READABLE,
-    STDIN,
-    WRITABLE,
+from isthmus.tables.files import (
     FileFormat,
     Table,
     check_output,
     default_output,
-    listed,
+    read_table,
+    write_table,
 )
 
-__all__ = [
-    "READABLE",
-    "STDIN",
-    "WRITABLE",
-    "FileFormat",
-    "Table",
-    "check_output",
-    "default_output",
-    "listed",
-    "read_table",
-    "write_table",
-]
+__all__ = ["FileFormat", "Table", "check_output", "default_output", "read_table", "write_table"]

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from isthmus.errors import InvalidInputError
+from isthmus.printing import listed
+from isthmus.tables.files import EXACT, Table
 from isthmus.tables.sources import Source
-from isthmus.tables.table import EXACT, Table, listed
 from isthmus.tables.text import (
     FLAG,
     MISSING,
@@ -82,8 +83,9 @@ def build_table(
         raise InvalidInputError(reason)
     if len(source.frame) == 0:
         raise InvalidInputError(f"{path} has names, but no rows.")
-    X = np.column_stack(list(used.values()))
-    _check_values(path, source, X, list(used), missing)
+    _check_values(path, source, used, missing)
+    # Several times faster than np.column_stack.
+    X = np.ascontiguousarray(np.array(list(used.values())).T)
     done = "Copied" if as_written else "Left out"
     textual = [names[place] for place in words]
     for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
@@ -211,27 +213,32 @@ def tidied(values: Any) -> NDArray[Any]:
 
 
 def _check_values(
-    path: Path, source: Source, X: NDArray[np.float64], names: list[str], missing: bool
+    path: Path, source: Source, columns: dict[str, NDArray[np.float64]], missing: bool
 ) -> None:
     """Refuse missing values unless they are allowed, and values too large or too small."""
-    largest = np.fmax(np.fmax.reduce(X), -np.fmin.reduce(X))
-    gaps = np.zeros((1, 1), dtype=bool) if missing else np.isnan(X)
-    if gaps.any() or (largest > LARGEST).any():
-        row, column = np.argwhere((np.abs(X) > LARGEST) | gaps)[0]
-        value = X[row, column]
-        problem = f"{value:.3g} is too large to compute with. Rescale or drop the column."
-        if np.isinf(value):
-            problem = "the value is infinite. Correct or remove the row."
-        if np.isnan(value):
-            problem = (
-                f"the value is missing ({gaps.sum()} in all). Fill gaps with `isthmus complete` "
-                "first, or remove such rows."
-            )
-        where = f"{path}, {source.place(int(row))}, column {names[column]!r}"
-        raise InvalidInputError(f"{where}: {problem}")
-    for name, value in zip(names, largest, strict=True):
-        if 0 < value < SMALLEST:
+    bad = []
+    for place, (name, values) in enumerate(columns.items()):
+        sizes = np.abs(values)
+        largest = np.nanmax(sizes)
+        if 0 < largest < SMALLEST:
             raise InvalidInputError(
-                f"{path}, column {name!r}: its values, {value:.3g} at most, are too small to "
+                f"{path}, column {name!r}: its values, {largest:.3g} at most, are too small to "
                 "compute with. Rescale or drop the column."
             )
+        if largest > LARGEST or (not missing and np.isnan(values).any()):
+            wrong = (sizes > LARGEST) | (np.isnan(values) & (not missing))
+            bad.append((int(wrong.argmax()), place, name))
+    if not bad:
+        return
+    row, _, name = min(bad)
+    value = columns[name][row]
+    problem = f"{value:.3g} is too large to compute with. Rescale or drop the column."
+    if np.isinf(value):
+        problem = "the value is infinite. Correct or remove the row."
+    if np.isnan(value):
+        count = sum(int(np.isnan(values).sum()) for values in columns.values())
+        problem = (
+            f"the value is missing ({count} in all). Fill gaps with `isthmus complete` "
+            "first, or remove such rows."
+        )
+    raise InvalidInputError(f"{path}, {source.place(row)}, column {name!r}: {problem}")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pyarrow import feather, parquet
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables.table import FileFormat, listed, require_openpyxl
+from isthmus.printing import listed
+from isthmus.tables.files import FileFormat, require_openpyxl
 from isthmus.tables.text import TextFile, check_latin1, has_names, opener
 
 

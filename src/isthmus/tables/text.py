@@ -22,7 +22,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables.table import STDIN, FileFormat
+from isthmus.tables.files import STDIN, FileFormat
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
 """Spellings of a missing value, in lower case; any other case counts too."""
