@@ -241,3 +241,15 @@ def test_a_seed_that_is_none_is_refused(make, blobs):
 def test_settings_are_checked_by_a_stream_too(make, blobs):
     with pytest.raises(ValueError, match="tol"):
         make(tol=-1.0).partial_fit(blobs)
+
+
+def test_whole_floats_are_counts(make, blobs):
+    counts = {
+        "n_clusters": 3.0,
+        "n_init": 1.0,
+        "max_iter": 60.0,
+        "n_steps": 5.0,
+        "batch_size": 64.0,
+    }
+    known = {name: value for name, value in counts.items() if name in make().get_params()}
+    assert make(**known).fit(blobs).partial_fit(blobs).n_clusters_ == 3
