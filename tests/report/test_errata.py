@@ -11,7 +11,7 @@ from scipy.special import ive
 
 from isthmus.capacity import capacity_bound
 from isthmus.report.parts import capacity, clustering, energies, errata
-from isthmus.report.parts.erratum import Erratum
+from isthmus.report.parts.errata import Erratum
 
 
 @pytest.fixture(scope="module")

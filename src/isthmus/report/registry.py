@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidInputError
+from isthmus.files import shipped
 from isthmus.report.section import Finding, Section, TextTable, judge
 
 
@@ -67,6 +68,18 @@ PARTS = tuple(_part(name, entry) for name, entry in _CONTENT["parts"].items())
 def text_of(name: str) -> Part:
     """Return a part by its name."""
     return next(part for part in PARTS if part.name == name)
+
+
+def recorded(name: str) -> Path:
+    """Return the path of the recorded results that a part shows."""
+    place = text_of(name).shows
+    path = shipped(place) if place else None
+    if path is None:
+        raise InvalidInputError(
+            f"The recorded results {place} are missing from this installation. Install isthmus "
+            "again, or use full=True (--full), which computes them now."
+        )
+    return path
 
 
 def compose(

@@ -20,9 +20,8 @@ from isthmus.attention.experiment import (
     train_on_digits,
 )
 from isthmus.figures import attention_experiment, attention_sphere
-from isthmus.files import shipped
-from isthmus.report.parts.erratum import Check, erratum, normal
-from isthmus.report.registry import compose
+from isthmus.report.parts.errata import Check, erratum, normal
+from isthmus.report.registry import compose, recorded
 from isthmus.report.section import Section
 
 STEPS, PICTURES = 100, 40
@@ -30,8 +29,7 @@ EXACT = 1e-9
 WIDTH, HEADS, LENGTH = 64, 4, 12
 # Concentration and mixing proportion are tied if they correlate this much in every head.
 TIED = 0.8
-RATES, RUN_STEPS, RUN_SEEDS = (0.01, 0.1, 0.3), 100, 3
-FULL_STEPS, FULL_SEEDS = 200, 5
+RUN_STEPS, RUN_SEEDS = 200, 5
 HIGH_RATE = 0.1
 # Runs are repeated at one of these rates; at higher ones rounding decides the outcome.
 SAFE_RATES, SIMILAR = (0.001, 0.01), 0.05
@@ -77,18 +75,14 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
 def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict[str, int]]:
     """Return all runs, their source, and how many repeated runs agree with the recorded ones.
 
-    With `full`, all runs are trained now. Otherwise they are read from the recorded experiment,
-    or, if there is none, a smaller experiment is trained now.
+    With `full`, all runs are trained now. Otherwise they are read from the recorded experiment.
     """
-    path = shipped("benchmarks/results/attention.json")
-    if full or path is None:
-        seeds, steps = (FULL_SEEDS, FULL_STEPS) if full else (RUN_SEEDS, RUN_STEPS)
-        rates: dict[str, Any] = {} if full else {"learning_rates": RATES}
-        found = compare_variants(**rates, seeds=seeds, steps=steps, progress=False)
-        return found, f"{seeds} seeds of {steps} steps, trained now", {}
-    found = Experiment.load(path)
+    if full:
+        found = compare_variants(seeds=RUN_SEEDS, steps=RUN_STEPS, progress=False)
+        return found, f"{RUN_SEEDS} seeds of {RUN_STEPS} steps, trained now", {}
+    found = Experiment.load(recorded("attention-training"))
     rate = float(np.random.default_rng(seed).choice(SAFE_RATES))
-    again = compare_variants(learning_rates=[rate], seeds=1, steps=FULL_STEPS, progress=False)
+    again = compare_variants(learning_rates=[rate], seeds=1, steps=RUN_STEPS, progress=False)
     agree = sum(
         abs((run.loss or 0) - (found.of(run.variant, rate)[0].loss or 0))
         <= SIMILAR * (run.loss or 0)

@@ -16,7 +16,7 @@ import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
 from isthmus.errors import InvalidInputError
 from isthmus.figures.clustering import clustering_tour, elbo_dynamics, four_models, memory_creation
-from isthmus.report.parts.erratum import Check, erratum, normal
+from isthmus.report.parts.errata import Check, erratum, normal
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 

@@ -11,25 +11,24 @@ from sklearn.datasets import load_digits, make_moons
 from torch import Tensor
 
 import isthmus as ist
+from isthmus import figures
 from isthmus.errors import UnknownNormalizerError
-from isthmus.figures import (
-    completion,
-    hero,
-    landscapes_1d,
-    landscapes_2d,
-    samples_against_density,
-)
 from isthmus.figures.landscape_2d import ring
 from isthmus.memories.bandwidth import leave_one_out
-from isthmus.report.parts.erratum import Check, erratum, normal
+from isthmus.report.parts.errata import Check, erratum, normal
 from isthmus.report.registry import compose, text_of
 from isthmus.report.section import Section
 
-LINE_MEMORIES = [[-2.3], [-1.85], [1.1], [2.5]]
-LINE_QUERIES = [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]]
-LINE_WEIGHTS = [1.0, 1.0, 1.0, 6.0]
-PLANE_MEMORIES = [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]]
-PLANE_WEIGHTS = [1.0, 1.0, 1.0, 6.0, 1.0, 1.0]
+# Memories and starts of paths, on a line and on a plane.
+LINE = torch.tensor([[-2.3], [-1.85], [1.1], [2.5]], dtype=torch.float64)
+LINE_QUERIES = torch.tensor(
+    [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]], dtype=torch.float64
+)
+PLANE = torch.tensor(
+    [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]],
+    dtype=torch.float64,
+)
+PLANE_QUERIES = torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, turn=0.5)]))
 # Tolerances for rounding in an update, integration on a grid, and finite differences.
 LARGEST_RISE, LARGEST_LOSS, SAME = 1e-9, 1e-3, 1e-6
 
@@ -51,30 +50,20 @@ CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
 EXACT = 1e-9
 
 
-def plane_memories() -> Tensor:
-    """Return the six points that the figures on a plane share: (6, 2)."""
-    return torch.tensor(PLANE_MEMORIES, dtype=torch.float64)
-
-
-def plane_queries() -> Tensor:
-    """Return the starts of paths on a plane, on two rings: (34, 2)."""
-    return torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, turn=0.5)]))
-
-
 def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
     """Draw retrieval, density and completion side by side."""
-    memories = plane_memories()
-    energy = ist.GaussianKDE(memories, sigma=0.4)
+    energy = ist.GaussianKDE(PLANE, sigma=0.4)
     digits = completed_digits(seed)
     shown = [int((digits.labels == digit).nonzero()[0]) for digit in HERO_DIGITS]
     images = (digits.masked[shown], digits.completed[shown])
     draws = energy.sample(500, seed=seed)
-    return compose("hero", hero(energy, memories, plane_queries(), draws, *images, SHAPE))
+    return compose("hero", figures.hero(energy, PLANE, PLANE_QUERIES, draws, *images, SHAPE))
 
 
-def six_memories(memories: Tensor, weights: list[float], sigma: float) -> dict[str, ist.Energy]:
+def six_memories(memories: Tensor, sigma: float) -> dict[str, ist.Energy]:
     """Return every closed-form energy on the same memories, with comparable widths."""
-    beta = 0.5 / sigma**2
+    beta, weights = 0.5 / sigma**2, np.ones(len(memories))
+    weights[3] = 6.0
     return {
         "Hopfield": ist.Hopfield(memories, states="continuous"),
         "Modern Hopfield": ist.ModernHopfield(memories, beta=1 / sigma**2),
@@ -87,20 +76,19 @@ def six_memories(memories: Tensor, weights: list[float], sigma: float) -> dict[s
 
 def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
     """Draw the six energies in one dimension. Nothing is random."""
-    memories = torch.tensor(LINE_MEMORIES, dtype=torch.float64)
-    energies = six_memories(memories, LINE_WEIGHTS, sigma=0.32)
-    queries = torch.tensor(LINE_QUERIES, dtype=torch.float64)
-    numbers, rise = measured(energies, queries)
+    energies = six_memories(LINE, sigma=0.32)
+    numbers, rise = measured(energies, LINE_QUERIES)
     masses = {name: each["integral_of_density"] for name, each in numbers.items()}
     known = [energies[name] for name, mass in masses.items() if mass is not None]
     loss = max(abs(mass - 1) for mass in masses.values() if mass is not None)
-    printed = max(gradient_gap(energy, queries, 1.0) for energy in known)
+    printed = max(gradient_gap(energy, LINE_QUERIES, 1.0) for energy in known)
     corrected = max(
-        gradient_gap(energy, queries, float(energy.inverse_temperature)) for energy in known
+        gradient_gap(energy, LINE_QUERIES, float(energy.inverse_temperature)) for energy in known
     )
+    notes = text_of("landscapes-1d").notes
     return compose(
         "landscapes-1d",
-        landscapes_1d(energies, memories, queries, notes=text_of("landscapes-1d").notes),
+        figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
         numbers,
         {
             "density": (printed <= SAME, corrected <= SAME and loss <= LARGEST_LOSS),
@@ -117,13 +105,13 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
 
 def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
     """Draw the six energies in two dimensions. Nothing is random."""
-    memories, queries = plane_memories(), plane_queries()
-    energies = six_memories(memories, PLANE_WEIGHTS, sigma=0.4)
-    numbers, rise = measured(energies, queries)
-    change, leftover = swap_changes(energies, queries)
+    energies = six_memories(PLANE, sigma=0.4)
+    numbers, rise = measured(energies, PLANE_QUERIES)
+    change, leftover = swap_changes(energies, PLANE_QUERIES)
+    notes = text_of("landscapes-2d").notes
     return compose(
         "landscapes-2d",
-        landscapes_2d(energies, memories, queries, notes=text_of("landscapes-2d").notes),
+        figures.landscapes_2d(energies, PLANE, PLANE_QUERIES, notes=notes),
         numbers,
         {"descent": rise <= LARGEST_RISE, "swap": leftover <= SAME and change > 0.1},
         rise=rise,
@@ -164,7 +152,7 @@ def swap_changes(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[floa
         energy = energies[name]
         assert isinstance(energy, ist.Hopfield | ist.ModernHopfield)
         before = energy.energy(queries)
-        swapped = energy.with_memories(plane_memories().flip(1))
+        swapped = energy.with_memories(PLANE.flip(1))
         change = min(change, float((swapped.energy(queries) - before).abs().max()))
         # Mirrored memories see a mirrored query as the first ones saw the query itself.
         gap = swapped.energy(queries.flip(1)) - before
@@ -241,8 +229,9 @@ def completion_of_digits(seed: int, full: bool = False) -> Section:
         "rms_error_of_filling_with_the_mean": mean_filled,
         "share_with_the_right_digit": right,
     }
+    figure = figures.completion(*shown, SHAPE)
     checks = {"complete": ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE}
-    return compose("completion", completion(*shown, SHAPE), numbers, checks, shown=len(firsts))
+    return compose("completion", figure, numbers, checks, shown=len(firsts))
 
 
 def samples_of_two_moons(seed: int, full: bool = False) -> Section:
@@ -272,7 +261,7 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     samples = {"Exact": energy.sample(DRAWS, seed=seed), **drawn}
     return compose(
         "samples",
-        samples_against_density(energy, samples, notes=text_of("samples").notes),
+        figures.samples_against_density(energy, samples, notes=text_of("samples").notes),
         {
             "draws": DRAWS,
             "energy_distance_to_exact_draws": {
@@ -306,12 +295,8 @@ class _Bowl(ist.Energy):
 
 
 def bowl_variance(sampler: ist.Langevin, seed: int) -> float:
-    """Return the variance of Langevin chains on E = x^2/2, where it should be 1.
-
-    They start from draws of the right density, so a temperature of 1 keeps them there.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    bowl = _Bowl()
+    """Return the variance of Langevin chains that start from draws of E = x^2/2: it should be 1."""
+    generator, bowl = torch.Generator().manual_seed(seed), _Bowl()
     state = sampler.init(bowl, normal(generator, CHAINS, 1))
     for _ in range(BOWL_STEPS):
         state, _ = sampler.step(bowl, state, generator)

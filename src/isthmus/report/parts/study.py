@@ -6,16 +6,16 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import isthmus
-from isthmus.files import shipped
-from isthmus.report.registry import WORDS, compose
+from isthmus.report.registry import WORDS, compose, recorded
 from isthmus.report.section import Section
-from isthmus.study import METHODS, QUICK, Settings, Store, make_report, run
+from isthmus.study import METHODS, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
 from isthmus.study.figures import study_figures
 from isthmus.study.fitting import fit, prepare
@@ -26,8 +26,6 @@ from isthmus.study.store import Row
 from isthmus.study.verdict import GROWING, Claim
 
 BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
-SHORT = Settings(datasets=BUNDLED, seeds=(0,), rows=1000, entries=2, limits=QUICK.limits)
-"""The study that runs if no results are published: minutes, not hours."""
 # Verdicts use the scores with a common scale.
 GROUPS = {
     "Labels seen": tuple(name for name in LABELLED if name in BOUNDED),
@@ -39,38 +37,28 @@ REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
 ROWS = 5000
 
 
-def published_results() -> Path | None:
-    """Return the directory of the published study, or None."""
-    results = shipped("docs/study/results")
-    return results.parent if results is not None and any(results.glob("*.parquet")) else None
-
-
-def _study(full: bool) -> tuple[Path, str, Settings | None]:
-    """Return the directory and a description of the fits; settings if they are to be run."""
-    published = published_results()
-    if published is not None and not full:
-        return published, "of the complete study, as published", None
+def _study(full: bool) -> tuple[Path, str]:
+    """Return the directory of the fits, the published ones or those run with `full`, in words."""
+    if not full:
+        return recorded("study-ranks").parent, "of the complete study, as published"
     home = os.environ.get("XDG_CACHE_HOME")
     cache = (Path(home) if home else Path.home() / ".cache") / "isthmus" / "reproduce-study"
-    if full:
-        return cache / f"full-{isthmus.__version__}", "of the complete study", Settings()
-    return cache / f"short-{isthmus.__version__}", "of a short study, run now", SHORT
+    return cache / f"full-{isthmus.__version__}", "of the complete study"
 
 
 def ensure_fits(seed: int, full: bool = False) -> None:
-    """Run what is missing of the study that the parts on it read."""
-    directory, _, settings = _study(full)
-    if settings is not None:
-        run(directory, settings, jobs=os.cpu_count() or 1)
+    """With `full`, run what is missing of the study that the parts on it read."""
+    if full:
+        run(_study(full)[0], Settings(), jobs=None)
 
 
 def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     """Draw mean ranks, judge the paper's claim, and repeat a seeded choice of fits."""
-    directory, source, settings = _study(full)
+    directory, source = _study(full)
     rows = Store(directory).read()
     drawn = study_figures(rows, ("critical-difference", "scores"))
     claim = make_report(rows).claim()
-    repeated = repeat(rows, seed) if settings is None else {}
+    repeated = {} if full else repeat(rows, seed)
     again = (
         f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
         "gave the same scores."
@@ -101,24 +89,25 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     )
 
 
-def violins_seeing_labels(seed: int, full: bool = False) -> Section:
-    """Draw the paper's first figure of scores."""
-    return _violins("study-labelled", "violins-given-labelled", full)
+def _violins(name: str, figure: str, seed: int, full: bool = False) -> Section:
+    """Draw the scores of all fits."""
+    directory, source = _study(full)
+    rows = Store(directory).read()
+    [drawn] = study_figures(rows, [figure]).values()
+    return compose(name, drawn, {"fits": len(rows)}, source=source)
 
 
-def violins_without_labels(seed: int, full: bool = False) -> Section:
-    """Draw the paper's second figure of scores."""
-    return _violins("study-unlabelled", "violins-given-unlabelled", full)
-
-
-def violins_without_labels_or_k(seed: int, full: bool = False) -> Section:
-    """Draw the scores without labels of methods that find the number of clusters."""
-    return _violins("study-unknown-unlabelled", "violins-unknown-unlabelled", full)
+# The paper's two figures of scores, and the second for methods that find the number of clusters.
+violins_seeing_labels = partial(_violins, "study-labelled", "violins-given-labelled")
+violins_without_labels = partial(_violins, "study-unlabelled", "violins-given-unlabelled")
+violins_without_labels_or_k = partial(
+    _violins, "study-unknown-unlabelled", "violins-unknown-unlabelled"
+)
 
 
 def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
     """Draw the scores with labels of methods that find the number of clusters, and compare."""
-    section = _violins("study-unknown-labelled", "violins-unknown-labelled", full)
+    section = _violins("study-unknown-labelled", "violins-unknown-labelled", seed, full)
     comparison = make_report(Store(_study(full)[0]).read()).comparison("K unknown", "ari")
     pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
     compared = {name: pair for name, pair in pairs.items() if pair is not None and pair.datasets}
@@ -130,13 +119,6 @@ def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
         },
     }
     return replace(section, numbers=numbers, observations=_growing(comparison, compared))
-
-
-def _violins(name: str, figure: str, full: bool) -> Section:
-    directory, source, _ = _study(full)
-    rows = Store(directory).read()
-    [drawn] = study_figures(rows, [figure]).values()
-    return compose(name, drawn, {"fits": len(rows)}, source=source)
 
 
 def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
