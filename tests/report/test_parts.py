@@ -18,13 +18,14 @@ from scipy import stats
 import isthmus as ist
 from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.capacity.experiments import Sweep, SweepCell
+from isthmus.errors import InvalidInputError
 from isthmus.report import PARTS, Part, Section
 from isthmus.report.making import make
 from isthmus.report.parts import attention, capacity, clustering, energies
 from isthmus.report.parts import study as study_part
 from isthmus.report.parts.energies import energy_distance, integral, largest_rise
 from isthmus.report.registry import text_of
-from isthmus.study import Store
+from isthmus.study import Settings
 from isthmus.study.statistics import Pair
 
 
@@ -223,10 +224,8 @@ def test_training_is_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         return _experiment((0.5, 5.0, 0.4), (0.5, 50.0, 0.1))
 
     monkeypatch.setattr(attention, "compare_variants", compare)
-    monkeypatch.setattr(attention, "shipped", lambda place: None)
-    section = attention.training_at_high_rates(0)
-    attention.training_at_high_rates(0, full=True)
-    assert [(each["steps"], each["seeds"]) for each in asked] == [(100, 3), (200, 5)]
+    section = attention.training_at_high_rates(0, full=True)
+    assert [(each["steps"], each["seeds"]) for each in asked] == [(200, 5)]
     assert verdicts(section) == ["held"] * 3
     assert section.numbers["training_loss_below_pre_norm"]["SALN"] == {"pairs": 6, "lower": 6}
 
@@ -245,7 +244,7 @@ def test_recorded_runs_are_compared_with_runs_done_again(
             tuple(_run(name, 0.01, 0, loss, 1.0, 0.1) for name, loss in losses.items())
         )
 
-    monkeypatch.setattr(attention, "shipped", lambda place: path)
+    monkeypatch.setattr(attention, "recorded", lambda name: path)
     monkeypatch.setattr(attention, "compare_variants", compare)
     monkeypatch.setattr(attention, "SAFE_RATES", (0.01,))
     found, _, again = attention.runs_of_the_experiment(0, full=False)
@@ -253,18 +252,25 @@ def test_recorded_runs_are_compared_with_runs_done_again(
     assert again == {"runs": 3, "agree": 2}
 
 
-def test_published_results_are_found_where_there_are_some(
+def test_an_installation_without_recorded_results_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "src" / "isthmus"
-    package.mkdir(parents=True)
-    monkeypatch.setattr("isthmus.files.__file__", str(package / "files.py"))
-    assert study_part.published_results() is None
-    results = tmp_path / "docs" / "study" / "results"
-    results.mkdir(parents=True)
-    assert study_part.published_results() is None
-    (results / "a.parquet").touch()
-    assert study_part.published_results() == results.parent
+    monkeypatch.setattr("isthmus.files.__file__", str(tmp_path / "src" / "isthmus" / "files.py"))
+    for part in (study_part.violins_seeing_labels, attention.training_at_high_rates):
+        with pytest.raises(InvalidInputError, match=r"missing from this installation.*--full"):
+            part(0, False)
+
+
+def test_the_study_runs_only_with_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked: list[tuple] = []
+    monkeypatch.setattr(study_part, "run", lambda *given, **more: asked.append(given))
+    study_part.ensure_fits(0)
+    assert asked == []
+    study_part.ensure_fits(0, full=True)
+    directory, _ = study_part._study(full=True)
+    assert asked == [(directory, Settings())]
+    assert directory.is_relative_to(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -355,34 +361,6 @@ def test_memories_that_grow_are_told_beside_their_rival() -> None:
     assert "ClAM+CRP +0.125 on average, ahead on 5 of 9 and behind on 4, undecided" in words
     assert study_part._growing(comparison, {}) == ()
     assert study_part._growing(SimpleNamespace(ranks={}), {"ClAM+CRP": pair(0.1)}) == ()
-
-
-def test_without_published_results_a_short_study_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: list[dict]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(study_part, "published_results", lambda: None)
-    asked: list[tuple] = []
-
-    def run(directory: Path, settings: object, jobs: int) -> None:
-        asked.append((directory, settings))
-        store = Store(directory)
-        with store.writing():
-            store.append([{**row, "finished": 1.0, "version": "0"} for row in fits])
-
-    monkeypatch.setattr(study_part, "run", run)
-    study_part.ensure_fits(0)
-    directory, source, _ = study_part._study(full=False)
-    assert asked == [(directory, study_part.SHORT)]
-    assert source == "of a short study, run now"
-    assert len(Store(directory).read()) == 2
-    assert asked[0][0].is_relative_to(tmp_path)
-
-
-def test_published_results_need_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_part, "published_results", lambda: Path("published"))
-    monkeypatch.setattr(study_part, "run", lambda *arguments, **more: pytest.fail("it ran"))
-    study_part.ensure_fits(0)
 
 
 @pytest.mark.parametrize("part", ["landscapes-1d", "landscapes-2d"])
