@@ -24,7 +24,7 @@ from isthmus.figures import (
     save,
     write_atomically,
 )
-from isthmus.figures.landscape_2d import ring
+from isthmus.figures.landscapes import ring
 from isthmus.figures.style import png_bytes
 
 LINE = torch.tensor([[-2.0], [0.5], [1.5]])

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from isthmus.figures.clusters import cluster_map
     from isthmus.figures.images import completion, hero
     from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
-    from isthmus.figures.landscape_1d import landscapes_1d
-    from isthmus.figures.landscape_2d import landscapes_2d, samples_against_density
+    from isthmus.figures.landscapes import landscapes_1d, landscapes_2d, samples_against_density
     from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
     from isthmus.figures.style import save
     from isthmus.figures.violins import MetricColumn, grid_violins
@@ -53,8 +52,7 @@ _NAMES = {
     "isthmus.figures.clusters": "cluster_map",
     "isthmus.figures.images": "completion hero",
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
-    "isthmus.figures.landscape_1d": "landscapes_1d",
-    "isthmus.figures.landscape_2d": "landscapes_2d samples_against_density",
+    "isthmus.figures.landscapes": "landscapes_1d landscapes_2d samples_against_density",
     "isthmus.figures.style": "save",
     "isthmus.figures.study": "Ranking critical_difference_diagram score_map",
     "isthmus.figures.violins": "MetricColumn grid_violins",

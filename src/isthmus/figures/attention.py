@@ -26,6 +26,7 @@ from isthmus.figures.style import (
     RULE,
     heading,
     new_figure,
+    note_at,
     panels,
     styled,
     to_array,
@@ -86,9 +87,8 @@ def attention_sphere(
     low = min(kappa[seen].min() for _, kappa, _, seen in parts)
     high = max(kappa[seen].max() for _, kappa, _, seen in parts)
     scale = Normalize(low, high if high > low else low + 1)
-    figure, grid = panels(
-        len(chosen), columns=4, panel_height=min(4.2, 9 / min(4, len(chosen)) + 0.95)
-    )
+    height = min(4.2, 9 / min(4, len(chosen)) + 0.95)
+    figure, grid = panels(len(chosen), columns=4, panel_height=height)
     for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
         queries = to_array(view.query_direction[sequence])
         queries = queries[head] if queries.ndim == 3 else queries
@@ -98,29 +98,14 @@ def attention_sphere(
         plane, share = _plane(directions[seen])
         _draw_sphere(axes)
         _draw_queries(axes, queries @ plane, directions @ plane, weights * seen)
-        across, up = (directions[seen] @ plane).T
-        axes.scatter(
-            across,
-            up,
-            s=LARGEST_DOT * mixing[seen],
-            c=kappa[seen],
-            cmap=CONCENTRATION,
-            norm=scale,
-            edgecolor=INK,
-            linewidth=0.6,
-            alpha=0.85,
-            zorder=3,
-        )
+        look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": INK}
+        look |= {"linewidth": 0.6, "alpha": 0.85, "zorder": 3}
+        sizes = LARGEST_DOT * mixing[seen]
+        axes.scatter(*(directions[seen] @ plane).T, s=sizes, c=kappa[seen], **look)
         note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
         heading(axes, f"Head {head}", note, characters=31)
-    bar = figure.colorbar(
-        ScalarMappable(scale, CONCENTRATION),
-        ax=grid,
-        shrink=0.6,
-        pad=0.02,
-        aspect=22,
-        panchor=False,
-    )
+    shades = ScalarMappable(scale, CONCENTRATION)
+    bar = figure.colorbar(shades, ax=grid, shrink=0.6, pad=0.02, aspect=22, panchor=False)
     bar.set_label("concentration κ")
     bar.outline.set_visible(False)
     figure.supxlabel(KEY, x=0.005, ha="left", fontsize=9, color=MUTED)
@@ -160,16 +145,14 @@ def attention_experiment(experiment: Experiment) -> Figure:
         share.plot(shifted, [experiment.fraction_diverged(variant, r) for r in rates], **look)
     guess = math.log(10)
     loss.axhline(guess, color=RULE, lw=1, zorder=0)
-    loss.annotate("guessing", (rates[0], guess), xytext=(0, 3), textcoords="offset points",
-                  fontsize=8.5, color=MUTED)  # fmt: skip
+    note_at(loss, "guessing", (rates[0], guess), (0, 3), fontsize=8.5, color=MUTED)
     for axes in (loss, logit):
         axes.set_yscale("log")
     for axes in (loss, share, logit):
-        axes.set_xscale("log")
-        axes.set_xlabel("learning rate")
+        axes.set(xscale="log", xlabel="learning rate")
     share.set_ylim(-0.05, 1.05)
     share.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    loss.legend(frameon=False, fontsize=9, loc="lower right")
+    loss.legend(loc="lower right")
     heading(loss, "Training loss", "At the end.", characters=40, lines=1)
     heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
     heading(logit, "Largest attention logit", "In any block, during training.", lines=1)
@@ -180,12 +163,15 @@ def _components(
     view: VMFMixture, sequence: int, head: int, position: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return directions (T, D), concentrations, mixing weights and a mask of those above zero."""
-    fields = [
+    parts = [
         to_array(field[sequence, head])
         for field in (view.mean_direction, view.concentration, view.log_mixing.exp())
     ]
-    directions = fields[0][position] if fields[0].ndim == 3 else fields[0]
-    kappa, mixing = (field[position] if field.ndim == 2 else field for field in fields[1:])
+    # An axis for the queries comes first where each has a mixture of its own.
+    directions, kappa, mixing = (
+        part[position] if part.ndim > axes else part
+        for part, axes in zip(parts, (2, 1, 1), strict=True)
+    )
     seen = mixing > 0
     if not seen.any():
         raise InvalidInputError(f"The query at position {position} sees no key; name another one.")

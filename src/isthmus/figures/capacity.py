@@ -15,25 +15,27 @@ from numpy.typing import NDArray
 
 from isthmus.capacity import Certificate, Sweep, basins, capacity_bound
 from isthmus.capacity.counts import CapacityKind
-from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.landscape_1d import draw_landscape
-from isthmus.figures.landscape_2d import draw_energy
+from isthmus.figures.landscapes import draw_energy, draw_landscape, draw_memories, paths_of
 from isthmus.figures.style import (
     CURVE,
+    GREEN,
     INK,
     MEMORY,
     MUTED,
     PAPER,
+    PURPLE,
+    SKY,
+    YELLOW,
     heading,
     new_figure,
+    note_at,
     styled,
     to_array,
 )
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 
-GREEN, PURPLE, SKY = "#009e73", "#cc79a7", "#56b4e9"
 SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
 MARKS = "osDPX*"
 FACES = (PAPER, SKY, MEMORY)
@@ -125,15 +127,15 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
                 bound = capacity_bound(dim, kind=kind)
                 if counts[0] <= bound <= counts[-1]:
                     _theory_mark(axes, bound, marker, f"D = {dim}", shade)
-        axes.set_xscale("log")
-        axes.set_xlabel("number of patterns N")
-    left.set_ylim(-0.03, 1.13)
-    right.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    left.set_ylabel("share of particles")
-    right.set_ylim(-0.03 * right.get_ylim()[1], 1.15 * right.get_ylim()[1])
-    right.set_ylabel("final / initial distance")
-    note = "Triangle: certified number of stored patterns. "
-    note += "Bar: no more can keep half of their own weight."
+        axes.set(xscale="log", xlabel="number of patterns N")
+    left.set(ylim=(-0.03, 1.13), ylabel="share of particles")
+    top = right.get_ylim()[1]
+    right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial distance")
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    note = (
+        "Triangle: certified number of stored patterns. "
+        "Bar: no more can keep half of their own weight."
+    )
     heading(left, "Retrieved", note, characters=56)
     heading(right, "Distance that is left", "Below 1, particles come closer.")
     return figure
@@ -144,17 +146,8 @@ def _theory_mark(axes: Axes, count: float, marker: str, name: str, shade: str) -
     axes.axvline(count, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
     top = axes.get_xaxis_transform()
     axes.plot([count], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
-    axes.annotate(
-        name,
-        (count, 0.97),
-        xytext=(6, 0),
-        xycoords=top,
-        textcoords="offset points",
-        color=shade,
-        fontsize=9,
-        fontweight="bold",
-        va="center",
-    )
+    look = {"color": shade, "fontweight": "bold", "va": "center"}
+    note_at(axes, name, (count, 0.97), (6, 0), xycoords=top, **look)
 
 
 @styled
@@ -183,16 +176,15 @@ def capacity_bounds(
         "their own weight."
     )
     heading(panels[0], "How many patterns fit on a sphere", note, characters=62)
-    panels[0].legend(frameon=False, fontsize=9, loc="upper left")
+    panels[0].legend(loc="upper left")
     if measured:
-        last = max(dim for counts in measured.values() for dim in counts)
-        _draw_measured(panels[1], measured)
+        close_up, last = panels[1], max(dim for counts in measured.values() for dim in counts)
+        _draw_measured(close_up, measured)
         top = capacity_bound(last, kind="ceiling", log=True) / np.log(10)
-        panels[1].set_xlim(grid[0] - 0.3, last + 0.5)
-        panels[1].set_ylim(-0.08, top + 0.3)
-        panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
-        panels[1].legend(frameon=False, fontsize=9, loc="upper left", title="measured")
-        heading(panels[1], "Few dimensions, close up", "Lines as on the left; marks are measured.")
+        close_up.set(xlim=(grid[0] - 0.3, last + 0.5), ylim=(-0.08, top + 0.3))
+        close_up.xaxis.set_major_locator(MaxNLocator(integer=True))
+        close_up.legend(loc="upper left", title="measured")
+        heading(close_up, "Few dimensions, close up", "Lines as on the left; marks are measured.")
     return figure
 
 
@@ -203,29 +195,18 @@ def _draw_measured(axes: Axes, measured: Mapping[str, Mapping[int, float]]) -> N
     for number, (name, counts) in enumerate(measured.items()):
         at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
         mark, face = MARKS[number % len(MARKS)], FACES[number % len(FACES)]
-        axes.plot(
-            at,
-            np.log10(found),
-            mark,
-            color=INK,
-            mfc=face,
-            mew=1.3,
-            ms=max(9.5 - 1.5 * number, 4),
-            label=name,
-            zorder=4,
-        )
+        look: dict[str, Any] = {"color": INK, "mfc": face, "mew": 1.3, "zorder": 4}
+        axes.plot(at, np.log10(found), mark, ms=max(9.5 - 1.5 * number, 4), label=name, **look)
 
 
 def _draw_bounds(axes: Axes, grid: list[int]) -> None:
     for kind, (colour, line, name) in BOUNDS.items():
         logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]
         axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
     axes.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
     axes.yaxis.set_major_locator(MaxNLocator(7, integer=True))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("dimension D")
-    axes.set_ylabel("number of patterns N")
 
 
 @styled
@@ -253,23 +234,19 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
         )
     proved = certificate.decided == "proved"
     finite = proved & np.isfinite(certificate.guaranteed_radius)
-    lower, upper = _window(points, certificate.guaranteed_radius, finite)
+    reach = np.where(finite, certificate.guaranteed_radius, 0.0)[:, None]
+    lower, upper = (points - reach).min(0), (points + reach).max(0)
+    margin = 0.04 * float((upper - lower).max()) or 1.0
+    lower, upper = lower - margin, upper + margin
     wide, tall = upper - lower
     figure = new_figure(HEADING + float(np.clip(BESIDE_LEGEND * tall / wide, *HEIGHTS)))
     axes = figure.subplots()
-    widths = 2 * certificate.guaranteed_radius[finite]
-    balls = EllipseCollection(
-        widths,
-        widths,
-        np.zeros(len(widths)),
-        units="xy",
-        offsets=points[finite],
-        transOffset=axes.transData,
-        facecolor=CURVE,
-        edgecolor=CURVE,
-        alpha=0.16,
+    widths = 2 * reach[finite, 0]
+    where: dict[str, Any] = {"offsets": points[finite], "transOffset": axes.transData}
+    look: dict[str, Any] = {"facecolor": CURVE, "edgecolor": CURVE, "alpha": 0.16}
+    axes.add_collection(
+        EllipseCollection(widths, widths, np.zeros(len(widths)), units="xy", **where, **look)
     )
-    axes.add_collection(balls)
     groups = {
         "stored, proved": (proved, CURVE, "o"),
         "stored, by iterating": (certificate.stored & ~proved, GREEN, "s"),
@@ -280,52 +257,23 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
         if rows.any():
             label = f"{name}: {int(rows.sum())}"
             axes.plot(*points[rows].T, marker, color=colour, ms=6, mec=PAPER, mew=0.6, label=label)
-    axes.set_xlim(lower[0], upper[0])
-    axes.set_ylim(lower[1], upper[1])
-    axes.set_aspect("equal")
-    axes.set_xlabel("first coordinate")
-    axes.set_ylabel("second coordinate")
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
+    axes.set(xlabel="first coordinate", ylabel="second coordinate")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
     note = "Disc: every start in it reaches the pattern's own fixed point."
     heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
     return figure
 
 
-def _window(
-    points: NDArray[np.float64], radius: NDArray[np.float64], finite: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the corners of a box around all points (N, 2) and their balls of finite radius."""
-    reach = np.where(finite, radius, 0.0)[:, None]
-    lower, upper = (points - reach).min(0), (points + reach).max(0)
-    margin = 0.04 * float((upper - lower).max()) or 1.0
-    return lower - margin, upper + margin
-
-
-BRIGHT = "#e69f00"
-
-
 @styled
 def kde_and_hopfield(
     on: Any, off: Any, queries: Any, sigma: float, differences: Mapping[float, float]
 ) -> Figure:
-    """Draw the paths of both models with patterns of equal and of unequal length.
+    """Draw the paths of queries (Q, 2) in a KDE and in a network with beta = 1 / sigma^2.
 
-    Parameters
-    ----------
-    on, off : array (N, 2)
-        Patterns on a circle, and patterns that are not.
-    queries : array (Q, 2)
-    sigma : float
-        The network has beta = 1 / sigma^2.
-    differences : mapping of float to float
-        The largest difference of the two updates for each spread of lengths.
-
-    Examples
-    --------
-    >>> on, off = [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]]
-    >>> len(kde_and_hopfield(on, off, on, 0.5, {0.0: 0.0, 1.0: 0.3}).axes)
-    3
+    The patterns `on` (N, 2) lie on a circle, those of `off` (N, 2) do not. `differences` maps
+    each spread of lengths to the largest difference of the two updates.
     """
     if not differences:
         raise InvalidInputError("differences is empty; pass at least one.")
@@ -333,46 +281,38 @@ def kde_and_hopfield(
     left, middle, right = figure.subplots(1, 3)
     starts = to_array(queries)
     reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
-    _draw_pair(left, on, starts, sigma, reach)
-    _draw_pair(middle, off, starts, sigma, reach)
+    _draw_pair(left, to_array(on), starts, sigma, reach)
+    _draw_pair(middle, to_array(off), starts, sigma, reach)
     heading(left, "Equal lengths", "Both models take the same steps to the same places.")
     heading(middle, "Unequal lengths", "The network favours long patterns; the KDE does not.")
     spreads, gaps = zip(*sorted(differences.items()), strict=True)
     floor = 1e-17
     right.plot(spreads, [max(gap, floor) for gap in gaps], "o-", color=INK, ms=5, lw=1.6)
-    right.set(yscale="log", xlabel="spread of lengths (share of the mean)")
     right.set_xscale("symlog", linthresh=min((s for s in spreads if s > 0), default=1.0))
+    right.set(yscale="log", xlabel="spread of lengths (share of the mean)")
+    right.set(ylabel="largest difference of an update", xlim=(0, 2 * max(spreads) or 1.0))
     right.set_xticks([0, *(10.0**power for power in (-6, -4, -2))])
-    right.set_xlim(0, 2 * max(spreads) or 1.0)
     right.minorticks_off()
     right.set_box_aspect(1)
     right.locator_params(axis="y", numticks=6)
-    right.set_ylabel("largest difference of an update")
     heading(right, "How far apart", "One update of each, from the same places.")
-    figure.legend(
-        handles=[
-            Line2D([], [], color=INK, lw=1.3, label="Gaussian KDE"),
-            Line2D([], [], color=BRIGHT, lw=2, ls="--", label="modern Hopfield network"),
-        ],
-        loc="outside lower left",
-        ncols=2,
-        fontsize=9.5,
-        frameon=False,
-    )
+    names = [
+        Line2D([], [], color=INK, lw=1.3, label="Gaussian KDE"),
+        Line2D([], [], color=YELLOW, lw=2, ls="--", label="modern Hopfield network"),
+    ]
+    figure.legend(handles=names, loc="outside lower left", ncols=2, fontsize=9.5)
     return figure
 
 
-def _draw_pair(axes: Axes, patterns: Any, starts: Any, sigma: float, reach: float) -> None:
-    marks = to_array(patterns)
+def _draw_pair(
+    axes: Axes, marks: NDArray[Any], starts: NDArray[Any], sigma: float, reach: float
+) -> None:
     kde, network = GaussianKDE(marks, sigma), ModernHopfield(marks, beta=1 / sigma**2)
     draw_energy(axes, kde, reach)
-    for energy, colour, line, width in ((kde, INK, "-", 1.3), (network, BRIGHT, "--", 2.0)):
-        trace = retrieve(energy, starts, trace=True).trace
-        assert trace is not None
-        paths = to_array(trace).swapaxes(0, 1)  # (Q, T + 1, 2)
-        for path in paths:
+    for energy, colour, line, width in ((kde, INK, "-", 1.3), (network, YELLOW, "--", 2.0)):
+        for path in paths_of(energy, starts)[0]:
             axes.plot(*path.T, line, color=colour, lw=width, zorder=3 if line == "-" else 4)
             axes.plot(*path[-1], "o", color=colour, ms=5, mec=PAPER, mew=0.6, zorder=7)
-    axes.plot(*to_array(starts).T, "o", ms=4, mfc=PAPER, mec=INK, mew=0.8, zorder=5)
-    axes.plot(*marks.T, "D", color=MEMORY, ms=7, mec=PAPER, mew=0.9, zorder=6)
+    axes.plot(*starts.T, "o", ms=4, mfc=PAPER, mec=INK, mew=0.8, zorder=5)
+    draw_memories(axes, marks)
     axes.set(xlabel="x₁", ylabel="x₂")

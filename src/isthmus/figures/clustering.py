@@ -19,17 +19,21 @@ from torch import Tensor
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import Dynamics, elbo_flow
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.landscape_2d import draw_energy, draw_memories, draw_retrieval
+from isthmus.figures.landscapes import draw_energy, draw_memories, draw_retrieval
 from isthmus.figures.style import (
     CURVE,
     DEPTH,
+    GREEN,
     INK,
     MUTED,
     PAPER,
     RULE,
     grid_points,
     heading,
+    label_plane,
+    limits_of,
     new_figure,
+    note_at,
     panels,
     styled,
     to_array,
@@ -38,7 +42,7 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 
 # Green always means "new". It is Okabe and Ito's, as are the colours of clusters.
-NEW = "#009e73"
+NEW = GREEN
 CLUSTERS = (CURVE, "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
 NEWNESS = LinearSegmentedColormap.from_list("newness", [PAPER, "#e3f4ee", "#b5e1d2", "#7fcab1"])
 FLOOR = 1e-12
@@ -58,25 +62,10 @@ def memory_creation(
     """Draw the energies of a finite mixture and of CRP mixtures, which may add memories.
 
     Dark is low. Where the new cluster has the largest responsibility, so that a datum there
-    would become a memory, the panel is hatched green.
-
-    Parameters
-    ----------
-    means : array or Tensor (K, 2)
-    counts : array or Tensor (K,)
-        How many data each memory stands for.
-    beta, rho : float
-        As in :class:`isthmus.CRPMixture`.
-    alphas : sequence of float
-        How readily new memories open: a panel each.
-    reach : float, optional
-        The panels show [-reach, reach]^2. Default: half as far again as the farthest mean.
-
-    Examples
-    --------
-    >>> options = {"beta": 2.0, "rho": 0.2, "alphas": [0.1, 10.0], "resolution": 21}
-    >>> len(memory_creation([[-1.0, 0.0], [1.0, 0.0]], [5.0, 5.0], **options).axes)
-    3
+    would become a memory, the panel is hatched green. The memories are `means` (K, 2) of `counts`
+    (K,) data each; `beta`, `rho` and `alphas`, one for each panel, are as in
+    :class:`isthmus.CRPMixture`. The panels show [-reach, reach]^2, by default half as far again as
+    the farthest mean.
     """
     if not alphas:
         raise InvalidInputError("alphas is empty; pass at least one to draw.")
@@ -84,51 +73,36 @@ def memory_creation(
     reach = reach or 1.5 * float(np.abs(marks).max())
     finite = Mixture(marks, beta=beta, log_weights=np.log(weights))
     figure, grid = panels(1 + len(alphas), columns=3, panel_height=4.15, sharex=True, sharey=True)
-    _draw_creation_panel(grid[0], finite, marks, reach, resolution)
     note = "Every point of the plane rolls down to one of the memories that are there."
+    draw_energy(grid[0], finite, reach, resolution)
     heading(grid[0], "Finite mixture (ClAM)", note)
     for axes, alpha in zip(grid[1:], alphas, strict=True):
         growing = CRPMixture(marks, weights, beta=beta, rho=rho, alpha=alpha)
-        share = _draw_creation_panel(axes, growing, marks, reach, resolution)
-        draw_new_region(axes, growing, reach, resolution)
+        draw_energy(axes, growing, reach, resolution)
+        share = _draw_new_region(axes, growing, reach, resolution)
         note = f"A datum in the hatched part, {share:.0%} of this square, opens a memory."
         heading(axes, f"CRP mixture, α = {alpha:g}", note)
     for axes in grid:
-        axes.set(xlabel="x₁", ylabel="x₂")
-        axes.label_outer()
+        draw_memories(axes, marks)
+        label_plane(axes)
     return figure
-
-
-def _draw_creation_panel(
-    axes: Axes,
-    energy: Mixture | CRPMixture,
-    marks: NDArray[Any],
-    reach: float,
-    resolution: int,
-) -> float:
-    """Draw one panel and return the share of its area where a new cluster is most likely."""
-    draw_energy(axes, energy, reach, resolution)
-    draw_memories(axes, marks)
-    if isinstance(energy, Mixture):
-        return 0.0
-    return float((_newness(energy, reach, resolution)[2] > 0).mean())
 
 
 def _newness(
     energy: CRPMixture, reach: float, resolution: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return a grid and the log-odds of a new memory against the best known one."""
-    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    x, y, points = grid_points(-reach, reach, resolution)
     shares = to_array(energy.responsibilities(points.reshape(-1, 2)))
     logs = np.log(np.maximum(shares, 1e-300))
     return x, y, (logs[:, -1] - logs[:, :-1].max(1)).reshape(x.shape)
 
 
-def draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> None:
-    """Hatch, in green, the region where a datum would add a memory."""
+def _draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: int) -> float:
+    """Hatch, in green, where a datum would add a memory, and return the share of the area."""
     x, y, odds = _newness(energy, reach, resolution)
     if odds.max() <= 0:
-        return
+        return 0.0
     region = axes.contourf(x, y, odds, [0, max(odds.max(), 1e-9)], colors="none").get_paths()[0]
     # Drawn as lines, because the colour of hatches depends on the version of matplotlib.
     shifts = np.arange(-2 * reach, 2 * reach, reach / 12)
@@ -137,36 +111,23 @@ def draw_new_region(axes: Axes, energy: CRPMixture, reach: float, resolution: in
     axes.add_collection(hatching, autolim=False)
     hatching.set_clip_path(region, axes.transData)
     axes.contour(x, y, odds, [0], colors=[NEW], linewidths=1.6)
+    return float((odds > 0).mean())
 
 
 def elbo_trace(
-    log_joint: Tensor,
-    dynamics: Dynamics,
-    start: Tensor,
-    *,
-    steps: int,
-    step_size: float = 0.5,
+    log_joint: Tensor, dynamics: Dynamics, start: Tensor, *, steps: int, step_size: float = 0.5
 ) -> Tensor:
-    """Return the largest error of the assignment probabilities after each step.
+    """Return the largest error of the assignment probabilities after each step: (steps + 1, S).
 
-    Parameters
-    ----------
-    log_joint : Tensor (K,)
-    start : Tensor (S, K)
-        Logits to start from.
-
-    Returns
-    -------
-    Tensor (steps + 1, S)
+    The starts are logits (S, K), and `log_joint` is (K,).
     """
     target = log_joint.expand_as(start)
     posterior = torch.softmax(target, -1)
     logits, errors = start, []
     for _ in range(steps + 1):
         errors.append((torch.softmax(logits, -1) - posterior).abs().amax(-1))
-        logits = elbo_flow(
-            target, dynamics, start=logits, step_size=step_size, tol=0.0, max_steps=1
-        ).logits
+        flow = elbo_flow(target, dynamics, start=logits, step_size=step_size, tol=0.0, max_steps=1)
+        logits = flow.logits
     return torch.stack(errors)
 
 
@@ -180,19 +141,8 @@ def elbo_dynamics(
     probable memory. The mirror flow and the one exact step do not care; the Euclidean flow
     of the paper stalls, for its metric vanishes where a probability is close to one.
 
-    Parameters
-    ----------
-    log_joint : array or Tensor (K,)
-        log p(x, z = k) of the datum.
-    sizes : sequence of float
-        How large the starting logit is.
-    steps : int
-        How many steps to draw, of size 0.5.
-
-    Examples
-    --------
-    >>> len(elbo_dynamics([0.0, -1.0, -2.0], steps=10).axes)
-    2
+    `log_joint` (K,) is log p(x, z = k) of the datum, `sizes` are the starting logits, and steps
+    are of size 0.5.
     """
     joint = torch.as_tensor(to_array(log_joint))
     if joint.ndim != 1 or len(joint) < 2:
@@ -209,48 +159,21 @@ def elbo_dynamics(
         for size, shade, error in zip(sizes, shades, errors.T, strict=True):
             reached = np.flatnonzero(error <= FLOOR)
             end = reached[0] + 1 if len(reached) else len(error)
-            axes.plot(
-                np.arange(end),
-                np.maximum(error[:end], FLOOR),
-                color=shade,
-                lw=2.2,
-                label=f"{size:g}",
-            )
+            shown_error = np.maximum(error[:end], FLOOR)
+            axes.plot(np.arange(end), shown_error, color=shade, lw=2.2, label=f"{size:g}")
         axes.set(xlabel="steps", yscale="log", ylim=(FLOOR, 3.0), xlim=(0, shown))
         axes.grid(axis="y", color=RULE, lw=0.6)
         axes.set_axisbelow(True)
     mirror.set_ylabel("distance of q from the posterior")
-    mirror.plot([0, 1], [float(to_array(_first_error(joint, start))), FLOOR], color=INK, lw=1.6)
-    mirror.annotate(
-        "exact: one step",
-        (0.55, 10 ** (0.55 * math.log10(FLOOR))),
-        xytext=(9, -20),
-        textcoords="offset points",
-        fontsize=9,
-    )
-    heading(
-        mirror,
-        "Exact step and mirror flow",
-        "One step; or the same few from anywhere, halving the error in each.",
-        characters=70,
-        lines=1,
-    )
-    heading(
-        euclidean,
-        "Euclidean flow (the paper's)",
-        "Stalls where it starts almost certain of the wrong memory.",
-        characters=70,
-        lines=1,
-    )
-    euclidean.legend(
-        title="starting logit", frameon=False, fontsize=9, title_fontsize=9, loc="lower right"
-    )
+    farthest = (torch.softmax(start, -1) - torch.softmax(joint, -1)).abs().amax()
+    mirror.plot([0, 1], [float(farthest), FLOOR], color=INK, lw=1.6)
+    note_at(mirror, "exact: one step", (0.55, 10 ** (0.55 * math.log10(FLOOR))), (9, -20))
+    note = "One step; or the same few from anywhere, halving the error in each."
+    heading(mirror, "Exact step and mirror flow", note, characters=70, lines=1)
+    note = "Stalls where it starts almost certain of the wrong memory."
+    heading(euclidean, "Euclidean flow (the paper's)", note, characters=70, lines=1)
+    euclidean.legend(title="starting logit", title_fontsize=9, loc="lower right")
     return figure
-
-
-def _first_error(joint: Tensor, start: Tensor) -> Tensor:
-    """Return the error at the farthest start."""
-    return (torch.softmax(start, -1) - torch.softmax(joint, -1)).abs().amax()
 
 
 @styled
@@ -259,44 +182,29 @@ def clustering_tour(
 ) -> Figure:
     """Draw a fitted clusterer: memories, posteriors, imputed values and novelty.
 
-    Parameters
-    ----------
-    model : ClAMCRP or ClAMCRPELBO
-        Fitted to `points`.
-    points : array (N, 2)
-        NaN marks an unknown value.
-    strangers : array (M, 2)
-        Points that the model has not seen.
+    The model was fitted to `points` (N, 2), with NaN for unknown values, and has not seen the
+    `strangers` (M, 2).
     """
     rows, news = to_array(points), to_array(strangers)
     if rows.ndim != 2 or rows.shape[1] != 2 or news.shape[1:] != (2,):
         raise ShapeError("points and strangers must be (N, 2) and (M, 2).")
     complete = ~np.isnan(rows).any(1)
     shown = np.concatenate([rows[complete], news])
-    margin = 0.08 * np.ptp(shown, axis=0)
-    lower, upper = shown.min(0) - margin, shown.max(0) + margin
+    lower, upper = limits_of(shown, 0.08)
     figure, grid = panels(3, columns=3, panel_height=4.1, sharex=True, sharey=True)
     _draw_given(grid[0], rows, complete)
     _draw_learned(grid[1], model, rows, complete)
-    _draw_newness(grid[2], model, rows[complete], news, (lower, upper), resolution)
+    _draw_novelty(grid[2], model, rows[complete], news, lower, upper, resolution)
     for axes in grid:
-        axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), xlabel="x₁", ylabel="x₂")
-        axes.set_box_aspect(1)
-        axes.label_outer()
+        axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), box_aspect=1)
+        label_plane(axes)
     gaps = int((~complete).sum())
-    heading(
-        grid[0],
-        "Given",
-        f"{len(rows)} rows, in {gaps} of them one value unknown (ticks); no number of clusters.",
-    )
-    heading(
-        grid[1],
-        f"Learned: {model.n_clusters_} memories",
-        "Pale where the posterior is unsure; rings are rows whose gap was filled.",
-    )
-    heading(
-        grid[2], "Novelty", "Probability of belonging to no known memory; lines at 0.1, 0.5, 0.9."
-    )
+    note = f"{len(rows)} rows, in {gaps} of them one value unknown (ticks); no number of clusters."
+    heading(grid[0], "Given", note)
+    note = "Pale where the posterior is unsure; rings are rows whose gap was filled."
+    heading(grid[1], f"Learned: {model.n_clusters_} memories", note)
+    note = "Probability of belonging to no known memory; lines at 0.1, 0.5, 0.9."
+    heading(grid[2], "Novelty", note)
     return figure
 
 
@@ -313,18 +221,9 @@ def _draw_learned(
     axes: Axes, model: ClAMCRP | ClAMCRPELBO, rows: NDArray[Any], complete: NDArray[Any]
 ) -> None:
     colours = _paled(model.predict_proba(rows))
-    known = rows[complete]
-    axes.scatter(known[:, 0], known[:, 1], s=15, c=colours[complete], linewidths=0, zorder=2)
-    filled = model.complete(rows[~complete])
-    axes.scatter(
-        filled[:, 0],
-        filled[:, 1],
-        s=26,
-        facecolors=PAPER,
-        edgecolors=colours[~complete],
-        linewidths=1.5,
-        zorder=3,
-    )
+    axes.scatter(*rows[complete].T, s=15, c=colours[complete], linewidths=0, zorder=2)
+    rings: dict[str, Any] = {"facecolors": PAPER, "edgecolors": colours[~complete]}
+    axes.scatter(*model.complete(rows[~complete]).T, s=26, linewidths=1.5, zorder=3, **rings)
     draw_memories(axes, to_array(model.memories_), size=8)
 
 
@@ -339,31 +238,24 @@ def _paled(posteriors: NDArray[Any]) -> NDArray[Any]:
     return mixed
 
 
-def _draw_newness(
+def _draw_novelty(
     axes: Axes,
     model: ClAMCRP | ClAMCRPELBO,
     known: NDArray[Any],
     strangers: NDArray[Any],
-    window: tuple[NDArray[Any], NDArray[Any]],
+    lower: NDArray[Any],
+    upper: NDArray[Any],
     resolution: int,
 ) -> None:
-    x, y, points = grid_points(*window, resolution)
+    x, y, points = grid_points(lower, upper, resolution)
     newness = model.novelty(points.reshape(-1, 2)).reshape(x.shape)
     axes.contourf(x, y, newness, np.linspace(0, 1, 11), cmap=NEWNESS)
     axes.contour(x, y, newness, [0.1, 0.5, 0.9], colors=[NEW], linewidths=[0.8, 1.8, 0.8])
     axes.plot(*known.T, "o", color=MUTED, ms=2.4, mew=0, alpha=0.45)
     axes.plot(*strangers.T, "X", color=INK, ms=8, mec=PAPER, mew=0.8, zorder=5)
     for place, chance in zip(strangers, model.novelty(strangers), strict=True):
-        axes.annotate(
-            f"{chance:.2f}",
-            place,
-            xytext=(0, 8),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            fontweight="bold",
-            zorder=6,
-        )
+        bold = {"ha": "center", "fontweight": "bold", "zorder": 6}
+        note_at(axes, f"{chance:.2f}", place, (0, 8), **bold)
 
 
 @styled
@@ -383,25 +275,7 @@ def four_models(
     Above, the state is a datum that rolls down an energy in the space of data. Below, it stays
     where it is, and the state is its assignment, which flows to the posterior: a pie, green
     where it belongs to no memory yet. Left, the memories are given; right, new ones may open.
-
-    Parameters
-    ----------
-    means : array (K, 2)
-    counts : array (K,)
-    data : array (N, 2)
-    beta, rho, alpha : float
-        As in :class:`isthmus.CRPMixture`.
-    reach : float
-        The panels show [-reach, reach]^2.
-
-    Examples
-    --------
-    >>> figure = four_models(
-    ...     [[-1.0, 0.0], [1.0, 0.0]], [5.0, 5.0], [[0.2, 1.0]],
-    ...     beta=2.0, rho=0.2, alpha=1.0, reach=2.0, resolution=21,
-    ... )
-    >>> len(figure.axes)
-    4
+    The parameters are those of :func:`memory_creation`, and `data` is (N, 2).
     """
     marks, weights, points = to_array(means), to_array(counts), to_array(data)
     if marks.ndim != 2 or marks.shape[1] != 2 or points.shape[1:] != (2,):
@@ -409,20 +283,18 @@ def four_models(
     finite = Mixture(marks, beta=beta, log_weights=np.log(weights))
     growing = CRPMixture(marks, weights, beta=beta, rho=rho, alpha=alpha)
     figure, grid = panels(4, columns=2, panel_height=4.9, sharex=True, sharey=True)
-    for axes, energy in zip(grid[:2], (finite, growing), strict=True):
-        draw_energy(axes, energy, reach, resolution)
-        draw_retrieval(axes, energy, points)
-    draw_new_region(grid[1], growing, reach, resolution)
-    models: tuple[Mixture | CRPMixture, ...] = (finite, growing)
-    for axes, model in zip(grid[2:], models, strict=True):
-        draw_energy(axes, model, reach, resolution)
-        posteriors = _assignments(model, points)
+    for energy, above, below in ((finite, grid[0], grid[2]), (growing, grid[1], grid[3])):
+        draw_energy(above, energy, reach, resolution)
+        draw_energy(below, energy, reach, resolution)
+        draw_retrieval(above, energy, points)
+        log_joint = energy.responsibilities(energy.as_input(points)).clamp(min=1e-300).log()
+        posteriors = to_array(elbo_flow(log_joint, "mirror").probabilities)
         for place, shares in zip(points, posteriors, strict=True):
-            _draw_pie(axes, place, shares, len(marks), 0.055 * reach)
+            _draw_pie(below, place, shares, len(marks), 0.055 * reach)
+    _draw_new_region(grid[1], growing, reach, resolution)
     for axes in grid:
         draw_memories(axes, marks)
-        axes.set(xlabel="x₁", ylabel="x₂")
-        axes.label_outer()
+        label_plane(axes)
     notes = {
         "ClAM": "State: the datum. It rolls to a memory and returns its label.",
         "ClAM + CRP": "The same, with room for more: a datum in the hatched part "
@@ -435,12 +307,6 @@ def four_models(
     return figure
 
 
-def _assignments(energy: Mixture | CRPMixture, points: NDArray[Any]) -> NDArray[Any]:
-    """Return the posteriors that the ELBO flow of each point reaches: (N, K) or (N, K + 1)."""
-    log_joint = energy.responsibilities(energy.as_input(points)).clamp(min=1e-300).log()
-    return to_array(elbo_flow(log_joint, "mirror").probabilities)
-
-
 def _draw_pie(
     axes: Axes, place: NDArray[Any], shares: NDArray[Any], n_memories: int, radius: float
 ) -> None:
@@ -449,9 +315,5 @@ def _draw_pie(
     ends = 90 + 360 * np.concatenate([[0.0], np.cumsum(shares)])
     for colour, share, start, end in zip(colours, shares, ends, ends[1:], strict=False):
         if share > 1e-3:
-            axes.add_patch(
-                Wedge(tuple(place), radius, start, end, facecolor=colour, lw=0,
-                      zorder=5)
-            )  # fmt: skip
-    axes.add_patch(Wedge(tuple(place), radius, 0, 360, facecolor="none", edgecolor=INK, lw=0.7,
-                         zorder=5))  # fmt: skip
+            axes.add_patch(Wedge(tuple(place), radius, start, end, fc=colour, lw=0, zorder=5))
+    axes.add_patch(Wedge(tuple(place), radius, 0, 360, fc="none", ec=INK, lw=0.7, zorder=5))

@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from isthmus.errors import ShapeError
 from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, styled, to_array
@@ -86,7 +87,7 @@ def cluster_map(
         names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
         axes.set(xlabel=names[0], ylabel=names[1])
         axes.set_aspect("equal", adjustable="datalim")
-        _draw_rows(axes, points[kept], colours[owners[kept]], _strength(sure[kept]))
+        _draw_rows(axes, points[kept], colours[owners[kept]], sure[kept])
         moved = _draw_places(axes, places, colours)
         rings = "Rings are memories" + ", moved apart where they met" * moved
         note = f"{rings}; a row is the paler, the less sure its cluster is."
@@ -102,30 +103,13 @@ def cluster_map(
 def project(
     rows: NDArray[Any], marks: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Rows and memories along the two main directions of the rows (PCA).
-
-    Returns
-    -------
-    points (n, 2), places (K, 2), shares (2,)
-        The last are those of the variance along either direction.
-    """
-    centre = rows.mean(0)
-    centred = rows - centre
-    n, dim = rows.shape
-    # Both products have the same main directions; use the smaller.
-    wide = dim > n
-    spread, vectors = np.linalg.eigh(centred @ centred.T if wide else centred.T @ centred)
-    order = np.argsort(spread)[::-1][:2]
-    basis = centred.T @ vectors[:, order] if wide else vectors[:, order]
-    basis = basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300)
-    # The sign of a direction is arbitrary: the largest entry is positive.
-    basis = basis * np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
-    total = max(float(spread.sum()), 1e-300)
-    shares = np.zeros(2)
-    shares[: len(order)] = np.maximum(spread[order], 0) / total
-    filler = np.zeros((rows.shape[1], 2 - basis.shape[1]))
-    basis = np.concatenate([basis, filler], axis=1)
-    return centred @ basis, (marks - centre) @ basis, shares
+    """Return rows (n, 2), memories (K, 2) and shares of variance (2,) along the main directions."""
+    centre, found = rows.mean(0), min(2, *rows.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):  # all rows may be equal
+        pca = PCA(found, random_state=0).fit(rows - centre)
+    shares = np.nan_to_num(pca.explained_variance_ratio_)
+    basis = np.pad(pca.components_, ((0, 2 - found), (0, 0))).T
+    return (rows - centre) @ basis, (marks - centre) @ basis, np.pad(shares, (0, 2 - found))
 
 
 def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
@@ -140,28 +124,16 @@ def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
     return picked
 
 
-def _strength(certainty: NDArray[Any]) -> NDArray[Any]:
-    """Return the saturation of each row: 0 at even odds, 1 where it is certain. (n, 1)"""
-    strength: NDArray[Any] = ((certainty - 0.5) / 0.5).clip(0.0, 1.0)[:, None]
-    return strength
-
-
 def _draw_rows(
-    axes: Axes, points: NDArray[Any], colours: NDArray[Any], strength: NDArray[Any]
+    axes: Axes, points: NDArray[Any], colours: NDArray[Any], certainty: NDArray[Any]
 ) -> None:
+    """Draw rows in their colours, paled from certain rows to those at even odds."""
+    strength = ((certainty - 0.5) / 0.5).clip(0.0, 1.0)[:, None]
     paled = strength * colours + (1 - strength) * np.array(to_rgb(PALE))
     size = float(np.clip(20000 / len(points), 8, 34))
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
-    axes.scatter(
-        points[order, 0],
-        points[order, 1],
-        s=size,
-        c=paled[order],
-        edgecolors=PAPER,
-        linewidths=0.25,
-        zorder=2,
-        rasterized=True,
-    )
+    look: dict[str, Any] = {"edgecolors": PAPER, "linewidths": 0.25, "rasterized": True}
+    axes.scatter(*points[order].T, s=size, c=paled[order], zorder=2, **look)
 
 
 def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> bool:
@@ -171,36 +143,22 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> boo
     for place, ring, colour in zip(places[moved], rings[moved], colours[moved], strict=True):
         stem = np.stack([place, ring], axis=1)
         axes.plot(*stem, "o-", color=colour, lw=1.6, ms=5, mec=PAPER, markevery=[0], zorder=3)
-    axes.scatter(
-        rings[:, 0],
-        rings[:, 1],
-        s=330 if large else 170,
-        c=PAPER if large else "#ffffffa0",
-        edgecolors=[tuple(colour) for colour in colours],
-        linewidths=2.4 if large else 1.8,
-        zorder=4,
-    )
+    edges: dict[str, Any] = {
+        "edgecolors": [tuple(colour) for colour in colours],
+        "linewidths": 2.4 if large else 1.8,
+    }
+    face = PAPER if large else "#ffffffa0"
+    axes.scatter(*rings.T, s=330 if large else 170, c=face, zorder=4, **edges)
+    centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(rings, 1):
-        axes.annotate(
-            str(number),
-            place,
-            ha="center",
-            va="center_baseline",
-            fontsize=10 if large else 7.5,
-            fontweight="bold",
-            color=INK,
-            zorder=5,
-        )
+        axes.annotate(str(number), place, fontsize=10 if large else 7.5, zorder=5, **centred)
     return bool(moved.any())
 
 
 def _apart(
     axes: Axes, places: NDArray[Any], points: float
 ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-    """Move positions apart until all have the given distance, in points.
-
-    Those that are nearer push each other away, until none is.
-    """
+    """Push positions that are nearer than a distance, in points, away from each other."""
     axes.autoscale_view()
     axes.apply_aspect()
     scale = axes.figure.dpi / 72
@@ -230,9 +188,8 @@ def _draw_histogram(
 ) -> None:
     edges = np.histogram_bin_edges(line, bins=min(80, max(12, len(line) // 8)))
     groups = [line[owners == cluster] for cluster in range(len(stops))]
-    axes.hist(
-        groups, edges.tolist(), stacked=True, color=list(colours), edgecolor=PAPER, linewidth=0.4
-    )
+    look: dict[str, Any] = {"color": list(colours), "edgecolor": PAPER, "linewidth": 0.4}
+    axes.hist(groups, edges.tolist(), stacked=True, **look)
     top = axes.get_ylim()[1]
     axes.set_ylim(0, 1.12 * top)
     axes.plot(stops, np.full(len(stops), 1.06 * top), "v", color=INK, ms=9, mec=PAPER)
@@ -247,4 +204,4 @@ def _legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
         Line2D([], [], marker="o", ls="", color=colour, ms=7, label=f"{number}: {size:,} rows")
         for number, (colour, size) in enumerate(zip(colours, sizes, strict=True), 1)
     ]
-    axes.legend(handles=handles, frameon=False, fontsize=9.5, loc="best", handletextpad=0.2)
+    axes.legend(handles=handles, fontsize=9.5, loc="best", handletextpad=0.2)

@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.dynamics.samplers import Langevin
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.landscape_2d import draw_draws
+from isthmus.figures.landscapes import draw_draws
 from isthmus.figures.style import (
     CURVE,
     DEPTH,

@@ -13,14 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Annotation
 from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
-# Colours keep their meaning from figure to figure. Blue, orange and green are Okabe and Ito's,
-# which differ for colour-blind eyes too.
+# Colours keep their meaning from figure to figure. Blue, orange, green, purple, sky and yellow are
+# Okabe and Ito's, which differ for colour-blind eyes too.
 INK = "#22303c"
 MUTED = "#5c6b7a"
 RULE = "#d5dce3"
@@ -28,6 +29,7 @@ PAPER = "#ffffff"
 CURVE = "#0072b2"
 MEMORY = "#d55e00"
 NOWHERE = "#eef0f2"
+GREEN, PURPLE, SKY, YELLOW = "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 
 # Low energy, or high probability, is dark.
 DEPTH = LinearSegmentedColormap.from_list(
@@ -60,6 +62,8 @@ styled = matplotlib.rc_context(
         "figure.facecolor": PAPER,
         "hatch.color": RULE,
         "hatch.linewidth": 0.8,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
         "xtick.color": RULE,
         "ytick.color": RULE,
         "xtick.labelcolor": MUTED,
@@ -105,29 +109,43 @@ def heading(
 
     All panels of a figure reserve the same number of `lines`, so that their axes line up.
     """
-    wrapped = textwrap.wrap(note, characters)
     above = 1.35 * NOTE_SIZE * (lines if note else 0)
     axes.set_title(title, pad=above + 7)
-    for number, line in enumerate(wrapped):
-        axes.annotate(
-            line,
-            (0, 1),
-            xytext=(0, above - 1.35 * NOTE_SIZE * (number + 1) + 6),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontsize=NOTE_SIZE,
-            color=MUTED,
-        ).set_in_layout(False)
+    for number, line in enumerate(textwrap.wrap(note, characters), 1):
+        offset = (0, above - 1.35 * NOTE_SIZE * number + 6)
+        note_at(axes, line, (0, 1), offset, xycoords="axes fraction", color=MUTED).set_in_layout(
+            False
+        )
+
+
+def note_at(
+    axes: Axes, text: str, place: Any, offset: tuple[float, float], **look: Any
+) -> Annotation:
+    """Write a note at a place, moved by an offset in points."""
+    look = {"fontsize": NOTE_SIZE, **look}
+    return axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
+
+
+def label_plane(axes: Axes) -> None:
+    """Name the coordinates of a plane, on the outer panels of a figure only."""
+    axes.set(xlabel="x₁", ylabel="x₂")
+    axes.label_outer()
 
 
 def grid_points(
-    lower: NDArray[Any], upper: NDArray[Any], resolution: int
+    lower: Any, upper: Any, resolution: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return a square grid: x (R, R), y (R, R), and all points (R, R, 2)."""
-    x, y = np.meshgrid(
-        np.linspace(lower[0], upper[0], resolution), np.linspace(lower[1], upper[1], resolution)
-    )
+    """Return a grid between two corners, (2,) or numbers: x (R, R), y (R, R), points (R, R, 2)."""
+    sides = np.linspace(np.broadcast_to(lower, 2), np.broadcast_to(upper, 2), resolution)
+    x, y = np.meshgrid(*sides.T)
     return x, y, np.stack([x, y], -1)
+
+
+def limits_of(points: NDArray[Any], margin: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the lowest and highest coordinates with a margin, a share of their distance."""
+    lower, upper = points.min(0), points.max(0)
+    space = np.where(upper > lower, margin * (upper - lower), 1.0)
+    return lower - space, upper + space
 
 
 def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
@@ -146,22 +164,20 @@ DOTS_PER_INCH = 160
 
 
 @styled
+def _bytes_of(figure: Figure, form: str, dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    # Without matplotlib's version and the date, the file depends on the figure only.
+    metadata = {"svg": {"Date": None}, "png": {"Software": None}}[form]
+    figure.savefig(buffer, format=form, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()
+
+
 def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
     """Return the figure as a PNG; equal figures give equal bytes."""
-    buffer = io.BytesIO()
-    # Without the version of matplotlib, the file depends on the figure only.
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-@styled
-def _svg_bytes(figure: Figure, dpi: int) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", dpi=dpi, metadata={"Date": None})
-    return buffer.getvalue()
+    return _bytes_of(figure, "png", dpi)
 
 
 def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
     """Write the figure as a PNG, or as an SVG if the path ends in .svg, and return its path."""
-    as_bytes = _svg_bytes if Path(path).suffix.lower() == ".svg" else png_bytes
-    return write_atomically(path, as_bytes(figure, dpi))
+    form = "svg" if Path(path).suffix.lower() == ".svg" else "png"
+    return write_atomically(path, _bytes_of(figure, form, dpi))

@@ -25,7 +25,7 @@ from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.experiments import Placement
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
 from isthmus.figures.capacity import kde_and_hopfield
-from isthmus.figures.landscape_2d import ring
+from isthmus.figures.landscapes import ring
 from isthmus.report.parts.errata import Check, erratum, normal
 from isthmus.report.registry import compose
 from isthmus.report.section import Section

@@ -13,7 +13,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus import figures
 from isthmus.errors import UnknownNormalizerError
-from isthmus.figures.landscape_2d import ring
+from isthmus.figures.landscapes import ring
 from isthmus.memories.bandwidth import leave_one_out
 from isthmus.report.parts.errata import Check, erratum, normal
 from isthmus.report.registry import compose, text_of
