@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.files import make_directory, shipped
+from isthmus.printing import aligned
 
 
 class Benchmark(NamedTuple):
@@ -46,7 +47,7 @@ BENCHMARKS = {
         "pre-norm, QK-norm and SALN attention at learning rates up to 1",
         "attention.json",
     ),
-    "tables": Benchmark("reading a CSV file against pandas", "10 s", "2 min"),
+    "tables": Benchmark("10 s", "2 min", "reading a CSV file against pandas"),
     "quality": Benchmark(
         "hours",
         "hours",
@@ -113,9 +114,8 @@ def _print_list(as_json: bool) -> None:
     if as_json:
         print(json.dumps({name: one._asdict() for name, one in BENCHMARKS.items()}, indent=2))
         return
-    print(f"{'name':<10}  {'short':<7}  {'--full':<7}  summary")
-    for name, one in BENCHMARKS.items():
-        print(f"{name:<10}  {one.short:<7}  {one.full:<7}  {one.summary}")
+    rows = [(name, *one[:3]) for name, one in BENCHMARKS.items()]
+    print(*aligned([("name", "short", "--full", "summary"), *rows], left=range(4)), sep="\n")
 
 
 def _folder() -> Path:
@@ -172,5 +172,5 @@ def _parser() -> options.Parser:
     add("--full", action="store_true", help="the sizes of the documentation")
     out = Path("report/bench")
     add("--out", **options.DIRECTORY, default=out, help="of stored runs (default: %(default)s)")
-    options.add_common(parser)
+    options.add_shared(parser, *options.COMMON)
     return parser

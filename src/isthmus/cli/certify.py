@@ -169,5 +169,5 @@ def _parser() -> options.Parser:
     add("--iterate", choices=rows, default="all", help=fixed)
     options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
     parser.add_argument("--plot", **options.FILE, help="write a .png figure of the rows")
-    options.add_common(parser)
+    options.add_shared(parser, *options.COMMON)
     return parser

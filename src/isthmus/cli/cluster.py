@@ -128,12 +128,12 @@ def _parser() -> options.Parser:
         help="concentration of crp: more gives more clusters (default: 1)",
     )
     add("--bandwidth", **options.NUMBER, help="of mean-shift (default: Scott's rule)")
-    options.add_no_standardise(group)
+    options.add_shared(group, "--no-standardise")
     add("--model", **options.FILE, help="label rows with a saved model; fit nothing")
     add = (out := parser.add_argument_group("output")).add_argument
     options.add_table_output(out, "DATA's name + .clusters.csv")
     add("--posteriors", action="store_true", help="write p1, p2, ... for more than 30 clusters")
     add("--plot", **options.FILE, help="write a .png or .svg figure")
     add("--save", **options.FILE, help="save the model for --model")
-    options.add_common(parser)
+    options.add_shared(parser, *options.COMMON)
     return parser

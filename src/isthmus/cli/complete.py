@@ -87,8 +87,8 @@ def _parser() -> options.Parser:
     )
     add("--memory", **options.FILE, help="table to learn from (default: DATA)")
     add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
-    options.add_no_standardise(group)
+    options.add_shared(group, "--no-standardise")
     group = parser.add_argument_group("output")
     options.add_table_output(group, "DATA's name + .completed, in DATA's format")
-    options.add_common(parser)
+    options.add_shared(parser, *options.COMMON)
     return parser

@@ -27,8 +27,7 @@ EXAMPLES = {
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    code: int = arguments.action(arguments)
-    return code
+    return int(arguments.action(arguments))
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -107,7 +106,7 @@ def _parser() -> options.Parser:
     commands = parser.add_subparsers(metavar="list|fetch", required=True)
     listing = "list the datasets, their differences from the paper's, and their files"
     one = options.add_command(commands, "list", _list, listing, EXAMPLES["list"], FILES)
-    options.add_json(one)
+    options.add_shared(one, "--json")
     fetching = "download missing datasets, and verify the others"
     two = options.add_command(commands, "fetch", _fetch, fetching, EXAMPLES["fetch"], FILES)
     two.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")

@@ -74,8 +74,7 @@ DIR/metrics.csv, metrics.jsonl  loss and held-out likelihood
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    code: int = arguments.action(arguments)
-    return code
+    return int(arguments.action(arguments))
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -244,8 +243,7 @@ def _parser() -> options.Parser:
     def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
         texts = (summary, EXAMPLES[name], FILES[name], DETAILS[name])
         one = options.add_command(commands, name, action, *texts)
-        options.add_seed(one)
-        options.add_quiet(one)
+        options.add_shared(one, "--seed", "--quiet")
         return one
 
     number, data = options.whole_number(1), f"the dataset, one point per row: {READABLE}"
@@ -290,8 +288,7 @@ def _parser() -> options.Parser:
     add = sample.add_argument
     add("--model", **model)
     add("--context", type=options.path, metavar="DATA", help=f"{data} (default: an empty context)")
-    options.add_id(sample)
-    options.add_drop(sample)
+    options.add_shared(sample, "--id", "--drop")
     add("-n", dest="number", type=number, default=1000, metavar="N", help="default: 1000")
     add("--sampler", choices=("mala", "langevin"), default="mala")
     add(
@@ -305,8 +302,7 @@ def _parser() -> options.Parser:
     source = plot.add_mutually_exclusive_group()
     source.add_argument("--context", type=options.path, metavar="DATA", help=data)
     source.add_argument("--prior", **prior)
-    options.add_id(plot)
-    options.add_drop(plot)
+    options.add_shared(plot, "--id", "--drop")
     plot.add_argument(
         "--tasks", type=number, default=3, metavar="N", help="datasets of the prior (default: 3)"
     )

@@ -32,7 +32,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises errors in one line, and does not accept abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**{**layout, **options})
 
     # argparse has overloads for namespaces of other kinds, which nothing here uses.
     def parse_known_args(  # type: ignore[override]
@@ -59,17 +60,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
-def make_parser(
-    command: str, description: str, examples: str, files: str = "", **more: Any
-) -> Parser:
+def make_parser(command: str, description: str, examples: str, files: str = "") -> Parser:
     """Return a parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples."""
-    return Parser(
-        prog=f"isthmus {command}",
-        description=description.strip(),
-        epilog=epilog(examples, files),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        **more,
-    )
+    ending = epilog(examples, files)
+    return Parser(prog=f"isthmus {command}", description=description.strip(), epilog=ending)
 
 
 def add_command(
@@ -82,13 +76,9 @@ def add_command(
     details: str = "",
 ) -> Parser:
     """Add a subcommand whose `action` runs it, and return its parser."""
-    parser: Parser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.\n\n{details.strip()}".strip(),
-        epilog=epilog(examples, files),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = f"{summary[0].upper()}{summary[1:]}.\n\n{details.strip()}".strip()
+    texts = {"help": summary, "description": description, "epilog": epilog(examples, files)}
+    parser: Parser = commands.add_parser(name, **texts)
     parser.set_defaults(action=action)
     return parser
 
@@ -167,26 +157,40 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-def add_seed(parser: argparse.ArgumentParser) -> None:
-    """Add ``--seed``."""
-    seed: dict[str, Any] = {"type": whole_number(0), "default": 0, "metavar": "N"}
-    parser.add_argument("--seed", **seed, help="of everything random (default: 0)")
+SHARED: dict[str, dict[str, Any]] = {
+    "--json": {"action": "store_true", "help": "print JSON"},
+    "--seed": {
+        **COUNT,
+        "type": whole_number(0),
+        "default": 0,
+        "help": "of everything random (default: 0)",
+    },
+    "--quiet": {"action": "store_true", "help": "no progress, notes and warnings"},
+    "--id": {
+        "metavar": "COLUMN",
+        "help": "ids of rows (default: a column named like id or customer_id whose values are "
+        "distinct, else numbers from 1); none: no column holds ids",
+    },
+    "--drop": {
+        "type": names,
+        "default": (),
+        "metavar": "COLUMN,...",
+        "help": "columns to leave out",
+    },
+    "--no-standardise": {
+        "dest": "standardise",
+        "action": "store_false",
+        "help": "use columns in their own units",
+    },
+}
+"""Options of several commands."""
+COMMON = ("--json", "--seed", "--quiet")
 
 
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add ``--quiet``."""
-    parser.add_argument("--quiet", action="store_true", help="no progress, notes and warnings")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``, ``--seed`` and ``--quiet``."""
-    for add in (add_json, add_seed, add_quiet):
-        add(parser)
+def add_shared(parser: argparse._ActionsContainer, *options: str) -> None:
+    """Add options of several commands, by name."""
+    for option in options:
+        parser.add_argument(option, **SHARED[option])
 
 
 def add_output(
@@ -201,38 +205,15 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add DATA and the options for reading it."""
     parser.add_argument("data", type=path, metavar="DATA", help=f"{READABLE}; - is stdin")
     group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
-    add_id(group)
-    group.add_argument("--label", metavar="COLUMN", help="known classes, never learned from")
-    add_drop(group)
     add = group.add_argument
+    add_shared(group, "--id")
+    add("--label", metavar="COLUMN", help="known classes, never learned from")
+    add_shared(group, "--drop")
     add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
     add("--header", choices=("yes", "no"), help="text starts with names (default: detected)")
     add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
     add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
     add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
-
-
-def add_id(group: argparse._ActionsContainer) -> None:
-    """Add ``--id``."""
-    group.add_argument(
-        "--id",
-        metavar="COLUMN",
-        help="ids of rows (default: a column named like id or customer_id whose values are "
-        "distinct, else numbers from 1); none: no column holds ids",
-    )
-
-
-def add_drop(group: argparse._ActionsContainer) -> None:
-    """Add ``--drop``."""
-    group.add_argument(
-        "--drop", type=names, default=(), metavar="COLUMN,...", help="columns to leave out"
-    )
-
-
-def add_no_standardise(group: argparse._ActionsContainer) -> None:
-    """Add ``--no-standardise``."""
-    keep: dict[str, Any] = {"dest": "standardise", "action": "store_false"}
-    group.add_argument("--no-standardise", **keep, help="use columns in their own units")
 
 
 def add_table_output(group: argparse._ActionsContainer, default: str) -> None:
@@ -247,15 +228,13 @@ def check_outputs(
 
     `targets` are outputs other than ``-o``, by option.
     """
-    given = [one for one in inputs if one is not None]
+    seen = {one.resolve(): "DATA" for one in inputs if one is not None}
     if arguments.output == STDIN:
         if arguments.json:
             raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
     elif arguments.output is not None:
-        check_output(arguments.output, *given)
-    seen = {one.resolve(): "DATA" for one in given} | (
-        {arguments.output.resolve(): "-o"} if arguments.output is not None else {}
-    )
+        check_output(arguments.output, *seen)
+        seen[arguments.output.resolve()] = "-o"
     for option, target in targets.items():
         if target is not None:
             check_writable(target, f"--{option}")
@@ -270,19 +249,10 @@ def load_table(
     arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
 ) -> Table:
     """Read the table that the options of :func:`add_table_options` describe."""
-    return read_table(
-        arguments.data,
-        id=arguments.id,
-        label=arguments.label,
-        drop=arguments.drop,
-        array=arguments.array,
-        header=None if arguments.header is None else arguments.header == "yes",
-        separator=arguments.separator,
-        decimal=arguments.decimal,
-        encoding=arguments.encoding,
-        missing=missing,
-        as_written=as_written,
-    )
+    names = ("id", "label", "drop", "array", "separator", "decimal", "encoding")
+    given = {name: getattr(arguments, name) for name in names}
+    given["header"] = None if arguments.header is None else arguments.header == "yes"
+    return read_table(arguments.data, **given, missing=missing, as_written=as_written)
 
 
 def put(text: str, target: Path | None) -> None:

@@ -88,12 +88,11 @@ def _parser() -> options.Parser:
     add("--only", **only, metavar="NAME", help="parts or chapters, see --list (default: all)")
     add("--full", action="store_true", help="the paper's own sizes and the whole study: hours")
     add("--out", **options.DIRECTORY, default=Path("report"), help="default: %(default)s")
-    options.add_seed(parser)
+    options.add_shared(parser, "--seed")
     add("--jobs", **options.COUNT, help="parts at a time, on one core each (default: all cores)")
     limit = "seconds for one part (default: half an hour; with --full, a week)"
     add("--limit", **options.NUMBER, help=limit)
     add("--fresh", action="store_true", help="compute finished parts again")
     add("--list", action="store_true", help="print the names of the parts, and exit")
-    options.add_quiet(parser)
-    options.add_json(parser)
+    options.add_shared(parser, "--quiet", "--json")
     return parser

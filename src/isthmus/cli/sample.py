@@ -159,7 +159,7 @@ def _parser() -> options.Parser:
     )
     add("--beta", **options.NUMBER, help="1 / sigma^2, in place of --sigma")
     add("-k", **options.COUNT, help="number of clusters")
-    options.add_no_standardise(group)
+    options.add_shared(group, "--no-standardise")
     add = parser.add_argument_group("the sampler").add_argument
     samplers = ("exact", "langevin", "mala", "hmc")
     add("--sampler", choices=samplers, default="exact", help="default: exact")
@@ -168,5 +168,5 @@ def _parser() -> options.Parser:
     add("--steps", type=options.whole_number(0), metavar="N", help=steps)
     add("--chains", **options.COUNT, help="number of chains (default: 64)")
     options.add_table_output(parser, "CSV on stdout")
-    options.add_common(parser)
+    options.add_shared(parser, *options.COMMON)
     return parser

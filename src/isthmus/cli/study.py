@@ -33,8 +33,7 @@ EXAMPLES = {
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    code: int = arguments.action(arguments)
-    return code
+    return int(arguments.action(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -195,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         return one
 
     _add_run_options(command("run", _run, "do the missing fits of a study"))
-    options.add_json(command("status", _status, "show the progress of a study"))
+    options.add_shared(command("status", _status, "show the progress of a study"), "--json")
 
     table = command("table", _table, "print scores, ranks, tests and the verdict as Markdown")
     for option, default, words in (
@@ -206,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         table.add_argument(
             f"--{option}", type=options.names, default=default, metavar="NAME,...", help=words
         )
-    options.add_json(table)
+    options.add_shared(table, "--json")
     options.add_output(table, "FILE")
 
     plot = command("plot", _plot, "draw violins, critical differences and a map of scores")
@@ -235,6 +234,6 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     add("--memory-limit", type=number, metavar="MB", help=words)
     add("--retry", action="store_true", help="repeat fits that failed or were stopped")
     add("--data", **options.DIRECTORY, help="directory of the datasets")
-    options.add_quiet(one)
+    options.add_shared(one, "--quiet")
     options.add_output(one, "DIR", words=f"directory of the results (default: {DIRECTORY})")
     one.set_defaults(output=DIRECTORY)
