@@ -229,20 +229,9 @@ def hide_and_fill(
     row with gaps, and filled by an energy of the rows outside the fold. Half of the folds choose
     the candidate; the other half measure its error, so that it is not that of the best of many.
 
-    Parameters
-    ----------
-    Z : ndarray (n, D)
-        Rows to learn from, NaN where unknown.
-    patterns : ndarray (m, D) of bool
-        True at the gaps of rows that have some.
-    tried : sequence of float or None
-        Bandwidths of kernel densities; None stands for ClAMCRP.
-
-    Returns
-    -------
-    candidate, errors, baseline
-        Errors (k, D) of the candidate and of column means on the second half, NaN at cells that
-        were not hidden; None instead if there are too few rows, or no cells to hide.
+    `Z` (n, D) has the rows to learn from, NaN where unknown; `patterns` (m, D) is True at the gaps
+    of rows that have some; None among `tried` stands for ClAMCRP. Errors (k, D), and those of
+    column means, are NaN at cells that were not hidden. None: too few rows, or no cells to hide.
     """
     folds = list(_folds(Z, patterns, seed))
     if len(folds) < 2:

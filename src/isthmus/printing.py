@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["aligned", "counted", "definitions", "listed"]
-
 
 def counted(number: int, noun: str) -> str:
-    """Return a number and its noun.
-
-    Examples
-    --------
-    >>> counted(1, "row"), counted(2000, "row")
-    ('1 row', '2,000 rows')
-    """
+    """Return a number and its noun: "1 row", "2,000 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Return names separated by commas; beyond `most`, only the number of the others.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c", "d"], most=2)
-    'a, b, and 2 more'
-    """
+    """Return names separated by commas; beyond `most`, "and 2 more"."""
     shown = ", ".join(names[:most])
     return f"{shown}, and {len(names) - most} more" if len(names) > most else shown
 
@@ -33,8 +19,6 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
     r"""Return rows of cells as lines with aligned columns; those in `left` are flush left.
 
-    Examples
-    --------
     >>> print(*aligned([["name", "size"], ["a", "10"]]), sep="\n")
     name  size
     a       10

@@ -11,20 +11,13 @@ from numpy.typing import NDArray
 
 from isthmus.errors import DtypeError, ShapeError
 
-__all__ = ["Scaling", "as_table"]
-
 FloatArray = NDArray[np.float64]
 
 
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return rows (n, D) in float64 and the names of their columns.
+    """Return the rows (n, D) of an array or data frame in float64, and the names of its columns.
 
-    Parameters
-    ----------
-    X : array or data frame (n, D)
-        NaN marks missing values.
-    columns : sequence of str, optional
-        Default: the names of a data frame, else x1, x2, ...
+    Without `columns`, the names are those of the data frame, or x1, x2, ...
     """
     try:
         rows = np.ascontiguousarray(X, dtype=np.float64)
@@ -43,14 +36,6 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
 class Scaling:
     """Affine map between the units of a table and standard units, x = centre + scale * z.
 
-    Attributes
-    ----------
-    centre, scale : ndarray (D,)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isthmus.scaling import Scaling
     >>> X = np.array([[1.0, 10.0], [3.0, 30.0]])
     >>> Scaling.of(X).into(X)
     array([[-1., -1.],

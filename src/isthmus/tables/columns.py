@@ -66,11 +66,17 @@ def build_table(
     aside = {find_column(path, names, name, "drop") for name in drop} | set(roles.values())
     numbers = _numbers(path, source, aside, check_commas)
     notes: list[str] = []
-    if find_ids and (likely := _likely_ids(source, numbers)):
-        roles["id"], *others = likely
-        del numbers[likely[0]]
-        called = f"Column {names[likely[0]]!r} is used as row ids"
-        notes = [f"{called}; option id none makes it a feature."]
+    likely = [
+        place
+        for place, values in numbers.items()
+        # The only column is a feature, whatever its name.
+        if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, values))
+    ]
+    if find_ids and likely:
+        first, *others = sorted(likely, key=lambda place: place != source.ids)
+        roles["id"] = first
+        del numbers[first]
+        notes = [f"Column {names[first]!r} is used as row ids; option id none makes it a feature."]
         if more := [names[place] for place in others if numbers[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
     words = [place for place, values in numbers.items() if values is None]
@@ -78,13 +84,17 @@ def build_table(
     empty = [name for name, values in used.items() if len(values) and np.isnan(values).all()]
     used = {name: values for name, values in used.items() if name not in empty}
     if not used:
-        shown = _first_word(source, words[0]) if words else ""
+        shown = ""
+        if words:
+            column = source.frame.iloc[:, words[0]].astype(object)
+            row = int((parse_cells(column, ".")[1] >= WORD).argmax())
+            shown = f": {_cell(source, words[0], row)} is not a number"
         reason = " ".join([f"{path} has no column of numbers to use{shown}.", *notes[:1]])
         raise InvalidInputError(reason)
     if len(source.frame) == 0:
         raise InvalidInputError(f"{path} has names, but no rows.")
     _check_values(path, source, used, missing)
-    # Several times faster than np.column_stack.
+    # Twice as fast as np.column_stack.
     X = np.ascontiguousarray(np.array(list(used.values())).T)
     done = "Copied" if as_written else "Left out"
     textual = [names[place] for place in words]
@@ -153,35 +163,23 @@ def _floats(column: pd.Series) -> NDArray[np.float64] | None:
 
 def _bad_cell(path: Path, source: Source, place: int, row: int) -> str:
     """Return the message on a cell that is not a number in a column that mostly is."""
-    name, cell = source.frame.columns[place], str(source.frame.iloc[row, place]).strip()
-    where = f"{path}, {source.place(row)}, column {name!r}: {cell!r} is not a number"
+    where = f"{path}, {_cell(source, place, row)} is not a number"
     advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
-    if has_commas(cell):
+    if has_commas(str(source.frame.iloc[row, place])):
         where += " here"
         advice = "Write numbers without separators of thousands, and with a decimal point"
     else:
         where += ", though most of the column is"
         if source.text is not None and not source.text.names and row == 0:
             advice = "If the first line has names, say so (option header yes)"
+    name = source.frame.columns[place]
     return f"{where}. {advice}; or leave the column out (option drop {name})."
 
 
-def _first_word(source: Source, place: int) -> str:
-    column = source.frame.iloc[:, place].astype(object)
-    row = int((parse_cells(column, ".")[1] >= WORD).argmax())
-    cell = str(column.iloc[row]).strip()
-    return f": {source.place(row)}, column {column.name!r}: {cell!r} is not a number"
-
-
-def _likely_ids(source: Source, numbers: Numbers) -> list[int]:
-    """Return the columns that look like ids of rows, the likeliest first."""
-    likely = [
-        place
-        for place, values in numbers.items()
-        # The only column is a feature, whatever its name.
-        if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, values))
-    ]
-    return sorted(likely, key=lambda place: place != source.ids)
+def _cell(source: Source, place: int, row: int) -> str:
+    """Return the place and the text of a cell."""
+    cell = str(source.frame.iloc[row, place]).strip()
+    return f"{source.place(row)}, column {source.frame.columns[place]!r}: {cell!r}"
 
 
 def _are_ids(source: Source, place: int, numbers: NDArray[np.float64] | None) -> bool:

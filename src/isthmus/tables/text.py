@@ -134,7 +134,7 @@ class TextFile:
     ) -> TextFile:
         """Find the separator, decimal mark, encoding and names, where they are not given."""
         encoding = options["encoding"] or _encoding(path, content)
-        lines: list[str] = []
+        lines = list[str]()
         with io.TextIOWrapper(content(), encoding, newline="") as text:
             for line in text:
                 lines.append(line)
@@ -147,9 +147,10 @@ class TextFile:
         separator = options["separator"] or _separator(lines[top:])
         found = list(_rows(lines[top:], separator))
         rows = [cells for _, cells in found]
-        decimal = options["decimal"] or "."
-        if options["decimal"] is None and separator != "," and _has_decimal_commas(rows):
-            decimal = ","
+        cells = [cell.strip() for row in rows for cell in row]
+        commas = separator != "," and any(map(DECIMAL_COMMA.fullmatch, cells))
+        points = any("." in cell and is_number(cell) for cell in cells)
+        decimal = options["decimal"] or ("," if commas and not points else ".")
         comment = next((line for line in reversed(lines[:top]) if line.startswith("#")), "")
         above = [cells for _, cells in _rows([comment[1:]], separator)]
         # The last comment has the names in files of numpy.savetxt.
@@ -324,13 +325,6 @@ def _separator(lines: list[str]) -> str:
         if usual > 1 and share > most:
             best, most = separator, share
     return best
-
-
-def _has_decimal_commas(rows: list[list[str]]) -> bool:
-    cells = [cell.strip() for row in rows for cell in row]
-    return any(map(DECIMAL_COMMA.fullmatch, cells)) and not any(
-        "." in cell and is_number(cell) for cell in cells
-    )
 
 
 def has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, str]:
