@@ -10,26 +10,13 @@ from pathlib import Path
 
 from isthmus.errors import InvalidInputError, RunInProgressError
 
-__all__ = ["check_writable", "exclusive", "make_directory", "shipped", "write_atomically"]
-
 # Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
 LOCK = ".lock"
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write a file under a temporary name and move it into place.
-
-    Parameters
-    ----------
-    path : str or Path
-    content : str or bytes
-        Text is encoded as UTF-8.
-
-    Returns
-    -------
-    Path
-    """
+    """Write a file under a temporary name and move it into place. Text is encoded as UTF-8."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} is not a folder; make it first to save {target}.")
@@ -51,11 +38,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 def check_writable(path: str | Path, option: str = "-o") -> Path:
     """Return the path of a file to be written, checked before any work begins.
 
-    Parameters
-    ----------
-    path : str or Path
-    option : str
-        The name of the argument, for messages.
+    `option` is the name of the argument, for messages.
     """
     target = Path(path)
     if target.is_dir():
@@ -76,14 +59,7 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
 
 
 def make_directory(path: str | Path, option: str = "--out") -> Path:
-    """Make a directory, if necessary, and check that files can be written to it.
-
-    Parameters
-    ----------
-    path : str or Path
-    option : str
-        The name of the argument, for messages.
-    """
+    """Make a directory, if necessary, and check that files can be written to it."""
     out = Path(path)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -100,13 +76,8 @@ def make_directory(path: str | Path, option: str = "--out") -> Path:
 def exclusive(directory: str | Path) -> Iterator[None]:
     """Lock a directory for this process until the block ends.
 
-    The lock is released by the operating system if the process is killed. The file ``.lock``
-    remains in the directory and carries no information.
-
-    Raises
-    ------
-    RunInProgressError
-        If another process holds the lock.
+    Raise RunInProgressError if another process holds the lock. The operating system releases it
+    if the process is killed. The file ``.lock`` remains and carries no information.
     """
     from filelock import FileLock, Timeout
 
@@ -125,17 +96,9 @@ def exclusive(directory: str | Path) -> Iterator[None]:
 
 
 def shipped(place: str) -> Path | None:
-    """Return the path of a file or folder that ships beside the package.
+    """Return the path of a file or folder that ships beside the package, or None.
 
-    Parameters
-    ----------
-    place : str
-        Its path in a clone of the repository, such as ``"benchmarks"``.
-
-    Returns
-    -------
-    Path or None
-        In the clone or in the installed package; None if it is in neither.
+    `place` is its path in a clone of the repository, such as ``"benchmarks"``.
     """
     package = Path(__file__).parent
     for root in (package.parents[1], package / SHIPPED):

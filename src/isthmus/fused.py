@@ -8,16 +8,14 @@ import torch
 from torch import Tensor
 
 from isthmus.logits import (
+    BLOCK_ENTRIES,
     FLOAT32_LOGIT_LIMIT,
     Keys,
     Metric,
     largest_norm,
-    needs_float64,
     plain_attention,
+    shift,
 )
-
-# Entries of one block of memories that is copied: 16 MiB in float32.
-BLOCK_ENTRIES = 2**22
 
 # Up to this many queries, torch's kernel would run in one thread, so memories are shared out among
 # threads instead, and blocks that are copied should stay in the cache: 1 MiB in float32.
@@ -46,11 +44,7 @@ class _Problem(NamedTuple):
     def of(
         cls, queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
     ) -> _Problem:
-        centre = keys.centre
-        shifted = queries - centre if metric == "sqeuclidean" else queries
-        if needs_float64(shifted, keys, bias, beta, metric):
-            centre = centre.double()
-            shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
+        shifted, centre = shift(queries, keys, bias, beta, metric)
         # The flash kernel misreads tensors that are not in row-major order.
         return cls(shifted.contiguous(), keys, bias, beta.to(centre.dtype), metric, centre)
 
@@ -181,10 +175,9 @@ def _fused_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients by queries, memories, bias and beta, block by block.
 
-    Flash attention's backward forms P * (grad_out . value - grad_out . out). With values
-    [m, 1], grad_out [grad_mean, grad_logsumexp] and out [mean, 0], that is exactly the
-    gradient by the logits of both results. The offset is one more column of the keys, so that
-    its gradient comes out too.
+    Flash attention's backward forms P * (grad_out . value - grad_out . out). With values [m, 1],
+    grad_out [grad_mean, grad_logsumexp] and out [mean, 0], that is the gradient by the logits of
+    both results. The offset is one more column of the keys, so that it gets its gradient too.
     """
     memories, beta, metric = problem.keys.memories, problem.beta, problem.metric
     queries = torch.cat([problem.scale * problem.queries, torch.ones_like(mean[:, :1])], 1)

@@ -48,7 +48,7 @@ class Keys:
         self._alias = self._source.detach()
         self._version = _version(self._source)
         self._squares: dict[torch.dtype, Tensor] = {}
-        self._scaled: tuple[float, Tensor] | None = None
+        self._scaled: tuple[tuple[float, torch.dtype], Tensor] | None = None
 
     @classmethod
     def of(cls, memories: Any) -> Self:
@@ -64,10 +64,8 @@ class Keys:
         Changes that torch does not record, those through ``.data`` or a numpy view, are not
         noticed.
         """
-        if source is not self._source:
-            return False
         version = _version(source)
-        return version is not None and version == self._version
+        return source is self._source and version is not None and version == self._version
 
     @cached_property
     def centre(self) -> Tensor:
@@ -79,24 +77,17 @@ class Keys:
         """Return the squared distance of each memory from the centre, without a gradient. (N,)."""
         if dtype not in self._squares:
             centre = self.centre.to(dtype)
-            sums = [(block.to(dtype) - centre).square_().sum(1) for block in self._blocks()]
+            blocks = self.memories.detach().split(max(BLOCK_ENTRIES // max(len(centre), 1), 256))
+            sums = [(block.to(dtype) - centre).square_().sum(1) for block in blocks]
             self._squares[dtype] = torch.cat(sums)
         return self._squares[dtype]
 
     def scaled_squares(self, factor: Tensor) -> Tensor:
         """Return `factor` times the squares, in its dtype. The last result is kept. (N,)."""
-        number = float(factor)
-        if (
-            self._scaled is None
-            or self._scaled[0] != number
-            or self._scaled[1].dtype != factor.dtype
-        ):
-            self._scaled = (number, number * self.squares(factor.dtype))
+        key = float(factor), factor.dtype
+        if self._scaled is None or self._scaled[0] != key:
+            self._scaled = key, key[0] * self.squares(factor.dtype)
         return self._scaled[1]
-
-    def _blocks(self) -> tuple[Tensor, ...]:
-        count, dim = self.memories.shape
-        return self.memories.detach().split(max(BLOCK_ENTRIES // max(dim, 1), 256)) if count else ()
 
     @cached_property
     def radius(self) -> float:
@@ -158,14 +149,10 @@ def _centred_logits(
     observed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits (Q, N) without their term per query, that term (Q,), and centred memories."""
-    memories, centre = keys.memories, keys.centre
     if observed is not None:
-        queries = torch.where(observed, queries, centre)
-    shifted = queries - centre if metric == "sqeuclidean" else queries
-    if needs_float64(shifted, keys, bias, beta, metric):
-        memories, centre = memories.double(), centre.double()
-        shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
-    centred = memories - centre
+        queries = torch.where(observed, queries, keys.centre)
+    shifted, centre = shift(queries, keys, bias, beta, metric)
+    centred = keys.memories.to(centre.dtype) - centre
     beta = beta.to(shifted.dtype)
     bias = centred.new_zeros(()) if bias is None else bias.to(shifted.dtype)
     if metric == "dot":
@@ -174,6 +161,18 @@ def _centred_logits(
     mask = None if observed is None else observed.to(shifted.dtype)
     row = -beta * shifted.square().sum(1)
     return distance_logits(shifted, centred, bias, beta, mask), row, centred
+
+
+def shift(
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
+) -> tuple[Tensor, Tensor]:
+    """Return queries, about the centre for distances, and the centre, in float64 if need be."""
+    centre = keys.centre
+    shifted = queries - centre if metric == "sqeuclidean" else queries
+    if needs_float64(shifted, keys, bias, beta, metric):
+        centre = centre.double()
+        shifted = queries.double() - centre if metric == "sqeuclidean" else queries.double()
+    return shifted, centre
 
 
 def distance_logits(
@@ -185,19 +184,9 @@ def distance_logits(
 ) -> Tensor:
     r"""Return :math:`b_n - \beta \lVert q - m_n \rVert^2 + \beta \lVert q \rVert^2` as (Q, N).
 
-    These are the log-joints of a mixture of round Gaussians without the term that is the same
-    for all components of a query. Inputs are trusted: data must be near the origin, as centred
-    data are.
-
-    Parameters
-    ----------
-    queries : Tensor (Q, D)
-    memories : Tensor (N, D)
-    bias : Tensor (N,) or float
-    beta : float or scalar Tensor
-    observed : Tensor (Q, D), optional
-        1 where a coordinate of a query is known and 0 elsewhere; the query itself must be 0
-        there.
+    These are the log-joints of a mixture of round Gaussians without the term that is the same for
+    all components. Data must be near the origin, as centred data are. In `observed` (Q, D), 1
+    marks the coordinates of a query that are known; the others must be 0 in the query itself.
     """
     few = len(queries) <= len(memories)
     left = 2 * beta * queries if few else queries
@@ -219,19 +208,10 @@ def new_cluster_logits(
 ) -> Tensor:
     r"""Return the logit of a new cluster, :math:`\log[m (\kappa/\beta)^{c/2} e^{-\kappa s}]`.
 
-    Components have concentration :math:`\beta` about their means, and
-    :math:`\kappa = (1/\beta + 1/\rho)^{-1}` is that of a component whose mean has the
-    concentration :math:`\rho`.
-
-    Parameters
-    ----------
-    squares : Tensor (...)
-        s, squared distances from the mean of the prior, over known coordinates.
-    coordinates : Tensor (...) or float
-        c, the number of coordinates whose normaliser the logit carries.
-    log_mass : scalar
-        log m, with :math:`m = \alpha + K d` for K clusters and the discount d.
-    beta, kappa : scalar Tensor
+    Components have concentration :math:`\beta` about their means, whose own concentration is
+    :math:`\rho`; :math:`\kappa = (1/\beta + 1/\rho)^{-1}`. `squares`, s, are squared distances from
+    the mean of the prior over known coordinates; `coordinates`, c, is the number of those whose
+    normaliser the logit carries; m is :math:`\alpha + K d` for K clusters and the discount d.
     """
     return log_mass - kappa * squares + 0.5 * coordinates * torch.log(kappa / beta)
 
@@ -268,9 +248,8 @@ def observed_as_dot(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return distances over observed coordinates as dot products in twice the dimensions.
 
-    sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2], so one call serves
-    rows that each miss other coordinates. Returns both factors, (Q, 2 D) and (N, 2 D), and beta
-    times the first sum (Q,).
+    sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2]. Returns both factors,
+    (Q, 2 D) and (N, 2 D), and beta times the first sum (Q,).
     """
     centre = keys.centre
     shifted = torch.where(observed, queries, centre) - centre

@@ -171,7 +171,8 @@ def run_all(
                     answer = connection.recv()
                 if answer is not None:
                     content, seconds, peak = answer
-                    yield call, Outcome(*cloudpickle.loads(content), seconds, peak)
+                    status, value, message = cloudpickle.loads(content)
+                    yield call, Outcome(status, value, message, seconds, peak)
                 elif call in lost:
                     yield call, Outcome("crashed", message=LOST)
                 else:  # the supervisor was killed

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_points, as_tensor, is_transforming, require_finite
+from isthmus.validation import as_count, as_points, as_tensor, is_transforming, require_finite
 
 NEWTON_STEPS = 8
 
@@ -191,9 +191,7 @@ def _draw_one_minus_cosine(dim: int, kappa: Tensor, generator: torch.Generator) 
 
 
 def _order(dim: int, least: int = 1) -> float:
-    if int(dim) != dim or dim < least:
-        raise InvalidInputError(f"dim must be a whole number, at least {least}, not {dim!r}.")
-    return 0.5 * int(dim) - 1
+    return 0.5 * as_count(dim, "dim", at_least=least) - 1
 
 
 # From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power

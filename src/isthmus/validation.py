@@ -18,21 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = [
-    "as_array",
-    "as_choice",
-    "as_count",
-    "as_flag",
-    "as_log_weights",
-    "as_mask",
-    "as_number",
-    "as_points",
-    "as_positive",
-    "as_tensor",
-    "is_transforming",
-    "require_finite",
-]
-
 
 def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return a whole number as an int.
@@ -183,16 +168,10 @@ def as_points(
     like: Tensor | None = None,
     allow_nan: bool = False,
 ) -> Tensor:
-    """Return `value` as points of shape ``(..., D)``.
+    """Return `value` as points of shape ``(..., D)``, with `dim` coordinates if given.
 
-    Parameters
-    ----------
-    dim : int, optional
-        The number of coordinates that the points must have.
-    like : Tensor, optional
-        Points take this tensor's dtype; arrays also go to its device.
-    allow_nan : bool
-        Accept NaN as the mark of an unknown coordinate.
+    Points take the dtype of `like`, and arrays also go to its device. With `allow_nan`, NaN marks
+    an unknown coordinate.
     """
     import torch
 

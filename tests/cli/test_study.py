@@ -16,7 +16,7 @@ from isthmus import study
 from isthmus.cli.study import run
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
 from isthmus.study import QUICK, Run, Settings, Store
-from isthmus.study.metrics import METRICS
+from isthmus.study.fitting import METRICS
 from isthmus.study.runner import PROGRESS
 
 METHODS = {

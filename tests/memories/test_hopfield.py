@@ -200,8 +200,8 @@ def test_the_density_is_not_known():
 def test_settings_that_make_no_sense_are_named():
     memories = patterns(3, 8)
     for options, complaint in (
-        ({"states": "spin"}, "'binary' or 'continuous'"),
-        ({"update": "random"}, "'synchronous' or 'asynchronous'"),
+        ({"states": "spin"}, "'binary', 'continuous'"),
+        ({"update": "random"}, "'synchronous', 'asynchronous'"),
         ({"states": "continuous", "update": "asynchronous"}, "sphere"),
     ):
         with pytest.raises(InvalidInputError, match=complaint):

@@ -11,8 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import InvalidInputError
 from isthmus.study import METHODS, DPMeans, Method, Store
-from isthmus.study.fitting import prepare
-from isthmus.study.metrics import METRICS, judge
+from isthmus.study.fitting import METRICS, judge, prepare
 
 X = StandardScaler().fit_transform(load_iris().data)
 Y = load_iris().target

@@ -13,9 +13,9 @@ from scipy import stats
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 from isthmus.study import METHODS, Store, compare, make_report
-from isthmus.study.comparison import newest
-from isthmus.study.metrics import METRICS
+from isthmus.study.fitting import METRICS
 from isthmus.study.statistics import Pair, groups, mean_ranks, pairwise
+from isthmus.study.store import newest
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
 UNKNOWN = [name for name, method in METHODS.items() if method.kind == "K unknown"]

@@ -67,7 +67,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
     """Return how a dataset was found on this machine, and its file."""
-    from isthmus.datasets.archives import directories, find
+    from isthmus.datasets.loading import directories, find
 
     *_, cache = directories(None)
     found = find(one.name, directories(data))

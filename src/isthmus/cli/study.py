@@ -130,7 +130,7 @@ def _status(arguments: argparse.Namespace) -> int:
 def _table(arguments: argparse.Namespace) -> int:
     from isthmus.study import make_report
     from isthmus.study.comparison import VIEWS
-    from isthmus.study.metrics import METRICS
+    from isthmus.study.fitting import METRICS
 
     target = arguments.output and check_writable(arguments.output)
     chosen: dict[str, Any] = {

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.datasets.archives import Arrays
 from isthmus.datasets.manifest import Entry
 from isthmus.progress import progress
+
+Arrays = dict[str, NDArray[Any]]
 
 REFRESH = 0.2
 
@@ -45,7 +46,9 @@ def _arrays(entry: Entry, bunch: Any) -> Arrays:
         table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
     if len(columns) != table.shape[1]:
         columns = []
-    table, columns = _without(table, columns, home.drop)
+    else:
+        kept = [place for place, name in enumerate(columns) if name not in home.drop]
+        table, columns = table[:, kept], [columns[place] for place in kept]
     X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
     X = X[: home.rows] * home.scale
     labels = np.asarray(target)[: home.rows]
@@ -80,13 +83,6 @@ def labelled(
 def _names(bunch: Any, field: str) -> list[str]:
     found = getattr(bunch, field, None)
     return [] if found is None else [str(name) for name in found]
-
-
-def _without(
-    table: NDArray[Any], columns: list[str], drop: tuple[str, ...]
-) -> tuple[NDArray[Any], list[str]]:
-    kept = [place for place, name in enumerate(columns) if name not in drop]
-    return (table[:, kept], [columns[place] for place in kept]) if columns else (table, columns)
 
 
 def _numbers(

@@ -111,10 +111,8 @@ class Description:
     entries: tuple[Entry, ...]
 
     def __str__(self) -> str:
-        head = (
-            f"{'name':<24}{'samples':>8}{'features':>10}{'classes':>9}  {'as in the paper':<34}home"
-        )
-        lines = [head]
+        heads = f"{'name':<24}{'samples':>8}{'features':>10}{'classes':>9}  "
+        lines = [f"{heads}{'as in the paper':<34}home"]
         for one in self.entries:
             shape = " x ".join(map(str, one.paper_shape[:2]))
             same = "yes" if one.matches_paper else f"no: {shape}, {one.paper_shape[2]} classes"
@@ -136,10 +134,7 @@ class Description:
 def describe() -> Description:
     """Return all datasets, with their shapes, homes and differences from the paper's table.
 
-    Returns
-    -------
-    Description
-        Prints as a table; its `entries` hold the same information.
+    The result prints as a table; its `entries` hold the same information.
 
     Examples
     --------

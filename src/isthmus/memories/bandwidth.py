@@ -57,10 +57,8 @@ def leave_one_out(X: Any, seed: int = 0) -> float:
     squared = squareform(pdist(distinct, "sqeuclidean"))
     np.fill_diagonal(squared, np.inf)
     # The optimum lies between the smallest and the largest distance.
-    bounds = (
-        0.5 * math.log(squared.min()) - 2,
-        0.5 * math.log(squared[squared < np.inf].max()) + 1,
-    )
+    widest = squared[squared < np.inf].max()
+    bounds = (0.5 * math.log(squared.min()) - 2, 0.5 * math.log(widest) + 1)
 
     def loss(log_sigma: float) -> float:
         mixture = logsumexp(-0.5 * math.exp(-2 * log_sigma) * squared, axis=1)
@@ -136,12 +134,8 @@ def silverman(X: Any) -> Any:
     Parameters
     ----------
     X : array or Tensor (..., n, D)
-        At least two rows. Leading axes are a batch of tables.
-
-    Returns
-    -------
-    array or Tensor (..., D)
-        A tensor if X is one.
+        At least two rows. Leading axes are a batch of tables. The result is (..., D), and a
+        tensor if X is one.
 
     Examples
     --------

@@ -74,8 +74,8 @@ class Memory(Energy):
             )
         self._store("memories", stored)
 
-    def _store(self, name: str, value: Tensor) -> None:
-        if isinstance(value, nn.Parameter):
+    def _store(self, name: str, value: Tensor | None) -> None:
+        if value is None or isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif value.requires_grad:
             self.register_buffer(name, value)
@@ -102,11 +102,10 @@ class Memory(Energy):
 
     def _store_log_weights(self, log_weights: Any) -> None:
         """Keep a log-weight for each memory; None stands for equal weights."""
-        if log_weights is None:
-            self.register_parameter("log_weights", None)
-        else:
-            weights = as_log_weights(log_weights, "log_weights", self.memories)
-            self._store("log_weights", weights.to(self.memories))
+        if log_weights is not None:
+            log_weights = as_log_weights(log_weights, "log_weights", self.memories)
+            log_weights = log_weights.to(self.memories)
+        self._store("log_weights", log_weights)
 
     @property
     def dim(self) -> int:

@@ -32,7 +32,7 @@ class CRPMixture(AtBeta, Memory):
     :math:`(1 + \beta/\rho)^{D/2}` (erratum E8). ``normalized=False`` gives the printed form.
 
     Create a new memory where the new cluster has the largest responsibility, not where a point
-    flows to the origin: the origin may hold a memory of its own (erratum E10).
+    flows to the origin, which may hold a memory of its own (erratum E10).
 
     Parameters
     ----------
@@ -42,8 +42,7 @@ class CRPMixture(AtBeta, Memory):
     beta, rho : float or scalar Tensor
         Concentration of a component about its mean, and of the means about the origin.
     alpha : float or scalar Tensor
-        Concentration; larger values form new clusters more readily. It must be
-        above zero, or zero with a discount.
+        Concentration, above zero, or zero with a discount. Larger values form more new clusters.
     discount : float
         Pitman-Yor discount d in [0, 1).
     normalized : bool
@@ -82,10 +81,8 @@ class CRPMixture(AtBeta, Memory):
             "alpha", as_positive(alpha, "alpha", self.memories, allow_zero=self.discount > 0)
         )
         self._store("counts", self._checked_counts(counts))
-        if prior_mean is None:
-            self.register_parameter("prior_mean", None)
-        else:
-            self._store("prior_mean", self.as_input(prior_mean).reshape(self.dim))
+        centre = None if prior_mean is None else self.as_input(prior_mean).reshape(self.dim)
+        self._store("prior_mean", centre)
 
     rho: Tensor
     alpha: Tensor
@@ -170,10 +167,8 @@ class CRPMixture(AtBeta, Memory):
 
         The mean is relative to the centre of the memories. (...), (...), (..., D).
         """
-        known = attend_centred(
-            x, self._keys(), self.beta, self._log_counts, "sqeuclidean", observed
-        )
-        log_new = self._log_new(x, observed)
+        weights, log_new = self._log_counts, self._log_new(x, observed)
+        known = attend_centred(x, self._keys(), self.beta, weights, "sqeuclidean", observed)
         total = torch.logaddexp(known.logsumexp, log_new)
         return total, (log_new - total).exp(), known.mean
 
@@ -209,20 +204,14 @@ class CRPMixture(AtBeta, Memory):
         return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density. x: (..., D) -> (...).
-
-        With a mask `observed` (..., D), return that of the marked coordinates alone.
-        """
+        """Return the exact log-density, of observed coordinates alone if given. (...)."""
         x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
         unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
         log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
         return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior of each memory and, last, of the new cluster. (..., K + 1).
-
-        With a mask `observed` (..., D), given the marked coordinates alone.
-        """
+        """Return the posterior of each memory and, last, of the new cluster. (..., K + 1)."""
         x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
         keys = self._keys()
         known = attention_logits(x, keys, self._log_counts, self.beta, "sqeuclidean", seen)

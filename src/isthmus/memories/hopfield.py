@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed
-from isthmus.validation import as_mask
+from isthmus.validation import as_choice, as_mask
 
 States = Literal["binary", "continuous"]
 Update = Literal["synchronous", "asynchronous"]
@@ -64,12 +64,8 @@ class Hopfield(Memory):
         if states is None:
             signs = bool((self.memories.detach().abs() == 1).all())
             states = "binary" if signs else "continuous"
-        if states not in ("binary", "continuous"):
-            raise InvalidInputError(f"states must be 'binary' or 'continuous', not {states!r}.")
-        if update not in ("synchronous", "asynchronous"):
-            raise InvalidInputError(
-                f"update must be 'synchronous' or 'asynchronous', not {update!r}."
-            )
+        as_choice(states, "states", ("binary", "continuous"))
+        as_choice(update, "update", ("synchronous", "asynchronous"))
         if update == "asynchronous" and states == "continuous":
             raise InvalidInputError(
                 "Continuous states move on a sphere, all coordinates at once; "
@@ -78,8 +74,8 @@ class Hopfield(Memory):
         self.states: States = states
         self.update: Update = update
         self.zero_diagonal = bool(zero_diagonal)
-        asynchronous_or_sphere = update == "asynchronous" or states == "continuous"
-        self.step_descends = asynchronous_or_sphere or not self.zero_diagonal
+        synchronous_signs = update == "synchronous" and states == "binary"
+        self.step_descends = not (synchronous_signs and self.zero_diagonal)
 
     def _diagonal(self) -> Tensor:
         return self.memories.square().mean(0)
@@ -149,9 +145,8 @@ class Hopfield(Memory):
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x where the force of the observed ones points.
 
-        A quadratic energy has no conditional mean on all of space. On the corners, unknown
-        coordinates take the sign of the force from the known ones; on the sphere, they are
-        the expectation 0 plus that force, scaled to the known coordinates' mean size.
+        On the corners, unknown coordinates take the sign of the force from the known ones; on
+        the sphere, they are that force, scaled to the known coordinates' mean size.
         """
         x, seen = self._partial(x, observed)
         force = self.score(x).masked_fill(seen, 0)

@@ -54,8 +54,8 @@ class ModernHopfield(AtBeta, GaussianMemory):
         """The log-softmax of ``beta |x_n|^2 / 2``, in float64. (N,)."""
         centre = self._keys().centre.double()
         half_squares = []
-        for start in range(0, self.n_memories, BLOCK_ROWS):
-            centred = self.memories[start : start + BLOCK_ROWS].double() - centre
+        for block in self.memories.split(BLOCK_ROWS):
+            centred = block.double() - centre
             half_squares.append(0.5 * centred.square().sum(1) + centred @ centre)
         return torch.log_softmax(self.beta.double() * torch.cat(half_squares), 0)
 

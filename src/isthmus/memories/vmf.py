@@ -134,7 +134,13 @@ class VonMisesFisherMixture(AtBeta, Memory):
         """
         x, seen = self._partial(x, observed)
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
-        self._require_on_sphere(flat, seen_flat)
+        too_long = torch.linalg.vector_norm(flat.detach(), dim=1) > 1 + LENGTH_SLACK
+        outside = int((too_long & ~seen_flat.all(1)).sum())
+        if outside:
+            raise OutsideSupportError(
+                f"{outside} of {len(flat)} rows have observed coordinates that are longer than 1, "
+                "so no unit vector has them. Scale the data to unit length first."
+            )
         n_free = (~seen_flat).sum(1)
         mean = flat.double().clone()
         for count in set(n_free.tolist()) - {0}:
@@ -155,23 +161,13 @@ class VonMisesFisherMixture(AtBeta, Memory):
         means: Tensor = radius * ((shares * vmf_mean_length(count, kappa) / lengths) @ directions)
         return means
 
-    def _require_on_sphere(self, x: Tensor, seen: Tensor) -> None:
-        too_long = torch.linalg.vector_norm(x.detach(), dim=1) > 1 + LENGTH_SLACK
-        outside = too_long & ~seen.all(1)
-        if bool(outside.any()):
-            raise OutsideSupportError(
-                f"{int(outside.sum())} of {len(x)} rows have observed coordinates that are longer "
-                "than 1, so no unit vector has them. Scale the data to unit length first."
-            )
-
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         """Draw exact samples: choose a direction, then a point about it. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
-        weights = self.memories.new_ones(self.n_memories)
-        if self.log_weights is not None:
-            weights = torch.softmax(self.log_weights, 0)
-        chosen = draw_index(weights, n, generator)
+        weights = self.log_weights
+        shares = self.memories.new_ones(self.n_memories) if weights is None else weights.softmax(0)
+        chosen = draw_index(shares, n, generator)
         return sample_vmf(self.directions[chosen], self.beta, generator)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import InvalidInputError
+from isthmus.study.fitting import BOUNDED, LOWER_IS_BETTER, METRICS
 from isthmus.study.methods import Kind
-from isthmus.study.metrics import BOUNDED, LOWER_IS_BETTER, METRICS
 from isthmus.study.statistics import (
     LEVEL,
     MARGIN,
@@ -27,7 +26,7 @@ from isthmus.study.statistics import (
     mean_ranks,
     pairwise,
 )
-from isthmus.study.store import Row
+from isthmus.study.store import Row, grouped
 from isthmus.validation import as_choice
 
 View = Literal["grid", "selected", "oracle"]
@@ -94,35 +93,10 @@ class Scores:
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table.
-
-    Examples
-    --------
-    >>> print(markdown(["name", "size"], [["iris", "150"]]))
-    | name | size |
-    |---|---|
-    | iris | 150 |
-    """
+    """Return a Markdown table."""
     heads = list(heads)
     first, *rest = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return "\n".join([first, f"|{'---|' * len(heads)}", *rest])
-
-
-def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Return rows by their values in these columns."""
-    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        found[tuple(row[name] for name in names)].append(row)
-    return dict(found)
-
-
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the newest row of each dataset, method, settings and seed.
-
-    A directory holds a fit twice if it was run on different numbers of rows.
-    """
-    fits = grouped(rows, "dataset", "method", "parameters", "seed").values()
-    return [max(each, key=lambda row: row["finished"]) for each in fits]
 
 
 def distribution(
@@ -305,12 +279,7 @@ class Comparison:
 def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
     """Rank methods by their scores and test which of them differ.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        See :meth:`Store.read`.
-    metric, kind, view
-        See :func:`score_table`.
+    See :func:`score_table` for the parameters.
     """
     scores = score_table(rows, metric, kind, view)
     table = scores.oriented

@@ -66,7 +66,9 @@ class DPMeans(ClusterMixin, BaseEstimator):
         for _ in range(self.max_iter):
             centres = _opened(rows, centres, price)
             found, labels = np.unique(_squared(rows, centres).argmin(1), return_inverse=True)
-            centres = _means(rows, labels, len(found))
+            sums = np.zeros((len(found), rows.shape[1]))
+            np.add.at(sums, labels, rows)
+            centres = sums / np.bincount(labels)[:, None]
             cost = float(((rows - centres[labels]) ** 2).sum()) + price * len(centres)
             trace.append(cost)
             if len(trace) > 1 and trace[-2] - cost <= 1e-9 * abs(cost):
@@ -81,7 +83,7 @@ class DPMeans(ClusterMixin, BaseEstimator):
 
 
 def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[Any]:
-    """The centres, with a new one at each row that is further than the price from all so far."""
+    """Return the centres and each row that is further than the price from all before it."""
     nearest = _squared(rows, centres).min(1)
     lengths = (rows**2).sum(1)
     opened = []
@@ -95,9 +97,3 @@ def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[
 def _squared(rows: NDArray[Any], centres: NDArray[Any]) -> NDArray[Any]:
     squared = (rows**2).sum(1)[:, None] - 2 * rows @ centres.T + (centres**2).sum(1)
     return np.maximum(squared, 0)
-
-
-def _means(rows: NDArray[Any], labels: NDArray[Any], size: int) -> NDArray[Any]:
-    sums = np.zeros((size, rows.shape[1]))
-    np.add.at(sums, labels, rows)
-    return sums / np.bincount(labels, minlength=size)[:, None]

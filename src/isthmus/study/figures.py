@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from matplotlib.figure import Figure
 
 from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
 from isthmus.figures.violins import MetricColumn, grid_violins
-from isthmus.study.comparison import distribution, newest
+from isthmus.study.comparison import distribution
+from isthmus.study.fitting import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.methods import Kind
-from isthmus.study.metrics import BOUNDED, LABELLED, UNLABELLED
-from isthmus.study.store import Row
+from isthmus.study.store import Row, newest
 from isthmus.study.verdict import Report, make_report
 
 QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
@@ -67,14 +68,8 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
 
 
 def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
-    selected, oracle = (
-        report.comparison(kind, metric, view).scores for view in ("selected", "oracle")
-    )
-    return MetricColumn(
-        TITLES[metric],
-        distribution(newest(rows), metric, kind),
-        selected.cells,
-        oracle.cells,
-        "shared" if metric in BOUNDED else "log",
-        selected.fits,
-    )
+    selected = report.comparison(kind, metric, "selected").scores
+    oracle = report.comparison(kind, metric, "oracle").scores
+    fits = distribution(newest(rows), metric, kind)
+    scale: Literal["shared", "log"] = "shared" if metric in BOUNDED else "log"
+    return MetricColumn(TITLES[metric], fits, selected.cells, oracle.cells, scale, selected.fits)

@@ -1,4 +1,4 @@
-"""One fit and its scores."""
+"""One fit, and the scores of its partition: four that use the labels, three that do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from isthmus.datasets import load
 from isthmus.errors import IsthmusError
 from isthmus.processes import Call, Limits
 from isthmus.study.methods import Method
-from isthmus.study.metrics import judge
 from isthmus.study.settings import Task
 
 # Imported once, not in the process of every fit.
@@ -88,11 +87,10 @@ def _converged(model: Any) -> bool | None:
 
 
 def as_call(task: Task, method: bytes, data_home: str | None, limits: Limits) -> Call:
-    """Return the call that does a task in a process of its own, here or on another machine.
+    """Return the call that does a task in a process of its own, with the method pickled.
 
-    The method is pickled, by value if it cannot be imported. The value of the call is the columns
-    of the result, or an IsthmusError if the fit could not be started, for example because the
-    dataset is missing there. That is not a result of the method.
+    Its value is the columns of the result, or an IsthmusError if the fit could not be started, for
+    example because the dataset is missing on that machine. That is not a result of the method.
     """
     place = (task.dataset, task.rows, data_home)
     return Call(task.id, _fit, (task, method, place), limits, warm=partial(_warm, *place))
@@ -118,3 +116,50 @@ def _warm(*place: Any) -> None:
 
 # Shared by the fits on one dataset.
 _prepared = lru_cache(maxsize=2)(prepare)
+
+
+LABELLED = ("rand", "ari", "ami", "nmi")
+UNLABELLED = ("calinski_harabasz", "davies_bouldin", "silhouette")
+METRICS = (*LABELLED, *UNLABELLED)
+LOWER_IS_BETTER = frozenset({"davies_bouldin"})
+BOUNDED = frozenset({*LABELLED, "silhouette"})
+"""Scores with a common scale, for which a difference of 0.02 has a meaning."""
+
+# The silhouette compares all pairs; for more rows than this, a fixed subsample is used.
+SILHOUETTE_ROWS = 2000
+
+
+def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, float | None]:
+    """Return the seven scores of clusters against known classes; None if undefined.
+
+    Noise, the label -1 of some methods, counts as one more cluster.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 0, 1, 1])
+    >>> scores = judge(X, y, 1 - y)
+    >>> scores["ari"], round(scores["silhouette"], 2)
+    (1.0, 0.98)
+    """
+    from sklearn import metrics
+
+    scores: dict[str, float | None] = {
+        "rand": float(metrics.rand_score(y, labels)),
+        "ari": float(metrics.adjusted_rand_score(y, labels)),
+        "ami": float(metrics.adjusted_mutual_info_score(y, labels)),
+        "nmi": float(metrics.normalized_mutual_info_score(y, labels)),
+    }
+    scores["calinski_harabasz"] = _finite(metrics.calinski_harabasz_score, X, labels)
+    scores["davies_bouldin"] = _finite(metrics.davies_bouldin_score, X, labels)
+    if len(X) > SILHOUETTE_ROWS:
+        kept = np.random.default_rng(0).permutation(len(X))[:SILHOUETTE_ROWS]
+        X, labels = X[kept], labels[kept]
+    scores["silhouette"] = _finite(metrics.silhouette_score, X, labels)
+    return scores
+
+
+def _finite(score: Any, X: NDArray[Any], labels: NDArray[Any]) -> float | None:
+    sensible = 2 <= len(np.unique(labels)) < len(X)
+    value = float(score(X, labels)) if sensible else np.nan
+    return value if np.isfinite(value) else None

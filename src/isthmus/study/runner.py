@@ -149,10 +149,6 @@ def run(
         Called with a :class:`Progress` after every fit.
     progress : bool, optional
         Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
-
-    Returns
-    -------
-    Run
     """
     settings = settings or Settings()
     jobs = _cores() if jobs is None else as_count(jobs, "jobs")

@@ -24,13 +24,7 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Task:
-    """One fit: a dataset, a method with its settings, and a seed.
-
-    Examples
-    --------
-    >>> Task("iris", "KMeans", '{"n_init": 10}', 0, 5000).id
-    '5056d517d5476dee'
-    """
+    """One fit: a dataset, a method with its settings, and a seed."""
 
     dataset: str
     method: str
@@ -51,8 +45,7 @@ class Task:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings as a dictionary."""
-        settings: dict[str, Any] = json.loads(self.parameters)
-        return settings
+        return dict(json.loads(self.parameters))
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,11 @@ class Settings:
 
     def _tasks_of(self, dataset: str, method: Method) -> Iterator[Task]:
         rows = as_count(self.rows, "rows", at_least=0)
-        grid, seeds = list(enumerate(method.grid)), self._seeds()
+        given = _as_tuple("seeds", self.seeds)
+        seeds = [as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED) for seed in given]
+        if len(set(seeds)) < len(seeds):
+            raise InvalidInputError(f"seeds must differ from each other, not be {tuple(seeds)}.")
+        grid = list(enumerate(method.grid))
         if self.entries is not None:
             kept = min(as_count(self.entries, "entries"), len(grid))
             grid = [grid[place * len(grid) // kept] for place in range(kept)]
@@ -132,13 +129,6 @@ class Settings:
                 load(name, data_home)
                 kept.append(name)
         return replace(self, datasets=tuple(kept))
-
-    def _seeds(self) -> tuple[int, ...]:
-        given = _as_tuple("seeds", self.seeds)
-        seeds = tuple(as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED) for seed in given)
-        if len(set(seeds)) < len(seeds):
-            raise InvalidInputError(f"seeds must differ from each other, not be {seeds}.")
-        return seeds
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:

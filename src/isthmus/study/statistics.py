@@ -156,9 +156,7 @@ class Pair:
         """Verdict on the first method.
 
         "Better" and "worse" are significant after the correction. "Competitive" means no
-        significant difference, and means within the margin. All other cases are "undecided": a
-        difference that the test does not confirm, or too few datasets for any test. The more
-        pairs are tested, the fewer are significant; see `raw_p_value`.
+        significant difference, and means within the margin. All other cases are "undecided".
         """
         if self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL:
             return "undecided"

@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import exclusive, write_atomically
-from isthmus.study.metrics import METRICS
+from isthmus.study.fitting import METRICS
 from isthmus.study.settings import Task
 
 Row = Mapping[str, Any]
+RowT = TypeVar("RowT", bound=Row)
 Plan = dict[tuple[str, str], dict[str, int | None]]
 """By dataset and method, the ids of the fits that count, each with the position of its settings
 in the grid; None stands for the position that is stored with the result."""
@@ -46,6 +47,23 @@ grid, `finished` the time in seconds since 1970."""
 NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
 # A directory with more files than this is compacted during the run.
 MANY_FILES = 200
+
+
+def grouped(rows: Iterable[RowT], *names: str) -> dict[tuple[Any, ...], list[RowT]]:
+    """Return rows by their values in these columns."""
+    found: dict[tuple[Any, ...], list[RowT]] = defaultdict(list)
+    for row in rows:
+        found[tuple(row[name] for name in names)].append(row)
+    return dict(found)
+
+
+def newest(rows: Iterable[RowT], *names: str) -> list[RowT]:
+    """Return the newest row of each fit, or of those that are equal in other columns.
+
+    A directory holds a fit twice if it was run on different numbers of rows.
+    """
+    fits = grouped(rows, *(names or ("dataset", "method", "parameters", "seed"))).values()
+    return [max(each, key=lambda row: row["finished"]) for each in fits]
 
 
 class Store:
@@ -112,17 +130,11 @@ class Store:
             path.unlink()
 
     def _newest(self) -> list[dict[str, Any]]:
-        newest: dict[str, dict[str, Any]] = {}
-        for path in self._files():
-            try:
-                rows = _read(path)
-            except FileNotFoundError:  # another process has just compacted the directory
-                return self._newest()
-            for row in rows:
-                known = newest.get(row["id"])
-                if known is None or row["finished"] > known["finished"]:
-                    newest[row["id"]] = row
-        return list(newest.values())
+        try:
+            rows = [row for path in self._files() for row in _read(path)]
+        except FileNotFoundError:  # another process has just compacted the directory
+            return self._newest()
+        return newest(rows, "id")
 
     def _files(self) -> list[Path]:
         return sorted(self.results.glob("*.parquet"))
@@ -158,8 +170,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         ) from None
     if not set(table.column_names) >= NEEDED:
         raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+    return list(table.to_pylist())
 
 
 def read_plan(directory: Path) -> Plan | None:
@@ -192,16 +203,10 @@ def write_plan(directory: Path, plan: Plan) -> None:
 
 
 def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]]) -> Plan:
-    """Return the plan after one more run, which replaces only the pairs that it covers.
+    """Return the plan after a run of `tasks`, which replaces only the pairs that they cover.
 
-    Parameters
-    ----------
-    before : Plan or None
-        None if there was no plan: then all results count.
-    tasks : iterable of Task
-        Tasks of the new run.
-    rows : iterable of mapping
-        All results, which give the dataset and method of the ids in an earlier form of plan.
+    If there was no plan, all rows count. The rows also give the dataset and method of the ids in
+    an earlier form of plan.
     """
     new: Plan = defaultdict(dict)
     for task in tasks:

@@ -18,8 +18,7 @@ from isthmus.report.section import Section
 from isthmus.study import METHODS, Settings, Store, make_report, run
 from isthmus.study.comparison import Comparison
 from isthmus.study.figures import study_figures
-from isthmus.study.fitting import fit, prepare
-from isthmus.study.metrics import BOUNDED, LABELLED, METRICS, UNLABELLED
+from isthmus.study.fitting import BOUNDED, LABELLED, METRICS, UNLABELLED, fit, prepare
 from isthmus.study.settings import Task
 from isthmus.study.statistics import Pair
 from isthmus.study.store import Row
