@@ -303,8 +303,7 @@ class GaussianMemory(Memory):
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
-        Responsibilities come from the observed coordinates only. x: (..., D), which may hold
-        NaN where it is not observed.
+        x: (..., D), which may hold NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)

@@ -139,8 +139,8 @@ class EpanechnikovKDE(Memory):
         x, seen = self._partial(x, observed)
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
         closeness = self._closeness(flat, self.memories, seen_flat)
-        if not is_transforming() and not bool((closeness > 0).any(1).all()):
-            rows = int((~(closeness > 0).any(1)).sum())
+        rows = 0 if is_transforming() else int((~(closeness > 0)).all(1).sum())
+        if rows:
             raise OutsideSupportError(
                 f"{rows} of {len(flat)} rows have no memory within the bandwidth "
                 f"{float(self.bandwidth):g} of their observed coordinates. Raise the bandwidth, "

@@ -101,13 +101,11 @@ class VonMisesFisherMixture(AtBeta, Memory):
         return found.mean + keys.centre
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the unit vector along the force. x: (..., D) -> (..., D).
+        """Move to the unit vector along the force, or stay if it is zero. (..., D) -> (..., D).
 
-        The energy is concave, so it lies below its tangent plane, which is lowest on the
-        sphere in this direction: a step never raises the energy of a unit vector.
-        Coordinates marked True in `observed` do not change; the others point along their part
-        of the force, at the length that makes x a unit vector. Where the force is zero, x does
-        not change.
+        The energy lies below its tangent plane, which is lowest on the sphere in this direction,
+        so that a step never raises it. Coordinates marked True in `observed` do not change; the
+        others point along their part of the force and make x a unit vector.
         """
         x = self.as_input(x)
         force = self.score(x)
@@ -130,7 +128,6 @@ class VonMisesFisherMixture(AtBeta, Memory):
         Given the observed coordinates, the f others are a mixture of von Mises-Fisher
         distributions on a sphere in f dimensions, whose radius r is the length that is left
         and whose concentrations are beta r times the length of each direction's own part.
-        x: (..., D), which may hold NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)

@@ -61,11 +61,7 @@ class Scores:
 
     @property
     def comparable(self) -> NDArray[np.bool_]:
-        """(datasets,); True where every method was run and at least one has a score.
-
-        A method that was run and failed is a result. A method that was not run yet must not count
-        as the worst.
-        """
+        """(datasets,); True where every method was run and at least one has a score."""
         return np.asarray((self.attempts > 0).all(1) & np.isfinite(self.values).any(1))
 
     @property
@@ -239,7 +235,7 @@ class Comparison:
         lines, names = [str(self.scores)], self.scores.methods
         if not self.ranks:
             words = "there is only one method, or no dataset on which all methods were run."
-            return "\n".join([*lines, "", f"Nothing to rank: {words}"])
+            return f"{lines[0]}\n\nNothing to rank: {words}"
         ranks = (f"{self.ranks[name]:.2f}" for name in names)
         if self.scores.metric in BOUNDED:
             lines.append(f"| **mean** | {' | '.join(map(self._mean_cell, names))} |")

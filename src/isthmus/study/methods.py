@@ -123,31 +123,33 @@ def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
     return {**settings, "gamma": settings["gamma"] / X.shape[1]}
 
 
+def _clam(name: str, grid: tuple[Settings, ...], selects_by: str, kind: Kind = "K given") -> Method:
+    """Return a clusterer of isthmus, which has an objective of its own."""
+    factory = f"isthmus.cluster:{name.replace('+', '')}"
+    return Method(name, factory, grid, kind, lambda model, X: model.objective_, selects_by)
+
+
 _CRP_GRID = combinations(alpha=[1.0, 0.01, 0.1, 10.0], discount=[0.0, 0.25])
 
 # Grids of eight settings each: diverse, and about the same number of fits, as in the paper.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method(
+        _clam(
             "ClAM",
-            "isthmus.cluster:ClAM",
             combinations(
                 schedule=["fixed", "annealed"],
                 learning_rate=[0.01, 0.03],
                 weights=["uniform", "learned"],
             ),
-            objective=lambda model, X: model.objective_,
-            selects_by="reconstruction error",
+            "reconstruction error",
         ),
-        Method(
+        _clam(
             "ClAM+ELBO",
-            "isthmus.cluster:ClAMELBO",
             combinations(
                 weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
             ),
-            objective=lambda model, X: model.objective_,
-            selects_by="ELBO",
+            "ELBO",
         ),
         Method(
             "KMeans",
@@ -184,22 +186,8 @@ METHODS: dict[str, Method] = {
             adapt=_gamma_per_feature,
             max_rows=3000,
         ),
-        Method(
-            "ClAM+CRP",
-            "isthmus.cluster:ClAMCRP",
-            _CRP_GRID,
-            "K unknown",
-            objective=lambda model, X: model.objective_,
-            selects_by="log evidence",
-        ),
-        Method(
-            "ClAM+CRP+ELBO",
-            "isthmus.cluster:ClAMCRPELBO",
-            _CRP_GRID,
-            "K unknown",
-            objective=lambda model, X: model.objective_,
-            selects_by="log evidence",
-        ),
+        _clam("ClAM+CRP", _CRP_GRID, "log evidence", "K unknown"),
+        _clam("ClAM+CRP+ELBO", _CRP_GRID, "log evidence", "K unknown"),
         Method(
             "GaussianMeanShift",
             "isthmus.cluster:GaussianMeanShift",
