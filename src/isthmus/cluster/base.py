@@ -245,6 +245,8 @@ class MemoryEstimator(
 
     def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
         """Return X as a checked float32 or float64 table that may hold NaN."""
+        if not reset:
+            check_is_fitted(self, "memories_")
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
         with name_text_columns(X):
@@ -278,19 +280,17 @@ class MemoryEstimator(
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable memory of each row. -> (n_samples,)"""
-        check_is_fitted(self, "memories_")
         return self._labels(self._table(X))
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
-        check_is_fitted(self, "memories_")
-        shares = torch.cat([*self._responsibilities(self._known_energy, self._table(X))])
+        X = self._table(X)
+        shares = torch.cat([*self._responsibilities(self._known_energy, X)])
         # A row whose distances overflow is equally far from all memories.
         return shares.nan_to_num_(1 / self.n_clusters_).numpy()
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""
-        check_is_fitted(self, "memories_")
         X = self._table(X)
         memories = torch.from_numpy(self.memories_.astype(X.dtype))
         centre = memories.mean(0)
@@ -316,7 +316,6 @@ class MemoryEstimator(
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of the known coordinates of each row. -> (n,)"""
-        check_is_fitted(self, "memories_")
         X = self._table(X)
         energy = self.energy_
         with torch.no_grad():
@@ -325,14 +324,12 @@ class MemoryEstimator(
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log-density of the rows."""
-        check_is_fitted(self, "memories_")
         X = self._table(X)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         return float(np.average(self.score_samples(X), weights=weights))
 
     def complete(self, X: Any) -> NDArray[Any]:
         """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
-        check_is_fitted(self, "memories_")
         X = self._table(X)
         energy = self.energy_
         parts = [complete(energy, chunk).numpy() for chunk in self._chunks(X, X.shape[1])]

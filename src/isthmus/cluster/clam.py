@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +14,7 @@ from torch import Tensor
 
 from isthmus.cluster.data import Rows, Units
 from isthmus.cluster.finite import SMALLEST_WEIGHT, FiniteMixtureEstimator
-from isthmus.cluster.gradient import (
-    Reconstruction,
-    reconstruct,
-    reconstruction_gradient,
-    squared_loss,
-)
+from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
 from isthmus.cluster.statistics import MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
@@ -67,18 +62,8 @@ class _Adam:
 class _ClAMState:
     """One start of the training.
 
-    Attributes
-    ----------
-    parameters : MixtureParameters
-    adam : _Adam
-    iteration : int
-    final_beta : float
-        The beta at the end of a schedule.
-    hidden : Tensor (N, D) or None
-        Coordinates that the masked objective hides whenever it is evaluated.
-    noise : torch.Generator
-        Draws batches and masks.
-    objective : float
+    `final_beta` ends a schedule, `hidden` (N, D) are the coordinates that the masked objective
+    hides whenever it is evaluated, and `noise` draws batches and masks.
     """
 
     parameters: MixtureParameters
@@ -90,6 +75,7 @@ class _ClAMState:
     objective: float
 
 
+@dataclass(eq=False, repr=False)
 class ClAM(FiniteMixtureEstimator[_ClAMState]):
     r"""Clustering by associative memory (ClAM).
 
@@ -142,46 +128,25 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
     [0.1, 4.1]
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        objective: Objective = "reconstruction",
-        likelihood: Likelihood = "gaussian",
-        beta: Any = "auto",
-        schedule: Schedule = "fixed",
-        weights: Any = "uniform",
-        n_steps: int = 10,
-        rate: float = 0.1,
-        mask_fraction: float = 0.2,
-        learning_rate: float = 0.01,
-        batch_size: int = 1024,
-        init: Any = "k-means",
-        n_init: Any = "auto",
-        max_iter: int = 100,
-        tol: float = 1e-3,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.objective = objective
-        self.likelihood = likelihood
-        self.beta = beta
-        self.schedule = schedule
-        self.weights = weights
-        self.n_steps = n_steps
-        self.rate = rate
-        self.mask_fraction = mask_fraction
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 8
+    _: KW_ONLY
+    objective: Objective = "reconstruction"
+    likelihood: Likelihood = "gaussian"
+    beta: Any = "auto"
+    schedule: Schedule = "fixed"
+    weights: Any = "uniform"
+    n_steps: int = 10
+    rate: float = 0.1
+    mask_fraction: float = 0.2
+    learning_rate: float = 0.01
+    batch_size: int = 1024
+    init: Any = "k-means"
+    n_init: Any = "auto"
+    max_iter: int = 100
+    tol: float = 1e-3
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
@@ -246,12 +211,14 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
         for where, block in rows.blocks(len(parameters.means) + rows.dim):
             problem = Reconstruction.of(block, None if hidden is None else hidden[where])
             end = reconstruct(problem, parameters, int(self.n_steps), self.rate)
-            total += squared_loss(problem, end)
+            total += problem.loss(end)
         return total / rows.total
 
     def _advance(self, rows: Rows, state: _ClAMState) -> _ClAMState:
-        parameters = state.parameters._replace(beta=self._beta_now(state))
-        adam = state.adam
+        parameters, adam = state.parameters, state.adam
+        if self.schedule == "annealed":
+            done = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
+            parameters = parameters._replace(beta=state.final_beta * ANNEALING_START ** (1 - done))
         # The step size falls over the iterations.
         rate = self.learning_rate / math.sqrt(1 + state.iteration)
         for batch in self._batches(len(rows), state.noise):
@@ -266,19 +233,8 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
         if self.schedule != "learned":
             parameters = parameters._replace(beta=state.final_beta)
         loss = self._loss(rows, state.hidden, parameters)
-        return replace(
-            state,
-            parameters=parameters,
-            adam=adam,
-            iteration=state.iteration + 1,
-            objective=loss,
-        )
-
-    def _beta_now(self, state: _ClAMState) -> float:
-        if self.schedule != "annealed":
-            return state.parameters.beta
-        progress = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
-        return float(state.final_beta * ANNEALING_START ** (1 - progress))
+        iteration = state.iteration + 1
+        return replace(state, parameters=parameters, adam=adam, iteration=iteration, objective=loss)
 
     def _batches(self, n_rows: int, noise: torch.Generator) -> Iterator[Any]:
         """Yield at least ten batches: whole passes in a new random order if rows are many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
@@ -50,42 +49,26 @@ class _CRPState:
         return -self.prior.log_evidence(self.clusters) / float(self.clusters.counts.sum())
 
 
+@dataclass(eq=False, repr=False)
 class _CRPEstimator(MemoryEstimator[_CRPState]):
     """Base class of the two; they differ in whether assignments are hard or soft."""
 
     _soft: ClassVar[bool]
-    _prior: CRPPrior
 
-    def __init__(
-        self,
-        *,
-        alpha: Any = "auto",
-        discount: Any = "auto",
-        beta: Any = "auto",
-        rho: Any = "auto",
-        normalized: bool = True,
-        min_cluster_size: Any = "auto",
-        init: Any = "sequential",
-        n_init: int = 3,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.discount = discount
-        self.beta = beta
-        self.rho = rho
-        self.normalized = normalized
-        self.min_cluster_size = min_cluster_size
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    _: KW_ONLY
+    alpha: Any = "auto"
+    discount: Any = "auto"
+    beta: Any = "auto"
+    rho: Any = "auto"
+    normalized: bool = True
+    min_cluster_size: Any = "auto"
+    init: Any = "sequential"
+    n_init: int = 3
+    max_iter: int = 100
+    tol: float = 1e-4
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
@@ -228,8 +211,8 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
-        check_is_fitted(self, "memories_")
-        parts = [part[:, -1] for part in self._responsibilities(self.energy_, self._table(X))]
+        X = self._table(X)
+        parts = [part[:, -1] for part in self._responsibilities(self.energy_, X)]
         # A row whose distances overflow is near no memory.
         return torch.cat(parts).nan_to_num_(1.0).numpy()
 

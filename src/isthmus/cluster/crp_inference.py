@@ -33,17 +33,9 @@ def partition_log_prior(sizes: Any, alpha: float, discount: float = 0.0) -> floa
         p = \frac{\prod_{k=0}^{K-1} (\alpha + k d)}{\prod_{i=0}^{n-1} (\alpha + i)}
             \prod_k \frac{\Gamma(n_k - d)}{\Gamma(1 - d)}
 
-    Without discount this is the Ewens formula of a Chinese restaurant process.
+    Without discount this is the Ewens formula of a Chinese restaurant process. Sizes (K,) may be
+    fractions, as of weighted rows; less than one row counts as one.
 
-    Parameters
-    ----------
-    sizes : array or Tensor (K,)
-        The number of rows in each cluster. Fractions, as of weighted rows, are allowed; less
-        than one row counts as one.
-    alpha, discount : float
-
-    Examples
-    --------
     >>> import math
     >>> from isthmus.cluster.crp_inference import partition_log_prior
     >>> round(math.exp(partition_log_prior([2, 1], alpha=1.0)), 6)  # 1/1 * 1/2 * 1/3
@@ -72,18 +64,10 @@ def _log_rising(counts: Tensor, discount: float) -> Tensor:
 
 @dataclass(frozen=True)
 class CRPPrior:
-    """The fixed parameters of a :class:`isthmus.CRPMixture`, in internal units.
+    """The fixed parameters of a :class:`isthmus.CRPMixture` about the origin, in internal units.
 
-    Attributes
-    ----------
-    beta, rho : float
-        Clusters have covariance I / (2 beta), their means I / (2 rho) about the origin.
-    alpha, discount : float
-    temper : float
-        The power to which likelihoods are raised, below 1 if features repeat each other. beta
-        and rho contain it; it appears only in the exponents of normalisers.
-    normalized : bool
-        False leaves out the normaliser of the new cluster, as the paper prints it.
+    `temper` is the power to which likelihoods are raised, below 1 if features repeat each other.
+    beta and rho contain it; it appears only in the exponents of normalisers.
     """
 
     beta: float
@@ -173,11 +157,7 @@ class CRPPrior:
 def sequential_pass(
     rows: Rows, order: np.ndarray, prior: CRPPrior, clusters: ClusterStatistics | None = None
 ) -> ClusterStatistics:
-    """Assign rows one after another, each to a cluster of earlier rows or to a new one.
-
-    Rows are taken in blocks. Within a block, rows for which the new cluster wins open clusters
-    one after another; all others are assigned together.
-    """
+    """Assign rows one after another, each to a cluster of earlier rows or to a new one."""
     clusters = clusters or ClusterStatistics.empty(0, rows.dim)
     for start in range(0, len(order), BLOCK_ROWS):
         block = rows.take(torch.from_numpy(order[start : start + BLOCK_ROWS]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,13 +47,7 @@ def _is_numeric(column: Any) -> bool:
 
 @dataclass(frozen=True)
 class Units:
-    """The change of units x = centre + scale * internal, which keeps arithmetic in range.
-
-    Attributes
-    ----------
-    centre : ndarray (D,)
-    scale : float
-    """
+    """The change of units x = centre + scale * internal, which keeps arithmetic in range."""
 
     centre: NDArray[Any]
     scale: float
@@ -99,15 +93,8 @@ class Units:
 class Rows:
     """The data of a fit, in internal units.
 
-    Attributes
-    ----------
-    values : Tensor (N, D)
-        Zero where unknown.
-    weights : Tensor (N,)
-    observed : Tensor (N, D) or None
-        One where known and zero elsewhere; None if everything is known.
-    squares : Tensor (N,)
-        Squared lengths of `values`.
+    `values` (N, D) are zero where unknown, `observed` (N, D) is one where known (None: everywhere),
+    and `squares` (N,) are the squared lengths of the values.
     """
 
     values: Tensor
@@ -125,12 +112,8 @@ class Rows:
             inside[gaps] = 0
             observed = torch.from_numpy((~gaps).astype(inside.dtype))
         values = torch.from_numpy(np.ascontiguousarray(inside))
-        return cls(
-            values,
-            torch.from_numpy(weights.astype(inside.dtype)),
-            observed,
-            torch.linalg.vector_norm(values, dim=1).square(),
-        )
+        squares = torch.linalg.vector_norm(values, dim=1).square()
+        return cls(values, torch.from_numpy(weights.astype(inside.dtype)), observed, squares)
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -168,13 +151,8 @@ class Rows:
 
     def take(self, index: Any) -> Rows:
         """Return the rows at a slice or an index."""
-        return replace(
-            self,
-            values=self.values[index],
-            weights=self.weights[index],
-            observed=None if self.observed is None else self.observed[index],
-            squares=self.squares[index],
-        )
+        observed = None if self.observed is None else self.observed[index]
+        return Rows(self.values[index], self.weights[index], observed, self.squares[index])
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Rows]]:
         """Yield consecutive blocks of rows, small enough for `width` numbers each in cache."""

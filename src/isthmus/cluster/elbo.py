@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -136,6 +136,7 @@ class _ELBOState:
     objective: float
 
 
+@dataclass(eq=False, repr=False)
 class ClAMELBO(FiniteMixtureEstimator[_ELBOState]):
     r"""Clustering by associative memory with explicit posteriors (ClAM+ELBO).
 
@@ -191,32 +192,18 @@ class ClAMELBO(FiniteMixtureEstimator[_ELBOState]):
     array([4.2, 4.1])
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        dynamics: Dynamics = "exact",
-        beta: Any = "learned",
-        weights: Any = "uniform",
-        init: Any = "k-means",
-        n_init: Any = "auto",
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.dynamics = dynamics
-        self.beta = beta
-        self.weights = weights
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 8
+    _: KW_ONLY
+    dynamics: Dynamics = "exact"
+    beta: Any = "learned"
+    weights: Any = "uniform"
+    init: Any = "k-means"
+    n_init: Any = "auto"
+    max_iter: int = 300
+    tol: float = 1e-4
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
@@ -232,12 +219,10 @@ class ClAMELBO(FiniteMixtureEstimator[_ELBOState]):
         return self._evaluated(rows, self._maximised(rows, state.statistics, state.parameters))
 
     def _evaluated(self, rows: Rows, parameters: MixtureParameters) -> _ELBOState:
-        posterior = None if self.dynamics == "exact" else self._flow_posterior
+        exact = self.dynamics == "exact"
+        posterior = None if exact else lambda v: elbo_flow(v, self.dynamics).probabilities
         statistics, log_likelihood, _ = expectation(rows, parameters, posterior)
         return _ELBOState(parameters, statistics, -log_likelihood / rows.total)
-
-    def _flow_posterior(self, logits: Tensor) -> Tensor:
-        return elbo_flow(logits, self.dynamics).probabilities
 
     @property
     def energy_(self) -> Mixture:

@@ -71,19 +71,15 @@ class FiniteMixtureEstimator(MemoryEstimator[StateT]):
     def _initial_parameters(
         self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
     ) -> Iterator[MixtureParameters]:
-        """Yield the parameters of each start."""
+        """Yield the parameters of each start; an unknown beta is that of hard clusters."""
         for means in self._initial_means(rows, generator, warm):
-            yield self._parameters_at(rows, means)
-
-    def _parameters_at(self, rows: Rows, means: Tensor) -> MixtureParameters:
-        """Return the parameters of a start at `means`; an unknown beta is that of hard clusters."""
-        if self._learns_beta:
-            sharp = MixtureParameters(means, 1e8, means.new_zeros(len(means)))
-            statistics = expectation(rows, sharp)[0]
-            beta = 0.5 / statistics.variance(means, rows.smallest_variance)
-        else:
-            beta = float(self.beta) * self._units.scale**2
-        return MixtureParameters(self._projected(means), beta, self._initial_log_weights(means))
+            if self._learns_beta:
+                sharp = MixtureParameters(means, 1e8, means.new_zeros(len(means)))
+                statistics = expectation(rows, sharp)[0]
+                beta = 0.5 / statistics.variance(means, rows.smallest_variance)
+            else:
+                beta = float(self.beta) * self._units.scale**2
+            yield MixtureParameters(self._projected(means), beta, self._initial_log_weights(means))
 
     def _projected(self, means: Tensor) -> Tensor:
         """Return the nearest valid means. (K, D)"""

@@ -7,6 +7,8 @@ and the D coordinates are needed at both ends only.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,16 +20,10 @@ from isthmus.logits import distance_logits
 
 
 class Reconstruction(NamedTuple):
-    """A problem for the dynamics: where they start and what they should arrive at.
+    """A problem for the dynamics: where rows (n, D) start and where they should arrive.
 
-    Attributes
-    ----------
-    start, target : Tensor (n, D)
-    moving : Tensor (n, D) or None
-        One for coordinates that may move; None if all may.
-    scored : Tensor (n, D) or None
-        Weight of each coordinate in the loss; None if each counts once.
-    weights : Tensor (n,)
+    `moving` is one for coordinates that may move (None: all), `scored` the weight of each in the
+    loss (None: one).
     """
 
     start: Tensor
@@ -50,11 +46,19 @@ class Reconstruction(NamedTuple):
         moving = hidden if rows.observed is None else torch.maximum(hidden, 1 - rows.observed)
         return cls(rows.values * (1 - hidden), rows.values, moving, scored, rows.weights)
 
+    def residual(self, x: Tensor) -> Tensor:
+        """Return the scored differences from the target. (n, D)"""
+        away = x - self.target
+        return away if self.scored is None else away * self.scored
+
+    def loss(self, x: Tensor) -> float:
+        """Return the weighted sum over rows of the squared distance to the target."""
+        return float(self.weights @ self.residual(x).mul(x - self.target).sum(1))
+
 
 class Gradient(NamedTuple):
-    """The summed loss and its derivatives."""
+    """The derivatives of the summed loss."""
 
-    loss: float
     means: Tensor
     beta: Tensor
     log_weights: Tensor
@@ -66,59 +70,18 @@ def reconstruct(
     """Return x(T) of x <- x + rate * moving * (sum_k r_k mu_k - x). (n, D)"""
     if _logits_suffice(problem, parameters):
         return _flow_of_logits(problem, parameters, steps, rate)[0]
-    x = problem.start
-    for _ in range(steps):
-        x = _moved(problem, x, _responsibilities(x, parameters), parameters, rate)
-    return x
-
-
-def squared_loss(problem: Reconstruction, x: Tensor) -> float:
-    """Return the weighted sum over rows of the squared distance to the target."""
-    return float(problem.weights @ _residual(problem, x).mul(x - problem.target).sum(1))
+    last = deque(_flow(problem, parameters, steps, rate), maxlen=1)
+    return last[0][2]
 
 
 def reconstruction_gradient(
     problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
 ) -> Gradient:
-    """Return the loss of :func:`reconstruct` and its gradient."""
-    if _logits_suffice(problem, parameters):
-        return _gradient_by_logits(problem, parameters, steps, rate)
-    means, scaled, moving = parameters.means, 2 * parameters.beta * parameters.means, problem.moving
-    x = problem.start
-    states, all_shares = [], []
-    for _ in range(steps):
-        states.append(x)
-        all_shares.append(_responsibilities(x, parameters))
-        x = _moved(problem, x, all_shares[-1], parameters, rate)
-    loss = squared_loss(problem, x)
-
-    upstream = 2 * _residual(problem, x) * problem.weights[:, None]
-    by_means = torch.zeros_like(means)
-    by_offset = means.new_zeros(len(means))
-    by_scaled = torch.zeros_like(means)
-    for x, shares in zip(reversed(states), reversed(all_shares), strict=True):
-        pull = upstream if moving is None else upstream * moving
-        by_means.addmm_(shares.T, pull, alpha=rate)
-        by_shares = pull @ means.T
-        by_logits = torch._softmax_backward_data(by_shares, shares, 1, shares.dtype).mul_(rate)
-        by_offset += by_logits.sum(0)
-        by_scaled.addmm_(by_logits.T, x)
-        kept = (1 - rate) * upstream if moving is None else upstream - rate * pull
-        upstream = torch.addmm(kept, by_logits, scaled)
-    return _collected(parameters, loss, by_means, by_scaled, by_offset)
-
-
-def _collected(
-    parameters: MixtureParameters,
-    loss: float,
-    by_means: Tensor,
-    by_scaled: Tensor,
-    by_offset: Tensor,
-) -> Gradient:
-    """Convert derivatives by the terms of the logits, offset + x . scaled, to the parameters."""
+    """Return the gradient of the loss of :func:`reconstruct`."""
+    backward = _back_by_logits if _logits_suffice(problem, parameters) else _back
+    by_means, by_scaled, by_offset = backward(problem, parameters, steps, rate)
     means, beta = parameters.means, parameters.beta
     return Gradient(
-        loss,
         by_means + 2 * beta * by_scaled - 2 * beta * by_offset[:, None] * means,
         2 * (by_scaled * means).sum() - by_offset @ means.square().sum(1),
         by_offset,
@@ -134,8 +97,42 @@ def _logits(x: Tensor, parameters: MixtureParameters) -> Tensor:
     return distance_logits(x, parameters.means, parameters.log_weights, parameters.beta)
 
 
-def _responsibilities(x: Tensor, parameters: MixtureParameters) -> Tensor:
-    return torch.softmax(_logits(x, parameters), 1)
+def _flow(
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield x, its posteriors (n, K) and the next x, for each step."""
+    x = problem.start
+    for _ in range(steps):
+        shares = torch.softmax(_logits(x, parameters), 1)
+        mean = shares @ parameters.means
+        if problem.moving is None:
+            moved = torch.lerp(x, mean, rate)
+        else:
+            moved = x + rate * problem.moving * (mean - x)
+        yield x, shares, moved
+        x = moved
+
+
+def _back(
+    problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return derivatives by the means, and by `scaled` and offset of logits offset + x . scaled."""
+    means, scaled, moving = parameters.means, 2 * parameters.beta * parameters.means, problem.moving
+    path = list(_flow(problem, parameters, steps, rate))
+    upstream = 2 * problem.residual(path[-1][2]) * problem.weights[:, None]
+    by_means = torch.zeros_like(means)
+    by_offset = means.new_zeros(len(means))
+    by_scaled = torch.zeros_like(means)
+    for x, shares, _ in reversed(path):
+        pull = upstream if moving is None else upstream * moving
+        by_means.addmm_(shares.T, pull, alpha=rate)
+        by_shares = pull @ means.T
+        by_logits = torch._softmax_backward_data(by_shares, shares, 1, shares.dtype).mul_(rate)
+        by_offset += by_logits.sum(0)
+        by_scaled.addmm_(by_logits.T, x)
+        kept = (1 - rate) * upstream if moving is None else upstream - rate * pull
+        upstream = torch.addmm(kept, by_logits, scaled)
+    return by_means, by_scaled, by_offset
 
 
 def _flow_of_logits(
@@ -143,18 +140,11 @@ def _flow_of_logits(
 ) -> tuple[Tensor, list[Tensor], Tensor]:
     """Follow the dynamics in the logits alone.
 
-    Returns
-    -------
-    x : Tensor (n, D)
-        The end of the dynamics.
-    shares : list of T Tensors (n, K)
-        Posteriors at each step.
-    blend : Tensor (n, K)
-        x(T) = (1 - rate)^T x(0) + blend @ means.
+    Return x(T), the posteriors (n, K) of each step, and the blend (n, K) of memories in
+    x(T) = (1 - rate)^T x(0) + blend @ means.
     """
-    means = parameters.means
     logits = _logits(problem.start, parameters)
-    between = _logits(means, parameters)
+    between = _logits(parameters.means, parameters)
     blend = torch.zeros_like(logits)
     shares: list[Tensor] = []
     for step in range(steps):
@@ -162,16 +152,17 @@ def _flow_of_logits(
             logits.addmm_(shares[-1], between, beta=1 - rate, alpha=rate)
         shares.append(torch.softmax(logits, 1))
         blend.lerp_(shares[-1], rate)
-    return torch.addmm(problem.start, blend, means, beta=(1 - rate) ** steps), shares, blend
+    x = torch.addmm(problem.start, blend, parameters.means, beta=(1 - rate) ** steps)
+    return x, shares, blend
 
 
-def _gradient_by_logits(
+def _back_by_logits(
     problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
-) -> Gradient:
-    """Return :func:`reconstruction_gradient` if all coordinates move."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same as :func:`_back` if all coordinates move."""
     means, scaled = parameters.means, 2 * parameters.beta * parameters.means
     x, shares, blend = _flow_of_logits(problem, parameters, steps, rate)
-    upstream = 2 * _residual(problem, x) * problem.weights[:, None]
+    upstream = 2 * problem.residual(x) * problem.weights[:, None]
     by_shares = rate * upstream @ means.T
     between = scaled @ means.T
     by_offset = means.new_zeros(len(means))
@@ -187,18 +178,4 @@ def _gradient_by_logits(
             by_shares.addmm_(by_logits, between, beta=1 - rate, alpha=rate)
     by_means = torch.addmm(blend.T @ upstream, crossed.T, scaled)
     by_scaled = torch.addmm(later.T @ problem.start, crossed, means)
-    return _collected(parameters, squared_loss(problem, x), by_means, by_scaled, by_offset)
-
-
-def _moved(
-    problem: Reconstruction, x: Tensor, shares: Tensor, parameters: MixtureParameters, rate: float
-) -> Tensor:
-    mean = shares @ parameters.means
-    if problem.moving is None:
-        return torch.lerp(x, mean, rate)
-    return x + rate * problem.moving * (mean - x)
-
-
-def _residual(problem: Reconstruction, x: Tensor) -> Tensor:
-    away = x - problem.target
-    return away if problem.scored is None else away * problem.scored
+    return by_means, by_scaled, by_offset

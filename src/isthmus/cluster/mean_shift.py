@@ -62,7 +62,8 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the modes of the density and the mode that each row reaches."""
         table = self._table(X, reset=True)
-        self.bandwidth_ = self._bandwidth(table)
+        chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
+        self.bandwidth_ = scott(table) if chosen == "scott" else chosen
         self._rows = table
         starts = torch.from_numpy(np.array(table))
         tol, max_steps = self._stopping()
@@ -81,11 +82,6 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
 
     def _stopping(self) -> tuple[float, int]:
         return as_number(self.tol, "tol", at_least=0), as_count(self.max_iter, "max_iter")
-
-    def _bandwidth(self, table: NDArray[Any]) -> float:
-        if as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0) == "scott":
-            return scott(table)
-        return float(self.bandwidth)
 
     @property
     def energy_(self) -> GaussianKDE:

@@ -17,15 +17,7 @@ Posterior = Callable[[Tensor], Tensor]
 
 
 class MixtureParameters(NamedTuple):
-    """The parameters of an :class:`isthmus.Mixture`, in internal units.
-
-    Attributes
-    ----------
-    means : Tensor (K, D)
-    beta : float
-        Components have covariance I / (2 beta).
-    log_weights : Tensor (K,)
-    """
+    """The parameters of an :class:`isthmus.Mixture` (K, D), in internal units."""
 
     means: Tensor
     beta: float
@@ -44,20 +36,10 @@ class MixtureParameters(NamedTuple):
 class ClusterStatistics:
     """Sufficient statistics of rows that are divided among clusters, in float64.
 
-    Attributes
-    ----------
-    counts : Tensor (K,)
-        Weight of the rows in each cluster.
-    sums : Tensor (K, D)
-        Weighted sum of them.
-    masses : Tensor (K, D)
-        Weight of known coordinates; the counts again if nothing is missing.
-    square : float
-        Weighted sum of squared lengths of all rows.
-    coordinates : float
-        Weighted number of known coordinates of all rows.
-    entropy : float
-        Entropy of the assignments; zero if every row belongs to one cluster.
+    Of each cluster: `counts` (K,), the weight of its rows, `sums` (K, D), their weighted sum, and
+    `masses` (K, D), the weight of known coordinates. Of all rows: `square` and `coordinates`, the
+    weighted sums of squared lengths and of known coordinates, and `entropy`, that of the
+    assignments.
     """
 
     counts: Tensor
@@ -175,20 +157,9 @@ class ClusterStatistics:
 def expectation(
     rows: Rows, parameters: MixtureParameters, posterior: Posterior | None = None
 ) -> tuple[ClusterStatistics, float, Tensor]:
-    """Divide all rows among the memories by their responsibilities.
+    """Divide all rows among the memories; return statistics, log-likelihood and labels (N,).
 
-    Parameters
-    ----------
-    posterior : callable, optional
-        From log-joints (n, K) to assignment probabilities (n, K). Default: exact.
-
-    Returns
-    -------
-    statistics : ClusterStatistics
-    log_likelihood : float
-        Weighted sum over rows of log p(x).
-    labels : Tensor (N,)
-        The most probable memory of each row.
+    `posterior` maps log-joints (n, K) to assignment probabilities (n, K); default: exact.
     """
     statistics = None
     labels = torch.empty(len(rows), dtype=torch.int64)
@@ -198,24 +169,16 @@ def expectation(
         # numpy finds the largest of each row in a quarter of the time that torch needs.
         labels[where] = torch.from_numpy(logits.numpy().argmax(1))
         top = logits.gather(1, labels[where, None])
-        shares, total = _weighted_shares(logits, top, block.weights, posterior)
+        if posterior is None:  # one exponential serves shares and log-sum-exps
+            shares = logits.sub_(top).exp_()
+            mass = shares.sum(1)
+            total = mass.log().add_(top[:, 0])
+            shares.mul_((block.weights / mass)[:, None])
+        else:
+            shares = posterior(logits) * block.weights[:, None]
+            total = torch.logsumexp(logits, 1)
         part = ClusterStatistics.of_shares(block, shares)
         statistics = part if statistics is None else statistics + part
         log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
     assert statistics is not None
     return statistics.with_totals_of(rows), log_likelihood, labels
-
-
-def _weighted_shares(
-    logits: Tensor, top: Tensor, weights: Tensor, posterior: Posterior | None
-) -> tuple[Tensor, Tensor]:
-    """Return assignment probabilities times weights (n, K), and log-sum-exps (n,).
-
-    One exponential serves both; the logits are overwritten.
-    """
-    if posterior is not None:
-        return posterior(logits) * weights[:, None], torch.logsumexp(logits, 1)
-    shares = logits.sub_(top).exp_()
-    mass = shares.sum(1)
-    total = mass.log().add_(top[:, 0])
-    return shares.mul_((weights / mass)[:, None]), total
