@@ -39,28 +39,19 @@ def import_packages() -> None:
 def imported_sources() -> list[str]:
     """Return the files of the package that this process has imported, and their data files.
 
-    A data file belongs to the package in whose folder, or in a folder of data below it, it lies.
+    A data file belongs to the packages below whose folders it lies.
     """
-    modules = [
+    found = {
         Path(file)
         for name, module in [*sys.modules.items()]
         if name.partition(".")[0] == "isthmus" and (file := getattr(module, "__file__", None))
-    ]
-    found = {*modules}
-    for init in modules:
-        # report.toml, beside this file, counts part by part.
-        if init.name == "__init__.py" and init.parent not in (PACKAGE, Path(__file__).parent):
-            found.update(_data_files(init.parent))
+    }
+    folders = {path.parent for path in found if path.name == "__init__.py"}
+    # report.toml, beside this file, counts part by part.
+    for folder in folders - {PACKAGE, Path(__file__).parent}:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        found.update(path for path in files if path.suffix not in (".py", ".pyc"))
     return sorted(path.relative_to(PACKAGE).as_posix() for path in found)
-
-
-def _data_files(folder: Path) -> Iterable[Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            if path.name != "__pycache__" and not (path / "__init__.py").exists():
-                yield from _data_files(path)
-        elif path.suffix != ".py":
-            yield path
 
 
 def environment() -> dict[str, str]:

@@ -51,21 +51,13 @@ def _words(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, list[str]]:
-    """Split a name into its stem and what the keys of each level below stand for.
-
-    >>> _split("basins_by_sigma_and_N"), _split("basins")
-    (('basins', ['sigma', 'N']), ('basins', []))
-    """
+    """Split a name into its stem and what the keys of each level below stand for."""
     stem, found, ending = name.rpartition("_by_")
     return (stem, ending.split("_and_")) if found else (name, [])
 
 
 def _heading(key: str, levels: Sequence[str]) -> str:
-    """Return the heading of a row or column; a number gets the name of its quantity.
-
-    >>> _heading("2", ["D"]), _heading("0.1", ["rate"]), _heading("kde-best", ["predictor"])
-    ('D = 2', 'rate 0.1', 'KDE-best')
-    """
+    """Return the heading of a row or column; a number gets the name of its quantity: D = 2."""
     if not levels or not re.fullmatch(r"[-+.\d][-+.\de]*", key):
         return label(key)
     word = _words(levels[0])
@@ -96,17 +88,9 @@ def number_tables(
 ) -> Iterator[NumberTable]:
     """Arrange nested numbers in as few tables as possible.
 
-    Single values share a table; neighbouring mappings with similar keys become its rows.
-
-    Parameters
-    ----------
-    numbers : mapping
-        Values, lists, or mappings of them to any depth. A name that ends in ``_by_D_and_N`` says
-        what the keys, or positions in a list, of the next levels stand for: ``D = 2``.
-    title : str
-        Title of the tables.
-    levels : sequence of str
-        What the keys of this level, and of those below, stand for.
+    Single values share a table; neighbouring mappings with similar keys become its rows. A name
+    that ends in ``_by_D_and_N`` says what the keys of the next levels stand for; `levels` says so
+    for this level and those below.
     """
     # A list whose name says what its positions stand for is a mapping from positions.
     opened = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -20,12 +21,11 @@ from isthmus.attention.experiment import (
     train_on_digits,
 )
 from isthmus.figures import attention_experiment, attention_sphere
-from isthmus.report.parts.errata import Check, erratum, normal
+from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose, recorded
 from isthmus.report.section import Section
 
 STEPS, PICTURES = 100, 40
-EXACT = 1e-9
 WIDTH, HEADS, LENGTH = 64, 4, 12
 # Concentration and mixing proportion are tied if they correlate this much in every head.
 TIED = 0.8
@@ -46,8 +46,8 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
     _, weights = layer(x, x, x, average_attn_weights=False)
     view = vmf_view(layer, x)
     tied = entanglement(view)
-    off = largest_difference(view.responsibilities(), weights)
-    printed = largest_difference(as_printed(view, layer.head_dim), weights)
+    off = largest_gap(view.responsibilities(), weights)
+    printed = largest_gap(as_printed(view, layer.head_dim), weights)
     weight, mixing = (
         min(map(abs, values.tolist())) for values in (tied.correlation, tied.mixing_correlation)
     )
@@ -116,9 +116,7 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
             variant: {"pairs": total, "lower": lower} for variant, (lower, total) in pairs.items()
         },
         **{
-            f"{name}_by_variant_and_rate": table(
-                lambda variant, rate, name=name: found.median(name, variant, rate)
-            )
+            f"{name}_by_variant_and_rate": table(partial(found.median, name))
             for name in ("loss", "test_loss", "largest_logit", "entanglement")
         },
         "share_diverged_by_variant_and_rate": table(found.fraction_diverged),
@@ -168,11 +166,6 @@ def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
     return torch.softmax(logits, -1)
 
 
-def largest_difference(first: Tensor, second: Tensor) -> float:
-    """Return the largest absolute difference of two tensors."""
-    return float((first - second).detach().abs().max())
-
-
 def _listed(values: Tensor) -> str:
     return ", ".join(f"{value:.2f}" for value in values.tolist())
 
@@ -215,7 +208,7 @@ def projections_and_scale(generator: torch.Generator) -> Check:
     view = vmf_view(norm, attention, x)
     y = norm(x)
     _, weights = attention(y, y, y, average_attn_weights=False)
-    off = float((view.responsibilities() - weights).abs().max())
+    off = largest_gap(view.responsibilities(), weights)
     # By hand: keys of each head, mapped back through the query's projection and the gain.
     heads = (HEADS, WIDTH // HEADS)
     query_weight, key_weight, _ = attention.in_proj_weight.chunk(3)
@@ -224,7 +217,7 @@ def projections_and_scale(generator: torch.Generator) -> Check:
     without = torch.linalg.vector_norm(back - back.mean(-1, keepdim=True), dim=-1)
     ratio = float((without / view.concentration).mean())
     plain = torch.softmax(torch.einsum("bthe,bshe->bhst", keys, y.unflatten(-1, heads)), -1)
-    off_plain = float((plain - weights).abs().max())
+    off_plain = largest_gap(plain, weights)
     return Check(
         {
             "posterior_off": off,
@@ -258,7 +251,7 @@ def product_not_sum(generator: torch.Generator) -> Check:
     cosine = (keys / sizes[:, None]) @ (query / size)
     true = torch.softmax(keys @ query, 0)
     off, off_printed = (
-        float((torch.softmax(logits, 0) - true).abs().max())
+        largest_gap(torch.softmax(logits, 0), true)
         for logits in (sizes * size * cosine, sizes * cosine + size)
     )
     return Check(

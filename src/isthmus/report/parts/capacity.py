@@ -26,7 +26,7 @@ from isthmus.capacity.experiments import Placement
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
 from isthmus.figures.capacity import kde_and_hopfield
 from isthmus.figures.landscapes import ring
-from isthmus.report.parts.errata import Check, erratum, normal
+from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
@@ -34,9 +34,16 @@ from isthmus.report.section import Section
 LINE = [[-4.0], [0.6], [4.0], [-2.2], [1.7], [-2.8], [2.6], [-0.6], [-3.4]]
 SIGMAS = (0.2, 0.6)
 SHOWN = (3, 5, 9)
-DIMS, COUNTS, DRAWS = (2, 3, 5, 9), (4, 12, 36, 100, 300), 4
+DIMS, COUNTS = (2, 3, 5, 9), (4, 12, 36, 100, 300)
+SIZES = {"seeds": 4, "n_particles": 15, "max_patterns": 8, "max_steps": 100}
 # The paper states 100 particles per pattern and the sphere, but neither N nor D.
-FULL_DIMS, FULL_COUNTS, FULL_DRAWS = (2, 3, 5, 10, 20, 50), (4, 12, 36, 100, 300, 1000), 10
+FULL_DIMS, FULL_COUNTS = (2, 3, 5, 10, 20, 50), (4, 12, 36, 100, 300, 1000)
+FULL_SIZES = {"seeds": 10, "n_particles": 100, "max_patterns": 100, "max_steps": 300}
+MEASURES = {
+    "share_retrieved": "retrieved",
+    "distance_ratio": "ratio",
+    "distance_ratio_as_printed": "normalized_ratio",
+}
 # Tolerance for random differences between neighbouring cells of the sweep.
 CHANCE = 0.1
 KINDS: tuple[CapacityKind, ...] = ("claimed", "ceiling", "certified", "packing")
@@ -49,16 +56,15 @@ MOST, FULL_MOST = 256, 2048
 
 FACTORS = (1.0, 0.55, 1.25, 0.8, 1.4)
 SPHERE_DIM, SPREADS = 10, (0.0, 1e-6, 1e-4, 1e-2, 0.05, 0.1, 0.2)
-SAME, EXACT = 1e-12, 1e-9
+SAME = 1e-12
 
 
 def merging_of_basins(seed: int, full: bool = False) -> Section:
     """Draw one memory at two bandwidths. Nothing is random."""
     numbers = {
-        f"{sigma:g}": {str(count): basins(LINE[:count], sigma).n_basins for count in SHOWN}
-        for sigma in SIGMAS
+        sigma: {count: basins(LINE[:count], sigma).n_basins for count in SHOWN} for sigma in SIGMAS
     }
-    narrow, wide = (list(numbers[f"{sigma:g}"].values()) for sigma in SIGMAS)
+    narrow, wide = (list(found.values()) for found in numbers.values())
     lost = [count - found for count, found in zip(SHOWN, wide, strict=True)]
     pair = pair_basins(0.99), pair_basins(1.01)
     fewer = all(f <= m for f, m in zip(wide, narrow, strict=True)) and wide[-1] < narrow[-1]
@@ -91,32 +97,14 @@ def _listed(values: Sequence[int]) -> str:
 
 def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
     """Run the paper's retrieval experiment, at a smaller size unless full."""
-    dims, counts, draws = (FULL_DIMS, FULL_COUNTS, FULL_DRAWS) if full else (DIMS, COUNTS, DRAWS)
-    particles, patterns, steps = (100, 100, 300) if full else (15, 8, 100)
-    found = sweep(
-        dims,
-        counts,
-        seeds=draws,
-        n_particles=particles,
-        max_patterns=patterns,
-        max_steps=steps,
-        progress=False,
-    )
-    measures = {
-        "share_retrieved": "retrieved",
-        "distance_ratio": "ratio",
-        "distance_ratio_as_printed": "normalized_ratio",
-    }
-    retrieval = {
-        str(dim): {
-            str(count): {
-                name: found.band(measure, dim, count)[0] for name, measure in measures.items()
-            }
-            for count in counts
-        }
-        for dim in dims
-    }
-    numbers = {"draws": draws, "retrieval_by_D_and_N": retrieval}
+    dims, counts, sizes = (FULL_DIMS, FULL_COUNTS, FULL_SIZES) if full else (DIMS, COUNTS, SIZES)
+    found = sweep(dims, counts, **sizes, progress=False)
+
+    def means(dim: int, count: int) -> dict[str, float]:
+        return {name: found.band(measure, dim, count)[0] for name, measure in MEASURES.items()}
+
+    retrieval = {dim: {count: means(dim, count) for count in counts} for dim in dims}
+    numbers = {"draws": sizes["seeds"], "retrieval_by_D_and_N": retrieval}
     checks, values = _trends(found)
     return compose("capacity-sweep", retrieval_sweep(found), numbers, checks, **values)
 
@@ -149,37 +137,37 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
         }
         for placement, share, dims in MEASURED
     }
-    first = dimension_above_ceiling()
-    numbers: dict[str, Any] = {
-        "log10_bounds_by_kind_and_D": {
-            kind: {
-                str(dim): capacity_bound(dim, kind=kind, log=True) / math.log(10)
-                for dim in (5, 10, 20, 40)
-            }
-            for kind in KINDS
-        },
-        "largest_number_measured_by_patterns_and_D": measured,
-        "first_dimension_above_ceiling": first,
-        "base_per_dimension": math.exp(capacity_rate(2.0)),
+    first, base = dimension_above_ceiling(), math.exp(capacity_rate(2.0))
+    logs = {
+        kind: {
+            dim: capacity_bound(dim, kind=kind, log=True) / math.log(10) for dim in (5, 10, 20, 40)
+        }
+        for kind in KINDS
     }
-    logs = numbers["log10_bounds_by_kind_and_D"]
     # Growth per dimension from D = 20 to 40.
     certified, ceiling = (
-        10 ** ((logs[kind]["40"] - logs[kind]["20"]) / 20) for kind in ("certified", "ceiling")
+        10 ** ((logs[kind][40] - logs[kind][20]) / 20) for kind in ("certified", "ceiling")
     )
-    near_base = abs(certified - numbers["base_per_dimension"]) < 0.5
     radius = radius_is_a_lower_bound(torch.Generator().manual_seed(seed))
     return compose(
         "capacity-bounds",
         capacity_bounds([*range(2, 41)], measured),
-        numbers,
+        {
+            "log10_bounds_by_kind_and_D": logs,
+            "largest_number_measured_by_patterns_and_D": measured,
+            "first_dimension_above_ceiling": first,
+            "base_per_dimension": base,
+        },
         {
             "number": first is None,
-            "exponential": (certified >= 4, 1 < certified <= ceiling + 0.5 and near_base),
+            "exponential": (
+                certified >= 4,
+                1 < certified <= ceiling + 0.5 and abs(certified - base) < 0.5,
+            ),
             "radius": radius.check,
         },
-        claimed_20=logs["claimed"]["20"],
-        ceiling_20=logs["ceiling"]["20"],
+        claimed_20=logs["claimed"][20],
+        ceiling_20=logs["ceiling"][20],
         certified=certified,
         ceiling=ceiling,
         radius=radius,
@@ -230,7 +218,6 @@ def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:
 def gaps_off_the_sphere(seed: int) -> dict[float, float]:
     """Return the largest difference of updates for each spread of the patterns' lengths."""
     generator = torch.Generator().manual_seed(seed)
-
     sphere = on_sphere(normal(generator, 30, SPHERE_DIM), 2 * math.sqrt(SPHERE_DIM - 1))
     stretch = normal(generator, 30, 1).clamp(-2, 2)
     queries = sphere + 0.5 * normal(generator, 30, SPHERE_DIM)
@@ -240,15 +227,14 @@ def gaps_off_the_sphere(seed: int) -> dict[float, float]:
     }
 
 
-def dimension_above_ceiling(largest: int = 40) -> int | None:
+def dimension_above_ceiling() -> int | None:
     """Return the first D where not all of 2^(2(D-1)) patterns can keep half of their weight."""
-    for dim in range(2, largest + 1):
-        claimed, ceiling = (
-            capacity_bound(dim, kind=kind, log=True) for kind in ("claimed", "ceiling")
-        )
-        if claimed > ceiling:
-            return dim
-    return None
+
+    def bound(dim: int, kind: CapacityKind) -> float:
+        return capacity_bound(dim, kind=kind, log=True)
+
+    dims = range(2, 41)
+    return next((dim for dim in dims if bound(dim, "claimed") > bound(dim, "ceiling")), None)
 
 
 @erratum("E1")
@@ -296,7 +282,7 @@ def update_differences(patterns: Tensor, queries: Tensor, sigma: float) -> dict[
         "hopfield": queries @ patterns.T,
     }
     return {
-        name: float((descent - torch.softmax(values / sigma**2, -1) @ patterns).abs().max())
+        name: largest_gap(descent, torch.softmax(values / sigma**2, -1) @ patterns)
         for name, values in logits.items()
     }
 
@@ -333,7 +319,7 @@ def two_separations(generator: torch.Generator) -> Check:
         by_distance = 0.5 * torch.cdist(patterns, patterns).square()
         for table in (by_product, by_distance):
             table.fill_diagonal_(torch.inf)
-        return float((by_product.amin(1) - by_distance.amin(1)).abs().max())
+        return largest_gap(by_product.amin(1), by_distance.amin(1))
 
     patterns = normal(generator, 10, 3)
     off, on = differ(patterns), differ(on_sphere(patterns, 1.0))
@@ -366,7 +352,7 @@ def distance_that_returns(patterns: Tensor, sigma: float, seed: int, directions:
     for _ in range(12):
         middle = (low + high) / 2
         ends = ist.retrieve(kde, patterns[0] + middle * away).state
-        back = float((ends - home).abs().max()) < 1e-3 * sigma
+        back = largest_gap(ends, home) < 1e-3 * sigma
         low, high = (middle, high) if back else (low, middle)
     return low
 

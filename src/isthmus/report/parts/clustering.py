@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
 from isthmus.errors import InvalidInputError
 from isthmus.figures.clustering import clustering_tour, elbo_dynamics, four_models, memory_creation
-from isthmus.report.parts.errata import Check, erratum, normal
+from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
@@ -34,7 +35,6 @@ UNKNOWN_SHARE = 0.1
 GOOD_INDEX = 0.8
 LARGEST_RISE = 1e-12
 LOG_JOINT, STEPS = (-1.0, -2.0, -3.0, -4.0), 3000
-EXACT = 1e-9
 
 
 def four_models_at_once(seed: int, full: bool = False) -> Section:
@@ -69,8 +69,7 @@ def posterior_gap(energy: ist.Mixture | ist.CRPMixture, data: Tensor) -> float:
         terms = torch.cat([terms, new], 1)
     rule = torch.softmax(terms, 1)
     joint = energy.responsibilities(data).clamp(min=1e-300).log()
-    flow = elbo_flow(joint, "mirror", tol=1e-9)
-    return float((flow.probabilities - rule).abs().max())
+    return largest_gap(elbo_flow(joint, "mirror", tol=1e-9).probabilities, rule)
 
 
 def creation_of_memories(seed: int, full: bool = False) -> Section:
@@ -108,10 +107,7 @@ def creation_of_memories(seed: int, full: bool = False) -> Section:
 
 def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     """Draw how the three dynamics of ClAM+ELBO approach the posterior. Nothing is random."""
-    joint = torch.tensor(LOG_JOINT, dtype=torch.float64)
-    start = joint.new_zeros(len(SIZES), len(joint))
-    start[:, -1] = torch.tensor(SIZES, dtype=torch.float64)
-    target = joint.expand_as(start)
+    target, start = starts_of_flows(SIZES)
     steps: dict[str, dict[str, int | None]] = {}
     for dynamics in ("exact", "mirror", "euclidean"):
         flow = elbo_flow(target, dynamics, start=start, max_steps=STEPS)
@@ -123,7 +119,7 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     mirror = [taken for taken in steps["mirror"].values() if taken is not None]
     stalled = [size for size, taken in euclidean.items() if taken is None]
     arrived = len(SIZES) - len(stalled)
-    rise = rise_of_the_printed_flow(joint, start)
+    rise = rise_of_the_printed_flow(target, start)
     sign, places = (
         check(torch.Generator().manual_seed(seed)) for check in (sign_of_the_entropy, fixed_points)
     )
@@ -154,9 +150,17 @@ def dynamics_of_posteriors(seed: int, full: bool = False) -> Section:
     )
 
 
-def rise_of_the_printed_flow(joint: Tensor, start: Tensor) -> float:
-    """Return the largest rise of minus the ELBO in the first 300 steps from any start."""
-    target, logits, worst = joint.expand_as(start), start, 0.0
+def starts_of_flows(sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return log-joints, and logits of these sizes for the least likely memory: both (S, K)."""
+    target = torch.tensor([LOG_JOINT] * len(sizes), dtype=torch.float64)
+    start = torch.zeros_like(target)
+    start[:, -1] = torch.tensor(sizes)
+    return target, start
+
+
+def rise_of_the_printed_flow(target: Tensor, logits: Tensor) -> float:
+    """Return the largest rise of minus the ELBO in the first 300 steps from any logits."""
+    worst = 0.0
     for _ in range(300):
         moved = elbo_flow(target, "euclidean", start=logits, tol=0.0, max_steps=1).logits
         rise = elbo_energy(moved, target) - elbo_energy(logits, target)
@@ -227,8 +231,12 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
     ]
     q = q.detach()
     dynamics = logit_metric(q) @ (log_joint - q.log() - 1)
-    printed, corrected = (float((force - dynamics).abs().max()) for force in forces)
-    end = _descend_printed_energy(log_joint, logits.detach())
+    printed, corrected = (largest_gap(force, dynamics) for force in forces)
+    moving = logits.detach()
+    for _ in range(20_000):  # descent on the printed energy, -sum q log p + H(q)
+        q = torch.softmax(moving, 0)
+        moving = moving + 0.5 * logit_metric(q) @ (log_joint + q.log())
+    end = float(torch.softmax(moving, 0).max())
     return Check(
         {
             "gradient_off_corrected": corrected,
@@ -237,14 +245,6 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
         },
         corrected < EXACT and printed > 0.01 and end > 0.99,
     )
-
-
-def _descend_printed_energy(log_joint: Tensor, logits: Tensor) -> float:
-    """Descend on -sum q log p + H(q) and return the largest probability."""
-    for _ in range(20_000):
-        q = torch.softmax(logits, 0)
-        logits = logits + 0.5 * logit_metric(q) @ (log_joint + q.log())
-    return float(torch.softmax(logits, 0).max())
 
 
 @erratum("E3")
@@ -258,15 +258,12 @@ def the_extra_one(generator: torch.Generator) -> Check:
 @erratum("E4")
 def flow_that_stalls(generator: torch.Generator) -> Check:
     """Compare the printed flow and the mirror flow, from zero and from near a vertex."""
-    joint = torch.tensor(LOG_JOINT, dtype=torch.float64)
-    start = joint.new_zeros(2, len(joint))
-    start[1, -1] = 20.0
-    target = joint.expand_as(start)
+    target, start = starts_of_flows((0.0, 20.0))
     euclidean, mirror = (
         elbo_flow(target, dynamics, start=start, max_steps=STEPS)
         for dynamics in ("euclidean", "mirror")
     )
-    left = float((euclidean.probabilities[1] - torch.softmax(joint, 0)).abs().max())
+    left = largest_gap(euclidean.probabilities[1], torch.softmax(target[1], 0))
     return Check(
         {
             "printed_steps_from_zero": int(euclidean.steps[0]),
@@ -384,7 +381,7 @@ def pull_to_the_origin(generator: torch.Generator) -> Check:
     known = shares[:-1] @ (means - x)
     kappa = 1 / (1 / beta + 1 / rho)
     corrected, full = (
-        float((0.5 * energy.score(x) - known + factor * shares[-1] * x).abs().max())
+        largest_gap(0.5 * energy.score(x) - known, -factor * shares[-1] * x)
         for factor in (kappa / beta, 1.0)
     )
     near = torch.full((2,), 0.05, dtype=torch.float64)

@@ -15,7 +15,7 @@ from isthmus import figures
 from isthmus.errors import UnknownNormalizerError
 from isthmus.figures.landscapes import ring
 from isthmus.memories.bandwidth import leave_one_out
-from isthmus.report.parts.errata import Check, erratum, normal
+from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose, text_of
 from isthmus.report.section import Section
 
@@ -47,7 +47,6 @@ SAMPLERS: dict[str, tuple[Any, int]] = {
 # Draws are close if they are at most this many times as far as the farthest exact draws.
 CLOSE = 2.0
 CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
-EXACT = 1e-9
 
 
 def three_uses_of_one_energy(seed: int, full: bool = False) -> Section:
@@ -153,10 +152,9 @@ def swap_changes(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[floa
         assert isinstance(energy, ist.Hopfield | ist.ModernHopfield)
         before = energy.energy(queries)
         swapped = energy.with_memories(PLANE.flip(1))
-        change = min(change, float((swapped.energy(queries) - before).abs().max()))
+        change = min(change, largest_gap(swapped.energy(queries), before))
         # Mirrored memories see a mirrored query as the first ones saw the query itself.
-        gap = swapped.energy(queries.flip(1)) - before
-        leftover = max(leftover, float(gap.abs().max()))
+        leftover = max(leftover, largest_gap(swapped.energy(queries.flip(1)), before))
     return change, leftover
 
 

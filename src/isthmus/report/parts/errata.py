@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,8 @@ from isthmus.report.section import Section, TextTable
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("errata.toml").read_text(encoding="utf-8")
 )
-Kind = Literal["wrong", "loose", "harmless", "notation"]
+# Formulas that agree differ by less than this.
+EXACT = 1e-9
 MODULES = ("attention", "capacity", "clustering", "energies")
 """The modules of parts that check errata."""
 COLUMNS = ("#", "Location", "Printed", "Correct", "Evidence", "Outcome")
@@ -44,7 +45,7 @@ class Erratum:
     """An error in the paper's text; see errata.toml for what the fields mean."""
 
     name: str
-    kind: Kind
+    kind: str
     place: str
     printed: str
     right: str
@@ -91,6 +92,11 @@ def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], Checked
 def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
     """Draw standard normal numbers in float64."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def largest_gap(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the largest absolute difference of two tensors."""
+    return float((first - second).detach().abs().max())
 
 
 def all_errata(seed: int) -> list[Erratum]:
