@@ -28,9 +28,10 @@ from isthmus.report.registry import text_of
 from isthmus.study import Settings
 from isthmus.study.statistics import Pair
 
+CORRECTED = "held with a correction"
+
 
 def verdicts(section: Section) -> list[str]:
-    json.dumps(section.numbers, allow_nan=False)
     for each in section.findings:
         # In the list of all claims a claim stands alone: it points to nothing before it.
         assert each.claim.endswith(".")
@@ -40,9 +41,13 @@ def verdicts(section: Section) -> list[str]:
 
 
 @cache
+def section_of(name: str) -> Section:
+    """Return the section of a part, made here."""
+    return make(text_of(name).function, 0, False)
+
+
 def numbers_of(name: str) -> dict[str, Any]:
-    """Return the numbers of a part, made here."""
-    return dict(make(text_of(name).function, 0, False).numbers)
+    return dict(section_of(name).numbers)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
@@ -52,8 +57,18 @@ def test_every_part_has_its_function(part: Part) -> None:
         assert callable(getattr(import_module(module), function))
 
 
-def test_landscapes_need_beta_and_never_rise() -> None:
-    assert verdicts(energies.landscapes_on_a_line(0)) == ["held with a correction", "held"]
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("landscapes-1d", [CORRECTED, "held"]),
+        ("basins-merging", ["held", "held"]),
+        ("hopfield-equivalence", ["held", CORRECTED]),
+        ("four-models", ["held"]),
+        ("elbo-dynamics", [CORRECTED, CORRECTED, "did not hold"]),
+    ],
+)
+def test_verdicts(part: str, expected: list[str]) -> None:
+    assert verdicts(section_of(part)) == expected
 
 
 def test_a_rising_energy_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,16 +96,13 @@ def test_a_memory_that_keeps_its_landscape_is_not_swapped(monkeypatch: pytest.Mo
 
 
 def test_merging_basins_and_the_limit_of_two() -> None:
-    section = capacity.merging_of_basins(0)
-    assert verdicts(section) == ["held", "held"]
-    assert section.numbers["basins_by_sigma_and_N"]["0.2"] == {"3": 3, "5": 5, "9": 9}
+    found = numbers_of("basins-merging")["basins_by_sigma_and_N"]
+    assert found["0.2"] == {"3": 3, "5": 5, "9": 9}
     assert (capacity.pair_basins(0.99), capacity.pair_basins(1.01)) == (1, 2)
 
 
 def test_equality_with_hopfield_on_the_sphere_only() -> None:
-    section = capacity.equality_with_hopfield(0)
-    assert verdicts(section) == ["held", "held with a correction"]
-    gaps = list(section.numbers["update_gap_by_spread_of_lengths"].values())
+    gaps = list(numbers_of("hopfield-equivalence")["update_gap_by_spread_of_lengths"].values())
     assert gaps == sorted(gaps)
     assert gaps[0] < 1e-12 < gaps[1]
 
@@ -146,8 +158,7 @@ def test_the_full_sweep_has_the_papers_particles(monkeypatch: pytest.MonkeyPatch
 def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
     section = capacity.bounds_on_capacity(0)
-    expected = ["did not hold", "held with a correction", "held with a correction"]
-    assert verdicts(section) == expected
+    assert verdicts(section) == ["did not hold", CORRECTED, CORRECTED]
     assert section.numbers["first_dimension_above_ceiling"] == 8
     # The text states that the ceiling is for patterns that keep half of their weight.
     for words in (section.caption, section.findings[0].because):
@@ -155,10 +166,8 @@ def test_bounds_say_that_the_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch
         assert "own weight" in words
 
 
-def test_four_models_come_to_bayes_rule() -> None:
-    section = clustering.four_models_at_once(0)
-    assert verdicts(section) == ["held"]
-    assert section.numbers["largest_difference_from_posterior"] < 1e-8
+def test_four_models_converge_to_bayes_rule() -> None:
+    assert numbers_of("four-models")["largest_difference_from_posterior"] < 1e-8
 
 
 def test_posterior_gap_sees_another_prior() -> None:
@@ -175,19 +184,11 @@ def test_claims_about_new_memories(
     growth: tuple[float, float], verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clustering, "GROWTH", growth)
-    corrected = "held with a correction"
-    assert verdicts(clustering.creation_of_memories(0)) == [verdict, corrected, corrected]
+    assert verdicts(clustering.creation_of_memories(0)) == [verdict, CORRECTED, CORRECTED]
 
 
-def test_claims_about_posteriors() -> None:
-    corrected = "held with a correction"
-    expected = [corrected, corrected, "did not hold"]
-    assert verdicts(clustering.dynamics_of_posteriors(0)) == expected
-
-
-def _run(
-    variant: str, rate: float, seed: int, loss: float, logit: float, tied: float
-) -> TrainingRun:
+def _run(variant: str, rate: float, seed: int, *cell: float) -> TrainingRun:
+    loss, logit, tied = cell
     return TrainingRun(variant, rate, seed, loss, loss, 0.5, False, logit, tied)
 
 
@@ -352,7 +353,7 @@ def test_the_studys_claim(outcome: str, difference: float, expected: tuple[bool,
     assert "Calinski" not in because
 
 
-def test_memories_that_grow_are_told_beside_their_rival() -> None:
+def test_growing_memories_are_compared_with_their_rival() -> None:
     ranks = {"ClAM+CRP": 1.25, "BayesianGaussianMixture": 2.5, "HDBSCAN": 2.25}
     comparison = SimpleNamespace(ranks=ranks, ranked=("iris", "wine"))
     words = " ".join(study_part._growing(comparison, {"ClAM+CRP": pair(0.125)}))
