@@ -137,9 +137,7 @@ def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
     assert numbers[22]["variance_with_noise_0.01"] == approx(cold, rel=error)
 
 
-def test_the_section_is_a_table(
-    found: dict[int, Erratum], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_section_is_a_table(found: dict[int, Erratum], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errata, "all_errata", lambda seed: list(found.values()))
     section = errata.table_of_errata(0)
     assert section.figure is None

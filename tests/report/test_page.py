@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from isthmus.figures.style import png_bytes
 from isthmus.report import Finding, Section, TextTable, page
-from isthmus.report.html import SIGNS
-from isthmus.report.html.numbers import NumberTable, label, number_tables, value_text
+from isthmus.report.html import SIGNS, NumberTable, label, number_tables, value_text
 from isthmus.report.section import VERDICTS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}

@@ -6,12 +6,14 @@ import base64
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from isthmus.report.html.numbers import number_tables
+from isthmus.report.registry import WORDS
 from isthmus.report.section import VERDICTS, Section, Verdict
 
 # The sign and the style class of each verdict.
@@ -22,6 +24,11 @@ SIGNS: dict[Verdict, tuple[str, str]] = {
 }
 # Labels of table rows that findings may refer to.
 ROW_LABEL = re.compile(r"\bE\d+\b")
+# Whole numbers from here on have their digits in groups of three.
+GROUPED_FROM = 10_000
+# A single row whose headings have more characters than this is shown as a column.
+WIDEST_ROW = 60
+NARROW_SPACE = "\u202f"
 
 
 def page(
@@ -100,3 +107,151 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+@dataclass(frozen=True)
+class NumberTable:
+    """A table of values: headings of columns, and the name and the cells of each row.
+
+    A table without headings has a single value in each row.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def label(name: str) -> str:
+    """Return the name of a number in words, capitalised.
+
+    >>> label("log10_bounds"), label("kl_from_truth"), label("Mixture (ClAM)")
+    ('Log₁₀ of bounds', 'KL divergence from truth', 'Mixture (ClAM)')
+    """
+    return _capitalised(_words(name))
+
+
+def _capitalised(words: str) -> str:
+    # A Greek capital would look Latin; p, vMF and symbols such as n keep their case.
+    keeps_case = words[:1] > "z" or re.match(r"(p|vMF)\b|\w =", words)
+    return words if keeps_case else words[:1].upper() + words[1:]
+
+
+def _words(name: str) -> str:
+    if name in WORDS or (name != name.lower() and "_" not in name):  # or written for readers
+        return WORDS.get(name, name)
+    words = re.split(r"([_\s-]+)", name)
+    return "".join(WORDS.get(word, word.replace("_", " ")) for word in words)
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    """Split a name into its stem and what the keys of each level below stand for."""
+    stem, found, ending = name.rpartition("_by_")
+    return (stem, ending.split("_and_")) if found else (name, [])
+
+
+def _heading(key: str, levels: Sequence[str]) -> str:
+    """Return the heading of a row or column; a number gets the name of its quantity: D = 2."""
+    if not levels or not re.fullmatch(r"[-+.\d][-+.\de]*", key):
+        return label(key)
+    word = _words(levels[0])
+    return f"{word} = {key}" if len(word) == 1 else f"{word} {key}"
+
+
+def value_text(value: Any) -> str:
+    """Return a value as text with four significant digits.
+
+    >>> value_text(2 / 3), value_text(None), value_text(True), value_text([1, 2.5])
+    ('0.6667', '–', 'yes', '1, 2.5')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", NARROW_SPACE) if abs(value) >= GROUPED_FROM else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value)) or "none"
+    return str(value)
+
+
+def number_tables(
+    numbers: Mapping[str, Any], title: str = "", levels: Sequence[str] = ()
+) -> Iterator[NumberTable]:
+    """Arrange nested numbers in as few tables as possible.
+
+    Single values share a table; neighbouring mappings with similar keys become its rows. A name
+    that ends in ``_by_D_and_N`` says what the keys of the next levels stand for; `levels` says so
+    for this level and those below.
+    """
+    # A list whose name says what its positions stand for is a mapping from positions.
+    opened = {
+        name: _numbered(value) if isinstance(value, list | tuple) and _split(name)[1] else value
+        for name, value in numbers.items()
+    }
+    single = {name: value for name, value in opened.items() if _is_cell(value)}
+    if single:
+        rows = tuple(
+            (_capitalised(_heading(name, levels)), (value_text(value),))
+            for name, value in single.items()
+        )
+        yield NumberTable(title, (), rows)
+    group: dict[str, Any] = {}
+    for name, value in opened.items():
+        if name in single or not value:
+            continue
+        if group and not _share_columns(next(reversed(group.items())), (name, value)):
+            yield from _tables_of(group, title, levels)
+            group = {}
+        group[name] = value
+    if group:
+        yield from _tables_of(group, title, levels)
+
+
+def _tables_of(
+    group: Mapping[str, Any], title: str, levels: Sequence[str]
+) -> Iterator[NumberTable]:
+    """Yield one table of flat mappings, or the tables inside nested ones."""
+    inner = {name: _split(name)[1] or levels[1:] for name in group}
+    headings = {name: _heading(_split(name)[0], levels) for name in group}
+    titles = {name: f"{title}: {head}" if title else head for name, head in headings.items()}
+    if all(_is_flat(value) for value in group.values()):
+        columns = list(dict.fromkeys(key for value in group.values() for key in value))
+        first = next(iter(group))
+        shown = tuple(_heading(key, inner[first]) for key in columns)
+        if len(group) == 1 and sum(map(len, shown)) > WIDEST_ROW:
+            yield from number_tables(group[first], titles[first], inner[first])
+            return
+        rows = tuple(
+            (headings[name], tuple(value_text(v[key]) if key in v else "" for key in columns))
+            for name, v in group.items()
+        )
+        yield NumberTable(title, shown, rows)
+        return
+    for name, value in group.items():
+        mapping = value if isinstance(value, Mapping) else _numbered(value)
+        yield from number_tables(mapping, titles[name], inner[name])
+
+
+def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
+    """Return whether two named mappings have most of their keys in common."""
+    if not (_is_flat(one[1]) and _is_flat(other[1])) or _split(one[0])[1] != _split(other[0])[1]:
+        return False
+    first, second = set(one[1]), set(other[1])
+    return 2 * len(first & second) >= len(first | second)
+
+
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    return {str(number): value for number, value in enumerate(values, start=1)}
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_cell, value.values()))
+
+
+def _is_cell(value: Any) -> bool:
+    """Return whether a value fits into a cell: a single value, or a list of them."""
+    if isinstance(value, list | tuple):
+        return all(_is_cell(each) and not isinstance(each, list | tuple) for each in value)
+    return not isinstance(value, Mapping)
