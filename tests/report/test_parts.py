@@ -360,8 +360,6 @@ def test_growing_memories_are_compared_with_their_rival() -> None:
     assert "ClAM+CRP 1.25, HDBSCAN 2.25, BayesianGaussianMixture 2.50" in words
     assert "over 2 datasets" in words
     assert "ClAM+CRP +0.125 on average, ahead on 5 of 9 and behind on 4, undecided" in words
-    assert study_part._growing(comparison, {}) == ()
-    assert study_part._growing(SimpleNamespace(ranks={}), {"ClAM+CRP": pair(0.1)}) == ()
 
 
 @pytest.mark.parametrize("part", ["landscapes-1d", "landscapes-2d"])

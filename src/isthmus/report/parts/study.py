@@ -55,7 +55,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     """Draw mean ranks, judge the paper's claim, and repeat a seeded choice of fits."""
     directory, source = _study(full)
     rows = Store(directory).read()
-    drawn = study_figures(rows, ("critical-difference", "scores"))
+    [drawn] = study_figures(rows, ["critical-difference"]).values()
     claim = make_report(rows).claim()
     repeated = {} if full else repeat(rows, seed)
     again = (
@@ -67,7 +67,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     labelled, unlabelled = (_competitive(claim, metrics) for metrics in (LABELLED, UNLABELLED))
     return compose(
         "study-ranks",
-        drawn.get("critical-difference", drawn["scores"]),
+        drawn,
         {
             "fits": len(rows),
             "source": source,
@@ -122,8 +122,6 @@ def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
 
 def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
     """Compare memories that grow with the mixture that grows, by the adjusted Rand index."""
-    if not (comparison.ranks and pairs):
-        return ()
     order = sorted(comparison.ranks, key=lambda name: comparison.ranks[name])
     ranks = ", ".join(f"{name} {comparison.ranks[name]:.2f}" for name in order)
     against = "; ".join(
