@@ -29,23 +29,14 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "attend": Benchmark(
-        "20 s", "minutes", "one retrieval update against chunked torch, scikit-learn and scipy"
-    ),
-    "capacity": Benchmark(
-        "30 s", "minutes", "certificates and Gaussian mean shift against scikit-learn"
-    ),
-    "cluster": Benchmark(
-        "minutes", "minutes", "the clusterers against k-means, Gaussian mixtures and a plain ClAM"
-    ),
+    "attend": Benchmark("20 s", "minutes", "retrieval against chunked torch, scikit-learn, scipy"),
+    "capacity": Benchmark("30 s", "minutes", "certificates and mean shift against scikit-learn"),
+    "cluster": Benchmark("minutes", "minutes", "clusterers against k-means, mixtures, plain ClAM"),
     "incontext": Benchmark(
         "60 s", "25 min", "in-context energies against encoding again; --full: and training"
     ),
     "attention": Benchmark(
-        "minutes",
-        "6 min",
-        "pre-norm, QK-norm and SALN attention at learning rates up to 1",
-        "attention.json",
+        "minutes", "6 min", "pre-norm, QK-norm and SALN attention, rates up to 1", "attention.json"
     ),
     "tables": Benchmark("10 s", "2 min", "reading a CSV file against pandas"),
     "quality": Benchmark(

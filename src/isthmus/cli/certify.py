@@ -116,15 +116,15 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
 
 def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield a note if one column nearly alone determines the distances between rows."""
-    spreads = {name: float(each) for name, each in zip(table.columns, table.X.std(0), strict=True)}
-    spreads = {name: spread for name, spread in spreads.items() if spread > 0}
-    if not spreads or arguments.standardise:
+    spreads = zip(table.X.std(0).tolist(), table.columns, strict=True)
+    varying = sorted(one for one in spreads if one[0] > 0)
+    if not varying or arguments.standardise:
         return
-    most, least = (pick(spreads, key=spreads.__getitem__) for pick in (max, min))
-    if spreads[most] > UNEVEN * spreads[least]:
+    (low, least), (high, most) = varying[0], varying[-1]
+    if high > UNEVEN * low:
         yield (
-            f"column {most!r} varies {spreads[most] / spreads[least]:.0f} times as much as "
-            f"{least!r} and dominates distances; --standardise gives all the same weight."
+            f"column {most!r} varies {high / low:.0f} times as much as {least!r} and dominates "
+            "distances; --standardise gives all the same weight."
         )
 
 

@@ -115,18 +115,14 @@ def _parser() -> options.Parser:
     options.add_table_options(parser)
     group = parser.add_argument_group("clustering")
     add = group.add_argument
-    add(
-        "--method",
-        choices=METHODS,
-        help="crp and crp-elbo estimate the number of clusters, elbo and clam need -k, mean-shift "
-        "takes --bandwidth (default: crp, or elbo with -k)",
+    methods = (
+        "crp and crp-elbo estimate the number of clusters, elbo and clam need -k, mean-shift takes "
+        "--bandwidth (default: crp, or elbo with -k)"
     )
+    add("--method", choices=METHODS, help=methods)
     add("-k", **options.COUNT, help="number of clusters")
-    add(
-        "--alpha",
-        **options.NUMBER,
-        help="concentration of crp: more gives more clusters (default: 1)",
-    )
+    concentration = "concentration of crp: more gives more clusters (default: 1)"
+    add("--alpha", **options.NUMBER, help=concentration)
     add("--bandwidth", **options.NUMBER, help="of mean-shift (default: Scott's rule)")
     options.add_shared(group, "--no-standardise")
     add("--model", **options.FILE, help="label rows with a saved model; fit nothing")

@@ -69,10 +69,9 @@ def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
     """Return how a dataset was found on this machine, and its file."""
     from isthmus.datasets.loading import directories, find
 
-    *_, cache = directories(None)
     found = find(one.name, directories(data))
     if found is not None:
-        return "cached" if found.parent == cache else "local", found
+        return "cached" if found.parent == directories(None)[-1] else "local", found
     bundled = (one.home.fetcher or "").startswith("load_")
     return "bundled with scikit-learn" if bundled else "missing", None
 

@@ -124,12 +124,11 @@ def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> Non
 
     with exclusive(out):
         checkpoint = find_checkpoint(out, settings, init)
-    done = 0 if checkpoint is None else checkpoint.updates
     start = f"starting: {settings.updates} updates in {out}"
-    if done == settings.updates:
+    if checkpoint is not None and checkpoint.updates == settings.updates:
         start = f"all {settings.updates} updates in {out} are complete"
-    elif done:
-        start = f"continuing after update {done} of {settings.updates} in {out}"
+    elif checkpoint is not None and checkpoint.updates:
+        start = f"continuing after update {checkpoint.updates} of {settings.updates} in {out}"
     print(start, file=sys.stderr, flush=True)
 
 
@@ -225,14 +224,13 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
             f"{arguments.context} has {columns} column{'s' * (columns > 1)} of numbers, but the "
             f"model reads {model.dim}; --drop leaves columns out."
         )
-    notes, box = list(table.notes), model.config.box or float("inf")
+    box = model.config.box or float("inf")
     outside = int((abs(table.X) > box).any(1).sum())
-    if outside:
-        notes.append(
-            f"{outside} of {len(table)} points lie outside the model's box, from {-box:g} to "
-            f"{box:g}. Shift and scale the data first."
-        )
-    options.print_notes(notes, arguments.quiet)
+    note = (
+        f"{outside} of {len(table)} points lie outside the model's box, from {-box:g} to {box:g}. "
+        "Shift and scale the data first."
+    )
+    options.print_notes((*table.notes, *[note] * bool(outside)), arguments.quiet)
     return table
 
 
@@ -246,7 +244,7 @@ def _parser() -> options.Parser:
         options.add_shared(one, "--seed", "--quiet")
         return one
 
-    number, data = options.whole_number(1), f"the dataset, one point per row: {READABLE}"
+    data = f"the dataset, one point per row: {READABLE}"
     model: dict[str, Any] = {
         "default": "mixtures-2d",
         "metavar": "MODEL",
@@ -264,23 +262,19 @@ def _parser() -> options.Parser:
     add("--preset", default="default", metavar="NAME", help="default|paper|tiny")
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
-    add("--updates", type=number, metavar="N", help="default: the preset's")
-    add("--devices", type=number, default=1, metavar="N", help="number of processes")
+    add("--updates", **options.COUNT, help="default: the preset's")
+    add("--devices", **options.COUNT, default=1, help="number of processes")
     add("--init", metavar="MODEL", help="model to fine-tune: a name or a folder")
 
     judge = command("eval", _eval, "compare likelihoods on fresh tasks with those of references")
     add = judge.add_argument
     add("--model", **model)
     add("--prior", **prior)
-    add("--tasks", type=number, default=40, metavar="N", help="default: 40")
-    add("--points", type=number, default=64, metavar="N", help="held out, per task (default: 64)")
+    add("--tasks", **options.COUNT, default=40, help="default: 40")
+    add("--points", **options.COUNT, default=64, help="held out, per task (default: 64)")
     add("--contexts", default="0,1,2,4,8,16,32", **sizes)
-    add(
-        "--references",
-        type=options.names,
-        metavar="NAME,...",
-        help="such as bayes,kde-best (default: all)",
-    )
+    references = "such as bayes,kde-best (default: all)"
+    add("--references", type=options.names, metavar="NAME,...", help=references)
     add("--json", action="store_true", help="all scores, task by task, as JSON")
     options.add_output(judge, "FILE")
 
@@ -289,12 +283,10 @@ def _parser() -> options.Parser:
     add("--model", **model)
     add("--context", type=options.path, metavar="DATA", help=f"{data} (default: an empty context)")
     options.add_shared(sample, "--id", "--drop")
-    add("-n", dest="number", type=number, default=1000, metavar="N", help="default: 1000")
+    add("-n", dest="number", **options.COUNT, default=1000, help="default: 1000")
     add("--sampler", choices=("mala", "langevin"), default="mala")
-    add(
-        "--step-size", type=options.positive_number, default=0.05, metavar="X", help="default: 0.05"
-    )
-    add("--steps", type=number, default=100, metavar="N", help="of each chain (default: 100)")
+    add("--step-size", **options.NUMBER, default=0.05, help="default: 0.05")
+    add("--steps", **options.COUNT, default=100, help="of each chain (default: 100)")
     options.add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
@@ -303,9 +295,8 @@ def _parser() -> options.Parser:
     source.add_argument("--context", type=options.path, metavar="DATA", help=data)
     source.add_argument("--prior", **prior)
     options.add_shared(plot, "--id", "--drop")
-    plot.add_argument(
-        "--tasks", type=number, default=3, metavar="N", help="datasets of the prior (default: 3)"
-    )
+    datasets = "datasets of the prior (default: 3)"
+    plot.add_argument("--tasks", **options.COUNT, default=3, help=datasets)
     plot.add_argument("--contexts", default="0,2,8,32", **sizes)
     options.add_output(plot, "FILE.png", required=True)
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
@@ -141,7 +140,6 @@ def _parser() -> Parser:
             "and sample the rows of a table, and reproduce the paper."
         ),
         epilog=f"{more}\n\n`isthmus COMMAND --help` describes a command.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")

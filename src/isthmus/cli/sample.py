@@ -152,11 +152,8 @@ def _parser() -> options.Parser:
         help="kde and hopfield store every row; the others are methods of `isthmus cluster`, elbo "
         "and clam with -k (default: kde)",
     )
-    add(
-        "--sigma",
-        **options.NUMBER,
-        help="bandwidth, in standard deviations (default: by leave-one-out)",
-    )
+    bandwidth = "bandwidth, in standard deviations (default: by leave-one-out)"
+    add("--sigma", **options.NUMBER, help=bandwidth)
     add("--beta", **options.NUMBER, help="1 / sigma^2, in place of --sigma")
     add("-k", **options.COUNT, help="number of clusters")
     options.add_shared(group, "--no-standardise")

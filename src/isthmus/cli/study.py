@@ -117,12 +117,10 @@ def _status(arguments: argparse.Namespace) -> int:
 
     found = status(arguments.directory)
     print(json.dumps(found.as_dict()) if arguments.json else found)
-    if arguments.json:
-        return 0
-    if found.seconds_left is not None:
+    if found.seconds_left is not None and not arguments.json:
         left = timedelta(seconds=round(found.seconds_left))
         print(f"A run is in progress, about {left} remaining.")
-    elif found.missing:
+    elif found.missing and not arguments.json:
         print(f"{found.missing} fits are missing; run the same command again to do them.")
     return 0
 
@@ -197,14 +195,13 @@ def _parser() -> argparse.ArgumentParser:
     options.add_shared(command("status", _status, "show the progress of a study"), "--json")
 
     table = command("table", _table, "print scores, ranks, tests and the verdict as Markdown")
-    for option, default, words in (
-        ("metric", ("ari",), "ari,nmi,...|all (default: ari)"),
-        ("question", ("all",), "number of clusters given|unknown|all (default: all)"),
-        ("view", ("selected",), "selected|grid|oracle|all (default: selected)"),
-    ):
-        table.add_argument(
-            f"--{option}", type=options.names, default=default, metavar="NAME,...", help=words
-        )
+    names: dict[str, Any] = {"type": options.names, "metavar": "NAME,..."}
+    add = table.add_argument
+    add("--metric", **names, default=("ari",), help="ari,nmi,...|all (default: ari)")
+    words = "number of clusters given|unknown|all (default: all)"
+    add("--question", **names, default=("all",), help=words)
+    words = "selected|grid|oracle|all (default: selected)"
+    add("--view", **names, default=("selected",), help=words)
     options.add_shared(table, "--json")
     options.add_output(table, "FILE")
 
