@@ -142,15 +142,18 @@ class TableModel:
         """
         rows, names = as_table(X, columns)
         constants: tuple[tuple[int, str, float], ...] = ()
-        if leave_out_constants and (varies := _varies(rows)).any():
+        lowest, highest = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0)
+        varies: NDArray[np.bool_] = lowest < highest
+        if leave_out_constants and varies.any():
             constants = tuple(
-                (int(place), names[place], float(np.nanmin(rows[:, place])))
+                (int(place), names[place], float(lowest[place]))
                 for place in np.flatnonzero(~varies)
             )
             rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
-        settings = {"n_clusters": n_clusters, "alpha": alpha, "bandwidth": bandwidth}
-        settings |= {"sigma": sigma, "beta": beta}
-        given: dict[str, Any] = {name: one for name, one in settings.items() if one is not None}
+        settings = (n_clusters, alpha, bandwidth, sigma, beta)
+        given: dict[str, Any] = {
+            name: value for name, value in zip(SETTINGS, settings, strict=True) if value is not None
+        }
         if method is None:
             method = "crp" if n_clusters is None else "elbo"
         as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
@@ -170,10 +173,10 @@ class TableModel:
         if method in MEMORIES_OF_ROWS:
             memory = _memory_of_rows(Z, method, sigma, beta, seed)
             return cls(memory, scaling, names, constants=constants)
-        if method != "mean-shift":
-            given |= {"random_state": seed, "verbose": verbose}
-        estimator = ESTIMATORS[method](**given).fit(Z)
-        if method != "mean-shift":
+        if method == "mean-shift":
+            estimator = GaussianMeanShift(**given).fit(Z)
+        else:
+            estimator = ESTIMATORS[method](**given, random_state=seed, verbose=verbose).fit(Z)
             estimator.set_params(verbose=0)
         notes = tuple(_notes(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
@@ -287,7 +290,7 @@ class TableModel:
         return self._in_units(drawn[np.arange(n) * len(drawn) // n]), found
 
     def _in_units(self, draws: NDArray[np.float64]) -> pd.DataFrame:
-        """Return draws of the energy as rows of the table, with its constant columns."""
+        """Return draws as rows of the table, with its constant columns."""
         import pandas as pd
 
         frame = pd.DataFrame(self.scaling.back(draws), columns=list(self.columns))
@@ -338,15 +341,10 @@ def _memory_of_rows(
     return GaussianKDE(Z, sigma) if method == "kde" else ModernHopfield(Z, sigma**-2)
 
 
-def _varies(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return True for columns with two different values. (D,)"""
-    varies: NDArray[np.bool_] = np.fmin.reduce(rows, 0) < np.fmax.reduce(rows, 0)
-    return varies
-
-
 def _notes(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool) -> Iterator[str]:
     """Yield remarks on columns that are constant, or that have two values only."""
-    lowest, highest, constant = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0), ~_varies(rows)
+    lowest, highest = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0)
+    constant = ~(lowest < highest)
     if constant.all():
         what = "all rows are equal" if len(rows) > 1 else "there is one row"
         yield f"{what}, so there is one cluster, and its density has no meaning."
