@@ -40,7 +40,6 @@ WRITABLE = (
 READABLE = f"{WRITABLE.removesuffix(' or .npz')}, .npy or .npz"
 EXACT = 2**53
 """Above this, not every whole number is a float64."""
-NO_IDS = "none"
 SEPARATOR_NAMES = {"\\t": "\t", "tab": "\t", "space": " "}
 
 
@@ -202,7 +201,7 @@ def read_table(
 
     path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
-    chosen = {"id": None if id == NO_IDS else id, "label": label}
+    chosen = {"id": None if id == "none" else id, "label": label}
 
     def keep_text(names: list[str]) -> set[int]:
         wanted = [(name, option) for option, name in chosen.items() if name is not None]

@@ -210,7 +210,7 @@ class TextFile:
                 quoted, separators, mark = False, 0, ord(self.format.separator)
                 while part := raw.read(2**18):
                     quoted = quoted or b'"' in part
-                    separators += np.count_nonzero(np.frombuffer(part, np.uint8) == mark)
+                    separators += int(np.count_nonzero(np.frombuffer(part, np.uint8) == mark))
             if quoted or separators != len(frame) * (self.width - 1):
                 self.lines()
         return frame
