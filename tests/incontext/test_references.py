@@ -111,7 +111,7 @@ def test_bayes_is_the_sum_over_all_assignments(size: int, components: int) -> No
 def test_partitions_are_counted_once_each() -> None:
     law = GaussianMixtures.compact()
     sequence, _ = problem(law, 1, 6, 1)
-    state = Particles.empty(BayesPredictive(law).law, sequence, limit=122)
+    state = Particles(BayesPredictive(law).law, sequence, limit=122)
     counts = []
     for index in range(6):
         state.observe(index, 0, torch.Generator())

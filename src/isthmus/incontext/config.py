@@ -8,16 +8,12 @@ from typing import Any, ClassVar, Literal, cast, get_args, get_origin, get_type_
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["CheckedFields", "ICLEBMConfig"]
-
 
 class CheckedFields:
     """Base class of dataclasses of settings, which checks their numbers and words.
 
-    An ``int`` must be a whole number of at least 1, a ``float`` finite and above 0, a ``Literal``
-    one of its words; None passes where the annotation allows it, and 0 in the fields that `zero`
-    names. A field ``x_low`` must not exceed ``x_high``. Other types are not checked. Numbers are
-    stored in their own type.
+    An ``int`` must be at least 1 and a ``float`` above 0, or at least 0 in the fields that `zero`
+    names; ``x_low`` must not exceed ``x_high``. Numbers are stored in their own type.
     """
 
     zero: ClassVar[tuple[str, ...]] = ()

@@ -9,7 +9,7 @@ as encoding each prefix again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib.resources import as_file, files
 from itertools import chain
@@ -25,8 +25,6 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.storage import read_model, write_model
 from isthmus.validation import as_choice, as_points, is_transforming
-
-__all__ = ["ICLEBM", "Block", "ContextEnergy", "pretrained"]
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
 # Hidden activations of one block of candidates: 2 MB, which fit the cache.
@@ -60,21 +58,10 @@ class Block(nn.Module):
     def forward(
         self, stream: Tensor, mask: Tensor | None, context: int | KeysValues
     ) -> tuple[Tensor, KeysValues]:
-        """Pass tokens through the block.
+        """Pass stream (B, M, width) through the block; return it with its keys and values.
 
-        Parameters
-        ----------
-        stream : (B, M, width)
-        mask : (M, n) or None
-            0 where token m attends to context token j, -inf where not; None: 0 everywhere.
-        context : int or (keys, values)
-            Cached keys and values (B, H, n, d); or the number n of leading tokens of the
-            stream that are the context.
-
-        Returns
-        -------
-        stream : (B, M, width)
-        (keys, values) : of the M tokens themselves, each (B, H, M, d)
+        The context is n tokens: cached keys and values (B, H, n, d), or the first n of the stream.
+        The mask (M, n) is 0 where token m attends to context token j, and -inf where not.
         """
         query, key, value = self.project(stream)
         if isinstance(context, int):
@@ -137,7 +124,7 @@ class ICLEBM(nn.Module):
     def forward(self, x: Any) -> Tensor:
         """Return E(x_n | x_<n) at every index. x: (B, S, D) -> (B, S)."""
         x = self.as_sequence(x, "x")
-        return self._pass(x, torch.arange(x.shape[1], device=x.device), x.shape[1])
+        return self._sequence_energy(x, torch.arange(x.shape[1], device=x.device), x.shape[1])
 
     def branch_energy(self, x: Any, candidates: Any) -> Tensor:
         """Return the energy of candidate c at index n given the real x_<n.
@@ -155,21 +142,13 @@ class ICLEBM(nn.Module):
         index = torch.arange(length, device=x.device)
         index = torch.cat([index, index.repeat_interleave(count)])  # (S + S C,)
         tokens = torch.cat([x, candidates.flatten(1, 2)], dim=1)  # (B, S + S C, D)
-        energy = self._pass(tokens, index, length)
+        energy = self._sequence_energy(tokens, index, length)
         return energy[:, :length], energy[:, length:].view(batch, length, count)
 
     def condition(self, context: Any) -> ContextEnergy:
-        """Return the energy of a dataset; no parameter changes.
+        """Return the energy of a dataset (n, D), n >= 0, or of a batch of datasets (B, n, D).
 
-        Parameters
-        ----------
-        context : (n, D) or (B, n, D)
-            The dataset, of any size, zero included; or a batch of datasets of one size.
-
-        Returns
-        -------
-        ContextEnergy
-            It holds the keys and values of the context.
+        No parameter changes. The energy holds the keys and values of the context.
         """
         return ContextEnergy(self, context)
 
@@ -209,25 +188,26 @@ class ICLEBM(nn.Module):
         return cache
 
     def candidate_energy(
-        self, candidates: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
+        self,
+        candidates: Tensor,
+        contexts: Sequence[int | KeysValues],
+        index: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
-        """Return energies (B, M) of candidates (B, M, D) at `index` (M,) given contexts."""
+        """Return energies (B, M) of candidates (B, M, D) at `index` (M,), a context per layer."""
         stream = self.embed(candidates, index)
-        for block, keys_values in zip(self.layers, cache, strict=True):
-            stream, _ = block(stream, mask, keys_values)
+        for block, context in zip(self.layers, contexts, strict=True):
+            stream, _ = block(stream, mask, context)
         return self.readout(stream).squeeze(-1) + self.wall_energy(candidates)
 
     @torch.no_grad()
     def candidate_gradient(
         self, candidates: Tensor, cache: list[KeysValues], index: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Return the gradient of each candidate's energy with respect to it. (B, M, D).
-
-        Candidates are processed in blocks whose activations fit the cache, which on a CPU about
-        halves the time of the matrix products.
-        """
+        """Return the gradient of each candidate's energy with respect to it. (B, M, D)."""
         batch, tokens, _ = candidates.shape
         gradient = torch.empty_like(candidates)
+        # Blocks whose activations fit the cache halve the time of the products on a CPU.
         width = max(1, ACTIVATIONS_PER_BLOCK // self.config.feedforward_width)
         rows = max(1, width // max(1, tokens))
         for top in range(0, batch, rows):
@@ -256,10 +236,7 @@ class ICLEBM(nn.Module):
         return stream + self.position(index)
 
     def mask(self, index: Tensor, length: int) -> Tensor:
-        """Return the mask (M, length) to add to the logits of tokens at index (M,).
-
-        It is 0 for a context token before the index and -inf for one at or after it.
-        """
+        """Return the mask (M, length) of tokens at index (M,): -inf from the index on, else 0."""
         before = torch.arange(length, device=index.device) < index[:, None]
         nothing = torch.zeros_like(before, dtype=self.readout.weight.dtype)
         return nothing.masked_fill(~before, -math.inf)
@@ -291,13 +268,10 @@ class ICLEBM(nn.Module):
             )
         return points
 
-    def _pass(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
+    def _sequence_energy(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
         """Return energies of tokens (B, M, D) at index (M,); the first `length` are real."""
-        stream = self.embed(tokens, index)
-        mask = self.mask(index, length)
-        for block in self.layers:
-            stream, _ = block(stream, mask, length)
-        return self.readout(stream).squeeze(-1) + self.wall_energy(tokens)
+        contexts = [length] * len(self.blocks)
+        return self.candidate_energy(tokens, contexts, index, self.mask(index, length))
 
 
 class ContextEnergy(Energy):
@@ -385,26 +359,22 @@ class ContextEnergy(Energy):
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
         x = self.as_input(x)
-        points = self._rows(x)
-        index = self._index(points)
-        if self._needs_graph(x):
-            energy = self.model.candidate_energy(points, self._cache, index, None)
-        else:  # in blocks, so that memory does not grow with points times context
-            energies = [
-                self.model.candidate_energy(block, self._cache, index[: block.shape[1]], None)
-                for block in points.split(POINTS_PER_BLOCK, dim=1)
-            ]
-            energy = torch.cat(energies, dim=1)
-        return energy.view(x.shape[:-1])
+        points, index = self._candidates(x)
+        # In blocks, so that memory does not grow with points times context.
+        width = max(1, len(index)) if self._needs_graph(x) else POINTS_PER_BLOCK
+        energies = [
+            self.model.candidate_energy(block, self._cache, index[: block.shape[1]], None)
+            for block in points.split(width, dim=1)
+        ]
+        return torch.cat(energies, dim=1).view(x.shape[:-1])
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
         if self._needs_graph(x):
             return super().score(x)
-        points = self._rows(x)
-        gradient = self.model.candidate_gradient(points, self._cache, self._index(points), None)
-        return -gradient.view(x.shape)
+        points, index = self._candidates(x)
+        return -self.model.candidate_gradient(points, self._cache, index, None).view(x.shape)
 
     def _needs_graph(self, x: Tensor) -> bool:
         if is_transforming():
@@ -412,21 +382,17 @@ class ContextEnergy(Energy):
         inputs = chain([x, self._cache[0][0]], self.model.parameters())
         return torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
 
-    def _rows(self, x: Tensor) -> Tensor:
-        """Return points as (B, M, D), the shape that the model takes."""
-        if self.context.ndim == 2:
-            return x.reshape(1, -1, self.dim)
-        batch = self.context.shape[0]
-        if x.ndim < 2 or x.shape[0] != batch:
+    def _candidates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points as (B, M, D) and their index (M,), right after the context."""
+        batch = self.context.shape[0] if self.context.ndim == 3 else 1
+        if self.context.ndim == 3 and (x.ndim < 2 or x.shape[0] != batch):
             raise ShapeError(
                 f"x must begin with {batch}, a set of points for each of the {batch} contexts, "
                 f"but has shape {tuple(x.shape)}. For any other shape, condition on one context."
             )
-        return x.reshape(batch, -1, self.dim)
-
-    def _index(self, points: Tensor) -> Tensor:
-        """Return the index of every candidate: right after the context."""
-        return points.new_full((points.shape[1],), self.context.shape[-2], dtype=torch.long)
+        points = x.reshape(batch, -1, self.dim)
+        size = self.context.shape[-2]
+        return points, points.new_full((points.shape[1],), size, dtype=torch.long)
 
 
 def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:

@@ -13,8 +13,6 @@ from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Ranki
 from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.validation import as_choice
 
-__all__ = ["PRESETS", "TrainingSettings", "preset"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(CheckedFields):

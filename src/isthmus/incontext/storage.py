@@ -26,8 +26,6 @@ from isthmus.incontext.config import ICLEBMConfig
 if TYPE_CHECKING:
     from isthmus.incontext.model import ICLEBM
 
-__all__ = ["Checkpoint", "metrics_log", "read_model", "write_model"]
-
 FORMAT = "isthmus-iclebm"
 MODEL_VERSION, CHECKPOINT_VERSION = 1, 2
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -84,31 +82,16 @@ def read_model(folder: str | Path) -> tuple[ICLEBMConfig, dict[str, Tensor]]:
 class Checkpoint:
     """The state of a training run between two updates.
 
-    It needs no state of random generators: those of each update follow from the seed and its
-    number.
-
-    Attributes
-    ----------
-    settings : dict of str
-        The ``repr`` of every setting, to refuse a run with others.
-    updates : int
-        Updates done.
-    cpu_seconds : float
-        CPU time so far.
-    model, optimizer : state dictionaries
-    objective : list of dict
-        State of the objective in each process; empty for most objectives.
-    rows : list of dict
-        The metrics so far.
+    It holds no random generators: those of an update follow from the seed and its number.
     """
 
-    settings: dict[str, str]
+    settings: dict[str, str]  # the repr of every setting, to refuse a run with others
     updates: int
     cpu_seconds: float
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
-    objective: list[dict[str, Tensor]]
-    rows: list[dict[str, float]]
+    objective: list[dict[str, Tensor]]  # its state in each process; mostly empty
+    rows: list[dict[str, float]]  # the metrics so far
 
     def save(self, path: Path) -> None:
         """Write the checkpoint atomically."""
@@ -141,18 +124,10 @@ class Checkpoint:
 def metrics_log(
     folder: Path | None, rows: list[dict[str, float]], *, tensorboard: bool = False
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Yield a function that appends a row to `rows` and to the files of a run.
+    """Yield a function that appends a row to `rows` and to the files of a run, if it has a folder.
 
-    ``metrics.jsonl`` starts with the given rows, so that rows which a killed run wrote after its
-    checkpoint are dropped, and grows with each call. ``metrics.csv`` is written at the end.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Default: write no files.
-    rows : list of dict
-    tensorboard : bool
-        Also write event files.
+    ``metrics.jsonl`` starts with the given rows, which drops those that a killed run wrote after
+    its checkpoint, and grows with each call. ``metrics.csv`` is written at the end.
     """
     if folder is None:
         yield rows.append

@@ -28,8 +28,6 @@ from isthmus.validation import as_count
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Trained", "find_checkpoint", "train"]
-
 # The default bound on the work, in seconds, that a killed run loses.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 

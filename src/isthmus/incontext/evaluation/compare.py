@@ -33,8 +33,6 @@ from isthmus.validation import as_choice, as_count
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Evaluation", "evaluate"]
-
 FloatArray = NDArray[np.float64]
 
 CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64)

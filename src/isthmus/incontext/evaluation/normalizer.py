@@ -15,8 +15,6 @@ from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_count, as_number
 
-__all__ = ["Grid", "LogIntegral", "annealed_log_normalizer", "log_normalizer"]
-
 
 @dataclass(frozen=True)
 class LogIntegral:

@@ -14,17 +14,6 @@ from isthmus.incontext.evaluation.normalizer import Grid, annealed_log_normalize
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import GaussianMixtures, Prior, Tasks
 
-__all__ = [
-    "TEMPERATURES",
-    "GridDensity",
-    "HeldOut",
-    "InContextModel",
-    "annealed_scores",
-    "descent_error",
-    "grid_for",
-    "held_out_nll",
-]
-
 # A finer search than a likelihood of a hundred tasks can resolve.
 TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
 # Context sizes of HeldOut; its seed, which differs from those of training; tasks at once.

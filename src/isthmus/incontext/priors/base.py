@@ -14,8 +14,6 @@ from isthmus.errors import ShapeError
 from isthmus.incontext.config import CheckedFields
 from isthmus.validation import as_count
 
-__all__ = ["ComponentTasks", "Prior", "Tasks", "as_task_points", "uniform"]
-
 
 class Tasks(ABC):
     """A batch of B densities that draw points and give their log-density.

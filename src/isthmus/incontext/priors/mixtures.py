@@ -12,8 +12,6 @@ from torch import Tensor
 from isthmus.incontext.priors.base import ComponentTasks, Prior, uniform
 from isthmus.validation import as_count
 
-__all__ = ["GaussianMixtures", "MixtureTasks"]
-
 
 @final
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,6 @@ from torch import Tensor
 from isthmus.incontext.priors.base import ComponentTasks, Prior, Tasks, as_task_points, uniform
 from isthmus.validation import as_count
 
-__all__ = ["CurveTasks", "Moons", "RingTasks", "Rings", "ShapeTasks", "Spirals", "UniformShapes"]
-
 # An arm (0 or 1) and a place along it in [0, 1] to a point: (...), (...) -> (..., 2).
 Curve = Callable[[Tensor, Tensor], Tensor]
 # Distances that are held at once when a density is computed.

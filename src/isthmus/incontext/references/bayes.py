@@ -17,8 +17,6 @@ from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.references.estimators import Reference, as_sequences
 from isthmus.validation import as_count
 
-__all__ = ["BayesPredictive", "ClusterLaw", "Particles", "Prediction", "SufficientStatistics"]
-
 # Tasks per block, so that their arrays stay in the cache.
 TASKS_AT_ONCE = 8
 NUMBERS_AT_ONCE = 2**20
@@ -120,7 +118,7 @@ class BayesPredictive(Reference):
             sequence.split(TASKS_AT_ONCE), points.split(TASKS_AT_ONCE), strict=True
         ):
             # Rows 0 to B-1 are the first run, B to 2B-1 the second.
-            state = Particles.empty(self.law, torch.cat([block, block]), self.particles)
+            state = Particles(self.law, torch.cat([block, block]), self.particles)
             found: list[tuple[Tensor, ...]] = []
             for size in range(max(sizes, default=0) + 1):
                 if size > 0:
@@ -190,11 +188,10 @@ class SufficientStatistics(NamedTuple):
 
 
 class ClusterLaw:
-    r"""Marginal distribution of the points of one component of unknown mean and width.
+    """Marginal distribution of the points of one component of unknown mean and width.
 
-    The integral over the mean is analytic. That over the standard deviation is Gauss-Legendre
-    quadrature, with nodes `stds` (J,) and the logarithms of their prior weights `log_weights`
-    (J,); one node, if the prior fixes the width.
+    The integral over the mean is analytic; that over the width is Gauss-Legendre quadrature with
+    nodes `stds` (J,) and their `log_weights` (J,).
     """
 
     def __init__(self, prior: GaussianMixtures, nodes: int) -> None:
@@ -269,37 +266,20 @@ def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
 class Particles:
     """Assignments of the first n points of R sequences to K components: P weighted particles.
 
-    While :attr:`complete`, there is one particle for each distinct partition, and the sum of the
-    weights is the exact evidence. After that, they are a sample of fixed size. `labels` is
-    (R, P, n), `clusters` (R, P, K), and `log_nodes` (R, P, K, J) is the log-likelihood of each
-    cluster at each width, the width's prior weight included. The log-sum-exp of `log_weights`
-    (R, P) is the log-evidence of the n points.
+    While `complete`, there is one particle for each distinct partition; later, a fixed number.
+    `labels` is (R, P, n) and `clusters` (R, P, K). `log_nodes` (R, P, K, J) is the log-likelihood
+    of each cluster and width plus the width's log-weight. `log_weights` (R, P) add to the evidence.
     """
 
-    def __init__(
-        self,
-        law: ClusterLaw,
-        sequence: Tensor,
-        limit: int,
-        labels: Tensor,
-        clusters: SufficientStatistics,
-        log_weights: Tensor,
-    ) -> None:
-        self.law, self.sequence, self.limit = law, sequence, limit
-        self.labels, self.clusters, self.log_weights = labels, clusters, log_weights
-        self.log_nodes = law.over_nodes(clusters)
-        self.complete = True
-
-    @classmethod
-    def empty(cls, law: ClusterLaw, sequence: Tensor, limit: int) -> Particles:
-        """Return one particle without assignments for each row of sequence (R, N, D)."""
+    def __init__(self, law: ClusterLaw, sequence: Tensor, limit: int) -> None:
+        # One particle without assignments for each row of sequence (R, N, D).
+        self.law, self.sequence, self.limit, self.complete = law, sequence, limit, True
         rows, _, dim = sequence.shape
-        shape = (rows, 1, law.prior.components)
-        clusters = SufficientStatistics(
-            sequence.new_zeros(shape), sequence.new_zeros(*shape, dim), sequence.new_zeros(shape)
-        )
-        labels = torch.zeros((rows, 1, 0), dtype=torch.long)
-        return cls(law, sequence, limit, labels, clusters, sequence.new_zeros(rows, 1))
+        shape, zeros = (rows, 1, law.prior.components), sequence.new_zeros
+        self.clusters = SufficientStatistics(zeros(shape), zeros(*shape, dim), zeros(shape))
+        self.labels = torch.zeros((rows, 1, 0), dtype=torch.long)
+        self.log_weights = zeros(rows, 1)
+        self.log_nodes = law.over_nodes(self.clusters)
 
     def observe(self, index: int, sweeps: int, generator: torch.Generator) -> None:
         """Assign the point at `index`, the first without a label."""
@@ -334,10 +314,8 @@ class Particles:
         return self.law.stds[_categorical(self.log_nodes, generator)]
 
     def _ways(self) -> Tensor:
-        """Return the number of components that each choice represents: (R, P, K).
-
-        Empty components are interchangeable: the first represents all of them.
-        """
+        """Return the number of components that each choice stands for: (R, P, K)."""
+        # Empty components are interchangeable: the first stands for all of them.
         empty = self.clusters.counts == 0
         first = empty & (empty.cumsum(-1) == 1)
         return torch.where(first, empty.sum(-1, keepdim=True), (~empty).long())

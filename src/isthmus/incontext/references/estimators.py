@@ -16,8 +16,6 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.bandwidth import silverman
 from isthmus.validation import as_count, as_number
 
-__all__ = ["FittedMixture", "KernelDensity", "Reference", "as_sequences"]
-
 # Bandwidths tried for the best one: bounds, as shares of the spread of the points, and number.
 SHARES = (0.01, 3.0, 25)
 
