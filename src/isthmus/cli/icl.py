@@ -143,9 +143,7 @@ def _eval(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import evaluate, pretrained
     from isthmus.incontext.priors import prior
 
-    target = None if arguments.output == STDIN else arguments.output
-    if target is not None:
-        check_writable(target)
+    target = None if arguments.output in (None, STDIN) else check_writable(arguments.output)
     evaluation = evaluate(
         pretrained(arguments.model),
         prior(arguments.prior),
@@ -245,17 +243,12 @@ def _parser() -> options.Parser:
         return one
 
     data = f"the dataset, one point per row: {READABLE}"
-    model: dict[str, Any] = {
-        "default": "mixtures-2d",
-        "metavar": "MODEL",
-        "help": "a name, or the folder of a model or of a training run (default: %(default)s)",
-    }
-    prior: dict[str, Any] = {
-        "default": "compact", "metavar": "NAME", "help": "of the datasets (default: %(default)s)"
-    }  # fmt: skip
-    sizes: dict[str, Any] = {
-        "type": options.counts, "metavar": "N,N,...", "help": "context sizes (default: %(default)s)"
-    }  # fmt: skip
+    model: dict[str, Any] = {"default": "mixtures-2d", "metavar": "MODEL"}
+    model["help"] = "a name, or the folder of a model or of a training run (default: %(default)s)"
+    prior: dict[str, Any] = {"default": "compact", "metavar": "NAME"}
+    prior["help"] = "of the datasets (default: %(default)s)"
+    sizes: dict[str, Any] = {"type": options.counts, "metavar": "N,N,..."}
+    sizes["help"] = "context sizes (default: %(default)s)"
 
     train = command("train", _train, "train a model, or continue a stopped run")
     add = train.add_argument
@@ -290,13 +283,13 @@ def _parser() -> options.Parser:
     options.add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
 
     plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
-    plot.add_argument("--model", **model)
+    add = plot.add_argument
+    add("--model", **model)
     source = plot.add_mutually_exclusive_group()
     source.add_argument("--context", type=options.path, metavar="DATA", help=data)
     source.add_argument("--prior", **prior)
     options.add_shared(plot, "--id", "--drop")
-    datasets = "datasets of the prior (default: 3)"
-    plot.add_argument("--tasks", **options.COUNT, default=3, help=datasets)
-    plot.add_argument("--contexts", default="0,2,8,32", **sizes)
+    add("--tasks", **options.COUNT, default=3, help="datasets of the prior (default: 3)")
+    add("--contexts", default="0,2,8,32", **sizes)
     options.add_output(plot, "FILE.png", required=True)
     return parser

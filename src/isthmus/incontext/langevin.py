@@ -64,31 +64,26 @@ class BranchLangevin(CheckedFields):
         self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Return candidates (B, S, C, D) moved given the real sequences x (B, S, D)."""
-        with torch.autocast(x.device.type, enabled=False):  # chains need full precision
-            return self._run(model, x, candidates, generator)
-
-    def _run(
-        self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
-    ) -> Tensor:
         length, count = candidates.shape[1:3]
         index = torch.arange(length, device=x.device).repeat_interleave(count)
-        cache, mask = model.encode(x), model.mask(index, length)
-        state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
-        for step in range(self.steps):
-            if self.noise:
-                state += self.noise * torch.randn(
-                    candidates.shape, generator=generator, dtype=x.dtype, device=x.device
-                ).view(state.shape)
-            gradient = model.candidate_gradient(state, cache, index, mask)
-            if self.clip is not None:
-                gradient.clamp_(-self.clip, self.clip)
-            state -= self.step_size * gradient
-            if self.box is not None:
-                state.clamp_(-self.box, self.box)
-            if not bool(torch.isfinite(state).all()):
-                raise DivergenceError(
-                    f"Candidates overflowed at step {step + 1} of "
-                    f"{self.steps} with step_size={self.step_size:g}. Use a smaller step_size, "
-                    "or set clip or box."
-                )
+        with torch.autocast(x.device.type, enabled=False):  # chains need full precision
+            cache, mask = model.encode(x), model.mask(index, length)
+            state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
+            for step in range(self.steps):
+                if self.noise:
+                    state += self.noise * torch.randn(
+                        candidates.shape, generator=generator, dtype=x.dtype, device=x.device
+                    ).view(state.shape)
+                gradient = model.candidate_gradient(state, cache, index, mask)
+                if self.clip is not None:
+                    gradient.clamp_(-self.clip, self.clip)
+                state -= self.step_size * gradient
+                if self.box is not None:
+                    state.clamp_(-self.box, self.box)
+                if not bool(torch.isfinite(state).all()):
+                    raise DivergenceError(
+                        f"Candidates overflowed at step {step + 1} of "
+                        f"{self.steps} with step_size={self.step_size:g}. Use a smaller step_size, "
+                        "or set clip or box."
+                    )
         return state.view(candidates.shape)

@@ -37,14 +37,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run.
-
-    Attributes
-    ----------
-    model : ICLEBM
-    rows : list of dict
-        The metrics, as in ``metrics.jsonl``.
-    """
+    """A finished run: its model, and the rows of ``metrics.jsonl``."""
 
     model: ICLEBM
     rows: list[Row]
@@ -121,7 +114,13 @@ def train(
             state, rows = job.run(fabric)
         else:
             strategy = "auto" if devices == 1 else "ddp_spawn"
-            fabric = _import_fabric()(
+            try:
+                from lightning_fabric import Fabric
+            except ImportError:
+                raise InvalidInputError(
+                    'Training needs Lightning Fabric: pip install "isthmus[train]".'
+                ) from None
+            fabric = Fabric(
                 accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
             )
             # Through a file: a process that ends would wait for a pipe that is full.
@@ -146,8 +145,7 @@ def draw_pass(
 ) -> tuple[Tensor, torch.Generator]:
     """Return datasets (B, S, D) of one pass, and the generator for the rest of its randomness.
 
-    They depend only on the settings, the update and the number of the pass: not on what was drawn
-    before, nor on which process asks.
+    They depend on the arguments alone, not on what was drawn before or on the process.
     """
 
     def seeded(seed: np.random.SeedSequence) -> torch.Generator:
@@ -177,11 +175,10 @@ def find_checkpoint(
     if folder is None or not (folder / "checkpoint.pt").exists():
         return None
     checkpoint = Checkpoint.load(folder / "checkpoint.pt")
+    wanted = _fingerprint(settings, None if init is None else init.state_dict())
     changes = [
         f"{name}={checkpoint.settings.get(name)} instead of {value}"
-        for name, value in _fingerprint(
-            settings, None if init is None else init.state_dict()
-        ).items()
+        for name, value in wanted.items()
         if checkpoint.settings.get(name) != value
     ]
     if changes:
@@ -313,16 +310,6 @@ def _run_into(fabric: Fabric, job: _TrainingJob, path: Path) -> None:
     result = job.run(fabric)
     if fabric.is_global_zero:
         torch.save(result, path)
-
-
-def _import_fabric() -> type[Fabric]:
-    try:
-        from lightning_fabric import Fabric
-    except ImportError:
-        raise InvalidInputError(
-            'Training needs Lightning Fabric: pip install "isthmus[train]".'
-        ) from None
-    return Fabric
 
 
 def _accumulate(fabric: Fabric, loss_of: Any, settings: TrainingSettings, done: int) -> Tensor:

@@ -193,8 +193,7 @@ def _standard_error(scores: FloatArray) -> FloatArray:
     tasks = scores.shape[1]
     if tasks < 2:
         return np.full(len(scores), np.nan)
-    error: FloatArray = scores.std(1, ddof=1) / math.sqrt(tasks)
-    return error
+    return np.asarray(scores.std(1, ddof=1) / math.sqrt(tasks))
 
 
 def _cells(scores: FloatArray) -> list[str]:
@@ -242,10 +241,8 @@ def evaluate(
         Anything with ``condition`` and a ``config`` that has ``dim`` and ``box``.
     prior : Prior
         Distribution of the tasks.
-    contexts : sequence of int
-        Context sizes.
-    tasks, points : int
-        Datasets, and held-out points of each. The same for all sizes and references.
+    contexts, tasks, points
+        Context sizes, and numbers of datasets and of held-out points of each dataset.
     seed : int
     references : sequence of names or Reference, optional
         Default: all that exist for the prior (:data:`isthmus.incontext.references.REFERENCES`).
@@ -342,14 +339,9 @@ class _Trial:
         starts = (2 * unit - 1) * START_SHARE * prior.box
         return cls(drawn, sequence, held_out, ranks, starts, prior.box)
 
-    def __getitem__(self, index: Tensor) -> _Trial:
+    def __getitem__(self, index: Tensor | slice) -> _Trial:
         rows = (self.sequence[index], self.points[index], self.ranks[index], self.starts[index])
         return _Trial(self.tasks[index], *rows, self.box)
-
-    def shuffled(self, size: int) -> Tensor:
-        """Return contexts of that size in another order. (B, size, D)."""
-        order = self.ranks[:, :size].argsort(1)
-        return self.sequence.gather(1, order[..., None].expand(-1, -1, self.sequence.shape[2]))
 
 
 def _score_model(
@@ -369,11 +361,12 @@ def _score_model(
             density = GridDensity(model, context, grid)
             row = {**density.scores(trial.points), "kl": density.kl_from(truth)}
             if probes and size > 1:
-                again = GridDensity(model, trial.shuffled(size)[:probes], grid)
+                shuffled = context.take_along_dim(trial.ranks[:, :size].argsort(1)[..., None], 1)
+                again = GridDensity(model, shuffled[:probes], grid)
                 order = again.kl_from(density.log_prob[:probes])
         row |= {"order": order, "descent": torch.zeros(0, dtype=torch.float64)}
         if probes:
-            energy, some = model.condition(context[:probes]), trial[torch.arange(probes)]
+            energy, some = model.condition(context[:probes]), trial[:probes]
             row["descent"] = descent_error(energy, some.tasks, some.starts, box=trial.box)
         rows.append(row)
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}

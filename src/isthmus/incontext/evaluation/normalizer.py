@@ -18,14 +18,10 @@ from isthmus.validation import as_count, as_number
 
 @dataclass(frozen=True)
 class LogIntegral:
-    """The logarithm of an integral, and its error.
+    """The logarithm of an integral, and its error, both (...).
 
-    Attributes
-    ----------
-    value : Tensor (...)
-    error : Tensor (...)
-        By quadrature: the difference from half the resolution, far above the actual error once
-        the integrand is resolved. By annealing: one standard error.
+    The error of quadrature is the difference from half the resolution, far above the actual error
+    once the integrand is resolved. That of annealing is one standard error.
     """
 
     value: Tensor

@@ -65,9 +65,8 @@ class Rings(Prior):
         Rings in a task.
     centre_scale : float
         Coordinates of the centres are U[-centre_scale, centre_scale].
-    radius_low, radius_high, thickness_low, thickness_high : float
-        Radii and the standard deviations of the noise are uniform between these bounds.
-    box : float
+    radius_low, radius_high, thickness_low, thickness_high, box : float
+        Radii and the standard deviations of the noise are uniform between their bounds.
     """
 
     components: int = 2
@@ -136,13 +135,10 @@ class UniformShapes(Prior):
 
     Parameters
     ----------
-    components : int
-        Shapes in a task.
-    centre_scale : float
-        Coordinates of the centres are U[-centre_scale, centre_scale].
+    components, centre_scale, box
+        As for :class:`Rings`.
     half_low, half_high : float
         Half the sides of rectangles and the radii of discs are uniform between these bounds.
-    box : float
     """
 
     components: int = 2
@@ -273,12 +269,11 @@ class Moons(_Curves):
 
     Parameters
     ----------
-    centre_scale : float
-        Coordinates of the centre are U[-centre_scale, centre_scale].
+    centre_scale, box : float
+        As for :class:`Rings`.
     scale_low, scale_high, noise_low, noise_high : float
         Radii of the half-circles and the standard deviations of the noise are uniform between
         these bounds.
-    box : float
     """
 
     centre_scale: float = 1.4
