@@ -52,7 +52,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", ["", "train", "eval", "sample", "plot"])
-def test_help_has_an_example_and_does_not_wait_for_torch(command: str) -> None:
+def test_help_has_an_example_and_does_not_wait_for_torch(command):
     arguments = ["icl", *command.split(), "--help"]
     script = (
         f"import sys\nfrom isthmus.cli.main import main\n"
@@ -75,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_training_leaves_a_model_and_its_metrics(trained: Path) -> None:
+def test_training_leaves_a_model_and_its_metrics(trained):
     names = {path.name for path in trained.iterdir()}
     assert names - {".lock"} == {"checkpoint.pt", "metrics.csv", "metrics.jsonl", "model"}
     assert ICLEBM.from_pretrained(trained / "model").config == preset("tiny").model
@@ -84,9 +84,7 @@ def test_training_leaves_a_model_and_its_metrics(trained: Path) -> None:
     assert np.isfinite(last["held_out_nll"])
 
 
-def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys):
     before = (trained / "model" / "model.safetensors").read_bytes()
     command = ["icl", "train", "--preset", "tiny", "--out", str(trained), "--updates"]
     assert main([*command, "4"]) == 0
@@ -98,18 +96,14 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(
     assert "other settings: updates=4 instead of 5" in one_line(capsys)
 
 
-def test_two_runs_in_one_directory_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_in_one_directory_are_refused(tmp_path, capsys):
     for options in ([], ["--quiet"]):
         with exclusive(tmp_path):
             assert main(["icl", "train", "--preset", "tiny", "--out", str(tmp_path), *options]) == 2
         assert f"Another run is writing to {tmp_path}" in one_line(capsys)
 
 
-def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model, tmp_path, capsys):
     out = tmp_path / "run"
     command = ["icl", "train", "--preset", "tiny", "--updates", "2", "--out", str(out)]
     assert main([*command, "--init", str(model), "--prior", "paper", "--seed", "3"]) == 0
@@ -127,9 +121,7 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
     assert settings["seed"] == "3"
 
 
-def test_quiet_training_prints_the_path_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_training_prints_the_path_alone(tmp_path, capsys):
     out = tmp_path / "run"
     command = ["icl", "train", "--preset", "tiny", "--updates", "1", "--out", str(out)]
     assert main([*command, "--quiet"]) == 0
@@ -137,8 +129,8 @@ def test_quiet_training_prints_the_path_alone(
 
 
 def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
@@ -147,7 +139,7 @@ def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
     assert "the same command continues" in one_line(capsys)
 
 
-def test_a_table_of_likelihoods(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_likelihoods(model, capsys):
     command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
     command += ["--contexts", "0,3", "--references", "kde-best,em-0.1", "--seed", "1"]
     assert main(command) == 0
@@ -158,9 +150,7 @@ def test_a_table_of_likelihoods(model: Path, capsys: pytest.CaptureFixture[str])
     assert "bayes" not in out
 
 
-def test_an_evaluation_as_json_can_be_read_back(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys):
     command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
     command += ["--contexts", "0,2", "--prior", "rings"]
     assert main([*command, "--json", "-o", "-"]) == 0
@@ -173,9 +163,7 @@ def test_an_evaluation_as_json_can_be_read_back(
     assert Evaluation.from_json(path).contexts == (0, 2)
 
 
-def test_samples_are_a_table_and_the_same_for_the_same_seed(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_are_a_table_and_the_same_for_the_same_seed(model, data, tmp_path, capsys):
     command = ["icl", "sample", "--model", str(model), "--context", str(data), "-n", "6"]
     command += ["--steps", "5"]
     assert main(command) == 0
@@ -194,9 +182,7 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(
     assert capsys.readouterr().out != printed.out
 
 
-def test_columns_can_be_left_out(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_can_be_left_out(model, data, tmp_path, capsys):
     more = tmp_path / "more.csv"
     names, *rows = data.read_text().splitlines()
     lines = [f"point_id,who,{names},age", *(f"{n},x,{row},{n / 2}" for n, row in enumerate(rows))]
@@ -215,9 +201,7 @@ def test_columns_can_be_left_out(
     assert main([*command, "--context", str(more), "--drop", "age", "--id", "none"]) == 2
 
 
-def test_without_a_context_points_of_the_prior_are_drawn(
-    model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_context_points_of_the_prior_are_drawn(model, capsys):
     command = ["icl", "sample", "--model", str(model), "-n", "50", "--steps", "3", "--quiet"]
     assert main(command) == 0
     drawn = np.genfromtxt(io.StringIO(capsys.readouterr().out), delimiter=",", names=True)
@@ -228,9 +212,7 @@ def test_without_a_context_points_of_the_prior_are_drawn(
     np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 
-def test_points_outside_the_box_give_a_warning(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_points_outside_the_box_give_a_warning(model, tmp_path, capsys):
     path = tmp_path / "far.csv"
     path.write_text("100,0\n0,0\n")
     command = ["icl", "sample", "--model", str(model), "--context", str(path), "-n", "2"]
@@ -238,9 +220,7 @@ def test_points_outside_the_box_give_a_warning(
     assert "1 of 2 points lie outside" in capsys.readouterr().err
 
 
-def test_figures_of_a_prior_and_of_a_table(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_of_a_prior_and_of_a_table(model, data, tmp_path, capsys):
     path = tmp_path / "landscapes.png"
     command = ["icl", "plot", "--model", str(model), "-o", str(path)]
     assert main([*command, "--prior", "moons", "--tasks", "1", "--contexts", "0,2"]) == 0
@@ -268,6 +248,7 @@ ERRORS = {
     "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.doc"], ".parquet"),
     "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
     "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
+    "unknown model": (["eval", "--model", "no-such-model"], "mixtures-2d"),
     "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "--contexts"),
     "references": (["eval", "--model", "{model}", "--references", "guess"], "bayes"),
     "not a picture": (["plot", "--model", "{model}", "-o", "{tmp}/a.txt"], ".png"),
@@ -284,9 +265,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_errors_are_one_clear_line_and_leave_no_file(
-    case: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_clear_line_and_leave_no_file(case, model, data, tmp_path, capsys):
     texts = {"taken": "mine", "wide": "1,2,3\n4,5,6\n", "gaps": "x,y\n1,2\n3,nan\n"}
     places = {"tmp": tmp_path, "model": model, "data": data}
     for name, text in texts.items():
@@ -299,12 +278,7 @@ def test_errors_are_one_clear_line_and_leave_no_file(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_an_unknown_model_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["icl", "eval", "--model", "no-such-model"]) == 2
-    assert "mixtures-2d" in one_line(capsys)
-
-
-def test_the_shipped_model_is_the_default(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_model_is_the_default(data, capsys):
     assert main(["icl", "sample", "--context", str(data), "-n", "200", "--steps", "20"]) == 0
     drawn = np.loadtxt(io.StringIO(capsys.readouterr().out), delimiter=",", skiprows=1)
     near = np.linalg.norm(drawn[:, None] - POINTS, axis=-1).min(1) < 1.5
@@ -312,7 +286,7 @@ def test_the_shipped_model_is_the_default(data: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_tiny_trains_in_under_a_minute_and_learns(tmp_path: Path) -> None:
+def test_tiny_trains_in_under_a_minute_and_learns(tmp_path):
     out, began = tmp_path / "run", time.process_time()
     assert main(["icl", "train", "--preset", "tiny", "--out", str(out), "--quiet"]) == 0
     assert time.process_time() - began < 60
@@ -328,7 +302,7 @@ def accept_control_c() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path: Path) -> None:
+def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny"]
     command += ["--updates", "60"]
@@ -336,13 +310,8 @@ def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path: Path) -> None:
     for name, stop in (("whole", False), ("stopped", True)):
         run = [*command, "--out", str(tmp_path / name)]
         if stop:
-            with subprocess.Popen(
-                run,
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
-                preexec_fn=accept_control_c,
-            ) as process:
+            options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": accept_control_c}
+            with subprocess.Popen(run, env=environment, **options) as process:
                 assert process.stderr is not None
                 while "held-out" not in process.stderr.readline():
                     assert process.poll() is None
@@ -356,7 +325,7 @@ def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_model(tmp_path: Path) -> None:
+def test_two_processes_train_one_model(tmp_path):
     command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny", "--quiet"]
     command += ["--updates", "2", "--devices", "2", "--out", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -20,12 +20,8 @@ def transformer(model: ICLEBM, tokens: Tensor) -> Tensor:
     if model.position is not None:
         stream = stream + model.position.weight[:length]
     for block in model.blocks:
-        normed = F.layer_norm(
-            stream,
-            stream.shape[-1:],
-            block.attention_norm.weight,
-            block.attention_norm.bias,
-        )
+        norm = block.attention_norm
+        normed = F.layer_norm(stream, stream.shape[-1:], norm.weight, norm.bias)
         joint = F.linear(normed, block.query_key_value.weight, block.query_key_value.bias)
         query, key, value = (
             part.view(batch, length, block.heads, -1).transpose(1, 2) for part in joint.chunk(3, -1)
@@ -35,12 +31,8 @@ def transformer(model: ICLEBM, tokens: Tensor) -> Tensor:
         weight = logits.masked_fill(later, -math.inf).softmax(-1)
         mixed = (weight @ value).transpose(1, 2).reshape(stream.shape)
         stream = stream + F.linear(mixed, block.attention_out.weight, block.attention_out.bias)
-        normed = F.layer_norm(
-            stream,
-            stream.shape[-1:],
-            block.feedforward_norm.weight,
-            block.feedforward_norm.bias,
-        )
+        norm = block.feedforward_norm
+        normed = F.layer_norm(stream, stream.shape[-1:], norm.weight, norm.bias)
         raised = F.linear(normed, block.up.weight, block.up.bias)
         bent = 0.5 * raised * (1 + torch.erf(raised / math.sqrt(2)))
         stream = stream + F.linear(bent, block.down.weight, block.down.bias)
@@ -58,14 +50,11 @@ def prefix_energy(model: ICLEBM, x: Tensor, candidate: Tensor, index: int) -> Te
 
 def branch_energy(model: ICLEBM, x: Tensor, candidates: Tensor) -> Tensor:
     """The same for every index and candidate. (B, S, C)."""
-    rows = [
-        torch.stack(
-            [prefix_energy(model, x, candidates[:, n, c], n) for c in range(candidates.shape[2])],
-            -1,
-        )
-        for n in range(x.shape[1])
+    _, length, count, _ = candidates.shape
+    energies = [
+        prefix_energy(model, x, candidates[:, n, c], n) for n in range(length) for c in range(count)
     ]
-    return torch.stack(rows, dim=1)
+    return torch.stack(energies, dim=-1).view(-1, length, count)
 
 
 def langevin(

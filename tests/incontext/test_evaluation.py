@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,34 +86,30 @@ class WithEmpty(Reference):
         return [wide if size == 0 else each for size, each in zip(sizes, found, strict=True)]
 
 
-@pytest.fixture(scope="module")
-def kernel_evaluation() -> Evaluation:
+def score(model: Any, law: Any = COMPACT, **options: Any) -> Evaluation:
+    """Evaluate a model, without references and on few points unless the options differ."""
     return evaluate(
-        Conditioned(WithEmpty()),
-        COMPACT,
-        contexts=(0, 1, 4),
-        tasks=6,
-        points=16,
-        references=[WithEmpty(), "kde-best", FittedMixture(3, starts=1)],
-        probes=3,
+        model, law, **{"contexts": (0,), "tasks": 3, "points": 4, "references": (), **options}
     )
 
 
-def test_a_reference_dressed_as_a_model_scores_like_itself(kernel_evaluation: Evaluation) -> None:
+@pytest.fixture(scope="module")
+def kernel_evaluation() -> Evaluation:
+    references = [WithEmpty(), "kde-best", FittedMixture(3, starts=1)]
+    options = {"contexts": (0, 1, 4), "tasks": 6, "points": 16, "probes": 3}
+    return score(Conditioned(WithEmpty()), references=references, **options)
+
+
+def test_a_reference_dressed_as_a_model_scores_like_itself_in_any_order(kernel_evaluation):
     mean, error = kernel_evaluation.difference("kde")
     np.testing.assert_allclose(mean, 0.0, atol=1e-6)
     np.testing.assert_allclose(error, 0.0, atol=1e-6)
     assert kernel_evaluation.normalizer_error.max() < 1e-3
-
-
-def test_a_density_that_ignores_order_has_no_order_sensitivity(
-    kernel_evaluation: Evaluation,
-) -> None:
     assert kernel_evaluation.order.shape == (3, 3)
     np.testing.assert_allclose(kernel_evaluation.order, 0.0, atol=1e-9)
 
 
-def test_standard_errors_are_those_of_paired_differences(kernel_evaluation: Evaluation) -> None:
+def test_standard_errors_are_those_of_paired_differences(kernel_evaluation):
     mean, error = kernel_evaluation.difference("kde-best")
     pairs = kernel_evaluation.nll["model"][2] - kernel_evaluation.nll["kde-best"][2]
     assert mean[2] == pytest.approx(np.mean(pairs))
@@ -122,27 +117,18 @@ def test_standard_errors_are_those_of_paired_differences(kernel_evaluation: Eval
     assert mean[2] >= 0  # the best bandwidth was chosen on these very points
 
 
-def test_divergence_estimates_agree_with_the_excess_of_likelihood() -> None:
-    found = evaluate(
-        Conditioned(WithEmpty()), COMPACT, contexts=(4,), tasks=4, points=20_000, references=()
-    )
+def test_divergence_estimates_agree_with_the_excess_of_likelihood():
+    found = score(Conditioned(WithEmpty()), contexts=(4,), tasks=4, points=20_000)
     excess = found.nll["model"] - found.nll["truth"]
     np.testing.assert_allclose(found.kl, excess, atol=0.1)
     assert found.kl.min() > 0
 
 
-def test_the_bayes_predictive_as_a_model() -> None:
+def test_the_bayes_predictive_as_a_model():
     bayes = BayesPredictive(COMPACT, nodes=8)
-    found = evaluate(
-        Conditioned(bayes),
-        COMPACT,
-        contexts=(0, 2),
-        tasks=2,
-        points=8,
-        references=[bayes],
-        grid=Grid(2, 6.0, 41),
-        probes=0,
-    )
+    grid = Grid(2, 6.0, 41)
+    options = {"contexts": (0, 2), "tasks": 2, "points": 8, "probes": 0, "grid": grid}
+    found = score(Conditioned(bayes), references=[bayes], **options)
     np.testing.assert_allclose(found.difference("bayes")[0], 0.0, atol=2e-3)
     assert found.order.shape == (2, 0)
     assert "KL of two orders" in str(found)
@@ -150,12 +136,10 @@ def test_the_bayes_predictive_as_a_model() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 2])
-def test_divergence_and_temperature_of_gaussians(dim: int) -> None:
+def test_divergence_and_temperature_of_gaussians(dim):
     # One component at the origin: the truth is N(0, 0.5^2), whatever the task.
     law = GaussianMixtures(1, dim, "uniform", 1e-9, 0.5, 0.5, box=6.0)
-    found = evaluate(
-        Gaussian(1.0, dim=dim), law, contexts=(0,), tasks=5, points=2000, references=()
-    )
+    found = score(Gaussian(1.0, dim=dim), law, tasks=5, points=2000)
     kl = dim * (math.log(1 / 0.5) + 0.5**2 / 2 - 0.5)
     np.testing.assert_allclose(found.kl, kl, rtol=1e-6)
     assert found.temperature == pytest.approx(0.25, rel=0.1)
@@ -166,16 +150,9 @@ def test_divergence_and_temperature_of_gaussians(dim: int) -> None:
     )
 
 
-def test_order_sensitivity_of_a_density_that_follows_the_last_point() -> None:
-    found = evaluate(
-        Gaussian(1.0, follows=True),
-        COMPACT,
-        contexts=(0, 1, 2),
-        tasks=12,
-        points=4,
-        references=(),
-        grid=Grid(2, 11.0, 61),
-    )
+def test_order_sensitivity_of_a_density_that_follows_the_last_point():
+    grid = Grid(2, 11.0, 61)
+    found = score(Gaussian(1.0, follows=True), contexts=(0, 1, 2), tasks=12, grid=grid)
     generator = torch.Generator().manual_seed(0)
     sequence = COMPACT.draw(12, generator, dtype=torch.float64).sample(2, generator)
     swapped = (sequence[:, 0] - sequence[:, 1]).square().sum(-1).numpy() / 2
@@ -185,7 +162,7 @@ def test_order_sensitivity_of_a_density_that_follows_the_last_point() -> None:
     assert 0 < match.sum() < 12
 
 
-def test_held_out_likelihood_is_that_of_the_density() -> None:
+def test_held_out_likelihood_is_that_of_the_density():
     generator = torch.Generator().manual_seed(0)
     tasks = COMPACT.draw(3, generator, dtype=torch.float64)
     context, points = tasks.sample(5, generator), tasks.sample(7, generator)
@@ -193,17 +170,15 @@ def test_held_out_likelihood_is_that_of_the_density() -> None:
     assert found == pytest.approx(-float(KernelDensity(0.5).log_prob(context, points).mean()))
 
 
-def test_divergence_from_a_density_with_hard_edges_is_finite() -> None:
-    found = evaluate(
-        Gaussian(2.0), UniformShapes(), contexts=(0,), tasks=3, points=4, references=["kde-best"]
-    )
+def test_divergence_from_a_density_with_hard_edges_is_finite():
+    found = score(Gaussian(2.0), UniformShapes(), references=["kde-best"])
     assert np.isfinite(found.kl).all()
     assert np.isnan(found.mean("kde-best")).all()
     assert np.isnan(found.descent).any()  # outside, the true energy is infinite
 
 
 @pytest.mark.parametrize("dim", [1, 2])
-def test_quadrature_finds_the_normaliser_of_memories(dim: int) -> None:
+def test_quadrature_finds_the_normaliser_of_memories(dim):
     generator = torch.Generator().manual_seed(dim)
     memories = torch.randn(4, dim, generator=generator, dtype=torch.float64)
     for energy in (
@@ -216,14 +191,14 @@ def test_quadrature_finds_the_normaliser_of_memories(dim: int) -> None:
         assert float(found.error) < 1e-6
 
 
-def test_the_error_of_quadrature_covers_what_a_coarse_grid_gets_wrong() -> None:
+def test_the_error_of_quadrature_covers_what_a_coarse_grid_gets_wrong():
     kde = ist.GaussianKDE(torch.tensor([[0.37, 0.11]], dtype=torch.float64), sigma=0.2)
     for resolution in (21, 31, 41, 61):
         found = log_normalizer(kde, half_width=4.0, resolution=resolution)
         assert float((found.value - kde.log_normalizer()).abs()) <= float(found.error) + 1e-12
 
 
-def test_annealing_finds_the_normaliser_of_memories() -> None:
+def test_annealing_finds_the_normaliser_of_memories():
     generator = torch.Generator().manual_seed(0)
     memories = torch.randn(5, 4, generator=generator)
     for energy in (ist.GaussianKDE(memories, sigma=0.4), ist.Mixture(memories, beta=2.0)):
@@ -232,7 +207,7 @@ def test_annealing_finds_the_normaliser_of_memories() -> None:
         assert float((found.value - energy.log_normalizer()).abs()) < 4 * float(found.error)
 
 
-def test_the_error_of_annealing_is_its_spread_over_seeds() -> None:
+def test_the_error_of_annealing_is_its_spread_over_seeds():
     kde = ist.GaussianKDE(torch.zeros(1, 3), sigma=0.5)
     runs = [
         annealed_log_normalizer(kde, scale=1.0, particles=32, temperatures=20, seed=seed)
@@ -245,49 +220,38 @@ def test_the_error_of_annealing_is_its_spread_over_seeds() -> None:
     assert abs(float(values.mean() - kde.log_normalizer())) < 4 * mean_error
 
 
-def test_above_two_dimensions_annealing_takes_over() -> None:
+def test_above_two_dimensions_annealing_takes_over(tmp_path):
     law = GaussianMixtures(2, 3, std_low=0.5, std_high=0.5)
-    found = evaluate(
-        Conditioned(WithEmpty(), dim=3),
-        law,
-        contexts=(0, 3),
-        tasks=3,
-        points=16,
-        references=[WithEmpty()],
-        probes=2,
-    )
+    options = {"contexts": (0, 3), "points": 16, "probes": 2}
+    found = score(Conditioned(WithEmpty(), dim=3), law, references=[WithEmpty()], **options)
     difference = np.abs(found.nll["model"] - found.nll["kde"])
     assert (difference < 5 * found.normalizer_error + 1e-3).all()
     assert found.normalizer_error.max() < 0.3
     assert np.isnan(found.temperature)
+    found.to_json(tmp_path / "scores.json")
+    assert str(Evaluation.from_json(tmp_path / "scores.json")) == str(found)
     assert np.isnan(found.order).all()
     np.testing.assert_allclose(found.kl, found.nll["model"] - found.nll["truth"])
 
 
-def test_descent_on_bowls_contracts_at_the_known_rate() -> None:
+def test_descent_on_bowls_contracts_at_the_known_rate():
     tasks = MixtureTasks(
         torch.zeros(1, 1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     )
     starts = torch.tensor([[[1.0, 2.0], [-2.0, 1.0]]], dtype=torch.float64)
-    found = descent_error(
-        Gaussian(2.0).condition(torch.zeros(1, 0, 2)),
-        tasks,
-        starts,
-        box=9.0,
-        step_size=0.3,
-        steps=7,
-    )
+    energy = Gaussian(2.0).condition(torch.zeros(1, 0, 2))
+    found = descent_error(energy, tasks, starts, box=9.0, step_size=0.3, steps=7)
     highest = 5 / 2 + math.log(2 * math.pi)
     mine, true = (1 - 0.3 / 4) ** 7, (1 - 0.3 / 10 * 10 / highest) ** 7
     assert float(found) == pytest.approx(5 * (mine - true) ** 2)
 
 
-def test_descent_that_is_not_stable_stays_in_the_box() -> None:
-    found = evaluate(Gaussian(0.1), COMPACT, contexts=(0,), tasks=2, points=4, references=())
+def test_descent_that_is_not_stable_stays_in_the_box():
+    found = score(Gaussian(0.1), tasks=2)
     assert np.isfinite(found.descent).all()
 
 
-def test_an_evaluation_survives_json(kernel_evaluation: Evaluation, tmp_path: Path) -> None:
+def test_an_evaluation_survives_json(kernel_evaluation, tmp_path):
     kernel_evaluation.to_json(tmp_path / "scores.json")
     json.loads((tmp_path / "scores.json").read_text(), parse_constant=pytest.fail)
     again = Evaluation.from_json(tmp_path / "scores.json")
@@ -296,7 +260,7 @@ def test_an_evaluation_survives_json(kernel_evaluation: Evaluation, tmp_path: Pa
     assert again.contexts == kernel_evaluation.contexts
 
 
-def test_an_evaluation_is_a_frame(kernel_evaluation: Evaluation) -> None:
+def test_an_evaluation_is_a_frame(kernel_evaluation):
     frame = kernel_evaluation.to_frame()
     assert len(frame) == 3 * 6
     means = frame.groupby("context")["nll_model"].mean()
@@ -304,7 +268,7 @@ def test_an_evaluation_is_a_frame(kernel_evaluation: Evaluation) -> None:
     assert frame["order"].notna().sum() == 3 * 3
 
 
-def test_an_evaluation_prints_tables(kernel_evaluation: Evaluation) -> None:
+def test_an_evaluation_prints_tables(kernel_evaluation):
     text = str(kernel_evaluation)
     row = next(line for line in text.splitlines() if line.startswith("em-0.001"))
     assert row.split()[1:3] == ["-", "-"]  # too few points for the fit
@@ -312,9 +276,9 @@ def test_an_evaluation_prints_tables(kernel_evaluation: Evaluation) -> None:
     assert repr(kernel_evaluation).startswith("Evaluation(prior=GaussianMixtures(")
 
 
-def test_a_transformer_is_evaluated_with_its_wall() -> None:
+def test_a_transformer_is_evaluated_with_its_wall():
     model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)).double().requires_grad_(False)
-    found = evaluate(model, COMPACT, contexts=(0, 3), tasks=3, points=8, references=())
+    found = score(model, contexts=(0, 3), points=8)
     context = torch.zeros(1, 0, 2, dtype=torch.float64)
     energy = model.condition(context)
     one = log_normalizer(model.condition(context[0]), half_width=9.0)
@@ -325,28 +289,25 @@ def test_a_transformer_is_evaluated_with_its_wall() -> None:
     assert found.normalizer_error.max() < 1e-2
 
 
-def test_the_same_seed_gives_the_same_evaluation() -> None:
-    one, other = (
-        evaluate(Gaussian(1.0), COMPACT, contexts=(1,), tasks=3, points=4, references=())
-        for _ in range(2)
-    )
+def test_the_same_seed_gives_the_same_evaluation():
+    one, other = (score(Gaussian(1.0), contexts=(1,)) for _ in range(2))
     assert str(one) == str(other)
 
 
-def test_grids_hold_the_wall_and_resolve_the_components() -> None:
+def test_grids_hold_the_wall_and_resolve_the_components():
     model = SimpleNamespace(config=SimpleNamespace(dim=2, box=5.5, wall=0.5))
-    grid = grid_for(model, COMPACT)  # type: ignore[arg-type]
+    grid = grid_for(model, COMPACT)
     assert grid.half_width == 8.0
     assert 2 * 8.0 / (grid.resolution - 1) <= 0.24
 
 
-def test_divergence_of_a_density_from_itself_is_zero() -> None:
+def test_divergence_of_a_density_from_itself_is_zero():
     context = torch.zeros(1, 3, 2, dtype=torch.float64)
     density = GridDensity(Conditioned(WithEmpty()), context, Grid(2, 6.0, 41))
     assert float(density.kl_from(density.log_prob)) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_invalid_requests_are_refused(kernel_evaluation: Evaluation) -> None:
+def test_invalid_requests_are_refused(kernel_evaluation):
     with pytest.raises(InvalidInputError, match="annealed_log_normalizer"):
         Grid(3, 5.0, 41)
     with pytest.raises(InvalidInputError, match="odd"):

@@ -43,13 +43,13 @@ def draw(
     Parameters
     ----------
     energy : ContextEnergy
-        The energy of one context.
+        Of one context.
     n : int
     sampler : Langevin, MALA, HMC, or one of your own
         Default: ``MALA(step_size=0.05)``.
     seed : int or torch.Generator
     steps : int
-        Steps of each chain.
+        Of each chain.
     progress : bool, optional
         Show a progress bar on stderr. Default: on a terminal, once the run takes long.
 
@@ -85,10 +85,8 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
     """Return points that roughly follow the density, by importance resampling.
 
     Of many trial points, near the context and anywhere in the box, n are drawn in proportion to
-    the density, with replacement. The shares of clusters far apart, which chains from elsewhere
-    would get wrong, are then right up to Monte Carlo error.
-
-    Parameters and the result (n, D) are those of :func:`draw`.
+    the density, with replacement: the shares of clusters far apart are right up to Monte Carlo
+    error. Parameters and the result (n, D) are those of :func:`draw`.
     """
     context, n = energy.context, as_count(n, "n")
     if context.ndim != 2:

@@ -24,10 +24,8 @@ class TrainingSettings(CheckedFields):
     prior : Prior
         Distribution over densities, from which datasets are drawn.
     objective : Objective
-    updates : int
-        Steps of the optimiser.
-    batch : int
-        Datasets for each update.
+    updates, batch : int
+        Steps of the optimiser, and datasets for each step.
     micro_batch : int, optional
         Datasets for each forward and backward pass; gradients accumulate over the batch.
         Processes share the passes. Default: the whole batch.
@@ -40,10 +38,8 @@ class TrainingSettings(CheckedFields):
         The two differ in weight decay: Adam adds it to the gradient.
     learning_rate, betas, epsilon, weight_decay : float
         Settings of the optimiser.
-    warmup : int
-        Updates over which the learning rate rises from zero.
-    schedule : {"cosine", "constant"}
-        Course of the learning rate after that.
+    warmup, schedule : int, {"cosine", "constant"}
+        Updates over which the learning rate rises from zero, and its course after that.
     clip : float, optional
         Largest norm of the gradient.
     seed : int

@@ -73,9 +73,8 @@ def train(
         Start from the weights of this model: fine-tuning. Its box, wall and scale may differ from
         those of the settings. Default: random weights.
     devices, accelerator, precision, fabric
-        Arguments of Lightning Fabric: the number of processes, the hardware and the precision,
-        such as ``"bf16-mixed"`` on a GPU; or a Fabric that is already launched. The processes
-        share the batch.
+        Arguments of Lightning Fabric: processes that share the batch, hardware, and precision,
+        such as ``"bf16-mixed"`` on a GPU; or a Fabric that is already launched.
     log_every, evaluate_every : int
         Updates between rows of the metrics, and between held-out likelihoods.
     checkpoint_every : int, optional
@@ -86,10 +85,6 @@ def train(
         Show a progress bar. Default: on a terminal.
     report : callable, optional
         Called with each row of the metrics. With several processes it must be picklable.
-
-    Returns
-    -------
-    Trained
 
     Examples
     --------

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -170,7 +170,9 @@ class Evaluation:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, for :meth:`from_json`, and write it if a path is given."""
-        text = json.dumps(_plain(asdict(self)), allow_nan=False) + "\n"
+        text = json.dumps(asdict(self), default=np.ndarray.tolist)
+        # JSON has no NaN and no infinities: they become null.
+        text = json.dumps(json.loads(text, parse_constant=lambda name: None)) + "\n"
         if path is not None:
             write_atomically(path, text)
         return text
@@ -180,6 +182,8 @@ class Evaluation:
         """Read the file of :meth:`to_json`."""
         content = json.loads(Path(path).read_text())
         content["contexts"] = tuple(content["contexts"])
+        if content["temperature"] is None:
+            content["temperature"] = math.nan
         for name in ARRAYS:
             content[name] = np.array(content[name], dtype=float)
         for name in ("nll", "reference_error"):
@@ -202,17 +206,6 @@ def _cells(scores: FloatArray) -> list[str]:
         return ["-"] * len(scores)
     pairs = zip(scores.mean(1), _standard_error(scores), strict=True)
     return ["-" if np.isnan(mean) else f"{mean:.3f} ± {error:.3f}" for mean, error in pairs]
-
-
-def _plain(value: Any) -> Any:
-    """Return lists for arrays and None for NaN and infinities, as JSON has no others."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
 
 
 @torch.no_grad()
@@ -252,10 +245,6 @@ def evaluate(
         Number of tasks on which the order of contexts and the end points of descent are tried.
     progress : bool, optional
         Show a progress bar on stderr. Default: on a terminal, once the run takes long.
-
-    Returns
-    -------
-    Evaluation
 
     Examples
     --------
@@ -302,7 +291,7 @@ def evaluate(
             nll[rival.name] = -torch.stack(log_probs).mean(-1).numpy()
             report(done := done + 1)
     tempered = found.pop("tempered")  # (contexts, tasks, temperatures)
-    best = int(np.argmin(tempered.mean((0, 1)))) if grid else TEMPERATURES.index(1.0)
+    best = int(np.argmin(tempered.mean((0, 1))))
     return Evaluation(
         prior=repr(prior),
         seed=seed,

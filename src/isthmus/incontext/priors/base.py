@@ -18,8 +18,8 @@ from isthmus.validation import as_count
 class Tasks(ABC):
     """A batch of B densities that draw points and give their log-density.
 
-    A subclass is a frozen dataclass. Its tensors have one row per task, so that indexing with a
-    slice, a mask or a tensor of indices gives a smaller batch. All other fields are shared.
+    A subclass is a frozen dataclass whose tensors have one row per task; other fields are shared.
+    Indexing with a slice, a mask or a tensor of indices gives a smaller batch.
     """
 
     @abstractmethod
