@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 # command line's --help do not wait for torch.
 _HOMES = {
     "CRPMixture": "isthmus.memories.crp",
-    "Chains": "isthmus.dynamics.sample",
+    "Chains": "isthmus.dynamics.diagnostics",
     "Energy": "isthmus.energy",
     "EpanechnikovKDE": "isthmus.memories.epanechnikov",
     "GaussianKDE": "isthmus.memories.kde",
@@ -59,8 +59,9 @@ _MODULES = (
 
 if TYPE_CHECKING:
     from isthmus.attend import attend as attend
+    from isthmus.dynamics.diagnostics import Chains
     from isthmus.dynamics.retrieve import Retrieval, complete, retrieve
-    from isthmus.dynamics.sample import Chains, sample, sample_chains
+    from isthmus.dynamics.sample import sample, sample_chains
     from isthmus.dynamics.samplers import HMC, MALA, Langevin
     from isthmus.energy import Energy
     from isthmus.memories.crp import CRPMixture

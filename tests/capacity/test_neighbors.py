@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from isthmus.capacity.contraction import hopfield_terms, kde_terms
-from isthmus.capacity.neighbors import nearest_neighbors
+from isthmus.capacity.contraction import hopfield_terms, kde_terms, nearest_neighbors
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from isthmus.dynamics.sample import Chains, sample, sample_chains
+from isthmus.dynamics.diagnostics import Chains
+from isthmus.dynamics.sample import sample, sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Info, Langevin, LangevinState
 from isthmus.energy import Energy
 from isthmus.errors import (

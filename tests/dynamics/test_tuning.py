@@ -11,8 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.dynamics.sample import DualAveraging
 from isthmus.dynamics.samplers import Info, LangevinState
-from isthmus.dynamics.tuning import DualAveraging
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 

@@ -2,8 +2,12 @@
 
 from isthmus.capacity.basins import Basins, MergeTree, basins, merge_tree
 from isthmus.capacity.bounds import (
+    RandomPatternCapacity,
     guaranteed_radius,
+    minimal_angle_probability,
     one_step_error_bound,
+    random_pattern_capacity,
+    random_pattern_dimension,
     required_separation,
     retrieval_error_bound,
 )
@@ -16,12 +20,6 @@ from isthmus.capacity.counts import (
 )
 from isthmus.capacity.curve import CapacityCurve, SigmaChoice, capacity_curve, choose_sigma
 from isthmus.capacity.experiments import Sweep, measured_capacity, spread_on_sphere, sweep
-from isthmus.capacity.random_patterns import (
-    RandomPatternCapacity,
-    minimal_angle_probability,
-    random_pattern_capacity,
-    random_pattern_dimension,
-)
 
 __all__ = [
     "Basins",

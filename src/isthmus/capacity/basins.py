@@ -15,8 +15,6 @@ from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_points
 
-__all__ = ["Basins", "MergeTree", "basins", "merge_tree"]
-
 FloatArray = NDArray[np.float64]
 
 

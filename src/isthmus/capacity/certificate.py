@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
-    Contraction,
+    Neighbors,
     guaranteed_balls,
     hopfield_terms,
     kde_terms,
+    nearest_neighbors,
 )
-from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
 from isthmus.dynamics.attraction import centred, is_attracting
 from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
 from isthmus.dynamics.retrieve import retrieve
@@ -34,7 +34,6 @@ from isthmus.validation import as_choice, as_count, as_points
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Certificate", "as_memory", "certify", "certify_memory"]
 
 Iterate = Literal["all", "undecided", "none"]
 FloatArray = NDArray[np.float64]
@@ -163,18 +162,13 @@ class Certificate:
         """Return a pandas frame with a row per pattern."""
         import pandas
 
-        columns = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if np.ndim(getattr(self, field.name)) == 1
-        }
+        columns = {name: values for name, values in vars(self).items() if np.ndim(values) == 1}
         return pandas.DataFrame(columns)
 
     def save(self, path: str | Path) -> None:
         """Write the certificate to an ``.npz`` file, atomically."""
-        arrays: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
+        np.savez_compressed(buffer, **vars(self))
         write_atomically(path, buffer.getvalue())
 
     @classmethod
@@ -218,10 +212,6 @@ def certify(
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
 
-    Returns
-    -------
-    Certificate
-
     Examples
     --------
     >>> from isthmus.capacity import certify
@@ -249,11 +239,8 @@ def _spread(values: FloatArray) -> dict[str, float] | None:
     values = values[np.isfinite(values)]
     if not len(values):
         return None
-    return {
-        "smallest": float(values.min()),
-        "median": float(np.median(values)),
-        "largest": float(values.max()),
-    }
+    quantiles = values.min(), np.median(values), values.max()
+    return dict(zip(("smallest", "median", "largest"), map(float, quantiles), strict=True))
 
 
 def certify_memory(
@@ -273,7 +260,7 @@ def certify_memory(
     else:
         terms, nearest = kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
     balls = guaranteed_balls(terms)
-    separation = _separations(terms, nearest, hopfield)
+    separation = -terms.exponents.max(1) / terms.sharpness if hopfield else 0.5 * nearest**2
     norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
     needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
     ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
@@ -321,13 +308,6 @@ def _numbers(X: Any) -> FloatArray:
         return np.asarray(X, dtype=float)
     except (TypeError, ValueError) as error:
         raise DtypeError(f"X must hold numbers only: {error}. Leave out text columns.") from None
-
-
-def _separations(terms: Contraction, nearest: FloatArray, hopfield: bool) -> FloatArray:
-    if not hopfield:
-        return 0.5 * nearest**2
-    gaps: FloatArray = -terms.exponents.max(1) / terms.sharpness
-    return gaps
 
 
 def _enclosing(patterns: FloatArray) -> float:

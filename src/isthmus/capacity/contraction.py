@@ -19,10 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from isthmus.capacity.neighbors import BLOCK_ENTRIES, UNIT_ROUNDOFF, Neighbors
-
-__all__ = ["Balls", "Contraction", "guaranteed_balls", "hopfield_terms", "kde_terms"]
+from sklearn.neighbors import NearestNeighbors
 
 FloatArray = NDArray[np.float64]
 
@@ -33,63 +30,84 @@ ROUNDING_SLACK = 1e-9
 # Radii are bisected on a logarithmic scale.
 BISECTIONS = 30
 ROW_BLOCK = 512
+UNIT_ROUNDOFF = 2.0**-53
+# Float64 numbers of one block of differences between patterns: 32 MiB.
+BLOCK_ENTRIES = 2**22
+
+
+class Neighbors(NamedTuple):
+    """The k nearest other patterns of each pattern, in ascending order of their distances.
+
+    `beyond` is a lower bound on the distance of all patterns that are not listed, rounding
+    included; ``inf`` where every other pattern is listed.
+    """
+
+    distances: FloatArray  # (N, k)
+    index: NDArray[np.int64]  # (N, k)
+    beyond: FloatArray  # (N,)
+
+
+def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
+    """Find the k nearest other patterns of each of the patterns (N, D).
+
+    The search expands squares, which loses digits. Distances are therefore computed again from
+    differences, and ``beyond`` allows for the loss.
+    """
+    n, dim = patterns.shape
+    k = min(k, n - 1)
+    if k == 0:
+        empty = np.zeros((n, 0))
+        return Neighbors(empty, empty.astype(np.int64), np.full(n, np.inf))
+    centred = patterns - patterns.mean(0)
+    scale = float(np.abs(centred).max()) or 1.0
+    centred /= scale
+    searched, index = NearestNeighbors(algorithm="brute").fit(centred).kneighbors(centred, k + 1)
+    # Leave out the pattern itself, or the last one where duplicates displaced it.
+    left_out = index == np.arange(n)[:, None]
+    left_out[~left_out.any(1), -1] = True
+    index, searched = index[~left_out].reshape(n, k), searched[~left_out].reshape(n, k)
+    distances = np.empty((n, k))
+    size = max(1, BLOCK_ENTRIES // (k * dim))
+    for start in range(0, n, size):
+        rows = slice(start, start + size)
+        apart = patterns[index[rows]] - patterns[rows, None]
+        distances[rows] = np.sqrt(np.einsum("rkd,rkd->rk", apart, apart))
+    order = np.argsort(distances, axis=1, kind="stable")
+    index, distances = (np.take_along_axis(each, order, 1) for each in (index, distances))
+    if k == n - 1:
+        return Neighbors(distances, index, np.full(n, np.inf))
+    slack = 16 * (dim + 8) * UNIT_ROUNDOFF * float(np.square(centred).sum(1).max())
+    edge = np.sqrt(np.maximum(searched[:, -1] ** 2 * (1 - 1e-12) - slack, 0.0)) * scale
+    return Neighbors(distances, index, np.minimum(edge, distances[:, -1]))
 
 
 class Balls(NamedTuple):
-    """The certified ball of each pattern.
+    """The certified ball of each pattern, and a bound on the distance to its fixed point."""
 
-    Attributes
-    ----------
-    radius : ndarray (N,)
-        The largest certified radius; 0 where there is none.
-    error : ndarray (N,)
-        Bound on the distance from the pattern to its fixed point; ``inf`` where not certified.
-    """
-
-    radius: FloatArray
-    error: FloatArray
+    radius: FloatArray  # (N,); 0 where there is none
+    error: FloatArray  # (N,); inf where there is none
 
 
 @dataclass(frozen=True)
 class Contraction:
     """The terms of the sums for some patterns: neighbours one by one, all others together.
 
-    Attributes
-    ----------
-    exponents : ndarray (n, k)
-        The a_j of the neighbours.
-    distances : ndarray (n, k)
-        Their distances d_j.
-    rest : int
-        Number of patterns that are not listed.
-    rest_distance : ndarray (n,)
-        A lower bound (KDE) or upper bound (modern Hopfield) on their distance.
-    rest_exponent : ndarray (n,) or None
-        For a modern Hopfield network, an upper bound on their a_j. None for a KDE, where it
-        follows from the distance.
-    sharpness : float
-        b: 1/sigma^2 or beta.
-    dim : int
-        The number of coordinates that distances were summed over.
+    The distance of the others is bounded from below for a KDE, where it bounds their exponents
+    too; for a modern Hopfield network it is bounded from above.
     """
 
-    exponents: FloatArray
-    distances: FloatArray
-    rest: int
-    rest_distance: FloatArray
-    rest_exponent: FloatArray | None
-    sharpness: float
+    exponents: FloatArray  # (n, k): the a_j of the neighbours
+    distances: FloatArray  # (n, k): their d_j
+    rest: int  # number of all others
+    rest_distance: FloatArray  # (n,)
+    rest_exponent: FloatArray | None  # (n,): upper bound on their a_j; None for a KDE
+    sharpness: float  # b
     dim: int
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Contraction:
+    def take(self, rows: NDArray[np.intp]) -> Contraction:
         """Return the terms of some of the patterns."""
-        return replace(
-            self,
-            exponents=self.exponents[rows],
-            distances=self.distances[rows],
-            rest_distance=self.rest_distance[rows],
-            rest_exponent=None if self.rest_exponent is None else self.rest_exponent[rows],
-        )
+        arrays = {name: value[rows] for name, value in vars(self).items() if np.ndim(value)}
+        return replace(self, **arrays)
 
     def phi(self, power: int, radius: FloatArray) -> FloatArray:
         """Return an upper bound on phi_p(R) for each pattern at its own radius. (n,)"""

@@ -3,10 +3,6 @@ r"""Bounds on the number of patterns that a Gaussian KDE can store on a sphere.
 All are on a log scale and for any dimension. With :math:`\beta = 1/\sigma^2` they hold for
 modern Hopfield networks too, which are equivalent on a sphere. Proofs are in
 ``docs/capacity-proofs.md``.
-
-References
-----------
-Ramsauer et al., Hopfield Networks is All You Need, ICLR 2021 (arXiv:2008.02217).
 """
 
 from __future__ import annotations
@@ -21,12 +17,10 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaln, log_expit, logsumexp
 
-from isthmus.capacity.random_patterns import random_pattern_capacity
+from isthmus.capacity.bounds import exponential, random_pattern_capacity
 from isthmus.errors import InvalidInputError
 from isthmus.special import log_bessel_i
 from isthmus.validation import as_choice, as_count, as_number
-
-__all__ = ["CapacityKind", "RandomCoding", "capacity_bound", "capacity_rate", "random_coding"]
 
 CapacityKind = Literal["claimed", "packing", "random", "certified", "ceiling"]
 
@@ -110,7 +104,6 @@ def capacity_bound(
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
     kind : {"certified", "packing", "random", "ceiling", "claimed"}
-        Which bound.
     failure : float
         For "random", the probability that the statement fails.
     log : bool
@@ -144,7 +137,7 @@ def capacity_bound(
         "ceiling": lambda: math.log(2) - log_kernel_mean(dim, ratio),
     }
     log_count = bounds[kind]()
-    return log_count if log else _exponential(log_count)
+    return log_count if log else float(exponential(log_count))
 
 
 def capacity_rate(K: float = 2.0) -> float:
@@ -192,10 +185,6 @@ def random_coding(
         As in :func:`capacity_bound`.
     radius : float, optional
         R. By default the one that allows most patterns.
-
-    Returns
-    -------
-    RandomCoding
 
     Examples
     --------
@@ -286,13 +275,6 @@ def _dim_and_ratio(dim: int, sigma: float, max_norm: float | None) -> tuple[int,
     return dim, ratio
 
 
-def _exponential(log_value: float) -> float:
-    try:
-        return math.exp(log_value)
-    except OverflowError:
-        return math.inf
-
-
 def log_cap_fraction(dim: int, angle: float) -> float:
     r"""Return the log of the share of a sphere within an angle of a given point.
 
@@ -300,17 +282,7 @@ def log_cap_fraction(dim: int, angle: float) -> float:
               \quad (\alpha \le \pi/2), \qquad
               \Omega_D(\alpha) = 1 - \Omega_D(\pi - \alpha)
 
-    Parameters
-    ----------
-    dim : int
-        D, at least 2.
-    angle : float
-        From 0 to pi.
-
-    Examples
-    --------
     >>> import math
-    >>> from isthmus.capacity.counts import log_cap_fraction
     >>> round(math.exp(log_cap_fraction(3, math.pi / 3)), 6)  # (1 - cos) / 2
     0.25
     """
@@ -332,22 +304,12 @@ def log_cap_fraction(dim: int, angle: float) -> float:
 
 
 def log_kernel_mean(dim: int, radius: float) -> float:
-    r"""Return the log of the mean of :math:`\exp(-\|x-y\|^2/2)` over a sphere.
+    r"""Return the log of the mean of :math:`\exp(-\|x-y\|^2/2)` over a sphere of radius M.
 
     .. math:: A_0 = \Gamma(\tfrac D2) \left(\tfrac 2\kappa\right)^{D/2-1} e^{-\kappa}
               I_{D/2-1}(\kappa), \qquad \kappa = M^2
 
-    Parameters
-    ----------
-    dim : int
-        D, at least 2.
-    radius : float
-        M, the radius of the sphere in units of the bandwidth.
-
-    Examples
-    --------
     >>> import math
-    >>> from isthmus.capacity.counts import log_kernel_mean
     >>> round(math.exp(log_kernel_mean(3, 1.0)), 6)  # (1 - exp(-2)) / 2
     0.432332
     """
@@ -368,17 +330,8 @@ class SphereQuadrature:
               \qquad d = 2 M \sin(\theta/2)
 
     with :math:`\theta = \pi / (1 + e^{-t})`, in t, over the range where the integrand counts.
+    `radius` is M in units of the bandwidth.
 
-    Parameters
-    ----------
-    dim : int
-        D, at least 2.
-    radius : float
-        M, the radius of the sphere in units of the bandwidth.
-
-    Examples
-    --------
-    >>> from isthmus.capacity.counts import SphereQuadrature
     >>> SphereQuadrature(50, 14.0).log_moments(0.1).round(4)
     array([-59.6056, -57.6888, -55.7619])
     """
@@ -391,8 +344,7 @@ class SphereQuadrature:
 
     def log_moments(self, tilt: float) -> NDArray[np.float64]:
         r"""Return logs of :math:`A_0(R), A_1(R), A_2(R)` at R = `tilt`, in units of sigma."""
-        window = self._window(tilt)
-        t = np.linspace(*window, FINE_POINTS)
+        t = np.linspace(*self._window(tilt), FINE_POINTS)
         terms = self._tilted(self._log_density(t), tilt)
         log_integrals = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
         result: NDArray[np.float64] = log_integrals + 0.5 * tilt * tilt

@@ -16,11 +16,9 @@ from isthmus.capacity.certificate import (
     as_memory,
     certify_memory,
 )
-from isthmus.capacity.neighbors import Neighbors, nearest_neighbors
+from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
-
-__all__ = ["CapacityCurve", "SigmaChoice", "capacity_curve", "choose_sigma"]
 
 FloatArray = NDArray[np.float64]
 # Bisection ends when the bandwidth is known to this share.
@@ -52,25 +50,17 @@ class CapacityCurve:
     @classmethod
     def of(cls, certificates: list[Certificate]) -> CapacityCurve:
         """Collect certificates, in ascending order of their bandwidths."""
-        certificates = sorted(certificates, key=lambda each: each.sigma)
-        proved = [each.decided == "proved" for each in certificates]
-        return cls(
-            np.array([each.sigma for each in certificates]),
-            np.array([each.fraction_stored for each in certificates]),
-            np.array([rows.mean() for rows in proved]),
-            np.array(
-                [
-                    np.median(each.guaranteed_radius[rows]) if rows.any() else 0.0
-                    for each, rows in zip(certificates, proved, strict=True)
-                ]
-            ),
-        )
+        points = []
+        for each in sorted(certificates, key=lambda each: each.sigma):
+            proved = each.decided == "proved"
+            radius = np.median(each.guaranteed_radius[proved]) if proved.any() else 0.0
+            points.append((each.sigma, each.fraction_stored, proved.mean(), radius))
+        return cls(*np.array(points, dtype=float).T)
 
     def __str__(self) -> str:
-        lines = ["   sigma  stored  proved  radius"]
         rows = zip(self.sigmas, self.stored, self.proved, self.radius, strict=True)
-        lines += [f"{s:8.4g}  {a:6.1%}  {b:6.1%}  {r:6.3g}" for s, a, b, r in rows]
-        return "\n".join(lines)
+        lines = [f"{s:8.4g}  {a:6.1%}  {b:6.1%}  {r:6.3g}" for s, a, b, r in rows]
+        return "\n".join(["   sigma  stored  proved  radius", *lines])
 
 
 @dataclass(frozen=True)
@@ -118,8 +108,8 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
     grid = np.unique(np.asarray(sigmas, dtype=float))
     if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():
         raise InvalidInputError("sigmas must hold at least one number, all finite and above zero.")
-    patterns, neighbors = _prepared(X)
-    return CapacityCurve.of([_at(patterns, neighbors, sigma, iterate) for sigma in grid])
+    prepared = _prepared(X)
+    return CapacityCurve.of([_at(*prepared, sigma, iterate) for sigma in grid])
 
 
 def choose_sigma(
@@ -135,7 +125,7 @@ def choose_sigma(
     stored : float in (0, 1] or None
         None is 95 % of the patterns that have no exact duplicate.
     iterate : {"undecided", "none"}
-        "none" counts only what the bound proves, in a fraction of the time.
+        As in :func:`capacity_curve`.
 
     Examples
     --------
@@ -183,7 +173,7 @@ def choose_sigma(
     return SigmaChoice(best.sigma, best.fraction_stored, CapacityCurve.of(tried))
 
 
-def _prepared(X: Any) -> tuple[NDArray[np.float64], Neighbors]:
+def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
     memory = as_memory(X, 1.0)
     if not isinstance(memory, GaussianKDE):
         raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
@@ -192,8 +182,6 @@ def _prepared(X: Any) -> tuple[NDArray[np.float64], Neighbors]:
     return patterns, nearest_neighbors(patterns, k)
 
 
-def _at(
-    patterns: NDArray[np.float64], neighbors: Neighbors, sigma: float, iterate: Iterate
-) -> Certificate:
+def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Iterate) -> Certificate:
     memory = GaussianKDE(patterns, float(sigma))
     return certify_memory(memory, neighbors, neighbors.distances.shape[1], iterate)

@@ -22,8 +22,6 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_choice, as_count, as_number
 
-__all__ = ["Placement", "Sweep", "SweepCell", "measured_capacity", "spread_on_sphere", "sweep"]
-
 FloatArray = NDArray[np.float64]
 Placement = Literal["random", "spread"]
 # Powers of the squared distance with which the repulsion falls, in turn.

@@ -37,26 +37,19 @@ CORE = 0.9
 NEAR = 3.0
 
 
-class Centred(NamedTuple):
-    """A memory and points (N, D) relative to a centre (D,), which is of float64."""
-
-    memory: GaussianMemory
-    points: Tensor
-    centre: Tensor
-
-
 @torch.no_grad()
-def centred(memory: GaussianMemory, points: Tensor) -> Centred:
+def centred(memory: GaussianMemory, points: Tensor) -> tuple[GaussianMemory, Tensor, Tensor]:
     """Move the origin to the mean of the memories, if their energy does not depend on it.
 
     In float32, states near 1e6 are multiples of 1/16. Differences of memories are much finer.
+    Returns the memory and the points (N, D) relative to the new origin (D,), in float64.
     """
     if not memory.translation_invariant:
-        return Centred(memory, points, torch.zeros(memory.dim, dtype=torch.float64))
+        return memory, points, torch.zeros(memory.dim, dtype=torch.float64)
     memories = memory.memories.detach()
     # Rounded to the dtype of the memories, so that subtracting it from nearby numbers is exact.
     centre = memories.mean(0, dtype=torch.float64).to(memories.dtype)
-    return Centred(memory.with_memories(memories - centre), points - centre, centre.double())
+    return memory.with_memories(memories - centre), points - centre, centre.double()
 
 
 def distances(x: Tensor, y: Tensor) -> Tensor:
@@ -150,49 +143,28 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
     return found
 
 
-class _Cores:
-    """Memories grouped by their nearest centre: most of them in a core about it, the others loose.
-
-    Attributes
-    ----------
-    radii, log_weights : Tensor (B,)
-        Radius of the core of each centre, and the log of its total weight.
-    far : Tensor (B, B) of bool
-        Pairs of cores that are far from each other.
-    """
-
-    def __init__(self, memory: GaussianMemory, centres: Tensor) -> None:
-        distance, self._owner = distances(memory.memories, centres).min(1)
-        own = self._owner[:, None] == torch.arange(len(centres))
-        of_each = torch.where(own, distance[:, None], torch.nan)
-        self.radii = of_each.nanquantile(CORE, dim=0).nan_to_num()
-        self._loose = distance > self.radii[self._owner]
-        core = own & ~self._loose[:, None]
-        weights = memory.log_mixing_weights[:, None]
-        self.log_weights = torch.where(core, weights, -torch.inf).logsumexp(0)
-        gap = distances(centres, centres) - self.radii[:, None] - self.radii
-        self.far = gap > NEAR * memory.sigma
-
-    def near(self, centre: int) -> Tensor:
-        """Return the indices of memories that are loose or in a core near that of `centre`."""
-        return torch.nonzero(self._loose | ~self.far[centre][self._owner])[:, 0]
-
-
 @torch.no_grad()
 def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Tensor:
     """Return the ball that certainly holds each point after one update, or -1. (N, D) -> (N,)
 
-    Each point is updated with the memories near it only. The influence of the others is bounded
-    by their weight, their least distance from the point and their largest from the result.
+    Memories are grouped by their nearest centre: most in a core about it, the others loose. Each
+    point is updated with the loose ones and the cores near it only. The influence of the others is
+    bounded by their weight, their least distance from the point and their largest from the result.
     """
     homes = torch.full((len(x),), -1)
     if len(balls.radii) < 2:
         return homes
     centres, beta, weights = balls.centres, 0.5 / memory.variance, memory.log_mixing_weights
-    cores = _Cores(memory, centres)
+    distance, owner = distances(memory.memories, centres).min(1)
+    own = owner[:, None] == torch.arange(len(centres))
+    radii = torch.where(own, distance[:, None], torch.nan).nanquantile(CORE, dim=0).nan_to_num()
+    loose = distance > radii[owner]
+    in_core = own & ~loose[:, None]
+    core_weights = torch.where(in_core, weights[:, None], -torch.inf).logsumexp(0)
+    far = distances(centres, centres) - radii[:, None] - radii > NEAR * memory.sigma
     nearest = distances(x, centres).argmin(1)
     rows = [torch.nonzero(nearest == g)[:, 0] for g in range(len(centres))]
-    kept = [cores.near(g) for g in range(len(centres))]
+    kept = [torch.nonzero(loose | ~far[g][owner])[:, 0] for g in range(len(centres))]
     cost = sum(len(some) * len(near) for some, near in zip(rows, kept, strict=True))
     if cost > 0.5 * len(x) * memory.n_memories:
         return homes
@@ -201,10 +173,10 @@ def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors)
         found = attend(
             here, memory.memories[near], beta=beta, bias=weights[near], metric="sqeuclidean"
         )
-        gap = (distances(here, centres) - cores.radii).clamp(min=0)
-        left_out = (cores.log_weights - beta * gap.square() - found.logsumexp[:, None]).exp()
-        reach = distances(found.mean, centres) + cores.radii
-        shift = (left_out * reach)[:, cores.far[g]].sum(1)
+        gap = (distances(here, centres) - radii).clamp(min=0)
+        left_out = (core_weights - beta * gap.square() - found.logsumexp[:, None]).exp()
+        reach = distances(found.mean, centres) + radii
+        shift = (left_out * reach)[:, far[g]].sum(1)
         distance = torch.linalg.vector_norm(found.mean - centres[g], dim=1)
         homes[some[distance + shift <= 0.999 * balls.radii[g]]] = g
     return homes

@@ -18,8 +18,6 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_tensor, require_finite
 
-__all__ = ["Chains", "effective_sample_size", "split_r_hat"]
-
 # A variance needs two draws, and a chain is cut in two.
 FEWEST_DRAWS = 4
 # Numbers whose Fourier transforms are held in memory together: 64 MiB of complex doubles.
@@ -77,27 +75,16 @@ def split_r_hat(draws: Any) -> Tensor:
 
     .. math:: \hat R = \sqrt{\frac{\frac{n-1}{n} W + B/n}{W}} .
 
-    Parameters
-    ----------
-    draws : (draws, chains, D)
-        At least four draws.
+    for at least four `draws` (draws, chains, D) -> (D,). Values above 1.01 mean that the chains
+    have not mixed. Infinite where every half-chain is constant at a value of its own, NaN where
+    all chains are constant at one value.
 
-    Returns
-    -------
-    Tensor (D,)
-        Values above 1.01 mean that the chains have not mixed. Infinite where every half-chain
-        is constant at a value of its own, NaN where all chains are constant at one value.
-
-    Examples
-    --------
     >>> import torch
-    >>> from isthmus.dynamics.diagnostics import split_r_hat
     >>> draws = torch.randn(1000, 4, 1, generator=torch.Generator().manual_seed(0))
     >>> bool(split_r_hat(draws) < 1.01), bool(split_r_hat(draws.cumsum(0)) > 1.1)
     (True, True)
     """
-    halves = _halves(draws)
-    within, total = _variances(halves)
+    within, total = _variances(_halves(draws))
     return torch.sqrt(total / within).to(_result_dtype(draws))
 
 
@@ -110,22 +97,10 @@ def effective_sample_size(draws: Any) -> Tensor:
 
     where the sum over pairs ends before the first that is not positive, and no pair counts more
     than the one before it (Geyer's initial monotone sequence). Differences between the chains
-    count as autocorrelation. Never more than :math:`M n \log_{10}(M n)`.
+    count as autocorrelation. Never more than :math:`M n \log_{10}(M n)`; NaN where all chains are
+    constant at one value. Takes at least four `draws` (draws, chains, D) and returns (D,).
 
-    Parameters
-    ----------
-    draws : (draws, chains, D)
-        At least four draws.
-
-    Returns
-    -------
-    Tensor (D,)
-        NaN where all chains are constant at one value.
-
-    Examples
-    --------
     >>> import torch
-    >>> from isthmus.dynamics.diagnostics import effective_sample_size
     >>> draws = torch.randn(1000, 4, 1, generator=torch.Generator().manual_seed(0))
     >>> bool(3000 < effective_sample_size(draws) < 5000)
     True
@@ -145,9 +120,8 @@ def _effective_sample_size(halves: Tensor) -> Tensor:
     even = length - length % 2
     pairs = correlation[0:even:2] + correlation[1:even:2]  # (n // 2, D)
     positive = (pairs > 0).cumprod(0)
-    monotone = pairs.cummin(0).values
     size = length * count
-    correlation_time = -1 + 2 * (positive * monotone).sum(0)
+    correlation_time = -1 + 2 * (positive * pairs.cummin(0).values).sum(0)
     ess = size / correlation_time.clamp(min=1 / math.log10(size))
     return torch.where(total > 0, ess, torch.nan)
 

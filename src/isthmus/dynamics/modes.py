@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,24 +26,13 @@ JOINED = 1e-3
 MANY, PILOTS = 512, 64
 
 
-@dataclass(frozen=True)
-class Modes:
-    """Fixed points in descending order of the number of starts that reach them.
+class Modes(NamedTuple):
+    """Fixed points in descending order of the number of starts that reach them."""
 
-    Attributes
-    ----------
-    fixed_points : ndarray (B, D)
-    labels : ndarray (N,)
-        Index of the fixed point that each start reaches.
-    converged : ndarray (N,) of bool
-    steps : int
-        Number of updates of the slowest start.
-    """
-
-    fixed_points: FloatArray
-    labels: NDArray[np.int64]
-    converged: NDArray[np.bool_]
-    steps: int
+    fixed_points: FloatArray  # (B, D)
+    labels: NDArray[np.int64]  # (N,): the fixed point that each start reaches
+    converged: NDArray[np.bool_]  # (N,)
+    steps: int  # updates of the slowest start
 
 
 def find_modes(

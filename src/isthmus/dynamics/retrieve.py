@@ -14,8 +14,6 @@ from isthmus.errors import ShapeError, UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.validation import as_count, as_mask, as_number
 
-__all__ = ["Descent", "Retrieval", "complete", "descend", "retrieve"]
-
 SUFFICIENT_DECREASE = 1e-4
 # Length of the first trial step of a descent along the score, relative to that of the point.
 FIRST_REACH = 0.02
@@ -53,15 +51,14 @@ class Retrieval:
         rows = self.converged.numel()
         if rows == 0:
             return "Retrieval(no rows)"
-        parts = [f"{int(self.converged.sum())} of {rows} rows converged"]
-        parts.append(f"{int(self.steps.max())} steps at most")
+        text = f"{int(self.converged.sum())} of {rows} rows converged"
+        text += f", {int(self.steps.max())} steps at most"
         finite = self.energy[torch.isfinite(self.energy)]
         if finite.numel():
-            parts.append(f"mean energy {float(finite.mean()):.4g}")
-        outside = rows - finite.numel()
-        if outside:
-            parts.append(f"{outside} outside the support")
-        return f"Retrieval({', '.join(parts)})"
+            text += f", mean energy {float(finite.mean()):.4g}"
+        if outside := rows - finite.numel():
+            text += f", {outside} outside the support"
+        return f"Retrieval({text})"
 
 
 @torch.no_grad()
@@ -103,10 +100,6 @@ def retrieve(
         :class:`~isthmus.ModernHopfield`), the only ones that support it.
     trace : bool
         Keep every state.
-
-    Returns
-    -------
-    Retrieval
 
     Notes
     -----
@@ -240,22 +233,14 @@ def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
             f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can. "
             "Leave accelerate out."
         )
-    return (
-        _FixedPointMove(energy) if isinstance(energy, FixedPoint) else _DownhillMove(energy, state)
-    )
+    if not isinstance(energy, FixedPoint):
+        return _DownhillMove(energy, state)
 
-
-class _FixedPointMove:
-    """One closed-form update."""
-
-    def __init__(self, energy: FixedPoint) -> None:
-        self.energy = energy
-
-    def __call__(
-        self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
-    ) -> tuple[Tensor, Tensor]:
-        new = self.energy.step(x) if held is None else self.energy.step(x, held)
+    def update(x: Tensor, held: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        new = energy.step(x) if held is None else energy.step(x, held)
         return new, torch.linalg.vector_norm(new - x, dim=1)
+
+    return update
 
 
 class _AcceleratedMove:
@@ -346,14 +331,9 @@ class _DownhillMove:
 
 
 def complete(
-    energy: Energy,
-    x: Any,
-    *,
-    init: Any = None,
-    tol: float = 1e-6,
-    max_steps: int = 1000,
+    energy: Energy, x: Any, *, init: Any = None, tol: float = 1e-6, max_steps: int = 1000
 ) -> Tensor:
-    """Fill in unknown coordinates, marked by NaN.
+    """Fill in unknown coordinates, marked by NaN. (..., D) -> (..., D)
 
     They start at their exact mean given the observed coordinates, and are then retrieved while
     the observed coordinates stay as they are.
@@ -368,10 +348,6 @@ def complete(
         ``conditional_mean``.
     tol, max_steps
         As in :func:`retrieve`.
-
-    Returns
-    -------
-    Tensor (..., D)
 
     Examples
     --------

@@ -18,8 +18,6 @@ from isthmus.energy import Energy
 from isthmus.errors import OutsideSupportError
 from isthmus.validation import as_count, as_number
 
-__all__ = ["HMC", "MALA", "Info", "Langevin", "LangevinState", "MetropolisState", "Sampler"]
-
 
 class LangevinState(NamedTuple):
     """Positions (..., D) of chains whose steps are not adjusted."""
@@ -86,8 +84,7 @@ def start(energy: Energy, x: Tensor) -> MetropolisState:
 
 
 def _require_finite_start(finite: Tensor) -> None:
-    bad = int((~finite).sum())
-    if bad:
+    if bad := int((~finite).sum()):
         raise OutsideSupportError(
             f"{bad} of {finite.numel()} chains start where the energy or its score is not finite. "
             "Pass an init inside the support, for example the memories."
