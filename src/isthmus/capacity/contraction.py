@@ -35,7 +35,8 @@ UNIT_ROUNDOFF = 2.0**-53
 BLOCK_ENTRIES = 2**22
 
 
-class Neighbors(NamedTuple):
+@dataclass(frozen=True)
+class Neighbors:
     """The k nearest other patterns of each pattern, in ascending order of their distances.
 
     `beyond` is a lower bound on the distance of all patterns that are not listed, rounding
