@@ -7,9 +7,15 @@ from matplotlib.collections import PathCollection
 from scipy.stats import gaussian_kde
 
 from isthmus.errors import InvalidInputError
-from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+from isthmus.figures.study import (
+    MetricColumn,
+    Ranking,
+    _outline,
+    critical_difference_diagram,
+    grid_violins,
+    score_map,
+)
 from isthmus.figures.style import png_bytes
-from isthmus.figures.violins import MetricColumn, _outline, grid_violins
 
 FITS = {
     ("iris", "a"): [0.2, 0.4, 0.5, 0.6, 0.9],

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from isthmus.figures.images import completion, hero
     from isthmus.figures.incontext import context_landscapes, context_samples, nll_against_context
     from isthmus.figures.landscapes import landscapes_1d, landscapes_2d, samples_against_density
-    from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
+    from isthmus.figures.study import (
+        MetricColumn,
+        Ranking,
+        critical_difference_diagram,
+        grid_violins,
+        score_map,
+    )
     from isthmus.figures.style import save
-    from isthmus.figures.violins import MetricColumn, grid_violins
     from isthmus.files import write_atomically
 
 __all__ = [
@@ -54,8 +59,8 @@ _NAMES = {
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
     "isthmus.figures.landscapes": "landscapes_1d landscapes_2d samples_against_density",
     "isthmus.figures.style": "save",
-    "isthmus.figures.study": "Ranking critical_difference_diagram score_map",
-    "isthmus.figures.violins": "MetricColumn grid_violins",
+    "isthmus.figures.study": "MetricColumn Ranking critical_difference_diagram grid_violins "
+    "score_map",
     "isthmus.files": "write_atomically",
     "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,13 +21,19 @@ from isthmus.figures.landscapes import draw_draws
 from isthmus.figures.style import (
     CURVE,
     DEPTH,
+    GREEN,
     INK,
     MEMORY,
     MUTED,
     PAPER,
+    PURPLE,
+    SKY,
+    YELLOW,
     grid_points,
     heading,
+    label_plane,
     new_figure,
+    note_at,
     styled,
     to_array,
 )
@@ -72,10 +80,6 @@ def context_landscapes(
     resolution : int
         Grid points along each axis.
 
-    Returns
-    -------
-    Figure
-
     Examples
     --------
     >>> import torch
@@ -90,7 +94,7 @@ def context_landscapes(
     sizes = _sizes(contexts)
     sequences = _sequences(model, tasks, sizes[-1], seed)
     reach = _reach(model, sequences) if reach is None else reach
-    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
     rows, columns = len(sequences), len(titles)
     figure = new_figure(0.35 + rows * 9.4 / columns, gap=0.01)
@@ -99,17 +103,13 @@ def context_landscapes(
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
         if isinstance(tasks, Tasks):
             surfaces.append(_true_surprise(tasks[row], points))
-        lowest = min(surface.min() for surface in surfaces)
-        levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
-        for axes, surface in zip(line, surfaces, strict=True):
-            clipped = surface.clip(max=levels[-1])
-            filled = axes.contourf(x, y, clipped, levels, cmap=DEPTH.reversed())
+        filled = _fill(line, points, surfaces)
         for axes, size in zip(line, sizes, strict=False):
             _draw_context(axes, to_array(sequence[:size]))
         bar = figure.colorbar(filled, ax=line.tolist(), pad=0.01, aspect=14, shrink=0.85)
         bar.set_label("−log p (nats)" if row == rows // 2 else "")
         bar.outline.set_visible(False)
-        bar.set_ticks(list(np.arange(np.ceil(lowest), levels[-1], 2)))
+        bar.set_ticks(list(np.arange(np.ceil(filled.levels[0]), filled.levels[-1], 2)))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
     _outer_labels(grid, reach)
@@ -151,15 +151,8 @@ def context_samples(
         Default: ``Langevin(step_size=0.02)``.
     steps : int
         Steps of each chain.
-    seed : int
-    reach : float, optional
-        Half-width of the drawn square. Default: the model's box, else what holds the points.
-    resolution : int
-        Grid points along each axis.
-
-    Returns
-    -------
-    Figure
+    seed, reach, resolution
+        As in :func:`context_landscapes`.
     """
     context = as_count(context, "context", at_least=0)
     draws = as_count(draws, "draws")
@@ -168,7 +161,7 @@ def context_samples(
     contexts, true = both[:, :context], both[:, context:]
     _require_plane(model, both)
     reach = _reach(model, both) if reach is None else reach
-    x, y, points = grid_points(np.full(2, -reach), np.full(2, reach), resolution)
+    points = grid_points(-reach, reach, resolution)[2]
     columns = len(contexts)
     figure = new_figure(1.5 + 2 * 9.2 / max(columns, 3), gap=0.01)
     grid = figure.subplots(2, columns, squeeze=False, sharex=True, sharey=True)
@@ -179,12 +172,10 @@ def context_samples(
             own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
         else:
             own = drawn[column]
-        surfaces = (_true_surprise(tasks[column], points), _surprise(energy, points, reach))
-        lowest = min(surface.min() for surface in surfaces)
-        levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
-        for axes, surface, dots in zip((above, below), surfaces, (true[column], own), strict=True):
-            axes.contourf(x, y, surface.clip(max=levels[-1]), levels, cmap=DEPTH.reversed())
-            draw_draws(axes, to_array(dots), size=2.6)
+        surfaces = [_true_surprise(tasks[column], points), _surprise(energy, points, reach)]
+        _fill((above, below), points, surfaces)
+        draw_draws(above, to_array(true[column]), size=2.6)
+        draw_draws(below, to_array(own), size=2.6)
         _draw_context(below, to_array(contexts[column]))
     heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
     heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
@@ -250,23 +241,31 @@ def _true_surprise(task: Tasks, points: NDArray[Any]) -> NDArray[Any]:
     return -to_array(task.to(torch.float64).log_prob(flat)).reshape(points.shape[:-1])
 
 
+def _fill(
+    row: Iterable[Axes], points: NDArray[Any], surfaces: Sequence[NDArray[Any]]
+) -> ContourSet:
+    """Fill panels with surfaces (R, R) on one scale, low dark, and return the last contours."""
+    lowest = min(surface.min() for surface in surfaces)
+    levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
+    for axes, surface in zip(row, surfaces, strict=True):
+        clipped = surface.clip(max=levels[-1])
+        filled = axes.contourf(*np.moveaxis(points, -1, 0), clipped, levels, cmap=DEPTH.reversed())
+    return filled
+
+
 def _draw_context(axes: Axes, context: NDArray[Any]) -> None:
     """Mark the points in context, smaller the more there are."""
     size = 5.0 if len(context) <= 8 else 3.6
-    axes.plot(
-        context[:, 0], context[:, 1], "o", color=MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5
-    )
+    axes.plot(*context.T, "o", color=MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5)
 
 
 def _outer_labels(grid: NDArray[Any], reach: float) -> None:
     for axes in grid.flat:
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
         axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
-        axes.set(xlabel="x₁", ylabel="x₂")
-        axes.label_outer()
+        label_plane(axes)
 
 
-GREEN, PURPLE, SKY, YELLOW = "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 # Colour, line, marker and name of each predictor, best first.
 PREDICTORS = {
     "truth": (INK, "--", "", "true density"),
@@ -293,10 +292,6 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     Parameters
     ----------
     evaluation : Evaluation
-
-    Returns
-    -------
-    Figure
     """
     figure = new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
@@ -309,29 +304,24 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
         colour, line, marker, label = PREDICTORS.get(name, (MUTED, "-", ".", name))
         mean, error = evaluation.mean(name), np.nan_to_num(evaluation.standard_error(name))
         off = mean > high
-        left.errorbar(
-            sizes,
-            np.where(off, np.nan, mean),
-            None if name == "truth" else np.where(off, 0, error),
-            ls=line,
-            marker=marker,
-            color=colour,
-            label=label,
-            **_weight(name),
-        )
+        shown, bars = np.where(off, np.nan, mean), np.where(off, 0, error)
+        look = {"ls": line, "marker": marker, "color": colour, "label": label, **_weight(name)}
+        left.errorbar(sizes, shown, None if name == "truth" else bars, **look)
         beyond += [(size, value, colour) for size, value in zip(sizes[off], mean[off], strict=True)]
     _draw_beyond(left, beyond)
-    left.set_ylim(low, high)
-    left.set_ylabel("nats")
+    left.set(ylim=(low, high), ylabel="nats")
     # Beneath the curves, where they are high, and above the truth.
-    left.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 0.11))
+    left.legend(loc="lower left", bbox_to_anchor=(0.0, 0.11))
     note = f"Means over {evaluation.tasks} tasks, ± standard error."
     if beyond:
         note += " ▲: off the scale, with its value."
     heading(left, "Negative log-likelihood of fresh points", note, characters=75, lines=1)
     _draw_loss(right, evaluation)
-    for axes in (left, right):
-        _context_axis(axes, evaluation.contexts)
+    for axes in (left, right):  # logarithmic from 1 on, with room for 0
+        axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
+        axes.set_xticks(list(sizes), [str(size) for size in sizes])
+        axes.minorticks_off()
+        axes.set(xlim=(-0.35, 1.25 * max(sizes) + 0.35), xlabel="points in context n")
     return figure
 
 
@@ -353,15 +343,9 @@ def _draw_loss(axes: Axes, evaluation: Evaluation) -> None:
 
 def _weight(name: str) -> dict[str, Any]:
     # Bayes lies on the model, or nearly: dashes on a broad line show both.
-    own = name == "model"
-    return {
-        "lw": {"model": 4.2, "bayes": 2.0}.get(name, 1.4),
-        "ms": 8 if own else 5.5,
-        "mec": PAPER,
-        "mew": 0.6,
-        "elinewidth": 1.2,
-        "zorder": {"model": 4, "bayes": 5}.get(name, 3),
-    }
+    width, order = {"model": (4.2, 4), "bayes": (2.0, 5)}.get(name, (1.4, 3))
+    look = {"mec": PAPER, "mew": 0.6, "elinewidth": 1.2}
+    return {"lw": width, "ms": 8 if name == "model" else 5.5, "zorder": order, **look}
 
 
 def _scale(evaluation: Evaluation) -> tuple[float, float]:
@@ -374,30 +358,12 @@ def _scale(evaluation: Evaluation) -> tuple[float, float]:
 
 def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:
     """Mark values off the scale at the upper edge, with their numbers below."""
-    taken: dict[int, int] = {}
+    taken: Counter[int] = Counter()
+    edge = axes.get_xaxis_transform()
     for size, value, colour in sorted(beyond, key=lambda each: -each[1]):
-        level = taken.get(size, 0)
-        taken[size] = level + 1
-        edge = axes.get_xaxis_transform()
-        if level == 0:
+        if not taken[size]:
             axes.plot([size], [0.985], "^", transform=edge, color=MUTED, ms=6, mec=PAPER, mew=0.5)
-        axes.annotate(
-            f"{value:.3g}",
-            (size, 0.985),
-            xycoords=edge,
-            xytext=(0, -15 - 10.5 * level),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            fontweight="bold",
-            color=colour,
-        )
-
-
-def _context_axis(axes: Axes, contexts: Sequence[int]) -> None:
-    """Make the axis logarithmic from 1 on, with room for 0."""
-    axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
-    axes.set_xticks(list(contexts), [str(size) for size in contexts])
-    axes.minorticks_off()
-    axes.set_xlim(-0.35, 1.25 * max(contexts) + 0.35)
-    axes.set_xlabel("points in context n")
+        offset = (0, -15 - 10.5 * taken[size])
+        look = {"xycoords": edge, "ha": "center", "fontweight": "bold", "color": colour}
+        note_at(axes, f"{value:.3g}", (size, 0.985), offset, fontsize=8, **look)
+        taken[size] += 1

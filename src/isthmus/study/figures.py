@@ -7,8 +7,13 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from isthmus.figures.study import Ranking, critical_difference_diagram, score_map
-from isthmus.figures.violins import MetricColumn, grid_violins
+from isthmus.figures.study import (
+    MetricColumn,
+    Ranking,
+    critical_difference_diagram,
+    grid_violins,
+    score_map,
+)
 from isthmus.study.comparison import distribution
 from isthmus.study.fitting import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.methods import Kind
