@@ -155,7 +155,7 @@ def test_a_sliding_window_must_be_in_the_mask(randomize, kind, changes):
     model = build(kind, randomize, num_key_value_heads=2, **changes)
     states, weights = run(model)
     block = model.layers[1]
-    with pytest.raises(InvalidInputError, match="3 keys back"):
+    with pytest.raises(InvalidInputError, match="window of 3 keys"):
         vmf_view(block, states[1], is_causal=True)
     ago = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
     view = vmf_view(block, states[1], mask=(ago < 0) | (ago >= 3))

@@ -1,8 +1,7 @@
 """Attention as clustering: pre-norm attention is a mixture of von Mises-Fisher distributions."""
 
-from isthmus.attention.entanglement import Entanglement, entanglement
 from isthmus.attention.layers import PreNormAttention, SALNAttention
-from isthmus.attention.mixture import VMFMixture
+from isthmus.attention.mixture import Entanglement, VMFMixture, entanglement
 from isthmus.attention.view import vmf_view
 
 __all__ = [

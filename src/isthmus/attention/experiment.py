@@ -16,9 +16,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from isthmus.attention.entanglement import entanglement
 from isthmus.attention.layers import PreNormAttention, SALNAttention
-from isthmus.attention.mixture import VMFMixture
+from isthmus.attention.mixture import VMFMixture, entanglement
 from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
@@ -33,24 +32,10 @@ TEST_SHARE = 0.2
 
 
 class PatchTransformer(nn.Module):
-    """Classify images from their patches.
+    """Classify images from their patches, with attention of one of the `VARIANTS`.
 
     Models with the same seed start from the same pre-norm weights, converted to their variant. So
-    pre-norm and SALN start as the same function.
-
-    Parameters
-    ----------
-    variant : {"pre-norm", "QK-norm", "SALN"}
-    width, num_heads, depth : int
-    seed : int
-        Seed of the initial weights; torch's global stream is not changed.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.attention.experiment import PatchTransformer
-    >>> PatchTransformer("SALN")(torch.zeros(5, 16, 4)).shape
-    torch.Size([5, 10])
+    pre-norm and SALN start as the same function. torch's global stream is not changed.
     """
 
     def __init__(
@@ -124,9 +109,7 @@ class _Block(nn.Module):
 def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scikit-learn's digits as 16 patches of 2 by 2 pixels, in a fixed split.
 
-    Returns
-    -------
-    train, train_labels, test, test_labels : Tensor (n, 16, 4), (n,), (m, 16, 4), (m,)
+    Patches and labels for training, (n, 16, 4) and (n,), then those for testing.
     """
     pixels, labels = load_digits(return_X_y=True)
     pictures = torch.from_numpy(pixels).float().reshape(-1, 4, 2, 4, 2)
@@ -136,12 +119,8 @@ def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     held_out = int(TEST_SHARE * len(patches))
     test, train = patches[:held_out], patches[held_out:]
     mean, spread = train.mean(), train.std()
-    return (
-        (train - mean) / spread,
-        targets[held_out:],
-        (test - mean) / spread,
-        targets[:held_out],
-    )
+    scaled, scaled_test = (train - mean) / spread, (test - mean) / spread
+    return scaled, targets[held_out:], scaled_test, targets[:held_out]
 
 
 LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -149,6 +128,14 @@ LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 GUESSING = 0.95 * math.log(CLASSES)
 PROBED = 64  # images on which logits are measured
 PROBES = 16  # measurements per run
+# Measures of a run whose medians are printed, with their formats.
+MEASURES = {
+    "loss": ".3g",
+    "test_loss": ".3g",
+    "test_accuracy": ".3f",
+    "largest_logit": ".3g",
+    "entanglement": ".2f",
+}
 
 
 @dataclass(frozen=True)
@@ -198,9 +185,8 @@ class Experiment:
 
     def of(self, variant: str, learning_rate: float) -> list[TrainingRun]:
         """Return the runs of one variant and learning rate, one for each seed."""
-        found = [
-            run for run in self.runs if (run.variant, run.learning_rate) == (variant, learning_rate)
-        ]
+        cell = (variant, learning_rate)
+        found = [run for run in self.runs if (run.variant, run.learning_rate) == cell]
         if not found:
             raise InvalidInputError(f"There is no run of {variant} at {learning_rate:g}.")
         return found
@@ -216,16 +202,16 @@ class Experiment:
 
     def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
         """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
-        values = {
-            (run.variant, run.learning_rate, run.seed): _or_infinite(getattr(run, measure))
-            for run in self.runs
-        }
-        pairs = [
-            (value, values[against, rate, seed])
-            for (name, rate, seed), value in values.items()
-            if name == variant and (against, rate, seed) in values
-        ]
-        return sum(ours < theirs for ours, theirs in pairs), len(pairs)
+        ours, theirs = (
+            {
+                (run.learning_rate, run.seed): _or_infinite(getattr(run, measure))
+                for run in self.runs
+                if run.variant == name
+            }
+            for name in (variant, against)
+        )
+        pairs = ours.keys() & theirs.keys()
+        return sum(ours[pair] < theirs[pair] for pair in pairs), len(pairs)
 
     def __str__(self) -> str:
         lines = [
@@ -236,16 +222,7 @@ class Experiment:
         for rate in self.learning_rates:
             for variant in self.variants:
                 cell = (variant, rate)
-                medians = [
-                    f"{self.median(measure, *cell):{form}}"
-                    for measure, form in (
-                        ("loss", ".3g"),
-                        ("test_loss", ".3g"),
-                        ("test_accuracy", ".3f"),
-                        ("largest_logit", ".3g"),
-                        ("entanglement", ".2f"),
-                    )
-                ]
+                medians = [f"{self.median(name, *cell):{form}}" for name, form in MEASURES.items()]
                 medians.insert(3, f"{self.fraction_diverged(*cell):.0%}")
                 lines.append(f"| {rate:g} | {variant} | {' | '.join(medians)} |")
         return "\n".join(lines)
@@ -292,11 +269,10 @@ def compare_variants(
     >>> found.variants, found.learning_rates
     (['SALN'], [0.01])
     """
+    sizes = {"batch": batch, "width": width, "depth": depth}
     settings = {
         "steps": as_count(steps, "steps", at_least=10),
-        "batch": as_count(batch, "batch"),
-        "width": as_count(width, "width"),
-        "depth": as_count(depth, "depth"),
+        **{name: as_count(size, name) for name, size in sizes.items()},
     }
     wanted = [
         (variant, float(rate), seed)

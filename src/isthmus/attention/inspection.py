@@ -1,4 +1,4 @@
-"""Read norms and attention layers of PyTorch and Hugging Face as the parts of a mixture."""
+"""Read norms, attention layers and masks of PyTorch and Hugging Face as the parts of a mixture."""
 
 from __future__ import annotations
 
@@ -8,27 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
-from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.errors import DtypeError, ShapeError, UnsupportedOperationError
 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    r"""Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
+    """Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
 
-    Here y is the normed query and d the width of a head.
-
-    Attributes
-    ----------
-    query_weight : Tensor (H, d, D)
-    query_bias : Tensor (H, d)
-    keys : Tensor (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place
-    scale : float
-        Usually :math:`1 / \sqrt d`.
-    log_offset : Tensor (B, H, T), optional
-    always_seen : int
-        The number of keys, at the end, that belong to the layer and are never masked.
+    Here y is the normed query, and the last `always_seen` keys belong to the layer and are never
+    masked. Shapes: query_weight (H, d, D), query_bias (H, d), log_offset (B, H, T), and keys
+    (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place.
     """
 
     query_weight: Tensor
@@ -37,6 +28,17 @@ class Heads:
     scale: float
     log_offset: Tensor | None = None
     always_seen: int = 0
+
+
+def read_heads(
+    weight: Tensor, bias: Tensor | None, keys: Tensor, scale: float, **others: Any
+) -> Heads:
+    """Return the heads of a query projection with a weight (H * d, D) and a bias (H * d,)."""
+    n_heads = keys.shape[1]
+    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    return Heads(
+        weight.unflatten(0, (n_heads, -1)), bias.unflatten(0, (n_heads, -1)), keys, scale, **others
+    )
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -72,15 +74,9 @@ def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
         keys, extra = torch.cat([keys, added.expand(len(keys), 1, width)], 1), 1
     if attention.add_zero_attn:
         keys, extra = torch.cat([keys, keys.new_zeros(len(keys), 1, width)], 1), extra + 1
-    if query_bias is None:
-        query_bias = query_weight.new_zeros(width)
-    return Heads(
-        query_weight.unflatten(0, (n_heads, -1)),
-        query_bias.unflatten(0, (n_heads, -1)),
-        split_heads(keys, n_heads),
-        (width // n_heads) ** -0.5,
-        always_seen=extra,
-    )
+    scale = (width // n_heads) ** -0.5
+    keys = split_heads(keys, n_heads)
+    return read_heads(query_weight, query_bias, keys, scale, always_seen=extra)
 
 
 LLAMA_KINDS = ("Llama", "Mistral", "Qwen2")
@@ -142,12 +138,8 @@ def _gpt2_heads(attention: Any, key: Tensor) -> Heads:
     scale = attention.head_dim**-0.5 if attention.scale_attn_weights else 1.0
     if attention.scale_attn_by_inverse_layer_idx:
         scale /= attention.layer_idx + 1
-    return Heads(
-        query_weight.unflatten(0, (n_heads, -1)),
-        query_bias.unflatten(0, (n_heads, -1)),
-        split_heads(nn.functional.linear(key, key_weight, key_bias), n_heads),
-        scale,
-    )
+    keys = split_heads(linear(key, key_weight, key_bias), n_heads)
+    return read_heads(query_weight, query_bias, keys, scale)
 
 
 def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
@@ -156,21 +148,13 @@ def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> He
     Since (R_p q) . (R_j k) = q . (R_p' R_j k), the key, and with it the component, depends on the
     position p of the query. Groups of queries share keys.
     """
-    config, groups = attention.config, attention.num_key_value_groups
-    keys = split_heads(attention.k_proj(key), config.num_key_value_heads)
+    groups = attention.num_key_value_groups
+    keys = split_heads(attention.k_proj(key), attention.config.num_key_value_heads)
     cosine, sine = _rotation(attention, key, position_ids)
     turned = (keys * cosine + _turn_half(keys) * sine).repeat_interleave(groups, 1)
     across = turned[:, :, None]
     keys = across * cosine[..., None, :] - _turn_half(across * sine[..., None, :])
-    n_heads = config.num_attention_heads
-    weight, bias = attention.q_proj.weight, attention.q_proj.bias
-    bias = weight.new_zeros(len(weight)) if bias is None else bias
-    return Heads(
-        weight.unflatten(0, (n_heads, -1)),
-        bias.unflatten(0, (n_heads, -1)),
-        keys,
-        attention.scaling,
-    )
+    return read_heads(attention.q_proj.weight, attention.q_proj.bias, keys, attention.scaling)
 
 
 def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -212,16 +196,10 @@ SUPPORTED = (
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """The parts of a norm: ``module(x) = gain * standardize(x) + shift``.
+    """The parts of a norm over D coordinates: ``module(x) = gain * standardize(x) + shift``.
 
-    Attributes
-    ----------
-    dim : int
-        D, the number of coordinates.
-    centred : bool
-        True if the norm subtracts the mean, so that the sphere is orthogonal to the vector of ones.
-    gain, shift : Tensor (D,)
-        The paper's gamma and delta; ones and zeros where the norm has none.
+    The gain and shift (D,) are the paper's gamma and delta; ones and zeros where the norm has
+    none. A centred norm subtracts the mean, so its sphere is orthogonal to the vector of ones.
     """
 
     module: nn.Module
@@ -233,7 +211,7 @@ class Norm:
     def standardize(self, x: Tensor) -> Tensor:
         """Run the norm without gain and shift, rounded as the module itself rounds. (..., D)."""
         neutral = {
-            name: torch.ones_like(weight) if name == "weight" else torch.zeros_like(weight)
+            name: torch.full_like(weight, float(name == "weight"))
             for name, weight in self.module.named_parameters()
         }
         standardized: Tensor = torch.func.functional_call(self.module, neutral, (x,))
@@ -261,3 +239,64 @@ def read_norm(module: Any, like: Tensor) -> Norm:
     gain = like.new_ones(dim) if weight is None else weight.detach().to(like)
     shift = like.new_zeros(dim) if bias is None else bias.detach().to(like)
     return Norm(module, dim, centred, gain, shift)
+
+
+def merge_masks(
+    mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    is_causal: bool,
+    shape: tuple[int, int, int, int],
+    like: Tensor,
+    always_seen: int = 0,
+) -> Tensor | None:
+    """Return one mask to be added to logits of `shape` (B, H, S, T), or None.
+
+    `mask` is as in :func:`isthmus.attention.vmf_view`, and no mask applies to the last
+    `always_seen` keys.
+    """
+    batch, n_heads, n_queries, n_keys = shape
+    n_keys -= always_seen
+    parts = []
+    if mask is not None:
+        added = _additive(mask, "mask", like)
+        if added.ndim == 3 and added.shape[0] == batch * n_heads:
+            added = added.unflatten(0, (batch, n_heads))
+        parts.append(_fitting(added, "mask", (batch, n_heads, n_queries, n_keys)))
+    if key_padding_mask is not None:
+        added = torch.atleast_2d(_additive(key_padding_mask, "key_padding_mask", like))
+        parts.append(_fitting(added, "key_padding_mask", (batch, n_keys)).unflatten(0, (-1, 1, 1)))
+    if is_causal:
+        later = torch.ones(n_queries, n_keys, dtype=torch.bool, device=like.device).triu(1)
+        parts.append(_additive(later, "mask", like)[None, None])
+    if not parts:
+        return None
+    merged = sum(parts[1:], start=parts[0])
+    return pad(merged.expand(*merged.shape[:-1], n_keys), (0, always_seen))
+
+
+def safe_softmax(logits: Tensor) -> Tensor:
+    """Softmax over the last axis, all zeros where every logit is -inf."""
+    nothing = (logits == -torch.inf).all(-1, keepdim=True)
+    return torch.softmax(logits.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
+
+
+def _additive(mask: Tensor, name: str, like: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        return like.new_zeros(mask.shape).masked_fill(mask.to(like.device), -torch.inf)
+    if not mask.is_floating_point():
+        raise DtypeError(
+            f"{name} holds {str(mask.dtype).removeprefix('torch.')} numbers. Pass a boolean mask, "
+            "True where a key may not be seen, or floating-point numbers to add to the logits."
+        )
+    return mask.to(like)
+
+
+def _fitting(mask: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the mask with as many axes as `shape`, which it must broadcast to."""
+    missing = len(shape) - mask.ndim
+    fits = missing >= 0 and all(
+        own in (1, needed) for own, needed in zip(mask.shape, shape[missing:], strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"{name} of shape {tuple(mask.shape)} does not fit {shape}.")
+    return mask[(None,) * missing]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Literal, Self, cast, final
+from typing import Any, Literal, Self, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
-from isthmus.attention.inspection import Heads, Norm, optional, read_norm, split_heads
-from isthmus.attention.masks import merge_masks, safe_softmax
+from isthmus.attention.inspection import (
+    Heads,
+    Norm,
+    merge_masks,
+    optional,
+    read_heads,
+    read_norm,
+    safe_softmax,
+    split_heads,
+)
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.validation import as_count
 
@@ -164,25 +172,31 @@ def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.Multihead
     return parts, attention
 
 
-def has_bias(attention: nn.MultiheadAttention) -> bool:
-    """Return True if the projections have a bias."""
-    return optional(attention, "in_proj_bias") is not None
-
-
 def projections_of(attention: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor]]:
     """Return weights (D, D) and biases (D,) of queries, keys and values, or zero biases."""
-    weights = list(attention.in_proj_weight.detach().chunk(3))
-    if not has_bias(attention):
-        return weights, [weights[0].new_zeros(attention.embed_dim)] * 3
-    return weights, list(attention.in_proj_bias.detach().chunk(3))
+    weights = attention.in_proj_weight.detach()
+    bias = optional(attention, "in_proj_bias")
+    bias = weights.new_zeros(len(weights)) if bias is None else bias.detach()
+    return list(weights.chunk(3)), list(bias.chunk(3))
+
+
+def options_of(attention: nn.MultiheadAttention, norm: Norm) -> dict[str, Any]:
+    """Return the arguments of a layer that replaces the norm and the attention."""
+    return {
+        "embed_dim": attention.embed_dim,
+        "num_heads": attention.num_heads,
+        "dropout": attention.dropout,
+        "batch_first": attention.batch_first,
+        "norm": "layer" if norm.centred else "rms",
+    }
 
 
 @torch.no_grad()
-def copy_into(linear: nn.Linear, weight: Tensor, bias: Tensor) -> None:
-    """Set a projection to a weight and, if it has one, a bias."""
+def copy_into(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+    """Set a projection to a weight and, if it has one, to a bias, by default zero."""
     linear.weight.copy_(weight)
     if optional(linear, "bias") is not None:
-        linear.bias.copy_(bias)
+        linear.bias.copy_(torch.zeros_like(linear.bias) if bias is None else bias)
 
 
 @final
@@ -261,15 +275,8 @@ class PreNormAttention(NormedAttention):
         """
         parts, source = read_pair(norm, attention)
         weights, biases = projections_of(source)
-        layer = cls(
-            source.embed_dim,
-            source.num_heads,
-            source.dropout,
-            has_bias(source),
-            batch_first=source.batch_first,
-            norm="layer" if parts.centred else "rms",
-            qk_norm=qk_norm,
-        ).to(weights[0])
+        has_bias = optional(source, "in_proj_bias") is not None
+        layer = cls(**options_of(source, parts), bias=has_bias, qk_norm=qk_norm).to(weights[0])
         layer.norm = deepcopy(norm)
         for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
             copy_into(getattr(layer, f"{name}_proj"), weight, bias)
@@ -294,16 +301,10 @@ class PreNormAttention(NormedAttention):
         """Return the logits as a function of the output of the last norm."""
         keys = self.project_keys(key)
         if self.qk_norm:
-            one = torch.eye(self.head_dim).to(keys).expand(self.num_heads, -1, -1)
-            return Heads(one, keys.new_zeros(self.num_heads, self.head_dim), keys, self.scale)
+            one = torch.eye(self.head_dim).to(keys).repeat(self.num_heads, 1)
+            return read_heads(one, None, keys, self.scale)
         bias = optional(self.query_proj, "bias")
-        bias = keys.new_zeros(self.embed_dim) if bias is None else bias
-        return Heads(
-            self.query_proj.weight.unflatten(0, (self.num_heads, -1)),
-            bias.unflatten(0, (self.num_heads, -1)),
-            keys,
-            self.scale,
-        )
+        return read_heads(self.query_proj.weight, bias, keys, self.scale)
 
 
 @final
@@ -322,14 +323,11 @@ class SALNAttention(NormedAttention):
 
     Parameters
     ----------
-    embed_dim, num_heads : int
-    dropout : float
-        Dropout rate of attention weights in training.
+    embed_dim, num_heads, dropout, batch_first
+        As in :class:`PreNormAttention`.
     bias : bool
         Add a bias to the projections of keys and values and to the output. Queries need none:
         its effect on the logits is part of :math:`\delta_i`.
-    batch_first : bool
-        Inputs are (B, S, D) instead of (S, B, D).
     norm : {"layer", "rms"}
         The norm that standardises the input.
     eps : float, or None for the default of an RMSNorm
@@ -374,23 +372,13 @@ class SALNAttention(NormedAttention):
         converse fails in general: there :math:`\delta_i` must be this function of the key.
         Attention without a bias gets one if the norm has a shift.
 
-        Parameters
-        ----------
-        norm : nn.LayerNorm or nn.RMSNorm
-        attention : nn.MultiheadAttention
-            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
+        The arguments are those of :meth:`PreNormAttention.from_prenorm`.
         """
         parts, source = read_pair(norm, attention)
         weights, biases = projections_of(source)
-        layer = cls(
-            source.embed_dim,
-            source.num_heads,
-            source.dropout,
-            has_bias(source) or bool(parts.shift.any()),
-            batch_first=source.batch_first,
-            norm="layer" if parts.centred else "rms",
-            eps=cast("float | None", norm.eps),
-        ).to(weights[0])
+        has_bias = optional(source, "in_proj_bias") is not None or bool(parts.shift.any())
+        eps = cast("float | None", norm.eps)
+        layer = cls(**options_of(source, parts), bias=has_bias, eps=eps).to(weights[0])
         with torch.no_grad():
             n_heads, scale = source.num_heads, layer.scale
             shifted = [w @ parts.shift + b for w, b in zip(weights, biases, strict=True)]
@@ -401,16 +389,11 @@ class SALNAttention(NormedAttention):
             constant = scale * shifted[0].unflatten(0, (n_heads, 1, -1))  # (H, 1, d)
             row, offset = constant @ per_head, (constant @ bias[..., None])[..., 0]
             copy_into(layer.query_proj, queries, shifted[0])
-            copy_into(
-                layer.key_proj,
-                torch.cat([per_head, row], 1).flatten(0, 1),
-                torch.cat([bias, offset], 1).flatten(),
-            )
+            whole, whole_bias = torch.cat([per_head, row], 1), torch.cat([bias, offset], 1)
+            copy_into(layer.key_proj, whole.flatten(0, 1), whole_bias.flatten())
             copy_into(layer.value_proj, values, shifted[2])
             out = source.out_proj
-            out_bias = optional(out, "bias")
-            zeros = values.new_zeros(source.embed_dim)
-            copy_into(layer.out_proj, out.weight, zeros if out_bias is None else out_bias)
+            copy_into(layer.out_proj, out.weight, optional(out, "bias"))
         return layer.train(source.training)
 
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -424,10 +407,5 @@ class SALNAttention(NormedAttention):
     def heads(self, key: Tensor) -> Heads:
         """Return the logits as a function of the standardised query."""
         whole = split_heads(self.key_proj(key), self.num_heads)
-        return Heads(
-            self.query_proj.weight.unflatten(0, (self.num_heads, -1)),
-            whole.new_zeros(self.num_heads, self.head_dim),
-            whole[..., :-1],
-            self.scale,
-            log_offset=whole[..., -1],
-        )
+        keys, offset = whole[..., :-1], whole[..., -1]
+        return read_heads(self.query_proj.weight, None, keys, self.scale, log_offset=offset)

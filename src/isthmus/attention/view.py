@@ -14,13 +14,13 @@ from isthmus.attention.inspection import (
     Norm,
     hugging_face_heads,
     is_hugging_face,
+    merge_masks,
     read_norm,
     sliding_window,
     split_block,
     torch_heads,
 )
 from isthmus.attention.layers import PreNormAttention, SALNAttention
-from isthmus.attention.masks import merge_masks
 from isthmus.attention.mixture import VMFMixture
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.validation import as_tensor, require_finite
