@@ -135,25 +135,22 @@ def test_sparse_input_is_refused_clearly(make, blobs, container):
         make().fit(blobs).predict(container(blobs))
 
 
-def test_sparse_tensors_are_refused_clearly(make, blobs):
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        make().fit(torch.from_numpy(blobs).to_sparse())
-
-
-def test_text_is_refused(make):
-    with pytest.raises(ValueError, match="could not convert string to float"):
-        make().fit([["red", "big"], ["blue", "small"]] * 5)
-
-
-@pytest.mark.parametrize("shape", [(0, 2), (5, 0), (20,), (3, 4, 5)])
-def test_other_shapes_are_refused(make, shape):
-    with pytest.raises(ValueError, match=r"0 sample|0 feature|2D array|dim"):
-        make().fit(np.zeros(shape))
-
-
-def test_complex_numbers_are_refused(make, blobs):
-    with pytest.raises(ValueError, match=r"[Cc]omplex"):
-        make().fit(blobs + 1j)
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (torch.eye(20).to_sparse(), TypeError, r"[Ss]parse"),
+        ([["red", "big"], ["blue", "small"]] * 5, ValueError, "could not convert string to float"),
+        (np.eye(20) + 1j, ValueError, r"[Cc]omplex"),
+        (np.zeros((0, 2)), ValueError, "0 sample"),
+        (np.zeros((5, 0)), ValueError, "0 feature"),
+        (np.zeros(20), ValueError, "2D array"),
+        (np.zeros((3, 4, 5)), ValueError, "dim"),
+    ],
+    ids=["sparse-tensor", "text", "complex", "no-rows", "no-columns", "one-axis", "three-axes"],
+)
+def test_other_kinds_of_rows_are_refused(make, rows, error, message):
+    with pytest.raises(error, match=message):
+        make().fit(rows)
 
 
 def test_another_number_of_features_is_refused(make, blobs):

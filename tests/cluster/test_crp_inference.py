@@ -12,10 +12,9 @@ from scipy import stats
 from scipy.special import gamma, logsumexp, softmax
 
 import isthmus as ist
-from isthmus.cluster import crp_inference, statistics
+from isthmus.cluster import crp_inference, data
 from isthmus.cluster.crp_inference import CRPPrior, partition_log_prior, reassign, sequential_pass
-from isthmus.cluster.data import Rows, Units
-from isthmus.cluster.statistics import ClusterStatistics
+from isthmus.cluster.data import ClusterStatistics, Rows, Units
 from isthmus.logits import distance_logits
 
 
@@ -211,7 +210,7 @@ def test_the_pass_works_on_blocks_not_on_rows(monkeypatch):
         calls += 1
         return distance_logits(*arguments)
 
-    monkeypatch.setattr(statistics, "distance_logits", spy)
+    monkeypatch.setattr(data, "distance_logits", spy)
     centres = 20 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(20_000) % 3]
     rows = make_rows(centres + normal_rows(7, 20_000, 2))
     found = sequential_pass(rows, np.arange(20_000), make_prior(rho=0.01))

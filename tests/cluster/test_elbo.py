@@ -176,13 +176,15 @@ def test_four_iterations_are_those_of_brute_force_em(request, monkeypatch, data_
     np.testing.assert_allclose(model.weights_, weights, rtol=1e-9)
 
 
-def test_a_fit_is_a_stationary_point_of_the_likelihood(overlapping):
-    model = ClAMELBO(3, weights="learned", tol=1e-14, max_iter=20_000, random_state=0)
-    model.fit(overlapping)
+@pytest.mark.parametrize("data_name", ["overlapping", "with_gaps"])
+def test_a_fit_is_a_stationary_point_of_the_likelihood(request, data_name):
+    x = request.getfixturevalue(data_name)
+    model = ClAMELBO(3, weights="learned", tol=1e-14, max_iter=20_000, random_state=0).fit(x)
     means = torch.from_numpy(model.memories_).requires_grad_()
     beta = torch.tensor(model.beta_, dtype=torch.float64, requires_grad=True)
     log_weights = torch.from_numpy(np.log(model.weights_)).requires_grad_()
-    score = ist.Mixture(means, beta, log_weights).log_prob(overlapping).mean()
+    known = torch.from_numpy(~np.isnan(x))
+    score = ist.Mixture(means, beta, log_weights).log_prob(x, known).mean()
     for gradient in torch.autograd.grad(score, (means, beta, log_weights)):
         assert float(gradient.abs().max()) < 1e-6
 

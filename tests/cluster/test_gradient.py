@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.data import MixtureParameters, Rows, Units
 from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
-from isthmus.cluster.statistics import MixtureParameters
 
 N, D = 23, 4
 RATE, STEPS = 0.1, 10

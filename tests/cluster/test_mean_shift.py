@@ -1,4 +1,4 @@
-"""Gaussian mean shift: scikit-learn's battery, and modes against brute-force gradient ascent."""
+"""Gaussian mean shift: modes against brute-force gradient ascent."""
 
 from typing import Any
 
@@ -7,14 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from sklearn.neighbors import KernelDensity
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.cluster import GaussianMeanShift
-
-
-@parametrize_with_checks([GaussianMeanShift()])
-def test_scikit_learn_check(estimator: Any, check: Any) -> None:
-    check(estimator)
 
 
 def climbed(density: KernelDensity, start: float, rate: float) -> float:

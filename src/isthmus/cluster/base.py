@@ -22,9 +22,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value, name_text_columns
+from isthmus.cluster.data import (
+    ClusterStatistics,
+    Rows,
+    Units,
+    distinct_rows,
+    largest_value,
+    name_text_columns,
+)
 from isthmus.cluster.persistence import load_estimator, save_estimator
-from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.data import MixtureParameters, Rows, Units
 from isthmus.cluster.finite import SMALLEST_WEIGHT, FiniteMixtureEstimator
 from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
-from isthmus.cluster.statistics import MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture

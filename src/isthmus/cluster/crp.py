@@ -22,8 +22,7 @@ from isthmus.cluster.crp_inference import (
     sequential_pass,
     settle,
 )
-from isthmus.cluster.data import Rows
-from isthmus.cluster.statistics import ClusterStatistics
+from isthmus.cluster.data import ClusterStatistics, Rows
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice, as_count, as_flag
@@ -138,8 +137,10 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
             clusters = opening.clusters if warm is None else _equal_clusters(rows, warm)
             yield self._reassigned(rows, clusters, opening.prior)
 
-    def _reassigned(self, rows: Rows, clusters: ClusterStatistics, prior: CRPPrior) -> _CRPState:
-        return _CRPState(reassign(rows, clusters, prior, self._soft), prior)
+    def _reassigned(
+        self, rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, opens: bool = True
+    ) -> _CRPState:
+        return _CRPState(reassign(rows, clusters, prior, self._soft, opens=opens), prior)
 
     def _advance(self, rows: Rows, state: _CRPState) -> _CRPState:
         return self._reassigned(rows, state.prior.merged(state.clusters), state.prior)
@@ -167,10 +168,7 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
             kept = (counts >= SMALLEST_COUNT * rows.total / len(rows)) & allowed
         if bool(kept.all()) or not bool(kept.any()):
             return state
-        clusters = state.clusters.select(kept)
-        return _CRPState(
-            reassign(rows, clusters, state.prior, self._soft, opens=False), state.prior
-        )
+        return self._reassigned(rows, state.clusters.select(kept), state.prior, opens=False)
 
     def _adopt(self, rows: Rows, state: _CRPState) -> None:
         largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
@@ -280,14 +278,12 @@ class ClAMCRP(_CRPEstimator):
 
     Attributes
     ----------
-    memories_, cluster_centers_ : ndarray (n_clusters, n_features)
+    memories_ : ndarray (n_clusters, n_features)
         Largest first. A stream leaves them in their places and adds new ones at the end.
-    counts_, weights_ : ndarray (n_clusters,)
-    beta_, rho_, alpha_, discount_, objective_ : float
-    labels_, objective_trace_ : ndarray
+    counts_ : ndarray (n_clusters,)
+    rho_, alpha_, discount_ : float
     energy_ : CRPMixture
-    n_clusters_, n_iter_, n_features_in_ : int
-    converged_ : bool
+        The other attributes are as in :class:`ClAMELBO`.
 
     Examples
     --------

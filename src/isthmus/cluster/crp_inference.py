@@ -12,8 +12,7 @@ import torch
 from scipy.special import betaln, gammaln
 from torch import Tensor
 
-from isthmus.cluster.data import Rows
-from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
+from isthmus.cluster.data import ClusterStatistics, MixtureParameters, Rows
 from isthmus.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.

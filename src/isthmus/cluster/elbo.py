@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.cluster.data import Rows
+from isthmus.cluster.data import ClusterStatistics, MixtureParameters, Rows, expectation
 from isthmus.cluster.finite import FiniteMixtureEstimator
-from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice
 

@@ -16,8 +16,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from isthmus.cluster.base import MemoryEstimator, StateT, as_number_or
-from isthmus.cluster.data import Rows
-from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
+from isthmus.cluster.data import ClusterStatistics, MixtureParameters, Rows, expectation
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.cluster.data import Rows
-from isthmus.cluster.statistics import MixtureParameters
+from isthmus.cluster.data import MixtureParameters, Rows
 from isthmus.logits import distance_logits
 
 

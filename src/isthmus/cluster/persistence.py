@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from isthmus.cluster.crp_inference import CRPPrior
-from isthmus.cluster.data import Units
-from isthmus.cluster.statistics import ClusterStatistics
+from isthmus.cluster.data import ClusterStatistics, Units
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 
