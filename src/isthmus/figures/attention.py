@@ -28,6 +28,7 @@ from isthmus.figures.style import (
     new_figure,
     note_at,
     panels,
+    scatter,
     styled,
     to_array,
 )
@@ -101,7 +102,7 @@ def attention_sphere(
         look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": INK}
         look |= {"linewidth": 0.6, "alpha": 0.85, "zorder": 3}
         sizes = LARGEST_DOT * mixing[seen]
-        axes.scatter(*(directions[seen] @ plane).T, s=sizes, c=kappa[seen], **look)
+        scatter(axes, directions[seen] @ plane, s=sizes, c=kappa[seen], **look)
         note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
         heading(axes, f"Head {head}", note, characters=31)
     shades = ScalarMappable(scale, CONCENTRATION)

@@ -35,6 +35,7 @@ from isthmus.figures.style import (
     new_figure,
     note_at,
     panels,
+    scatter,
     styled,
     to_array,
 )
@@ -221,9 +222,9 @@ def _draw_learned(
     axes: Axes, model: ClAMCRP | ClAMCRPELBO, rows: NDArray[Any], complete: NDArray[Any]
 ) -> None:
     colours = _paled(model.predict_proba(rows))
-    axes.scatter(*rows[complete].T, s=15, c=colours[complete], linewidths=0, zorder=2)
+    scatter(axes, rows[complete], s=15, c=colours[complete], linewidths=0, zorder=2)
     rings: dict[str, Any] = {"facecolors": PAPER, "edgecolors": colours[~complete]}
-    axes.scatter(*model.complete(rows[~complete]).T, s=26, linewidths=1.5, zorder=3, **rings)
+    scatter(axes, model.complete(rows[~complete]), s=26, linewidths=1.5, zorder=3, **rings)
     draw_memories(axes, to_array(model.memories_), size=8)
 
 

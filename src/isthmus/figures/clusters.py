@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from isthmus.errors import ShapeError
-from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, styled, to_array
+from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, scatter, styled, to_array
 
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
@@ -133,7 +133,7 @@ def _draw_rows(
     size = float(np.clip(20000 / len(points), 8, 34))
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
     look: dict[str, Any] = {"edgecolors": PAPER, "linewidths": 0.25, "rasterized": True}
-    axes.scatter(*points[order].T, s=size, c=paled[order], zorder=2, **look)
+    scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
 
 
 def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> bool:
@@ -148,7 +148,7 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> boo
         "linewidths": 2.4 if large else 1.8,
     }
     face = PAPER if large else "#ffffffa0"
-    axes.scatter(*rings.T, s=330 if large else 170, c=face, zorder=4, **edges)
+    scatter(axes, rings, s=330 if large else 170, c=face, zorder=4, **edges)
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(rings, 1):
         axes.annotate(str(number), place, fontsize=10 if large else 7.5, zorder=5, **centred)

@@ -109,7 +109,8 @@ def context_landscapes(
         bar = figure.colorbar(filled, ax=line.tolist(), pad=0.01, aspect=14, shrink=0.85)
         bar.set_label("−log p (nats)" if row == rows // 2 else "")
         bar.outline.set_visible(False)
-        bar.set_ticks(list(np.arange(np.ceil(filled.levels[0]), filled.levels[-1], 2)))
+        levels = list(filled.levels)
+        bar.set_ticks(list(np.arange(np.ceil(levels[0]), levels[-1], 2)))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
     _outer_labels(grid, reach)

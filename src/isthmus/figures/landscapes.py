@@ -140,7 +140,12 @@ def _draw_curve(axes: Axes, energy: Energy, positions: NDArray[Any]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.plot(positions, np.where(finite, height, np.nan), color=CURVE, linewidth=1.6, zorder=2)
     if not finite.all():
-        hatched = {"facecolor": NOWHERE, "edgecolor": RULE, "hatch": "////", "linewidth": 0}
+        hatched: dict[str, Any] = {
+            "facecolor": NOWHERE,
+            "edgecolor": RULE,
+            "hatch": "////",
+            "linewidth": 0,
+        }
         axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **hatched)
 
 

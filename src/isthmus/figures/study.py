@@ -388,6 +388,5 @@ def _add_legend(
         if marker.startswith("$"):
             style["mew"] = 0
         marks.append(Line2D([], [], color="none", label=label, **style))
-    spacing = {"handlelength": 1.2, "columnspacing": 1.6}
-    place, columns_of_marks = "outside upper center", min(4, len(marks))
-    figure.legend(handles=marks, loc=place, ncols=columns_of_marks, fontsize=10, **spacing)
+    look: dict[str, Any] = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
+    figure.legend(handles=marks, loc="outside upper center", ncols=min(4, len(marks)), **look)

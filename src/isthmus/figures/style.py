@@ -126,6 +126,11 @@ def note_at(
     return axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
 
 
+def scatter(axes: Axes, points: NDArray[Any], **look: Any) -> None:
+    """Draw points (n, 2) whose sizes or colours differ."""
+    axes.scatter(points[:, 0], points[:, 1], **look)
+
+
 def label_plane(axes: Axes) -> None:
     """Name the coordinates of a plane, on the outer panels of a figure only."""
     axes.set(xlabel="x₁", ylabel="x₂")
@@ -141,7 +146,7 @@ def grid_points(
     return x, y, np.stack([x, y], -1)
 
 
-def limits_of(points: NDArray[Any], margin: float) -> tuple[NDArray[Any], NDArray[Any]]:
+def limits_of(points: NDArray[Any], margin: float) -> tuple[Any, Any]:
     """Return the lowest and highest coordinates with a margin, a share of their distance."""
     lower, upper = points.min(0), points.max(0)
     space = np.where(upper > lower, margin * (upper - lower), 1.0)
