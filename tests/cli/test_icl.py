@@ -42,6 +42,11 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+def icl(line: str, **places: Path) -> int:
+    """Run a command, with paths for the names in braces."""
+    return main(["icl", *(word.format(**places) for word in line.split())])
+
+
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line on stderr of a command that failed; stdout is empty."""
     streams = capsys.readouterr()
@@ -71,7 +76,7 @@ def test_help_has_an_example_and_does_not_wait_for_torch(command):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "deep" / "run"
-    assert main(["icl", "train", "--preset", "tiny", "--updates", "4", "--out", str(out)]) == 0
+    assert icl("train --preset tiny --updates 4 --out {out}", out=out) == 0
     return out
 
 
@@ -86,27 +91,26 @@ def test_training_leaves_a_model_and_its_metrics(trained):
 
 def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys):
     before = (trained / "model" / "model.safetensors").read_bytes()
-    command = ["icl", "train", "--preset", "tiny", "--out", str(trained), "--updates"]
-    assert main([*command, "4"]) == 0
+    assert icl("train --preset tiny --updates 4 --out {out}", out=trained) == 0
     streams = capsys.readouterr()
     assert streams.out == f"{trained / 'model'}\n"
     assert streams.err == f"all 4 updates in {trained} are complete\n"
     assert (trained / "model" / "model.safetensors").read_bytes() == before
-    assert main([*command, "5"]) == 2
+    assert icl("train --preset tiny --updates 5 --out {out}", out=trained) == 2
     assert "other settings: updates=4 instead of 5" in one_line(capsys)
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path, capsys):
-    for options in ([], ["--quiet"]):
+    for quiet in ("", " --quiet"):
         with exclusive(tmp_path):
-            assert main(["icl", "train", "--preset", "tiny", "--out", str(tmp_path), *options]) == 2
+            assert icl("train --preset tiny --out {out}" + quiet, out=tmp_path) == 2
         assert f"Another run is writing to {tmp_path}" in one_line(capsys)
 
 
 def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model, tmp_path, capsys):
     out = tmp_path / "run"
-    command = ["icl", "train", "--preset", "tiny", "--updates", "2", "--out", str(out)]
-    assert main([*command, "--init", str(model), "--prior", "paper", "--seed", "3"]) == 0
+    command = "train --preset tiny --updates 2 --out {out} --init {model} --prior paper --seed 3"
+    assert icl(command, out=out, model=model) == 0
     err = capsys.readouterr().err
     assert "update 2 of 2  loss " in err
     assert "held-out NLL " in err
@@ -123,8 +127,7 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model
 
 def test_quiet_training_prints_the_path_alone(tmp_path, capsys):
     out = tmp_path / "run"
-    command = ["icl", "train", "--preset", "tiny", "--updates", "1", "--out", str(out)]
-    assert main([*command, "--quiet"]) == 0
+    assert icl("train --preset tiny --updates 1 --out {out} --quiet", out=out) == 0
     assert capsys.readouterr() == (f"{out / 'model'}\n", "")
 
 
@@ -135,14 +138,13 @@ def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("isthmus.incontext.train", interrupted)
-    assert main(["icl", "train", "--out", str(tmp_path), "--quiet"]) == 130
+    assert icl("train --out {out} --quiet", out=tmp_path) == 130
     assert "the same command continues" in one_line(capsys)
 
 
 def test_a_table_of_likelihoods(model, capsys):
-    command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
-    command += ["--contexts", "0,3", "--references", "kde-best,em-0.1", "--seed", "1"]
-    assert main(command) == 0
+    command = "eval --model {model} --tasks 2 --points 4 --contexts 0,3 --seed 1"
+    assert icl(f"{command} --references kde-best,em-0.1", model=model) == 0
     out = capsys.readouterr().out
     assert "2 tasks, 4 held-out points each, seed 1" in out
     for name in ("model", "truth", "kde-best", "em-0.1"):
@@ -151,13 +153,12 @@ def test_a_table_of_likelihoods(model, capsys):
 
 
 def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys):
-    command = ["icl", "eval", "--model", str(model), "--tasks", "2", "--points", "4"]
-    command += ["--contexts", "0,2", "--prior", "rings"]
-    assert main([*command, "--json", "-o", "-"]) == 0
+    command = "eval --model {model} --tasks 2 --points 4 --contexts 0,2 --prior rings"
+    assert icl(f"{command} --json -o -", model=model) == 0
     printed = capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "found.json"
-    assert main([*command, "-o", str(path)]) == 0
+    assert icl(f"{command} -o {path}", model=model) == 0
     assert capsys.readouterr().out == f"{path}\n"
     assert json.loads(path.read_text()) == json.loads(printed)
     assert Evaluation.from_json(path).contexts == (0, 2)
@@ -231,36 +232,27 @@ def test_figures_of_a_prior_and_of_a_table(model, data, tmp_path, capsys):
 
 
 ERRORS = {
-    "no subcommand": ([], "required"),
-    "unknown subcommand": (["swim"], "swim"),
-    "no out": (["train"], "--out"),
-    "unknown preset": (
-        ["train", "--preset", "huge", "--out", "{tmp}/run"],
-        "'default', 'paper', 'tiny'",
-    ),
-    "unknown prior": (["train", "--prior", "fog", "--out", "{tmp}/run"], "compact"),
-    "no updates": (["train", "--updates", "0", "--out", "{tmp}/run"], "--updates"),
-    "a file for a folder": (["train", "--out", "{taken}"], "is a file"),
-    "unknown init": (["train", "--init", "{tmp}/run/no", "--out", "{tmp}/run"], "cannot be read"),
-    "wide data": (["sample", "--model", "{model}", "--context", "{wide}"], "3 columns of numbers"),
-    "gaps": (["plot", "--model", "{model}", "--context", "{gaps}", "-o", "{tmp}/a.png"], "line 3"),
-    "missing data": (["sample", "--model", "{model}", "--context", "{tmp}/no.csv"], "cannot be"),
-    "table of what": (["sample", "--model", "{model}", "-o", "{tmp}/a.doc"], ".parquet"),
-    "unwritable": (["eval", "--model", "{model}", "-o", "{tmp}/no/where.json"], "make it first"),
-    "folder for a file": (["eval", "--model", "{model}", "-o", "{tmp}"], "is a directory"),
-    "unknown model": (["eval", "--model", "no-such-model"], "mixtures-2d"),
-    "contexts": (["eval", "--model", "{model}", "--contexts", "0,-1"], "--contexts"),
-    "references": (["eval", "--model", "{model}", "--references", "guess"], "bayes"),
-    "not a picture": (["plot", "--model", "{model}", "-o", "{tmp}/a.txt"], ".png"),
-    "two sources": (
-        ["plot", "--context", "a.csv", "--prior", "rings", "-o", "{tmp}/a.png"],
-        "not allowed with",
-    ),
-    "negative seed": (["plot", "--seed", "-1", "-o", "{tmp}/a.png"], "--seed"),
-    "step size": (
-        ["sample", "--model", "{model}", "--context", "{data}", "--step-size", "-1"],
-        "--step-size",
-    ),
+    "no subcommand": ("", "required"),
+    "unknown subcommand": ("swim", "swim"),
+    "no out": ("train", "--out"),
+    "unknown preset": ("train --preset huge --out {tmp}/run", "'default', 'paper', 'tiny'"),
+    "unknown prior": ("train --prior fog --out {tmp}/run", "compact"),
+    "no updates": ("train --updates 0 --out {tmp}/run", "--updates"),
+    "a file for a folder": ("train --out {taken}", "is a file"),
+    "unknown init": ("train --init {tmp}/run/no --out {tmp}/run", "cannot be read"),
+    "wide data": ("sample --model {model} --context {wide}", "3 columns of numbers"),
+    "gaps": ("plot --model {model} --context {gaps} -o {tmp}/a.png", "line 3"),
+    "missing data": ("sample --model {model} --context {tmp}/no.csv", "cannot be"),
+    "table of what": ("sample --model {model} -o {tmp}/a.doc", ".parquet"),
+    "unwritable": ("eval --model {model} -o {tmp}/no/where.json", "make it first"),
+    "folder for a file": ("eval --model {model} -o {tmp}", "is a directory"),
+    "unknown model": ("eval --model no-such-model", "mixtures-2d"),
+    "contexts": ("eval --model {model} --contexts 0,-1", "--contexts"),
+    "references": ("eval --model {model} --references guess", "bayes"),
+    "not a picture": ("plot --model {model} -o {tmp}/a.txt", ".png"),
+    "two sources": ("plot --context a.csv --prior rings -o {tmp}/a.png", "not allowed with"),
+    "negative seed": ("plot --seed -1 -o {tmp}/a.png", "--seed"),
+    "step size": ("sample --model {model} --context {data} --step-size -1", "--step-size"),
 }
 
 
@@ -273,7 +265,7 @@ def test_errors_are_one_clear_line_and_leave_no_file(case, model, data, tmp_path
         places[name].write_text(text)
     before = set(tmp_path.iterdir())
     arguments, message = ERRORS[case]
-    assert main(["icl", *(argument.format(**places) for argument in arguments)]) == 2
+    assert icl(arguments, **places) == 2
     assert message in one_line(capsys)
     assert set(tmp_path.iterdir()) == before
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -112,20 +113,11 @@ def test_contrastive_divergence_is_the_difference_of_mean_energies_plus_the_pena
 
 def test_chains_of_calibrated_divergence_reach_temperature_one():
     """On a bowl, x' = (1 - a)(x + s w): variance (1 - a)^2 s^2 / (1 - (1 - a)^2)."""
-
-    class Bowl:
-        def encode(self, x):
-            return None
-
-        def mask(self, index, length):
-            return None
-
-        def candidate_gradient(self, state, cache, index, mask):
-            return state.clone()
-
+    bowl = Mock()
+    bowl.candidate_gradient = lambda state, cache, index, mask: state.clone()
     sampler = BranchLangevin(steps=300, step_size=0.045, noise=0.3)
     start = torch.zeros(50, 20, 10, 2, dtype=torch.float64)
-    end = sampler.run(Bowl(), start[:, :, 0], start, torch.Generator())
+    end = sampler.run(bowl, start[:, :, 0], start, torch.Generator())
     keep = (1 - 0.045) ** 2
     assert float(end.var()) == pytest.approx(keep * 0.09 / (1 - keep), rel=0.03)
 
