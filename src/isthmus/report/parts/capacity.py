@@ -35,10 +35,15 @@ LINE = [[-4.0], [0.6], [4.0], [-2.2], [1.7], [-2.8], [2.6], [-0.6], [-3.4]]
 SIGMAS = (0.2, 0.6)
 SHOWN = (3, 5, 9)
 DIMS, COUNTS = (2, 3, 5, 9), (4, 12, 36, 100, 300)
-SIZES = {"seeds": 4, "n_particles": 15, "max_patterns": 8, "max_steps": 100}
+SIZES: dict[str, Any] = {"seeds": 4, "n_particles": 15, "max_patterns": 8, "max_steps": 100}
 # The paper states 100 particles per pattern and the sphere, but neither N nor D.
 FULL_DIMS, FULL_COUNTS = (2, 3, 5, 10, 20, 50), (4, 12, 36, 100, 300, 1000)
-FULL_SIZES = {"seeds": 10, "n_particles": 100, "max_patterns": 100, "max_steps": 300}
+FULL_SIZES: dict[str, Any] = {
+    "seeds": 10,
+    "n_particles": 100,
+    "max_patterns": 100,
+    "max_steps": 300,
+}
 MEASURES = {
     "share_retrieved": "retrieved",
     "distance_ratio": "ratio",
