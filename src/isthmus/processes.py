@@ -240,6 +240,17 @@ class _Server:
 
 _server = _Server()
 atexit.register(_server.close)
+
+
+def fresh_server() -> None:
+    """End the server, so that the next call starts in a process that imported nothing else.
+
+    Calls that are running go on.
+    """
+    with _server.lock:
+        _server.close()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows; in a fork, the server is the parent's
     os.register_at_fork(after_in_child=_server.forget)
 

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from isthmus.cli.main import main
 from isthmus.errors import InvalidInputError
+from isthmus.processes import Limits, run_limited
 from isthmus.report import Part, Section, build, builder, finished, registry
 from isthmus.report.builder import Workspace
 from isthmus.report.making import changes, digest, source_digests
@@ -228,6 +231,8 @@ def build_nothing(place: Path) -> tuple[Section, ...]:
 
 
 def test_a_real_part_depends_on_its_chapter_and_not_on_others(tmp_path: Path) -> None:
+    # Another use of the server must not become an input of the part.
+    run_limited(int, limits=Limits(), warm=partial(import_module, "isthmus.study"))
     build(tmp_path, ["landscapes-1d"])
     stored = Workspace(tmp_path).read("landscapes-1d")
     assert stored is not None

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import isthmus
 from isthmus.files import exclusive, make_directory, write_atomically
-from isthmus.processes import Call, Limits, run_all
+from isthmus.processes import Call, Limits, fresh_server, run_all
 from isthmus.progress import ReportProgress, progress
 from isthmus.report import registry
 from isthmus.report.making import changes, environment, import_packages, make, source_digests
@@ -229,6 +229,7 @@ class Workspace:
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(over, ", ".join(began))
 
+        fresh_server()  # a part depends on what its process imported, and on nothing else
         for call, outcome in run_all(calls, jobs=jobs, started=started):
             seconds = time.monotonic() - began.pop(call.name)
             if call.log is not None and Path(call.log).stat().st_size == 0:
