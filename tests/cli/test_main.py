@@ -271,3 +271,12 @@ def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
         os.close(writer)
     assert process.returncode == 130
     assert [path.name for path in tmp_path.iterdir()] == ["endless.csv"]
+
+
+def test_messages_of_the_library_name_options_as_they_are_typed(tmp_path, capsys) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("id,x,word\n1,0.5,a\n2,1.5,b\n3,2.5,c\n")
+    assert main(["cluster", str(path), "-o", "-", "--label", "nope"]) == 2
+    assert "isthmus: --label, nope:" in capsys.readouterr().err
+    assert main(["certify", str(path)]) == 0
+    assert "--id none makes it a feature" in capsys.readouterr().err

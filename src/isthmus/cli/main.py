@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from isthmus import __version__
-from isthmus.cli.options import EXIT_CODES, Parser, did_you_mean, sections
+from isthmus.cli.options import EXIT_CODES, Parser, as_line, did_you_mean, sections
 from isthmus.errors import IsthmusError
 
 # Each command is a module of its name, imported when it is called: --help needs no torch.
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
         line, code = _explain(error)
-        print(f"isthmus: {' '.join(line.split())}", file=sys.stderr)
+        print(as_line(line), file=sys.stderr)
         return code
 
 
@@ -105,9 +105,7 @@ def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
     before = warnings.formatwarning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if quiet else "always", UserWarning)
-        warnings.formatwarning = lambda message, *_, **__: (
-            f"isthmus: {' '.join(str(message).split())}\n"
-        )
+        warnings.formatwarning = lambda message, *_, **__: f"{as_line(message)}\n"
         try:
             yield
         finally:

@@ -24,6 +24,8 @@ EXIT_CODES = """
 141  the output stream was closed
 """
 
+# Arguments of isthmus.tables.read_table that commands have as options.
+TABLE_OPTIONS = "array|decimal|drop|encoding|header|id|label|separator"
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
 
@@ -277,9 +279,15 @@ def print_result(
         print("", *definitions({titles[name]: place for name, place in files.items()}), sep="\n")
 
 
+def as_line(message: object) -> str:
+    """Return a message as one line, with options of the library as they are typed."""
+    words = " ".join(str(message).split())
+    return "isthmus: " + re.sub(rf"\boption ({TABLE_OPTIONS})\b", r"--\1", words, flags=re.I)
+
+
 def warn(words: str) -> None:
     """Print a line on stderr."""
-    print(f"isthmus: {words}", file=sys.stderr, flush=True)
+    print(as_line(words), file=sys.stderr, flush=True)
 
 
 def print_notes(notes: Iterable[str], quiet: bool) -> None:
