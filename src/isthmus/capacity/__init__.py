@@ -1,6 +1,15 @@
 """Capacity of memories: bounds, certificates of patterns, and experiments."""
 
-from isthmus.capacity.basins import Basins, MergeTree, basins, merge_tree
+from isthmus.capacity.bandwidths import (
+    Basins,
+    CapacityCurve,
+    MergeTree,
+    SigmaChoice,
+    basins,
+    capacity_curve,
+    choose_sigma,
+    merge_tree,
+)
 from isthmus.capacity.bounds import (
     RandomPatternCapacity,
     guaranteed_radius,
@@ -12,13 +21,7 @@ from isthmus.capacity.bounds import (
     retrieval_error_bound,
 )
 from isthmus.capacity.certificate import Certificate, certify
-from isthmus.capacity.counts import (
-    RandomCoding,
-    capacity_bound,
-    capacity_rate,
-    random_coding,
-)
-from isthmus.capacity.curve import CapacityCurve, SigmaChoice, capacity_curve, choose_sigma
+from isthmus.capacity.counts import RandomCoding, capacity_bound, capacity_rate, random_coding
 from isthmus.capacity.experiments import Sweep, measured_capacity, spread_on_sphere, sweep
 
 __all__ = [

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, lambertw
+from scipy.special import gammaln, lambertw, wrightomega
 
 from isthmus.validation import as_array, as_count, as_number
 
@@ -289,7 +289,8 @@ def random_pattern_capacity(
     a = 2 / degrees * (1 + math.log(2 * failure * degrees) + log_square)
     log_b = math.log(0.4) + log_square
     exponent = a + log_b
-    divisor = _lambert(exponent) if lambert else _lambert_upper(exponent)
+    # Wright's omega function is Lambert's W_0 of the exponential.
+    divisor = float(wrightomega(exponent)) if lambert else _lambert_upper(exponent)
     log_c = log_b - math.log(divisor)
     log_count = 0.5 * math.log(failure) + 0.25 * degrees * log_c
     # Where M <= sigma the update contracts everywhere: one fixed point for all patterns.
@@ -337,8 +338,7 @@ def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: floa
     if a == 0:
         return 1 + math.exp(-b)
     if a > 0:
-        # W_0(a exp(-b)), from the logarithm of its argument.
-        return 1 + _lambert(math.log(a) - b) / a
+        return 1 + float(wrightomega(math.log(a) - b)) / a
     argument = a * math.exp(-b)
     if argument < -math.exp(-1):
         return math.nan
@@ -370,17 +370,6 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
     log_kappa -= math.log(degrees) + 0.5 * math.log(math.pi)
     log_risk = log_kappa - math.log(2) + 2 * math.log(n_patterns) + degrees * math.log(angle)
     return -math.expm1(min(log_risk, 0.0))
-
-
-def _lambert(log_argument: float) -> float:
-    """Return Lambert's W_0 of exp(log_argument)."""
-    if log_argument < 500:
-        return float(lambertw(math.exp(log_argument)).real)
-    # W + log W = log_argument; Newton's method, which converges at once from here.
-    value = log_argument - math.log(log_argument)
-    for _ in range(5):
-        value -= (value + math.log(value) - log_argument) / (1 + 1 / value)
-    return value
 
 
 def _lambert_upper(log_argument: float) -> float:

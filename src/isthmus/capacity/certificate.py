@@ -259,14 +259,14 @@ def certify_memory(
         terms, nearest = hopfield_terms(patterns, bandwidth, k)
     else:
         terms, nearest = kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
-    balls = guaranteed_balls(terms)
+    radius, bound = guaranteed_balls(terms)
     separation = -terms.exponents.max(1) / terms.sharpness if hopfield else 0.5 * nearest**2
     norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
     needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
     ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
     # For a huge sigma the condition always holds, and its balls would overlap.
     disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
-    proved = balls.error < 0.5 * nearest
+    proved = bound < 0.5 * nearest
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
     fixed, error, basin, own = _iterated(memory, patterns, nearest, chosen, proved, tol, max_steps)
@@ -277,8 +277,8 @@ def certify_memory(
         separation=separation,
         required_separation=float(needed),
         ramsauer_radius=np.where((separation >= needed) & disjoint, ramsauer, 0.0),
-        guaranteed_radius=balls.radius,
-        error_bound=balls.error,
+        guaranteed_radius=radius,
+        error_bound=bound,
         fixed_point=fixed,
         retrieval_error=error,
         stored=proved | own,

@@ -15,7 +15,6 @@ point, which every start in it reaches. The proof is in docs/capacity-proofs.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,15 +36,11 @@ BLOCK_ENTRIES = 2**22
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The k nearest other patterns of each pattern, in ascending order of their distances.
-
-    `beyond` is a lower bound on the distance of all patterns that are not listed, rounding
-    included; ``inf`` where every other pattern is listed.
-    """
+    """The k nearest other patterns of each pattern, in ascending order of their distances."""
 
     distances: FloatArray  # (N, k)
     index: NDArray[np.int64]  # (N, k)
-    beyond: FloatArray  # (N,)
+    beyond: FloatArray  # (N,): lower bound on the distances of those not listed, or inf
 
 
 def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
@@ -82,25 +77,14 @@ def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
     return Neighbors(distances, index, np.minimum(edge, distances[:, -1]))
 
 
-class Balls(NamedTuple):
-    """The certified ball of each pattern, and a bound on the distance to its fixed point."""
-
-    radius: FloatArray  # (N,); 0 where there is none
-    error: FloatArray  # (N,); inf where there is none
-
-
 @dataclass(frozen=True)
 class Contraction:
-    """The terms of the sums for some patterns: neighbours one by one, all others together.
-
-    The distance of the others is bounded from below for a KDE, where it bounds their exponents
-    too; for a modern Hopfield network it is bounded from above.
-    """
+    """The terms of the sums for some patterns: neighbours one by one, all others together."""
 
     exponents: FloatArray  # (n, k): the a_j of the neighbours
     distances: FloatArray  # (n, k): their d_j
     rest: int  # number of all others
-    rest_distance: FloatArray  # (n,)
+    rest_distance: FloatArray  # (n,): lower bound for a KDE, upper for a Hopfield network
     rest_exponent: FloatArray | None  # (n,): upper bound on their a_j; None for a KDE
     sharpness: float  # b
     dim: int
@@ -110,12 +94,8 @@ class Contraction:
         arrays = {name: value[rows] for name, value in vars(self).items() if np.ndim(value)}
         return replace(self, **arrays)
 
-    def phi(self, power: int, radius: FloatArray) -> FloatArray:
-        """Return an upper bound on phi_p(R) for each pattern at its own radius. (n,)"""
-        return self._phis(radius, (power,))[0]
-
-    def _phis(self, radius: FloatArray, powers: tuple[int, ...]) -> list[FloatArray]:
-        """Return :meth:`phi` for several powers, whose terms share their exponentials."""
+    def phi(self, radius: FloatArray, *powers: int) -> list[FloatArray]:
+        """Return upper bounds on phi_p(R) for each pattern at its own radius, (n,) per power."""
         exponents = self._raised(self.exponents, self.sharpness * radius[:, None] * self.distances)
         with np.errstate(over="ignore"):
             weights = np.exp(np.minimum(exponents, 700.0, out=exponents), out=exponents)
@@ -155,23 +135,23 @@ class Contraction:
 
     def holds(self, radius: FloatArray) -> NDArray[np.bool_]:
         """Return True for patterns whose ball is certified at this radius. (n,)"""
-        first, second = self._phis(radius, (1, 2))
+        first, second = self.phi(radius, 1, 2)
         return (first <= radius) & (self.sharpness * second < 1)
 
 
-def guaranteed_balls(terms: Contraction) -> Balls:
-    """Return the largest certified ball of each pattern, and the error that it guarantees."""
+def guaranteed_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
+    """Return the largest certified radii of patterns, 0 for none, and the error bounds there."""
     n = len(terms.exponents)
     radius, error = np.zeros(n), np.full(n, np.inf)
     for start in range(0, n, ROW_BLOCK):
         rows = np.arange(start, min(start + ROW_BLOCK, n))
         here = terms.take(rows)
         # phi_2 grows with R: where it is too large at 0 already, no ball can be certified.
-        possible = terms.sharpness * here.phi(2, np.zeros(len(rows))) < 1
+        possible = terms.sharpness * here.phi(np.zeros(len(rows)), 2)[0] < 1
         if possible.any():
             rows = rows[possible]
             radius[rows], error[rows] = _largest_balls(terms.take(rows))
-    return Balls(radius, error)
+    return radius, error
 
 
 def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
@@ -202,7 +182,7 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
     highest = np.where(np.isinf(highest), 0.0, highest)  # all others are duplicates: e stays 0
     moving = np.arange(len(error))
     for _ in range(steps):
-        new = np.minimum(terms.take(moving).phi(1, error[moving]), highest[moving])
+        new = np.minimum(terms.take(moving).phi(error[moving], 1)[0], highest[moving])
         grew = new > error[moving] * (1 + 1e-7)
         moving = moving[grew]
         error[moving] = new[grew]
@@ -212,7 +192,7 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
             break
     # Just above the limit, phi_1 is below the identity if the limit is a contraction's.
     error = np.maximum(error * (1 + 1e-6), 1e-300)
-    return np.where(terms.phi(1, error) <= error, error, np.inf)
+    return np.where(terms.phi(error, 1)[0] <= error, error, np.inf)
 
 
 def kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:

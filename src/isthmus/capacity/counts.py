@@ -276,16 +276,7 @@ def _dim_and_ratio(dim: int, sigma: float, max_norm: float | None) -> tuple[int,
 
 
 def log_cap_fraction(dim: int, angle: float) -> float:
-    r"""Return the log of the share of a sphere within an angle of a given point.
-
-    .. math:: \Omega_D(\alpha) = \tfrac12 I_{\sin^2\alpha}\!\left(\tfrac{D-1}2, \tfrac12\right)
-              \quad (\alpha \le \pi/2), \qquad
-              \Omega_D(\alpha) = 1 - \Omega_D(\pi - \alpha)
-
-    >>> import math
-    >>> round(math.exp(log_cap_fraction(3, math.pi / 3)), 6)  # (1 - cos) / 2
-    0.25
-    """
+    """Return the log of the share of a sphere within an angle of a given point, Omega_D."""
     if angle > math.pi / 2:
         return math.log1p(-math.exp(log_cap_fraction(dim, math.pi - angle)))
     if angle <= 0:
@@ -304,15 +295,7 @@ def log_cap_fraction(dim: int, angle: float) -> float:
 
 
 def log_kernel_mean(dim: int, radius: float) -> float:
-    r"""Return the log of the mean of :math:`\exp(-\|x-y\|^2/2)` over a sphere of radius M.
-
-    .. math:: A_0 = \Gamma(\tfrac D2) \left(\tfrac 2\kappa\right)^{D/2-1} e^{-\kappa}
-              I_{D/2-1}(\kappa), \qquad \kappa = M^2
-
-    >>> import math
-    >>> round(math.exp(log_kernel_mean(3, 1.0)), 6)  # (1 - exp(-2)) / 2
-    0.432332
-    """
+    """Return the log of A_0, the mean of exp(-|x - y|^2 / 2) over a sphere of this radius."""
     order, kappa = 0.5 * dim - 1, radius * radius
     if kappa > LARGEST_KAPPA:
         return float(SphereQuadrature(dim, radius).log_moments(0.0)[0])
@@ -329,11 +312,7 @@ class SphereQuadrature:
               \frac{\sin^{D-2}\theta}{B(\frac{D-1}2, \frac12)} \, d\theta,
               \qquad d = 2 M \sin(\theta/2)
 
-    with :math:`\theta = \pi / (1 + e^{-t})`, in t, over the range where the integrand counts.
-    `radius` is M in units of the bandwidth.
-
-    >>> SphereQuadrature(50, 14.0).log_moments(0.1).round(4)
-    array([-59.6056, -57.6888, -55.7619])
+    with :math:`\theta = \pi / (1 + e^{-t})`, in t. `radius` is M in units of the bandwidth.
     """
 
     def __init__(self, dim: int, radius: float) -> None:

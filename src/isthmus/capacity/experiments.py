@@ -212,12 +212,9 @@ def _read(
 
 def _append(path: str | Path | None, settings: dict[str, float], cell: SweepCell) -> None:
     if path is not None:
-        path = Path(path)
-        # A truncated last line is ended first.
-        whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
-        with path.open("a") as file:
-            line = json.dumps({"settings": settings, "cell": asdict(cell)})
-            file.write(f"{'' if whole else chr(10)}{line}\n")
+        with Path(path).open("a") as file:
+            # The line break comes first, and ends a truncated last line.
+            file.write("\n" + json.dumps({"settings": settings, "cell": asdict(cell)}))
 
 
 def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -> FloatArray:
