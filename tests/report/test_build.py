@@ -206,7 +206,7 @@ def test_only_files_that_a_part_imports_make_it_run_again(
     parts("one")
     reproduced(place)
     now = source_digests()
-    for file, times in (("capacity/bandwidths.py", 1), ("report/html/style.css", 1), ("special.py", 2)):
+    for file, times in (("capacity/bounds.py", 1), ("report/html/style.css", 1), ("special.py", 2)):
         edited = {**now, file: "edited"}
         monkeypatch.setattr(builder, "source_digests", lambda shown, edited=edited: edited)
         if times == 2:
