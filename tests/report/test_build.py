@@ -362,7 +362,8 @@ def test_the_page_says_what_is_missing(
     assert status == {"one": "done", "other": "missing", "third": "done"}
     printed = json.loads(capsys.readouterr().out)
     assert printed["parts"] == {"done": 2, "failed": 0, "missing": 1}
-    assert printed["verdicts"] == {"held": 0, "held with a correction": 2, "did not hold": 0}
+    found = {verdict: count for verdict, count in printed["verdicts"].items() if count}
+    assert found == {"held with a correction": 2}
     html = (place / "report" / "index.html").read_text()
     assert "1 of 3 parts not made yet" in html
     assert '<a href="#other">Other</a> (missing)' in html

@@ -87,7 +87,10 @@ def sections() -> list[Section]:
         chapter="energies",
     )
     errata = Section(
-        findings=(Finding("Claim three", "did not hold", "by 4"),),
+        findings=(
+            Finding("Claim three", "did not hold", "by 4"),
+            Finding("Claim four", "open", "by 5"),
+        ),
         table=TextTable(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
         seconds=7200.0,
         name="errata",
@@ -142,7 +145,7 @@ def test_text_is_escaped_and_backticks_are_code(html: str, parsed: Page) -> None
 
 
 def test_claims_are_counted_and_verdicts_have_a_sign_and_a_word(html: str, parsed: Page) -> None:
-    for words in ("1✓ held", "1≈ held with a correction", "1✗ did not hold"):
+    for words in ("1✓ held", "1≈ held with a correction", "1✗ did not hold", "1? open"):
         assert words in parsed.text, words
     badges = re.findall(r'class="badge (\w+)".*?aria-hidden="true">(.)<.*?"word">([\w ]+)<', html)
     # Each claim stands in the table at the top and in its part.
@@ -300,6 +303,7 @@ def luminance(colour: str) -> float:
         ("held", "held-tint"),
         ("corrected", "corrected-tint"),
         ("refuted", "refuted-tint"),
+        ("open", "open-tint"),
     ],
 )
 def test_text_has_enough_contrast(scheme: str, ink: str, ground: str) -> None:

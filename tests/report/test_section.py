@@ -69,9 +69,12 @@ def test_a_value_that_json_cannot_hold_is_named(value: Any, message: str) -> Non
         (True, True, "held"),
         (False, True, "held with a correction"),
         (False, False, "did not hold"),
+        (None, False, "open"),
     ],
 )
-def test_verdicts_follow_from_checks(as_printed: bool, corrected: bool, verdict: str) -> None:
+def test_verdicts_follow_from_checks(
+    as_printed: bool | None, corrected: bool, verdict: str
+) -> None:
     assert judge("A.", "b", as_printed=as_printed, corrected=corrected).verdict == verdict
 
 

@@ -12,6 +12,8 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 from isthmus.report.section import Finding, Section, TextTable, judge
 
+Check = bool | tuple[bool, bool] | None
+
 
 @dataclass(frozen=True)
 class Part:
@@ -86,7 +88,7 @@ def compose(
     name: str,
     figure: Any = None,
     numbers: Mapping[str, Any] | None = None,
-    checks: Mapping[str, bool | tuple[bool, bool]] | None = None,
+    checks: Mapping[str, Check] | None = None,
     *,
     table: TextTable | None = None,
     observations: tuple[str, ...] = (),
@@ -101,8 +103,8 @@ def compose(
     figure, numbers, table, observations
         As in :class:`isthmus.report.Section`.
     checks : mapping
-        For each finding of the part, whether the claim passed its check; or a pair: as printed,
-        and in its corrected form.
+        For each finding of the part, whether the claim passed its check, None if that is open; or
+        a pair: as printed, and in its corrected form.
     **values
         For the fields of the text, in addition to the numbers.
     """
@@ -112,7 +114,7 @@ def compose(
     def fill(text: str) -> str:
         return " ".join(text.format(**values).split())
 
-    def finding(key: str, check: bool | tuple[bool, bool]) -> Finding:
+    def finding(key: str, check: Check) -> Finding:
         printed, corrected = check if isinstance(check, tuple) else (check, False)
         claim, because = part.findings[key]["claim"], fill(part.findings[key]["because"])
         return judge(claim, because, as_printed=printed, corrected=corrected)

@@ -14,7 +14,7 @@ from isthmus.errors import InvalidInputError, ShapeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Verdict = Literal["held", "held with a correction", "did not hold"]
+Verdict = Literal["held", "held with a correction", "did not hold", "open"]
 """The verdict on a claim."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Status = Literal["done", "failed", "missing"]
@@ -28,7 +28,7 @@ class Finding:
     ----------
     claim : str
         What the paper says, as a sentence that can be read alone.
-    verdict : {"held", "held with a correction", "did not hold"}
+    verdict : {"held", "held with a correction", "did not hold", "open"}
     because : str
         The measurement behind the verdict, and the correction if there is one.
     """
@@ -44,23 +44,29 @@ class Finding:
             )
 
 
-def judge(claim: str, because: str, *, as_printed: bool, corrected: bool = False) -> Finding:
+def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
     """Return the finding whose verdict follows from two checks of a claim.
 
     Parameters
     ----------
     claim, because : str
         As in :class:`Finding`.
-    as_printed, corrected : bool
-        Whether the claim passed its check as printed, and in its corrected form.
+    as_printed : bool or None
+        Whether the claim passed its check as printed; None if that is open.
+    corrected : bool
+        Whether it passed in its corrected form.
 
     Examples
     --------
     >>> judge("Coins are fair.", "Heads in 70 % of tosses.", as_printed=False).verdict
     'did not hold'
     """
-    passed: Verdict = "held with a correction" if corrected else "did not hold"
-    return Finding(claim, "held" if as_printed else passed, because)
+    verdict: Verdict = "held with a correction" if corrected else "did not hold"
+    if as_printed is None:
+        verdict = "open"
+    elif as_printed:
+        verdict = "held"
+    return Finding(claim, verdict, because)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ SIGNS: dict[Verdict, tuple[str, str]] = {
     "held": ("✓", "held"),
     "held with a correction": ("≈", "corrected"),
     "did not hold": ("✗", "refuted"),
+    "open": ("?", "open"),
 }
 # Labels of table rows that findings may refer to.
 ROW_LABEL = re.compile(r"\bE\d+\b")
