@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,14 +23,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import (
-    ClusterStatistics,
-    Rows,
-    Units,
-    distinct_rows,
-    largest_value,
-    name_text_columns,
-)
+from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value, name_text_columns
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
@@ -45,6 +39,8 @@ LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 CHUNK_ENTRIES = 2**22
 # Squares of numbers beyond these, or one over them, do not fit into float32.
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
+# Models whose objective may rise are judged over this many iterations.
+PATIENCE = 5
 # Entries of `objective_trace_` that a stream keeps.
 STREAM_TRACE = 1000
 
@@ -59,57 +55,44 @@ def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float)
     return value
 
 
-class TrainingState(Protocol):
-    """The state of one start; each model adds its own fields."""
-
-    @property
-    def objective(self) -> float:
-        """The value being minimised, at this state."""
-
-
-StateT = TypeVar("StateT", bound=TrainingState)
-
-
+@dataclass(eq=False, repr=False)
 class MemoryEstimator(
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     ClusterMixin,
     BaseEstimator,
-    Generic[StateT],
     metaclass=ABCMeta,
 ):
     """Base class of the clusterers: everything except how memories are updated.
 
-    A subclass defines the initial states (:meth:`_starts`), one iteration (:meth:`_advance`), the
-    fitted attributes of the best state (:meth:`_adopt`), the update from one batch of a stream
-    (:meth:`_absorb`) and the learned energy (:attr:`energy_`).
+    The abstract methods are what a subclass defines. A state of the training is a record of its
+    own, with the value that is minimised as `objective`.
     """
 
-    init: Any
-    max_iter: int
-    tol: float
-    verbose: int
-    warm_start: bool
-    random_state: Any
-
-    _units: Units
-    _statistics: ClusterStatistics
+    _: KW_ONLY
+    init: Any = "k-means"
+    n_init: Any = "auto"
+    max_iter: int = 100
+    tol: float = 1e-4
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
     @abstractmethod
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
-    ) -> Iterator[StateT]:
-        """Yield the states to train from; `warm` holds the memories of the previous fit."""
+        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+    ) -> Iterator[Any]:
+        """Yield the states to train from, at the memories `given` (K, D) if there are any."""
 
     @abstractmethod
-    def _advance(self, rows: Rows, state: StateT) -> StateT:
+    def _advance(self, rows: Rows, state: Any) -> Any:
         """Return the state after one iteration."""
 
     @abstractmethod
-    def _adopt(self, rows: Rows, state: StateT) -> None:
+    def _adopt(self, rows: Rows, state: Any) -> None:
         """Set the fitted attributes from the best state."""
 
-    def _finished(self, rows: Rows, state: StateT) -> StateT:
+    def _finished(self, rows: Rows, state: Any) -> Any:
         """Return the best state after a final update, if a model has one."""
         return state
 
@@ -149,12 +132,10 @@ class MemoryEstimator(
         kept = weights > 0
         self._check_settings(int(kept.sum()))
         values, masses = distinct_rows(X[kept], weights[kept])
-        previous = self._previous_memories(X)
         self._units = self._units_of(values, masses)
         rows = Rows.of(values, masses, self._units)
-        warm = None if previous is None else torch.from_numpy(self._units.to_internal(previous))
         with torch.no_grad():
-            state, trace, converged = self._train(rows, generator, warm)
+            state, trace, converged = self._train(rows, generator, self._given_means(rows))
             state = self._finished(rows, state)
             trace[-1] = state.objective
             self._adopt(rows, state)
@@ -173,13 +154,13 @@ class MemoryEstimator(
         return self
 
     def _train(
-        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
-    ) -> tuple[StateT, list[float], bool]:
+        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+    ) -> tuple[Any, list[float], bool]:
         """Train every start and keep the one with the lowest objective."""
-        best: tuple[StateT, list[float], bool] | None = None
+        best: tuple[Any, list[float], bool] | None = None
         max_iter = int(self.max_iter)
         with progress(type(self).__name__, max_iter, show=bool(self.verbose)) as report:
-            for state in self._starts(rows, generator, warm):
+            for state in self._starts(rows, generator, given):
                 trace, lowest, converged = [state.objective], state, False
                 for iteration in range(max_iter):
                     state = self._advance(rows, state)
@@ -223,22 +204,21 @@ class MemoryEstimator(
     def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
         return Units.of(X, weights)
 
-    def _previous_memories(self, X: NDArray[Any]) -> NDArray[Any] | None:
-        """Return the memories of the previous fit for a warm start, if they match X."""
-        memories: Any = getattr(self, "memories_", None) if self.warm_start else None
-        matches = memories is not None and memories.shape[1] == X.shape[1]
-        return memories.astype(X.dtype) if matches else None
-
-    def _given_means(self, rows: Rows, n_clusters: int | None) -> Tensor:
-        """Return the means that `init` holds, in internal units. (K, D)"""
-        given = np.asarray(self.init, dtype=rows.values.numpy().dtype)
-        expected = (n_clusters or len(np.atleast_1d(given)), rows.dim)
-        if given.shape != expected or not len(given) or not np.isfinite(given).all():
-            raise InvalidInputError(
-                f"init has shape {given.shape}; it should hold finite means of shape "
-                f"({n_clusters or 'K'}, {rows.dim})."
-            )
-        return torch.from_numpy(self._units.to_internal(given))
+    def _given_means(self, rows: Rows) -> Tensor | None:
+        """Return the means of the previous fit or of `init`, in internal units, if any. (K, D)"""
+        n_clusters = getattr(self, "n_clusters", None)
+        given: Any = getattr(self, "memories_", None) if self.warm_start else None
+        if given is None or given.shape != (n_clusters or len(given), rows.dim):
+            if isinstance(self.init, str):
+                return None
+            given = np.asarray(self.init)
+            expected = (n_clusters or len(np.atleast_1d(given)), rows.dim)
+            if given.shape != expected or not len(given) or not np.isfinite(given).all():
+                raise InvalidInputError(
+                    f"init has shape {given.shape}; it should hold finite means of shape "
+                    f"({n_clusters or 'K'}, {rows.dim})."
+                )
+        return torch.from_numpy(self._units.to_internal(given.astype(rows.values.numpy().dtype)))
 
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool
@@ -264,25 +244,29 @@ class MemoryEstimator(
         fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
         return table if fits else table.astype(np.float64)
 
-    def _chunks(self, X: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:
+    def _by_chunk(
+        self, function: Callable[..., Tensor], X: NDArray[Any], width: int
+    ) -> NDArray[Any]:
+        """Apply a function to chunks of rows, each followed by its mask if it has gaps."""
         size = max(CHUNK_ENTRIES // max(width, 1), 1)
+        parts = []
         for start in range(0, len(X), size):
-            yield X[start : start + size]
+            chunk = X[start : start + size]
+            gaps = np.isnan(chunk)
+            with torch.no_grad():
+                parts.append(function(chunk, *([torch.from_numpy(~gaps)] if gaps.any() else [])))
+        return torch.cat(parts).numpy()
 
     @property
     def _known_energy(self) -> LearnedEnergy:
         """The energy of the known memories alone, without the new cluster of a CRP."""
         return self.energy_
 
-    def _responsibilities(self, energy: LearnedEnergy, X: NDArray[Any]) -> Iterator[Tensor]:
-        """Yield posteriors given the known coordinates, a chunk of rows at a time."""
-        with torch.no_grad():
-            for chunk in self._chunks(X, energy.n_memories):
-                yield energy.responsibilities(*_with_gaps(chunk))
-
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        parts = [part.argmax(1) for part in self._responsibilities(self._known_energy, X)]
-        return torch.cat(parts).numpy()
+        energy = self._known_energy
+        return self._by_chunk(
+            lambda *rows: energy.responsibilities(*rows).argmax(1), X, self.n_clusters_
+        )
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable memory of each row. -> (n_samples,)"""
@@ -291,30 +275,25 @@ class MemoryEstimator(
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
         X = self._table(X)
-        shares = torch.cat([*self._responsibilities(self._known_energy, X)])
+        shares = self._by_chunk(self._known_energy.responsibilities, X, self.n_clusters_)
         # A row whose distances overflow is equally far from all memories.
-        return shares.nan_to_num_(1 / self.n_clusters_).numpy()
+        return np.nan_to_num(shares, copy=False, nan=1 / self.n_clusters_)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""
         X = self._table(X)
         memories = torch.from_numpy(self.memories_.astype(X.dtype))
         centre = memories.mean(0)
-        parts = []
-        for chunk in self._chunks(X, self.n_clusters_ + X.shape[1]):
+
+        def distances(chunk: NDArray[Any], known: Tensor | None = None) -> Tensor:
             values = torch.from_numpy(np.array(chunk))
-            known = ~torch.isnan(values)
-            if bool(known.all()):
-                # Exact differences: a row on a memory is at distance zero.
-                distances = torch.cdist(
-                    values, memories, compute_mode="donot_use_mm_for_euclid_dist"
-                )
-            else:
-                inside = torch.where(known, values - centre, 0.0)
-                logits = distance_logits(inside, memories - centre, 0.0, 1.0, known.to(values))
-                distances = (inside.square().sum(1, keepdim=True) - logits).clamp_(min=0).sqrt_()
-            parts.append(distances)
-        return torch.cat(parts).numpy()
+            if known is None:  # exact differences: a row on a memory is at distance zero
+                return torch.cdist(values, memories, compute_mode="donot_use_mm_for_euclid_dist")
+            inside = torch.where(known, values - centre, 0.0)
+            logits = distance_logits(inside, memories - centre, 0.0, 1.0, known.to(values))
+            return (inside.square().sum(1, keepdim=True) - logits).clamp_(min=0).sqrt_()
+
+        return self._by_chunk(distances, X, self.n_clusters_ + X.shape[1])
 
     @property
     def _n_features_out(self) -> int:
@@ -323,10 +302,7 @@ class MemoryEstimator(
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of the known coordinates of each row. -> (n,)"""
         X = self._table(X)
-        energy = self.energy_
-        with torch.no_grad():
-            parts = [energy.log_prob(*_with_gaps(chunk)).numpy() for chunk in self._chunks(X, 1)]
-        return np.concatenate(parts)
+        return self._by_chunk(self.energy_.log_prob, X, 1)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log-density of the rows."""
@@ -338,17 +314,13 @@ class MemoryEstimator(
         """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
         X = self._table(X)
         energy = self.energy_
-        parts = [complete(energy, chunk).numpy() for chunk in self._chunks(X, X.shape[1])]
-        return np.where(np.isnan(X), np.concatenate(parts), X)
+        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk), X, X.shape[1])
+        return np.where(np.isnan(X), filled, X)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw rows from the learned density.
 
-        Returns
-        -------
-        X : ndarray (n_samples, n_features)
-        labels : ndarray (n_samples,)
-            The most probable memory of each.
+        Returns them (n_samples, n_features), and the most probable memory of each (n_samples,).
         """
         check_is_fitted(self, "memories_")
         n_samples = as_count(n_samples, "n_samples")
@@ -378,9 +350,3 @@ class MemoryEstimator(
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _with_gaps(chunk: NDArray[Any]) -> tuple[Any, ...]:
-    """Return a chunk, followed by its mask of known values if it has gaps."""
-    gaps = np.isnan(chunk)
-    return (chunk, torch.from_numpy(~gaps)) if gaps.any() else (chunk,)

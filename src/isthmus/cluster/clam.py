@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.cluster.base import PATIENCE, LearnedEnergy
 from isthmus.cluster.data import MixtureParameters, Rows, Units
-from isthmus.cluster.finite import SMALLEST_WEIGHT, FiniteMixtureEstimator
+from isthmus.cluster.elbo import FiniteMixtureEstimator
 from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
 from isthmus.errors import InvalidInputError
-from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.validation import as_choice, as_count, as_number
 
@@ -28,33 +28,26 @@ Schedule = Literal["fixed", "annealed", "learned"]
 UPDATES_PER_ITERATION = 10
 # Annealing starts at this share of beta and reaches it after this many iterations.
 ANNEALING_START, ANNEALING_ITERATIONS = 0.1, 20
-# Improvements are judged over this many iterations, since stochastic ones are not monotone.
-PATIENCE = 5
 
 
-@dataclass(frozen=True)
-class _Adam:
+class _Adam(NamedTuple):
     """The running moments of the gradients by means, log beta and log-weights."""
 
-    first: tuple[Tensor, ...]
-    second: tuple[Tensor, ...]
+    first: list[Tensor]
+    second: list[Tensor]
     updates: int = 0
 
-    def updated(self, gradients: tuple[Tensor, ...]) -> _Adam:
+    def updated(self, gradients: list[Tensor]) -> _Adam:
         """Add the gradients of one update."""
-        return _Adam(
-            tuple(0.9 * m + 0.1 * g for m, g in zip(self.first, gradients, strict=True)),
-            tuple(0.999 * v + 0.001 * g**2 for v, g in zip(self.second, gradients, strict=True)),
-            self.updates + 1,
-        )
+        first = [0.9 * m + 0.1 * g for m, g in zip(self.first, gradients, strict=True)]
+        second = [0.999 * v + 0.001 * g**2 for v, g in zip(self.second, gradients, strict=True)]
+        return _Adam(first, second, self.updates + 1)
 
     def moves(self, rate: float) -> list[Tensor]:
         """Return the decrease of each parameter in this update."""
         bias, square_bias = 1 - 0.9**self.updates, 1 - 0.999**self.updates
-        return [
-            rate * (m / bias) / ((v / square_bias).sqrt() + 1e-8)
-            for m, v in zip(self.first, self.second, strict=True)
-        ]
+        pairs = zip(self.first, self.second, strict=True)
+        return [rate * (m / bias) / ((v / square_bias).sqrt() + 1e-8) for m, v in pairs]
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class _ClAMState:
 
 
 @dataclass(eq=False, repr=False)
-class ClAM(FiniteMixtureEstimator[_ClAMState]):
+class ClAM(FiniteMixtureEstimator):
     r"""Clustering by associative memory (ClAM).
 
     Rows move on the energy of a :class:`isthmus.Mixture` for `n_steps` steps,
@@ -127,25 +120,16 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
     [0.1, 4.1]
     """
 
-    n_clusters: int = 8
     _: KW_ONLY
     objective: Objective = "reconstruction"
     likelihood: Likelihood = "gaussian"
-    beta: Any = "auto"
     schedule: Schedule = "fixed"
-    weights: Any = "uniform"
     n_steps: int = 10
     rate: float = 0.1
     mask_fraction: float = 0.2
     learning_rate: float = 0.01
     batch_size: int = 1024
-    init: Any = "k-means"
-    n_init: Any = "auto"
-    max_iter: int = 100
     tol: float = 1e-3
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int = 0
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
@@ -186,13 +170,13 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
         return means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
 
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[_ClAMState]:
         noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
         hidden = self._mask(rows, noise)
-        for parameters in self._initial_parameters(rows, generator, warm):
+        for parameters in self._initial_parameters(rows, generator, given):
             means, beta, log_weights = parameters
-            zeros = (torch.zeros_like(means), means.new_zeros(()), torch.zeros_like(log_weights))
+            zeros = [torch.zeros_like(means), means.new_zeros(()), torch.zeros_like(log_weights)]
             loss = self._loss(rows, hidden, parameters)
             yield _ClAMState(parameters, _Adam(zeros, zeros), 0, beta, hidden, noise, loss)
 
@@ -224,10 +208,9 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
             part = rows.take(batch)
             problem = Reconstruction.of(part, self._mask(part, state.noise))
             found = reconstruction_gradient(problem, parameters, int(self.n_steps), self.rate)
-            mean = 1 / float(part.weights.sum())
             # beta is learned on a logarithmic scale, so that it stays above zero.
-            by_log_beta = parameters.beta * found.beta
-            adam = adam.updated((mean * found.means, mean * by_log_beta, mean * found.log_weights))
+            gradients = found._replace(beta=parameters.beta * found.beta)
+            adam = adam.updated([each / float(part.weights.sum()) for each in gradients])
             parameters = self._moved(parameters, adam.moves(rate))
         if self.schedule != "learned":
             parameters = parameters._replace(beta=state.final_beta)
@@ -265,10 +248,8 @@ class ClAM(FiniteMixtureEstimator[_ClAMState]):
         return objectives * self._units.scale**2
 
     @property
-    def energy_(self) -> Mixture | VonMisesFisherMixture:
+    def energy_(self) -> LearnedEnergy:
         """The learned energy in the units of the data: a Mixture, or one on the sphere."""
-        weights = np.maximum(self.weights_, SMALLEST_WEIGHT)
-        log_weights = np.log(weights).astype(self.memories_.dtype)
         if self._is_spherical:
-            return VonMisesFisherMixture(self.memories_, 2 * self.beta_, log_weights)
-        return Mixture(self.memories_, self.beta_, log_weights)
+            return VonMisesFisherMixture(self.memories_, 2 * self.beta_, self._log_weights)
+        return super().energy_

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
+from isthmus.cluster.base import PATIENCE, LearnedEnergy, MemoryEstimator, as_number_or
 from isthmus.cluster.crp_inference import (
     SMALLEST_COUNT,
     CRPPrior,
@@ -31,8 +31,6 @@ from isthmus.validation import as_choice, as_count, as_flag
 # rows are used to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 5000
-# Improvements are judged over this many iterations, since opening a cluster may not be one.
-PATIENCE = 5
 # Means keep at least this share of the variance, so that the prior on them stays proper.
 SMALLEST_OUTER_SHARE = 0.05
 
@@ -49,7 +47,7 @@ class _CRPState:
 
 
 @dataclass(eq=False, repr=False)
-class _CRPEstimator(MemoryEstimator[_CRPState]):
+class _CRPEstimator(MemoryEstimator):
     """Base class of the two; they differ in whether assignments are hard or soft."""
 
     _soft: ClassVar[bool]
@@ -63,11 +61,6 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
     min_cluster_size: Any = "auto"
     init: Any = "sequential"
     n_init: int = 3
-    max_iter: int = 100
-    tol: float = 1e-4
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int = 0
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
@@ -129,12 +122,10 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
         )
 
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, warm: Tensor | None
+        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[_CRPState]:
-        if warm is None and not isinstance(self.init, str):
-            warm = self._given_means(rows, None)
         for opening in self._openings(rows, generator):
-            clusters = opening.clusters if warm is None else _equal_clusters(rows, warm)
+            clusters = opening.clusters if given is None else _equal_clusters(rows, given)
             yield self._reassigned(rows, clusters, opening.prior)
 
     def _reassigned(
@@ -210,9 +201,12 @@ class _CRPEstimator(MemoryEstimator[_CRPState]):
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
         X = self._table(X)
-        parts = [part[:, -1] for part in self._responsibilities(self.energy_, X)]
+        energy = self.energy_
+        new = self._by_chunk(
+            lambda *rows: energy.responsibilities(*rows)[:, -1], X, len(energy.means)
+        )
         # A row whose distances overflow is near no memory.
-        return torch.cat(parts).nan_to_num_(1.0).numpy()
+        return np.nan_to_num(new, copy=False, nan=1.0)
 
     @property
     def _known_energy(self) -> LearnedEnergy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,17 +27,10 @@ SETTLING_PASSES = 20
 def partition_log_prior(sizes: Any, alpha: float, discount: float = 0.0) -> float:
     r"""Return the log-probability of a partition under a Pitman-Yor process.
 
-    .. math::
-        p = \frac{\prod_{k=0}^{K-1} (\alpha + k d)}{\prod_{i=0}^{n-1} (\alpha + i)}
-            \prod_k \frac{\Gamma(n_k - d)}{\Gamma(1 - d)}
+    .. math:: p = \prod_{k<K} (\alpha + k d) \prod_k \frac{\Gamma(n_k - d)}{\Gamma(1 - d)}
+        \Big/ \prod_{i<n} (\alpha + i)
 
-    Without discount this is the Ewens formula of a Chinese restaurant process. Sizes (K,) may be
-    fractions, as of weighted rows; less than one row counts as one.
-
-    >>> import math
-    >>> from isthmus.cluster.crp_inference import partition_log_prior
-    >>> round(math.exp(partition_log_prior([2, 1], alpha=1.0)), 6)  # 1/1 * 1/2 * 1/3
-    0.166667
+    Sizes (K,) may be fractions, as of weighted rows; less than one row counts as one.
     """
     counts = torch.as_tensor(sizes, dtype=torch.float64)
     total = float(counts.sum())
@@ -65,8 +57,7 @@ def _log_rising(counts: Tensor, discount: float) -> Tensor:
 class CRPPrior:
     """The fixed parameters of a :class:`isthmus.CRPMixture` about the origin, in internal units.
 
-    `temper` is the power to which likelihoods are raised, below 1 if features repeat each other.
-    beta and rho contain it; it appears only in the exponents of normalisers.
+    Likelihoods are raised to the power `temper`, which beta and rho contain already.
     """
 
     beta: float
@@ -75,12 +66,6 @@ class CRPPrior:
     discount: float
     temper: float = 1.0
     normalized: bool = True
-
-    @cached_property
-    def _concentrations(self) -> tuple[Tensor, Tensor]:
-        """Beta, and kappa, the concentration of the new cluster about the origin."""
-        beta, rho = torch.tensor([self.beta, self.rho], dtype=torch.float64)
-        return beta, 1 / (1 / beta + 1 / rho)
 
     def means(self, clusters: ClusterStatistics) -> Tensor:
         """Return the posterior means of clusters. (K, D) float64"""
@@ -94,22 +79,18 @@ class CRPPrior:
     def new_logits(self, rows: Rows, n_clusters: int) -> Tensor:
         """Return the logit of the new cluster on the scale of ``log_joint``. (n,)"""
         known: Any = rows.dim if rows.observed is None else rows.coordinates()
-        beta, kappa = self._concentrations
+        beta, rho = torch.tensor([self.beta, self.rho], dtype=torch.float64)
         logits = new_cluster_logits(
             rows.squares,
             self.temper * (known if self.normalized else known - rows.dim),
             log_mass=_log_new_mass(n_clusters, self.alpha, self.discount),
             beta=beta,
-            kappa=kappa,
+            kappa=1 / (1 / beta + 1 / rho),
         )
         return logits.add_(rows.squares, alpha=self.beta)
 
     def log_evidence(self, clusters: ClusterStatistics) -> float:
-        """Return log p(rows, partition), with the means of clusters integrated out.
-
-        For soft assignments q it is that of their expectations plus the entropy of q; without
-        the entropy the posterior would not have the highest value (erratum E2).
-        """
+        """Return log p(rows, partition), means integrated out, plus the entropy (erratum E2)."""
         half = 0.5 * self.temper
         fit = self.beta**2 * clusters.sums.square() / (self.beta * clusters.masses + self.rho)
         penalty = half * torch.log1p(clusters.masses * self.beta / self.rho)
@@ -192,11 +173,9 @@ def _assigned_in_order(
 def reassign(
     rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, *, opens: bool = True
 ) -> ClusterStatistics:
-    """Assign all rows anew and drop empty clusters.
+    """Assign all rows anew, opening clusters unless `opens` is False, and drop empty ones.
 
-    Rows for which a new cluster is the most probable open clusters, unless `opens` is False.
-    All others go to their most probable cluster. With `soft`, every row is then divided among
-    existing and new clusters in proportion to the posterior.
+    With `soft`, every row is divided among old and new clusters in proportion to the posterior.
     """
     kept = clusters.counts >= SMALLEST_COUNT * rows.total / len(rows)
     if soft and bool(kept.any()):
@@ -215,8 +194,7 @@ def reassign(
             opened = opened.with_rows(strangers, *_assigned_in_order(strangers, opened, prior))
             block, logits = block.take(~strange), logits[~strange]
         if not soft:
-            shares = torch.zeros_like(logits)
-            shares.scatter_(1, logits.argmax(1, keepdim=True), block.weights[:, None])
+            shares = block.hard_shares(logits.argmax(1), len(clusters))
         elif not len(opened):
             shares = torch.softmax(logits, 1)
             surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)

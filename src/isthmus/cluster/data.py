@@ -94,8 +94,7 @@ class Units:
 class Rows:
     """The data of a fit, in internal units.
 
-    `values` (N, D) are zero where unknown, `observed` (N, D) is one where known (None: everywhere),
-    and `squares` (N,) are the squared lengths of the values.
+    `values` (N, D) are zero where unknown, `observed` (N, D) is one where known (None: everywhere).
     """
 
     values: Tensor
@@ -150,6 +149,11 @@ class Rows:
             return self.values.new_full((len(self),), self.dim)
         return self.observed.sum(1)
 
+    def hard_shares(self, labels: Tensor, n_clusters: int) -> Tensor:
+        """Return a matrix that gives the weight of each row to the cluster of its label. (N, K)"""
+        shares = self.values.new_zeros(len(self), n_clusters)
+        return shares.scatter_(1, labels[:, None], self.weights[:, None])
+
     def take(self, index: Any) -> Rows:
         """Return the rows at a slice or an index."""
         observed = None if self.observed is None else self.observed[index]
@@ -166,8 +170,7 @@ class Rows:
 def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the distinct rows in a canonical order, and the sum of the weights of each.
 
-    A fit then depends neither on the order of the rows nor on whether a row of weight two was
-    written twice. Rows count as equal if they differ by rounding errors of the largest value.
+    Rows count as equal if they differ by rounding errors of the largest value.
     """
     lowest, size = np.fmin.reduce(X, 0), largest_value(X)
     direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
@@ -205,10 +208,9 @@ class MixtureParameters(NamedTuple):
 class ClusterStatistics:
     """Sufficient statistics of rows that are divided among clusters, in float64.
 
-    Of each cluster: `counts` (K,), the weight of its rows, `sums` (K, D), their weighted sum, and
-    `masses` (K, D), the weight of known coordinates. Of all rows: `square` and `coordinates`, the
-    weighted sums of squared lengths and of known coordinates, and `entropy`, that of the
-    assignments.
+    Of each cluster: the weight of its rows, their weighted sum, and the weight of known
+    coordinates. Of all rows: the weighted sums of squared lengths and of known coordinates, and
+    the entropy of the assignments.
     """
 
     counts: Tensor
@@ -259,17 +261,8 @@ class ClusterStatistics:
     def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> ClusterStatistics:
         """Add rows to the clusters of their labels; labels may exceed the present clusters."""
         grown = self.joined(ClusterStatistics.empty(n_clusters - len(self), rows.dim))
-        weights = rows.weights.double()[:, None]
-        known = weights.expand(-1, rows.dim)
-        if rows.observed is not None:
-            known = rows.observed.double() * weights
-        return ClusterStatistics(
-            grown.counts.index_add(0, labels, weights[:, 0]),
-            grown.sums.index_add(0, labels, rows.values.double() * weights),
-            grown.masses.index_add(0, labels, known),
-            self.square + rows.square,
-            self.coordinates + rows.known_total,
-        )
+        added = ClusterStatistics.of_shares(rows, rows.hard_shares(labels, n_clusters))
+        return grown + added.with_totals_of(rows)
 
     def joined(self, other: ClusterStatistics) -> ClusterStatistics:
         """Return these clusters followed by those of `other`; totals stay those of self."""
@@ -285,10 +278,8 @@ class ClusterStatistics:
     def grouped(self, groups: Tensor) -> ClusterStatistics:
         """Merge clusters that have the same number in `groups` (K,)."""
         numbers, labels = torch.unique(groups, return_inverse=True)
-        size = len(numbers)
-        return self._mapped(
-            lambda part: part.new_zeros(size, *part.shape[1:]).index_add(0, labels, part)
-        )
+        members = (labels == torch.arange(len(numbers))[:, None]).double()
+        return self._mapped(lambda part: members @ part)
 
     def select(self, kept: Tensor) -> ClusterStatistics:
         """Return some of the clusters; totals stay."""

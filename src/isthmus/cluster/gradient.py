@@ -33,11 +33,10 @@ class Reconstruction(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows, hidden: Tensor | None) -> Reconstruction:
-        """Return the paper's problem or, with hidden coordinates (n, D), that of ClAM's code.
+        """Return the paper's problem: rows move and should return to where they began.
 
-        In the paper, rows move as a whole and should return to where they began. In the code,
-        hidden coordinates start at their mean, and only they move and count. Unknown coordinates
-        never count.
+        With hidden coordinates (n, D), return that of ClAM's code: those start at their mean, and
+        only they move and count. Unknown coordinates never count.
         """
         if hidden is None:
             return cls(rows.values, rows.values, None, rows.observed, rows.weights)
@@ -137,10 +136,9 @@ def _back(
 def _flow_of_logits(
     problem: Reconstruction, parameters: MixtureParameters, steps: int, rate: float
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Follow the dynamics in the logits alone.
+    """Return x(T), the posteriors (n, K) of each step, and the blend (n, K) of memories.
 
-    Return x(T), the posteriors (n, K) of each step, and the blend (n, K) of memories in
-    x(T) = (1 - rate)^T x(0) + blend @ means.
+    x(T) = (1 - rate)^T x(0) + blend @ means, so that only logits need to be followed.
     """
     logits = _logits(problem.start, parameters)
     between = _logits(parameters.means, parameters)

@@ -30,37 +30,39 @@ FEW_CLUSTERS = 30
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableClusters:
-    """The clusters of the rows of a table. ``print`` shows a summary.
-
-    Attributes
-    ----------
-    model : TableModel
-    X : ndarray (n, D)
-        The rows, in the units of the table.
-    ids : ndarray (n,)
-    labels : ndarray (n,)
-        From 0.
-    posteriors : ndarray (n, K) or None
-        None for mean shift, which has none.
-    novelty : ndarray (n,) or None
-        The probability of belonging to no known cluster; None where K is fixed.
-    log_density : ndarray (n,)
-        Of each row's known values, in the units of the table.
-    classes : ndarray (n,) or None
-        Known classes, empty where unknown.
-    id_name, class_name : str
-    """
+    """The clusters of the rows X (n, D) of a table, in its units. ``print`` shows a summary."""
 
     model: TableModel
     X: NDArray[np.float64]
     ids: NDArray[Any]
-    labels: NDArray[np.int64]
-    posteriors: NDArray[np.float64] | None
-    novelty: NDArray[np.float64] | None
-    log_density: NDArray[np.float64]
     classes: NDArray[Any] | None = None
     id_name: str = "row"
     class_name: str = "class"
+
+    def _by_estimator(self, method: str) -> Any:
+        """Return what a method of the estimator says about the rows; None if it has none."""
+        function = getattr(self.model.estimator, method, None)
+        return function and function(self.model.scaling.into(self.X))
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The cluster of each row, from 0. (n,)"""
+        return self._by_estimator("predict")
+
+    @cached_property
+    def posteriors(self) -> NDArray[np.float64] | None:
+        """The probability of each cluster (n, K); None for mean shift, which has none."""
+        return self._by_estimator("predict_proba")
+
+    @cached_property
+    def novelty(self) -> NDArray[np.float64] | None:
+        """The probability of belonging to no known cluster (n,); None where K is fixed."""
+        return self._by_estimator("novelty")
+
+    @cached_property
+    def log_density(self) -> NDArray[np.float64]:
+        """The log-density of each row's known values, in the units of the table. (n,)"""
+        return self._by_estimator("score_samples") - self.model.scaling.log_volume(self.X)
 
     @property
     def memories(self) -> NDArray[np.float64]:

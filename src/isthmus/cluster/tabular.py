@@ -64,17 +64,8 @@ FEWEST_DRAWS = 25
 class TableModel:
     """An energy of the rows of a table, in standard units, with the names of its columns.
 
-    Attributes
-    ----------
-    energy : GaussianMemory
-    scaling : Scaling
-    columns : tuple of str
-    estimator : ClAM, ClAMELBO, ClAMCRP, ClAMCRPELBO, GaussianMeanShift or None
-        The estimator that learned the energy. None if every row is a memory.
-    constants : tuple of (int, str, float)
-        Position, name and value of columns that are not part of the energy.
-    notes : tuple of str
-        Remarks on the table.
+    `estimator` learned the energy (None if every row is a memory), `constants` are positions,
+    names and values of columns that are not part of it, and `notes` are remarks on the table.
 
     Examples
     --------
@@ -126,14 +117,10 @@ class TableModel:
         method : str, optional
             "crp", "crp-elbo", "elbo", "clam" and "mean-shift" find clusters; "kde" and "hopfield"
             store every row. Default: "elbo" if `n_clusters` is given, else "crp".
-        n_clusters : int, optional
-            Needed by "elbo" and "clam".
-        alpha : float, optional
-            Concentration of "crp" and "crp-elbo".
-        bandwidth : float, optional
-            Of "mean-shift". Default: Scott's rule.
-        sigma, beta : float, optional
-            Bandwidth of "kde" and "hopfield", or 1 / sigma^2. Default: by leave-one-out likelihood.
+        n_clusters, alpha, bandwidth, sigma, beta : optional
+            Number of clusters, which "elbo" and "clam" need; concentration of "crp" and "crp-elbo";
+            bandwidth of "mean-shift" (default: Scott's rule); bandwidth of "kde" and "hopfield", or
+            1 / sigma^2 (default: by leave-one-out likelihood).
         standardise : bool
             Fit to columns of mean 0 and variance 1.
         leave_out_constants : bool
@@ -142,18 +129,14 @@ class TableModel:
         """
         rows, names = as_table(X, columns)
         constants: tuple[tuple[int, str, float], ...] = ()
-        lowest, highest = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0)
-        varies: NDArray[np.bool_] = lowest < highest
+        lowest = np.fmin.reduce(rows, 0)
+        varies: NDArray[np.bool_] = lowest < np.fmax.reduce(rows, 0)
         if leave_out_constants and varies.any():
-            constants = tuple(
-                (int(place), names[place], float(lowest[place]))
-                for place in np.flatnonzero(~varies)
-            )
+            places = np.flatnonzero(~varies).tolist()
+            constants = tuple((place, names[place], float(lowest[place])) for place in places)
             rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
-        settings = (n_clusters, alpha, bandwidth, sigma, beta)
-        given: dict[str, Any] = {
-            name: value for name, value in zip(SETTINGS, settings, strict=True) if value is not None
-        }
+        settings = zip(SETTINGS, (n_clusters, alpha, bandwidth, sigma, beta), strict=True)
+        given: dict[str, Any] = {name: value for name, value in settings if value is not None}
         if method is None:
             method = "crp" if n_clusters is None else "elbo"
         as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
@@ -164,8 +147,6 @@ class TableModel:
                 )
         if method in SETTINGS["n_clusters"] and n_clusters is None:
             raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
-        if n_clusters is not None and n_clusters > len(rows):
-            raise InvalidInputError(f"{n_clusters} clusters are more than the {len(rows)} rows.")
         if method in ("mean-shift", *MEMORIES_OF_ROWS) and np.isnan(rows).any():
             raise InvalidInputError(f"{method} needs complete rows; fill the gaps first.")
         scaling = Scaling.of(rows, standardise)
@@ -173,11 +154,9 @@ class TableModel:
         if method in MEMORIES_OF_ROWS:
             memory = _memory_of_rows(Z, method, sigma, beta, seed)
             return cls(memory, scaling, names, constants=constants)
-        if method == "mean-shift":
-            estimator = GaussianMeanShift(**given).fit(Z)
-        else:
-            estimator = ESTIMATORS[method](**given, random_state=seed, verbose=verbose).fit(Z)
-            estimator.set_params(verbose=0)
+        chosen = {"random_state": seed, "verbose": verbose} if method != "mean-shift" else {}
+        estimator = ESTIMATORS[method](**given, **chosen).fit(Z)
+        estimator.set_params(**chosen and {"verbose": 0})
         notes = tuple(_notes(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
 
@@ -210,34 +189,15 @@ class TableModel:
     ) -> TableClusters:
         """Return the cluster, its probability and the density of each row of a table.
 
-        Parameters
-        ----------
-        X : array or data frame (n, E)
-            Contains the columns of the model, in any order.
-        columns : sequence of str, optional
-            Default: the names of a data frame, else those of the model.
-        ids : array (n,), optional
-            Default: 1, 2, ...
-        classes : array (n,), optional
-            Known classes to compare with; empty where unknown.
-        id_name, class_name : str
+        X (n, E) contains the columns of the model, in any order; `ids` (n,) are 1, 2, ... by
+        default, and `classes` (n,) are known classes to compare with, empty where unknown.
         """
-        rows, estimator = self.select(X, columns), self.estimator
-        if estimator is None:
+        rows = self.select(X, columns)
+        if self.estimator is None:
             raise InvalidInputError(f"{self.name} stores every row and has no clusters.")
-        Z = self.scaling.into(rows)
-        return TableClusters(
-            model=self,
-            X=rows,
-            ids=np.arange(1, len(rows) + 1) if ids is None else np.asarray(ids),
-            labels=estimator.predict(Z),
-            posteriors=estimator.predict_proba(Z) if hasattr(estimator, "predict_proba") else None,
-            novelty=estimator.novelty(Z) if hasattr(estimator, "novelty") else None,
-            log_density=estimator.score_samples(Z) - self.scaling.log_volume(rows),
-            classes=None if classes is None else np.asarray(classes),
-            id_name=id_name,
-            class_name=class_name,
-        )
+        ids = np.arange(1, len(rows) + 1) if ids is None else np.asarray(ids)
+        classes = None if classes is None else np.asarray(classes)
+        return TableClusters(self, rows, ids, classes, id_name, class_name)
 
     def sample(
         self,
