@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from sklearn import datasets as scikit_learn
 
-from isthmus.cli.datasets import run
+from isthmus.cli.main import dispatch
 from isthmus.datasets import names, store
 from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError
+
+
+def run(arguments: list[str]) -> int:
+    return dispatch(["datasets", *arguments])
 
 
 @pytest.fixture
@@ -133,8 +137,8 @@ def test_an_unknown_name_is_refused_before_anything_is_fetched(
 @pytest.mark.parametrize("command", [[], ["list"], ["fetch"]])
 def test_help_has_an_example_and_imports_nothing_heavy(command: list[str]) -> None:
     script = (
-        "import sys\nfrom isthmus.cli.datasets import run\n"
-        f"try:\n    run({[*command, '--help']})\n"
+        "import sys\nfrom isthmus.cli.main import main\n"
+        f"try:\n    main({['datasets', *command, '--help']})\n"
         "except SystemExit as stop:\n    assert stop.code == 0\n"
         "heavy = {'torch', 'numpy', 'sklearn'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"

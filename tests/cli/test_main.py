@@ -13,7 +13,8 @@ import pytest
 
 import isthmus
 from isthmus.cli import datasets
-from isthmus.cli.main import COMMANDS, main
+from isthmus.cli.main import main
+from isthmus.cli.options import HELP
 from isthmus.errors import DivergenceError, InvalidInputError
 
 
@@ -21,8 +22,8 @@ def test_help_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: isthmus COMMAND")
-    for name, summary in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(summary)}$", out, re.MULTILINE)
+    for name, text in HELP.items():
+        assert re.search(rf"^  {name} +{re.escape(text['summary'])}$", out, re.MULTILINE)
 
 
 def helped(*arguments: str) -> tuple[str, set[str]]:
@@ -44,7 +45,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not {"torch", "matplotlib", "sklearn", "scipy", "numpy"} & modules
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", HELP)
 def test_help_of_every_command_is_complete_and_imports_no_torch(command: str) -> None:
     out, modules = helped(command)
     assert "torch" not in modules
@@ -65,7 +66,7 @@ def test_python_dash_m_is_the_same_command() -> None:
     [
         (["ilc"], "did you mean icl?"),
         (["reproduc", "--full"], "did you mean reproduce?"),
-        (["xyzzy"], f"there are {', '.join(COMMANDS)}"),
+        (["xyzzy"], f"there are {', '.join(HELP)}"),
         (["--no-such-option"], "--no-such-option"),
         (["certify"], "DATA"),
         (["certify", "a.csv", "--no-such-option"], "--no-such-option"),
@@ -92,15 +93,9 @@ def test_unknown_words_are_one_line_and_end_with_2(
 
 
 def test_a_command_gets_the_arguments_after_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-
-    def run(argv: list[str]) -> int:
-        seen.append(argv)
-        return 5
-
-    monkeypatch.setattr(datasets, "run", run)
-    assert main(["datasets", "--seed", "3"]) == 5
-    assert seen == [["--seed", "3"]]
+    monkeypatch.setattr(datasets, "_list", lambda arguments: 5 if arguments.json else 6)
+    assert main(["datasets", "list", "--json"]) == 5
+    assert main(["datasets", "list"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -126,12 +121,12 @@ def test_an_error_is_one_line_and_an_exit_code(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(argv: list[str]) -> int:
+    def run(arguments: object) -> int:
         raise error
 
     monkeypatch.delenv("ISTHMUS_TRACEBACK", raising=False)
-    monkeypatch.setattr(datasets, "run", run)
-    assert main(["datasets"]) == code
+    monkeypatch.setattr(datasets, "_list", run)
+    assert main(["datasets", "list"]) == code
     err = capsys.readouterr().err
     assert words in err
     assert err.startswith("isthmus: ")
@@ -150,12 +145,12 @@ def test_a_file_that_is_not_text_is_one_line(
 def test_a_traceback_can_be_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(argv: list[str]) -> int:
+    def run(arguments: object) -> int:
         raise InvalidInputError("sigma is negative.")
 
     monkeypatch.setenv("ISTHMUS_TRACEBACK", "1")
-    monkeypatch.setattr(datasets, "run", run)
-    assert main(["datasets"]) == 2
+    monkeypatch.setattr(datasets, "_list", run)
+    assert main(["datasets", "list"]) == 2
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "raise InvalidInputError" in err
@@ -166,8 +161,8 @@ def test_a_warning_of_a_library_is_one_line() -> None:
     script = (
         "import sys, warnings\nfrom isthmus.cli import datasets\n"
         "from isthmus.cli.main import main\n"
-        "datasets.run = lambda argv: warnings.warn('still\\nimproving') or 0\n"
-        "before = warnings.formatwarning\nassert main(['datasets']) == 0\n"
+        "datasets._list = lambda _: warnings.warn('still\\nimproving') or 0\n"
+        "before = warnings.formatwarning\nassert main(['datasets', 'list']) == 0\n"
         "assert warnings.formatwarning is before"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -13,7 +13,7 @@ import pytest
 from sklearn import datasets as scikit_learn
 
 from isthmus import study
-from isthmus.cli.study import run
+from isthmus.cli.main import dispatch
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
 from isthmus.study import QUICK, Run, Settings, Store
 from isthmus.study.fitting import METRICS
@@ -25,6 +25,10 @@ METHODS = {
     "ClAM+CRP": "K unknown",
     "HDBSCAN": "K unknown",
 }
+
+
+def run(arguments: list[str]) -> int:
+    return dispatch(["study", *arguments])
 
 
 def fits(datasets: str = "abcdefg") -> list[dict[str, Any]]:
@@ -314,8 +318,8 @@ def test_invalid_commands_are_refused(
 @pytest.mark.parametrize("command", ["", "run", "status", "table", "plot"])
 def test_help_has_an_example_and_waits_for_nothing_heavy(command: str) -> None:
     script = (
-        "import sys\nfrom isthmus.cli.study import run\n"
-        f"try:\n    run({[*command.split(), '--help']})\n"
+        "import sys\nfrom isthmus.cli.main import main\n"
+        f"try:\n    main({['study', *command.split(), '--help']})\n"
         "except SystemExit as stop:\n    assert stop.code == 0\n"
         "heavy = {'torch', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import runpy
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,28 +49,10 @@ BENCHMARKS = {
     ),
 }
 DEFAULT = "attend"
-DESCRIPTION = """
-Run the benchmarks of the documentation on this machine. Every method is measured in the
-same run, on the same data and the same number of threads, so ratios are reliable even
-where times are not. Without a name, the shortest benchmark runs: well under two minutes.
-
-Memory is measured through /proc, so attend, capacity, cluster and incontext need Linux.
-"""
-FILES = """
---out  attention and quality store finished runs there, and do not repeat them
-quality reads the datasets in the directory that ISTHMUS_DATA names
-"""
-EXAMPLES = """
-isthmus bench
-isthmus bench --list
-isthmus bench capacity incontext --json
-isthmus bench cluster --full
-"""
 
 
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     if arguments.list:
         _print_list(arguments.json)
         return 0
@@ -154,8 +137,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("bench", DESCRIPTION, EXAMPLES, FILES)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("bench", run)
     add = parser.add_argument
     known = f"{', '.join(BENCHMARKS)} (default: {DEFAULT})"
     add("names", nargs="*", metavar="NAME", help=known)

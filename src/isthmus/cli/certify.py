@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,38 +20,14 @@ if TYPE_CHECKING:
     from isthmus.capacity import Certificate
 
 
-DESCRIPTION = """
-Treat the rows of a table as the patterns of an associative memory, and report which rows it
-stores: a stored row is where queries near it end, and queries near other rows do not.
-
-A Gaussian KDE of bandwidth sigma merges rows that are closer than about two sigma. By
-default, sigma is the largest value that stores 95 % of the rows without an exact duplicate;
-a larger sigma tolerates larger errors in a query. Proved results hold for every query within
-the guaranteed radius. Where nothing is proved, the rows are iterated, which is evidence.
-"""
-FILES = """
-DATA  a table of patterns; columns that are not numbers are left out, gaps are an error
--o    a row for each row of DATA: its id; separation, half the squared distance to the nearest
-      other row (for a Hopfield network, the smallest x.(x - y)); guaranteed_radius and
-      error_bound, both proved, 0 and empty where nothing is; retrieval_error, the distance
-      from the row to its fixed point; stored; decided (proved, iterated or open); basin, the
-      same number for rows with the same fixed point
-"""
-EXAMPLES = """
-isthmus certify iris.csv
-isthmus certify iris.csv --standardise --sigma 0.3 -o certificate.csv
-isthmus certify plane.csv --plot certificate.png
-isthmus certify embeddings.npy --model hopfield --beta 20 --json
-"""
 BOUNDS = ["separation", "guaranteed_radius", "error_bound"]
 OUTCOMES = ["retrieval_error", "stored", "decided", "basin"]
 # A column is worth a note if it varies this many times as much as another.
 UNEVEN = 30.0
 
 
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     _check(arguments)
     from isthmus.scaling import Scaling
 
@@ -148,8 +124,9 @@ def _draw(X: NDArray[np.float64], found: Certificate, columns: tuple[str, ...]) 
     return figure
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("certify", DESCRIPTION, EXAMPLES, FILES)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("certify", run)
     options.add_table_options(parser)
     add = parser.add_argument_group("the memory").add_argument
     add(

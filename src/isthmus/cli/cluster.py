@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.cli import options
@@ -16,32 +15,11 @@ if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
 
 
-DESCRIPTION = """
-Find groups of rows in a table, with the probability of each group. Columns are
-standardised, missing values are allowed, and the number of clusters is estimated unless
--k sets it. For each row, the command writes its id, its cluster and the probability of
-that cluster, the probability that the row belongs to no known cluster (novelty), the
-log-density in the units of the data, and the probability of every cluster (p1, p2, ...).
-"""
-EXAMPLES = """
-isthmus cluster iris.csv
-isthmus cluster iris.csv --label species --plot iris.png
-isthmus cluster customers.parquet --id customer -k 5 -o groups.parquet
-isthmus cluster monday.csv --save groups.safetensors
-isthmus cluster tuesday.csv --model groups.safetensors --json
-"""
-FILES = """
-DATA    a table; columns that are not numbers are left out and named, gaps are allowed
--o      a row for each row of DATA: id; label, if named; cluster, from 1; certainty; novelty
-        (crp and crp-elbo); log_density; p1, p2, ... for up to 30 clusters
---save  one safetensors file: the estimator, its columns and their scaling
-"""
 METHODS = ("crp", "crp-elbo", "elbo", "clam", "mean-shift")
 
 
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     _check(arguments)
     from isthmus.cluster import TableModel
 
@@ -110,8 +88,9 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
     save(cluster_map(X, found.labels, found.certainty, memories, **style), arguments.plot)
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("cluster", DESCRIPTION, EXAMPLES, FILES)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("cluster", run)
     options.add_table_options(parser)
     group = parser.add_argument_group("clustering")
     add = group.add_argument

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables.files import STDIN, default_output, read_table, write_table
 
-DESCRIPTION = """
-Fill the missing cells of a table from similar rows. A cell is missing if it is empty or
-says NA, N/A, NaN, null, none or ?. All columns are written in their order; known cells
-stay as they are, text included. Known cells are hidden, in the pattern of the gaps, to
-choose the energy and to report the error to expect.
-"""
-EXAMPLES = """
-isthmus complete gaps.csv
-isthmus complete gaps.csv --memory whole.csv -o filled.parquet
-isthmus complete gaps.csv --energy kde --how mode
-isthmus complete new.csv --model groups.safetensors
-"""
-FILES = """
-DATA      a table with gaps; columns that are not numbers are written as they are
---memory  a table with the same columns of numbers, in any order; others are not used
--o        the columns and rows of DATA, without gaps, in its format and dialect
-"""
 
-
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "completed")
     options.check_outputs(arguments, arguments.data, arguments.memory)
@@ -66,8 +47,9 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("complete", DESCRIPTION, EXAMPLES, FILES)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("complete", run)
     options.add_table_options(parser)
     group = parser.add_argument_group("completion")
     add = group.add_argument

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +14,6 @@ from isthmus.printing import definitions
 
 if TYPE_CHECKING:
     from isthmus.datasets.manifest import Entry
-
-
-FILES = "NAME.npz in the directory of --data, else of ISTHMUS_DATA, else in the user's cache"
-EXAMPLES = {
-    "list": "isthmus datasets list\nisthmus datasets list --json",
-    "fetch": "isthmus datasets fetch zoo ecoli\nisthmus datasets fetch --all --data ~/data",
-}
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    return int(arguments.action(arguments))
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -98,18 +84,13 @@ def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:
     }
 
 
-def _parser() -> options.Parser:
-    description = "List and download the 15 labelled datasets of the paper's comparison."
-    examples = "\n".join(EXAMPLES.values())
-    parser = options.make_parser("datasets", description, examples, files=FILES)
-    commands = parser.add_subparsers(metavar="list|fetch", required=True)
-    listing = "list the datasets, their differences from the paper's, and their files"
-    one = options.add_command(commands, "list", _list, listing, EXAMPLES["list"], FILES)
-    options.add_shared(one, "--json")
-    fetching = "download missing datasets, and verify the others"
-    two = options.add_command(commands, "fetch", _fetch, fetching, EXAMPLES["fetch"], FILES)
-    two.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")
-    two.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
-    for each in (one, two):
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("datasets")
+    listing, fetching = options.add_commands(parser, _list, _fetch)
+    options.add_shared(listing, "--json")
+    fetching.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")
+    fetching.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
+    for each in (listing, fetching):
         each.add_argument("--data", **options.DIRECTORY, help="directory of the files")
     return parser

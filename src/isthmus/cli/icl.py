@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,52 +28,6 @@ if TYPE_CHECKING:
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
 UPDATES_BETWEEN_EVALUATIONS = 500
-DESCRIPTION = """
-In-context energies: a transformer turns a dataset into an energy without changing any
-parameter. A model for points in the plane ships with isthmus.
-"""
-EXAMPLES = {
-    "train": "isthmus icl train --preset tiny --out runs/tiny",
-    "eval": "isthmus icl eval --prior compact --tasks 20 --contexts 0,2,8,32",
-    "sample": "isthmus icl sample --context points.csv -n 1000 -o drawn.csv\n"
-    "isthmus icl sample -n 10",
-    "plot": "isthmus icl plot --context points.csv -o landscape.png",
-}
-DETAILS = {
-    "train": """
-The preset sets the sizes and the objective: default (about an hour), paper (those of the
-paper's authors, many hours) or tiny (under a minute). Loss and held-out likelihood are
-printed on stderr.
-""",
-    "eval": """
-Datasets are drawn from a prior. The likelihood of held-out points under the model is
-compared with the true density, Bayes' rule, kernel density estimates and EM.
-""",
-    "sample": """
-Chains start in the right proportions and need few steps. Without a context, points are
-drawn from the model's prior.
-""",
-    "plot": """
-Each row shows a dataset, each column a context size; dark is low energy. Datasets are
-drawn from a prior; of your own data, growing parts are shown.
-""",
-}
-FILES = {
-    "train": """
-DIR/model                       weights and settings, for --model
-DIR/checkpoint.pt               state from which the same command continues
-DIR/metrics.csv, metrics.jsonl  loss and held-out likelihood
-""",
-    "eval": "-o  a table as text; all scores, task by task, if it ends in .json",
-    "sample": "-o  a row for each draw, in the columns of DATA",
-    "plot": "-o  a figure, .png",
-}
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    return int(arguments.action(arguments))
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -232,16 +185,12 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
     return table
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("icl", DESCRIPTION.strip(), "\n".join(EXAMPLES.values()))
-    commands = parser.add_subparsers(metavar="train|eval|sample|plot", required=True)
-
-    def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
-        texts = (summary, EXAMPLES[name], FILES[name], DETAILS[name])
-        one = options.add_command(commands, name, action, *texts)
-        options.add_shared(one, "--seed", "--quiet")
-        return one
-
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("icl")
+    train, judge, sample, plot = options.add_commands(parser, _train, _eval, _sample, _plot)
+    for each in (train, judge, sample, plot):
+        options.add_shared(each, "--seed", "--quiet")
     data = f"the dataset, one point per row: {READABLE}"
     model: dict[str, Any] = {"default": "mixtures-2d", "metavar": "MODEL"}
     model["help"] = "a name, or the folder of a model or of a training run (default: %(default)s)"
@@ -250,7 +199,6 @@ def _parser() -> options.Parser:
     sizes: dict[str, Any] = {"type": options.counts, "metavar": "N,N,..."}
     sizes["help"] = "context sizes (default: %(default)s)"
 
-    train = command("train", _train, "train a model, or continue a stopped run")
     add = train.add_argument
     add("--preset", default="default", metavar="NAME", help="default|paper|tiny")
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
@@ -259,7 +207,6 @@ def _parser() -> options.Parser:
     add("--devices", **options.COUNT, default=1, help="number of processes")
     add("--init", metavar="MODEL", help="model to fine-tune: a name or a folder")
 
-    judge = command("eval", _eval, "compare likelihoods on fresh tasks with those of references")
     add = judge.add_argument
     add("--model", **model)
     add("--prior", **prior)
@@ -271,7 +218,6 @@ def _parser() -> options.Parser:
     add("--json", action="store_true", help="all scores, task by task, as JSON")
     options.add_output(judge, "FILE")
 
-    sample = command("sample", _sample, "draw new points like those of a dataset")
     add = sample.add_argument
     add("--model", **model)
     add("--context", type=options.path, metavar="DATA", help=f"{data} (default: an empty context)")
@@ -282,7 +228,6 @@ def _parser() -> options.Parser:
     add("--steps", **options.COUNT, default=100, help="of each chain (default: 100)")
     options.add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
 
-    plot = command("plot", _plot, "draw energy landscapes that sharpen as the context grows")
     add = plot.add_argument
     add("--model", **model)
     source = plot.add_mutually_exclusive_group()

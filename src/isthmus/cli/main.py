@@ -12,21 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 from isthmus import __version__
-from isthmus.cli.options import EXIT_CODES, Parser, as_line, did_you_mean, sections
+from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
 from isthmus.errors import IsthmusError
+from isthmus.printing import definitions
 
-# Each command is a module of its name, imported when it is called: --help needs no torch.
-COMMANDS = {
-    "cluster": "find the clusters of a table, with probabilities",
-    "complete": "fill in the missing values of a table",
-    "certify": "find the rows that a memory stores, and the error that a query may have",
-    "sample": "draw new rows that resemble those of a table",
-    "icl": "in-context energies: train, evaluate, sample, plot",
-    "study": "the clustering study: run, table, plot, status",
-    "datasets": "list and download the datasets of the study",
-    "reproduce": "reproduce the paper, figure by figure, in a report",
-    "bench": "measure speed, memory and quality against other packages",
-}
 EXAMPLES = """
 isthmus cluster data.csv -o clusters.csv
 isthmus certify data.csv
@@ -52,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             with _warnings_in_one_line(quiet="--quiet" in arguments):
-                return _dispatch(arguments)
+                return dispatch(arguments)
         finally:
             sys.stdout.flush()  # a closed pipe is noticed here, not at exit
     except BrokenPipeError:
@@ -69,15 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-def _dispatch(arguments: list[str]) -> int:
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run the command that the first argument names; errors are raised."""
     parser = _parser()
     name = parser.parse_args(arguments[:1]).command
     if name is None:
         parser.print_help()
         return 0
-    if name not in COMMANDS:
-        parser.error(f"{name!r} is not a command; {did_you_mean(name, COMMANDS)}")
-    code: int = import_module(f"isthmus.cli.{name}").run(arguments[1:])
+    if name not in HELP:
+        parser.error(f"{name!r} is not a command; {did_you_mean(name, HELP)}")
+    # Each command is a module of its name, imported when it is called: --help needs no torch.
+    found = import_module(f"isthmus.cli.{name}").parser().parse_args(arguments[1:])
+    code: int = found.action(found)
     return code
 
 
@@ -120,16 +112,12 @@ def _discard_stdout() -> None:
 
 
 def _parser() -> Parser:
-    width = max(map(len, COMMANDS))
-    table = "\n".join(f"{name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-    more = sections(
-        {
-            "commands": table,
-            "environment": ENVIRONMENT,
-            "exit codes": EXIT_CODES,
-            "examples": EXAMPLES,
-        }
-    )
+    texts = {
+        "commands": "\n".join(definitions({name: text["summary"] for name, text in HELP.items()})),
+        "environment": ENVIRONMENT,
+        "exit codes": EXIT_CODES,
+        "examples": EXAMPLES,
+    }
     parser = Parser(
         prog="isthmus",
         usage="isthmus COMMAND [argument ...]",
@@ -137,7 +125,7 @@ def _parser() -> Parser:
             "Associative memory and probabilistic modelling, joined: cluster, complete, certify\n"
             "and sample the rows of a table, and reproduce the paper."
         ),
-        epilog=f"{more}\n\n`isthmus COMMAND --help` describes a command.",
+        epilog=f"{sections(texts)}\n\n`isthmus COMMAND --help` describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")

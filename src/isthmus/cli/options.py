@@ -7,7 +7,8 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +19,16 @@ from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output,
 
 EXIT_CODES = """
 0    success
-1    a bug in isthmus; ISTHMUS_TRACEBACK=1 shows where
+1    a bug in isthmus: ISTHMUS_TRACEBACK=1 shows where; in reproduce, also a part that failed
 2    an option, a file or its contents is invalid: one line on stderr says why; no file is left
 130  interrupted; finished work that can be resumed is kept
 141  the output stream was closed
 """
 
+HELP: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
+)
+Action = Callable[[argparse.Namespace], int]
 # Arguments of isthmus.tables.read_table that commands have as options.
 TABLE_OPTIONS = "array|decimal|drop|encoding|header|id|label|separator"
 # The largest seed that the generators of numpy and torch both accept.
@@ -62,33 +67,35 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
-def make_parser(command: str, description: str, examples: str, files: str = "") -> Parser:
-    """Return a parser for ``isthmus COMMAND`` whose help ends in files, exit codes and examples."""
-    ending = epilog(examples, files)
-    return Parser(prog=f"isthmus {command}", description=description.strip(), epilog=ending)
-
-
-def add_command(
-    commands: Any,
-    name: str,
-    action: Callable[..., int],
-    summary: str,
-    examples: str,
-    files: str = "",
-    details: str = "",
-) -> Parser:
-    """Add a subcommand whose `action` runs it, and return its parser."""
-    description = f"{summary[0].upper()}{summary[1:]}.\n\n{details.strip()}".strip()
-    texts = {"help": summary, "description": description, "epilog": epilog(examples, files)}
-    parser: Parser = commands.add_parser(name, **texts)
+def make_parser(command: str, action: Action | None = None) -> Parser:
+    """Return the parser of ``isthmus COMMAND``, which `action` runs, with its text in help.toml."""
+    parser = Parser(prog=f"isthmus {command}", **_texts(HELP[command]))
     parser.set_defaults(action=action)
     return parser
 
 
-def epilog(examples: str, files: str = "") -> str:
-    """Return the end of a help text: files, exit codes, and examples."""
+def add_commands(parser: Parser, *actions: Action) -> Iterator[Parser]:
+    """Add the subcommands that help.toml describes; yield their parsers, in its order."""
+    texts = HELP[parser.prog.split()[-1]]
+    inside = {name: text for name, text in texts.items() if isinstance(text, dict)}
+    commands = parser.add_subparsers(metavar="|".join(inside), required=True)
+    for (name, text), action in zip(inside.items(), actions, strict=True):
+        summary = text["summary"]
+        opening = f"{summary[0].upper()}{summary[1:]}.\n\n"
+        shown = _texts({"files": texts.get("files", "")} | text, opening)
+        one: Parser = commands.add_parser(name, help=summary, **shown)
+        one.set_defaults(action=action)
+        yield one
+
+
+def _texts(text: dict[str, Any], opening: str = "") -> dict[str, str]:
+    """Return the description of a command, and the end of its help: files, codes, examples."""
+    inside = [one["examples"] for one in text.values() if isinstance(one, dict)]
+    examples = text.get("examples") or "\n".join(inside)
     title = "examples" if "\n" in examples.strip() else "example"
-    return sections({"files": files, "exit codes": EXIT_CODES, title: examples})
+    ending = {"files": text.get("files", ""), "exit codes": EXIT_CODES, title: examples}
+    description = opening + text.get("description", "")
+    return {"description": description.strip(), "epilog": sections(ending)}
 
 
 def sections(texts: Mapping[str, str]) -> str:

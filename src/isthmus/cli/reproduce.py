@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +11,11 @@ from isthmus.cli import options
 from isthmus.printing import aligned
 from isthmus.report import build, finished, registry
 
-EXAMPLES = """
-isthmus reproduce
-isthmus reproduce --only capacity hero --out my-report
-isthmus reproduce --full --jobs 8
-"""
-FILES = """
-DIR/index.html    the page, which needs no other file
-DIR/results.json  the same for machines
-DIR/parts         finished parts, kept for the next run, and logs
-"""
-CODES = options.EXIT_CODES.replace(
-    "1    a bug in isthmus",
-    "1    a part failed; stderr and the page name it\n1    a bug in isthmus",
-)
 SOME_FAILED, INTERRUPTED = 1, 130
 
 
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     chosen = [name for group in arguments.only for name in group] if arguments.only else None
     common = (arguments.out, chosen, arguments.full, arguments.seed)
     if arguments.list:
@@ -73,16 +58,9 @@ def _list(done: dict[str, bool], as_json: bool) -> None:
     print(*aligned(lines, left=(0, 1, 2)), sep="\n")
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser(
-        "reproduce",
-        "Compute every figure and claim of the paper again, into one self-contained page.\n"
-        "Finished parts are kept: the same command continues after an interruption. Failures are\n"
-        "listed on the page and on stderr; other parts still run, and the exit code is 1.",
-        EXAMPLES,
-        FILES,
-    )
-    parser.epilog = options.sections({"files": FILES, "exit codes": CODES, "examples": EXAMPLES})
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("reproduce", run)
     add = parser.add_argument
     only: dict[str, Any] = {"type": options.names, "nargs": "+", "action": "extend"}
     add("--only", **only, metavar="NAME", help="parts or chapters, see --list (default: all)")

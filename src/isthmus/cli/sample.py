@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,38 +16,14 @@ if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains
 
 
-DESCRIPTION = """
-Fit a density to the rows of a table and draw new rows from it, with the names and in the
-units of the columns. Columns are standardised first; a constant column keeps its value, and
-whole numbers are not rounded.
-
-The default density is a Gaussian KDE, with the bandwidth at which every row is most likely
-given all the others: each draw is a row of DATA with noise added. `crp` draws from the
-clusters of ClAMCRP instead, and so repeats no row. A model saved by `isthmus cluster --save`
-takes the place of DATA.
-
-Draws are exact and independent. `--sampler` uses Langevin dynamics, MALA or HMC instead, and
-reports on stderr how well the chains agree (R-hat near 1).
-"""
-FILES = """
-DATA  a table, or a model saved by `isthmus cluster DATA --save FILE.safetensors`
--o    a row for each draw, in the separator and decimal mark of DATA
-"""
-EXAMPLES = """
-isthmus sample iris.csv -n 100 > more.csv
-isthmus sample gaps.parquet --energy crp -n 1000 --seed 7 -o drawn.parquet
-isthmus sample groups.safetensors -n 10
-isthmus sample iris.csv -n 500 --sampler mala --json -o drawn.csv
-"""
 ENERGIES = ("kde", "hopfield", "crp", "crp-elbo", "elbo", "clam")
 MODEL = ".safetensors"
 # Chains agree below this R-hat.
 AGREED = 1.05
 
 
-def run(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
     options.check_outputs(arguments, arguments.data)
     given = (arguments.energy, arguments.sigma, arguments.beta, arguments.k)
     is_model = _is_model(arguments.data)
@@ -139,8 +115,9 @@ def _agreement(found: dict[str, Any]) -> str:
     return f"{text} agree." if agree else f"{text} do not agree: use more --steps, or exact draws."
 
 
-def _parser() -> options.Parser:
-    parser = options.make_parser("sample", DESCRIPTION, EXAMPLES, FILES)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("sample", run)
     options.add_table_options(parser)
     draws = "number of draws (default: 100)"
     parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 
 DIRECTORY = Path("study")
 KINDS: dict[str, Kind] = {"given": "K given", "unknown": "K unknown"}
-FILES = "DIR/results/*.parquet  one row per fit, for pandas, polars, duckdb"
-EXAMPLES = {
-    "run": "isthmus study run --quick\nisthmus study run -o study --jobs 2\n"
-    "isthmus study run --datasets iris,wine --methods ClAM,ClAM+ELBO,KMeans",
-    "status": "isthmus study status study",
-    "table": "isthmus study table study\n"
-    "isthmus study table study --metric all --view all -o tables.md",
-    "plot": "isthmus study plot study -o figures",
-}
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    return int(arguments.action(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -173,28 +158,18 @@ def _chosen(option: str, words: Sequence[str], known: Any) -> list[str]:
     return list(words)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = options.make_parser(
-        "study",
-        "Compare clustering methods on datasets: resumable, with statistics and a verdict.",
-        "\n".join(EXAMPLES.values()),
-        files=FILES,
-    )
-    commands = parser.add_subparsers(metavar="run|status|table|plot", required=True)
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("study")
+    run, status, table, plot = options.add_commands(parser, _run, _status, _table, _plot)
+    words = f"directory of the study (default: {DIRECTORY})"
+    for each in (status, table, plot):
+        each.add_argument(
+            "directory", nargs="?", **options.DIRECTORY, default=DIRECTORY, help=words
+        )
+    _add_run_options(run)
+    options.add_shared(status, "--json")
 
-    directory: dict[str, Any] = {"type": options.path, "nargs": "?", "default": DIRECTORY}
-
-    def command(name: str, action: Callable[..., int], summary: str) -> options.Parser:
-        one = options.add_command(commands, name, action, summary, EXAMPLES[name], FILES)
-        if name != "run":
-            words = f"directory of the study (default: {DIRECTORY})"
-            one.add_argument("directory", **directory, metavar="DIR", help=words)
-        return one
-
-    _add_run_options(command("run", _run, "do the missing fits of a study"))
-    options.add_shared(command("status", _status, "show the progress of a study"), "--json")
-
-    table = command("table", _table, "print scores, ranks, tests and the verdict as Markdown")
     names: dict[str, Any] = {"type": options.names, "metavar": "NAME,..."}
     add = table.add_argument
     add("--metric", **names, default=("ari",), help="ari,nmi,...|all (default: ari)")
@@ -204,8 +179,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--view", **names, default=("selected",), help=words)
     options.add_shared(table, "--json")
     options.add_output(table, "FILE")
-
-    plot = command("plot", _plot, "draw violins, critical differences and a map of scores")
     options.add_output(plot, "DIR", words="for the PNGs (default: the directory of the study)")
     return parser
 
