@@ -100,13 +100,6 @@ class Memory(Energy):
         # Copies and pickles compute their own.
         return {name: value for name, value in self.__dict__.items() if name != "_kept_keys"}
 
-    def _store_log_weights(self, log_weights: Any) -> None:
-        """Keep a log-weight for each memory; None stands for equal weights."""
-        if log_weights is not None:
-            log_weights = as_log_weights(log_weights, "log_weights", self.memories)
-            log_weights = log_weights.to(self.memories)
-        self._store("log_weights", log_weights)
-
     @property
     def dim(self) -> int:
         """The number of coordinates D."""
@@ -154,6 +147,10 @@ class Memory(Energy):
         index = torch.as_tensor(index, device=self.memories.device)
         return self._rebuilt(self.memories[index], index)
 
+    def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
+        """Return points, and a mask of their observed coordinates if there is one."""
+        return (self.as_input(x), None) if observed is None else self._partial(x, observed)
+
     def _partial(self, x: Any, observed: Any) -> tuple[Tensor, Tensor]:
         """Return points with zeros where they are not observed, and the mask in their shape."""
         x = self.as_input(x, allow_nan=True)
@@ -192,25 +189,37 @@ class AtBeta(Energy):
         return self.beta
 
 
-class GaussianMemory(Memory):
-    r"""A memory whose density is a mixture of Gaussians with one round covariance.
+class Clusters(AtBeta, Memory):
+    """Memories that are means of round components with covariance I / (2 beta)."""
 
-    .. math::
-        p(x) = \frac{1}{W} \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
-        E(x) = -\frac{1}{\beta_E} \log \sum_n w_n\, e^{-\lVert x - m_n \rVert^2 / (2 s^2)} ,
+    @property
+    def means(self) -> Tensor:
+        """The memories, by the name that mixtures use. (K, D)."""
+        return self.memories
 
-    with :math:`W = \sum_n w_n`. A subclass defines :math:`s^2` (:attr:`variance`),
-    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`); all the
-    rest is here, on one kernel.
-    """
+    @property
+    def variance(self) -> Tensor:
+        """Variance 1/(2 beta) of a component along each axis."""
+        return 0.5 / self.beta
+
+    @property
+    def sigma(self) -> Tensor:
+        """The standard deviation of a component along each axis."""
+        return self.variance.sqrt()
+
+
+class KernelMemory(Memory):
+    """A memory whose density is a mixture of kernels of one shape, one about each memory."""
 
     log_weights: Tensor | None
     """Log-weights log w of the memories, (N,), or None if every w is 1."""
 
-    @property
-    @abstractmethod
-    def variance(self) -> Tensor:
-        """The variance s^2 of each component along each axis: a scalar tensor."""
+    def __init__(self, memories: Any, name: str = "memories", log_weights: Any = None) -> None:
+        super().__init__(memories, name)
+        if log_weights is not None:
+            log_weights = as_log_weights(log_weights, "log_weights", self.memories)
+            log_weights = log_weights.to(self.memories)
+        self._store("log_weights", log_weights)
 
     @property
     def log_mixing_weights(self) -> Tensor:
@@ -222,7 +231,38 @@ class GaussianMemory(Memory):
     @property
     def log_total_weight(self) -> Tensor:
         """Log of the total weight W: a scalar tensor."""
-        return log_total(self.log_weights, self.memories)
+        if self.log_weights is None:
+            return self.memories.new_tensor(math.log(self.n_memories))
+        return torch.logsumexp(self.log_weights, 0)
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Draw exact samples: choose a memory, then a point about it. -> (n, D)."""
+        generator = generator_for(seed, self.memories.device)
+        chosen = draw_index(self.log_mixing_weights.exp(), n, generator)
+        return self._draw_about(self.memories[chosen], generator)
+
+    @abstractmethod
+    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a point from the kernel about each centre. (n, D) -> (n, D)."""
+
+
+class GaussianMemory(KernelMemory):
+    r"""A memory whose density is a mixture of Gaussians with one round covariance.
+
+    .. math::
+        p(x) = \frac{1}{W} \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
+        E(x) = -\frac{1}{\beta_E} \log \sum_n w_n\, e^{-\lVert x - m_n \rVert^2 / (2 s^2)} ,
+
+    with :math:`W = \sum_n w_n`. A subclass defines :math:`s^2` (:attr:`variance`),
+    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`); all the
+    rest is here, on one kernel.
+    """
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance s^2 of each component along each axis: a scalar tensor."""
 
     @property
     def sigma(self) -> Tensor:
@@ -254,7 +294,7 @@ class GaussianMemory(Memory):
 
         With a mask `observed` (..., D), return that of the marked coordinates alone.
         """
-        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        x, seen = self._given(x, observed)
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
         coordinates = self.dim if seen is None else seen.sum(-1)
         return found.logsumexp - coordinates * (self._log_scale / self.dim)
@@ -295,7 +335,7 @@ class GaussianMemory(Memory):
 
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
-        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        x, seen = self._given(x, observed)
         beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
         logits = attention_logits(x, self._keys(), bias, beta, metric, seen)
         return torch.softmax(logits, -1).to(x.dtype)
@@ -309,20 +349,8 @@ class GaussianMemory(Memory):
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
         return torch.where(seen, x, found.mean + self._keys().centre)
 
-    @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw exact samples: choose a memory, add noise. -> (n, D)."""
-        generator = generator_for(seed, self.memories.device)
-        centres = self.memories[draw_index(self.log_mixing_weights.exp(), n, generator)]
-        noise = torch.empty_like(centres).normal_(generator=generator)
-        return centres + self.sigma * noise
-
-
-def log_total(log_weights: Tensor | None, memories: Tensor) -> Tensor:
-    """Return the log of the sum of the weights, which are 1 if None: a scalar tensor."""
-    if log_weights is None:
-        return memories.new_tensor(math.log(memories.shape[0]))
-    return torch.logsumexp(log_weights, 0)
+    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+        return centres + self.sigma * torch.empty_like(centres).normal_(generator=generator)
 
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

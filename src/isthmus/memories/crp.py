@@ -12,12 +12,12 @@ from torch import Tensor
 from isthmus.attend import attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.logits import new_cluster_logits
-from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, keep_observed
+from isthmus.memories.base import Clusters, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
 
 @final
-class CRPMixture(AtBeta, Memory):
+class CRPMixture(Clusters):
     r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
 
     .. math::
@@ -108,21 +108,6 @@ class CRPMixture(AtBeta, Memory):
         return counts
 
     @property
-    def means(self) -> Tensor:
-        """The memories, by the name that mixtures use. (K, D)."""
-        return self.memories
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance 1/(2 beta) of a known component along each axis."""
-        return 0.5 / self.beta
-
-    @property
-    def sigma(self) -> Tensor:
-        """The standard deviation of a known component along each axis."""
-        return self.variance.sqrt()
-
-    @property
     def kappa(self) -> Tensor:
         """Concentration (1/beta + 1/rho)^-1 of the new cluster about the origin."""
         return 1 / (1 / self.beta + 1 / self.rho)
@@ -205,14 +190,14 @@ class CRPMixture(AtBeta, Memory):
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
         """Return the exact log-density, of observed coordinates alone if given. (...)."""
-        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        x, seen = self._given(x, observed)
         unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
         log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
         return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
         """Return the posterior of each memory and, last, of the new cluster. (..., K + 1)."""
-        x, seen = (self.as_input(x), None) if observed is None else self._partial(x, observed)
+        x, seen = self._given(x, observed)
         keys = self._keys()
         known = attention_logits(x, keys, self._log_counts, self.beta, "sqeuclidean", seen)
         new = self._log_new(x.to(known.dtype), seen)

@@ -42,7 +42,6 @@ class GaussianKDE(GaussianMemory):
     """
 
     translation_invariant = True
-    log_weights = None
 
     def __init__(self, memories: Any, sigma: float | Tensor = 1.0) -> None:
         super().__init__(memories)

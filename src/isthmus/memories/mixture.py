@@ -6,12 +6,12 @@ from typing import Any, final
 
 from torch import Tensor
 
-from isthmus.memories.base import AtBeta, GaussianMemory
+from isthmus.memories.base import Clusters, GaussianMemory
 from isthmus.validation import as_positive
 
 
 @final
-class Mixture(AtBeta, GaussianMemory):
+class Mixture(Clusters, GaussianMemory):
     r"""ClAM's energy: a finite mixture of round Gaussians.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)
@@ -42,18 +42,5 @@ class Mixture(AtBeta, GaussianMemory):
     translation_invariant = True
 
     def __init__(self, means: Any, beta: float | Tensor = 1.0, log_weights: Any = None) -> None:
-        super().__init__(means, "means")
+        super().__init__(means, "means", log_weights)
         self._store("beta", as_positive(beta, "beta", self.memories))
-        self._store_log_weights(log_weights)
-
-    log_weights: Tensor | None
-
-    @property
-    def means(self) -> Tensor:
-        """The memories, by the name that mixtures use. (K, D)."""
-        return self.memories
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance 1/(2 beta) of each component."""
-        return 0.5 / self.beta

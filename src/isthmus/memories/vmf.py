@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import AtBeta, Memory, draw_index, generator_for, log_total
+from isthmus.memories.base import AtBeta, KernelMemory
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
@@ -18,7 +18,7 @@ LENGTH_SLACK = 1e-4
 
 
 @final
-class VonMisesFisherMixture(AtBeta, Memory):
+class VonMisesFisherMixture(AtBeta, KernelMemory):
     r"""A finite mixture of von Mises-Fisher distributions with one concentration.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
@@ -64,23 +64,16 @@ class VonMisesFisherMixture(AtBeta, Memory):
             raise InvalidInputError(
                 "directions has rows that are all zero and so have no direction. Leave them out."
             )
-        super().__init__(given if isinstance(given, nn.Parameter) else _unit(given), "directions")
+        rows = given if isinstance(given, nn.Parameter) else _unit(given)
+        super().__init__(rows, "directions", log_weights)
         if self.dim < 2:
             raise ShapeError("directions must have at least two coordinates, D >= 2, not 1.")
         self._store("beta", as_positive(beta, "beta", self.memories))
-        self._store_log_weights(log_weights)
-
-    log_weights: Tensor | None
 
     @property
     def directions(self) -> Tensor:
         """The memories at unit length, also while they are being learned. (K, D)."""
         return _unit(self.memories)
-
-    @property
-    def log_total_weight(self) -> Tensor:
-        """Log of the sum of w."""
-        return log_total(self.log_weights, self.memories)
 
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
@@ -158,14 +151,8 @@ class VonMisesFisherMixture(AtBeta, Memory):
         means: Tensor = radius * ((shares * vmf_mean_length(count, kappa) / lengths) @ directions)
         return means
 
-    @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw exact samples: choose a direction, then a point about it. -> (n, D)."""
-        generator = generator_for(seed, self.memories.device)
-        weights = self.log_weights
-        shares = self.memories.new_ones(self.n_memories) if weights is None else weights.softmax(0)
-        chosen = draw_index(shares, n, generator)
-        return sample_vmf(self.directions[chosen], self.beta, generator)
+    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+        return sample_vmf(_unit(centres), self.beta, generator)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -1,0 +1,197 @@
+"""Kernel density estimators whose kernels depend on the distance alone."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.attend import Attention
+from isthmus.errors import OutsideSupportError
+from isthmus.logits import distance_logits, needs_float64
+from isthmus.memories.base import KernelMemory, keep_observed
+from isthmus.validation import as_positive, is_transforming
+
+BLOCK_ENTRIES = 2**22
+
+
+class RadialKDE(KernelMemory):
+    r"""A kernel density estimator with a kernel g of the squared distance.
+
+    .. math:: E(x) = -\log \sum_n g(s_n), \qquad s_n = \lVert x - x_n \rVert^2, \qquad
+        x \leftarrow \frac{\sum_n g'(s_n)\, x_n}{\sum_n g'(s_n)} .
+
+    If g is convex and never increases, this :meth:`step` never raises the energy (Comaniciu and
+    Meer, 2002): :math:`\sum_n g(s_n)` lies above its tangent in the squared distances,
+    :math:`\sum_n g(s_n) + g'(s_n) (s_n' - s_n)`, which is largest where the weighted mean is.
+    The force :math:`-\nabla E` points there as well.
+
+    Where every kernel is zero, the density is zero and the energy is +inf; the score is zero and
+    a step does not move.
+    """
+
+    translation_invariant = True
+    bandwidth: Tensor
+
+    def __init__(self, memories: Any, bandwidth: float | Tensor = 1.0) -> None:
+        super().__init__(memories)
+        self._store("bandwidth", as_positive(bandwidth, "bandwidth", self.memories))
+        as_positive(self.bandwidth.square(), "bandwidth squared", self.memories)
+
+    @abstractmethod
+    def _log_kernel(self, squares: Tensor, unseen: int | Tensor) -> Tensor:
+        """Return log g of squared distances, with `unseen` further coordinates integrated out."""
+
+    @abstractmethod
+    def _log_slope(self, squares: Tensor) -> Tensor:
+        """Return log(-g') of squared distances."""
+
+    @abstractmethod
+    def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
+        """Draw distances in units of the bandwidth from gamma variables of a shape. (n,)."""
+
+    def _squares(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
+        """Return squared distances over observed coordinates. (Q, D), (n, D) -> (Q, n)."""
+        keys = self._keys()
+        if needs_float64(x - keys.centre, keys, None, 1 / self.bandwidth.square(), "sqeuclidean"):
+            x, memories = x.double(), memories.double()
+        x, memories, mask = x - keys.centre, memories - keys.centre, None
+        if observed is not None:
+            x, mask = x.masked_fill(~observed, 0), observed.to(x.dtype)
+        squares = x.square().sum(1, keepdim=True) - distance_logits(x, memories, 0.0, 1.0, mask)
+        # Derivatives are those of the formula, also where rounding made it negative.
+        return squares + (squares.clamp(min=0) - squares).detach()
+
+    def _attend(
+        self, x: Tensor, weight: Callable[[Tensor], Tensor], observed: Tensor | None = None
+    ) -> Attention:
+        """Return the log-sum-exp of a weight of the squared distances, and the weighted mean.
+
+        (Q, D) -> (Q,) and (Q, D). The mean is relative to the centre, and zero without weights.
+        """
+        rows = max(BLOCK_ENTRIES // max(x.shape[0], 1), 256)
+        found = []
+        for block in self.memories.split(rows):
+            logits = weight(self._squares(x, block, observed))
+            total = torch.logsumexp(logits, 1)
+            shares = (logits - _finite(total)[:, None]).exp()
+            mean = shares @ (block.to(shares.dtype) - self._keys().centre)
+            found.append((total.to(x.dtype), mean.to(x.dtype)))
+        sums, means = map(torch.stack, zip(*found, strict=True))
+        total = torch.logsumexp(sums, 0)
+        return Attention(total, ((sums - _finite(total)).exp()[..., None] * means).sum(0))
+
+    def _log_total(self, x: Tensor, seen: Tensor | None = None) -> Attention:
+        """Attend to the kernels over observed coordinates. x: (Q, D)."""
+        unseen = 0 if seen is None else (~seen).sum(1, keepdim=True)
+        return self._attend(x, lambda squares: self._log_kernel(squares, unseen), seen)
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point, +inf outside the support. x: (..., D) -> (...)."""
+        x = self.as_input(x)
+        return -self._log_total(x.reshape(-1, self.dim)).logsumexp.reshape(x.shape[:-1])
+
+    def log_normalizer(self) -> Tensor:
+        """Return log Z, the logarithm of N times the integral of one kernel."""
+        return self.log_total_weight + self._log_kernel(self.memories.new_zeros(()), self.dim)
+
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the exact log-density, of observed coordinates alone if given. (...)."""
+        x, seen = self._given(x, observed)
+        seen = None if seen is None else seen.reshape(-1, self.dim)
+        total = self._log_total(x.reshape(-1, self.dim), seen).logsumexp
+        return total.reshape(x.shape[:-1]) - self.log_normalizer()
+
+    def score(self, x: Any) -> Tensor:
+        """Return the force -dE/dx, zero outside the support. x: (..., D) -> (..., D)."""
+        x = self.as_input(x)
+        flat = x.reshape(-1, self.dim)
+        slope, total = self._attend(flat, self._log_slope), self._log_total(flat).logsumexp
+        size = 2 * (slope.logsumexp - _finite(total)).exp()[:, None]
+        force: Tensor = size * (slope.mean - (flat - self._keys().centre))
+        return force.reshape(x.shape)
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Move to the weighted mean of the memories, or stay outside the support. (..., D)."""
+        x = self.as_input(x)
+        flat = x.reshape(-1, self.dim)
+        slope = self._attend(flat, self._log_slope)
+        somewhere = (slope.logsumexp > -torch.inf)[:, None]
+        moved = torch.where(somewhere, slope.mean + self._keys().centre, flat)
+        return keep_observed(moved.reshape(x.shape), x, observed)
+
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the posterior of each memory, zero outside the support. (..., D) -> (..., N).
+
+        With a mask `observed` (..., D), given the marked coordinates alone.
+        """
+        x, seen = self._given(x, observed)
+        flat, shape = x.reshape(-1, self.dim), (*x.shape[:-1], self.n_memories)
+        seen = None if seen is None else seen.reshape(flat.shape)
+        unseen = 0 if seen is None else (~seen).sum(1, keepdim=True)
+        logits = self._log_kernel(self._squares(flat, self.memories, seen), unseen)
+        shares = (logits - _finite(torch.logsumexp(logits, 1))[:, None]).exp()
+        return shares.to(x.dtype).reshape(shape)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
+
+        x: (..., D), which may hold NaN where it is not observed.
+        """
+        x, seen = self._partial(x, observed)
+        found = self._log_total(x.reshape(-1, self.dim), seen.reshape(-1, self.dim))
+        rows = 0 if is_transforming() else int((found.logsumexp == -torch.inf).sum())
+        if rows:
+            raise OutsideSupportError(
+                f"{rows} of {len(found.logsumexp)} rows have no memory within the bandwidth "
+                f"{float(self.bandwidth):g} of their observed coordinates. Raise the bandwidth, "
+                "or use GaussianKDE, whose kernel reaches everywhere."
+            )
+        return torch.where(seen, x, (found.mean + self._keys().centre).reshape(x.shape))
+
+    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a direction and a distance."""
+
+        def gamma(shape: Any, n: int) -> Tensor:
+            shapes = torch.as_tensor(shape, dtype=torch.float64, device=centres.device).expand(n)
+            return torch._standard_gamma(shapes, generator=generator)
+
+        direction = torch.empty_like(centres).normal_(generator=generator)
+        direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True)
+        radii = self._draw_radii(len(centres), gamma).to(centres.dtype)
+        return centres + self.bandwidth * radii[:, None] * direction
+
+
+class BallKDE(RadialKDE):
+    r"""A radial estimator with the kernel :math:`g(s) = \max(0, 1 - s/h^2)^p`."""
+
+    power: float
+
+    def _log_kernel(self, squares: Tensor, unseen: int | Tensor) -> Tensor:
+        # Integrating u coordinates out raises the power by u/2.
+        unseen = torch.as_tensor(unseen, dtype=squares.dtype, device=squares.device)
+        closeness = 1 - squares / self.bandwidth.square()
+        power = self.power + 0.5 * unseen
+        constant = math.lgamma(self.power + 1) - torch.lgamma(power + 1)
+        constant = constant + unseen * (self.bandwidth.log() + 0.5 * math.log(math.pi))
+        inside = closeness > 0
+        log_kernel = power * torch.where(inside, closeness, 1.0).log() + constant
+        return torch.where(inside, log_kernel, -torch.inf)
+
+    def _log_slope(self, squares: Tensor) -> Tensor:
+        # That of the power 1, whose weights are all equal.
+        inside = squares < self.bandwidth.square()
+        return torch.where(inside, -2 * self.bandwidth.log(), -torch.inf).to(squares.dtype)
+
+    def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
+        inner, outer = gamma(0.5 * self.dim, n), gamma(self.power + 1, n)
+        return (inner / (inner + outer)).sqrt()
+
+
+def _finite(total: Tensor) -> Tensor:
+    """Return `total` with zeros in place of -inf."""
+    return torch.where(total > -torch.inf, total, 0.0)
