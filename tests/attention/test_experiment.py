@@ -113,15 +113,16 @@ def test_logits_that_overflow_change_no_maximum():
     assert experiment._largest_logit(model, patches) == 0
 
 
-def test_a_table_has_a_row_for_each_cell_and_says_what_is_missing():
+def test_medians_over_seeds_count_missing_values_as_infinite():
     run = experiment.TrainingRun("SALN", 0.1, 0, 0.5, 0.6, 0.9, False, 12.0, 0.25)
     lost = experiment.TrainingRun("SALN", 0.1, 1, None, None, None, True, 300.0, None)
     found = Experiment(
         (run, lost, experiment.TrainingRun("SALN", 0.1, 2, 0.7, 0.8, 0.8, False, 9.0, 0.5))
     )
-    lines = str(found).splitlines()
-    assert len(lines) == 3
-    assert lines[2] == "| 0.1 | SALN | 0.7 | 0.8 | 0.900 | 33% | 12 | 0.50 |"
+    assert found.median("loss", "SALN", 0.1) == 0.7
+    assert found.median("largest_logit", "SALN", 0.1) == 12
+    assert Experiment((lost,)).median("loss", "SALN", 0.1) == math.inf
+    assert found.fraction_diverged("SALN", 0.1) == pytest.approx(1 / 3)
     with pytest.raises(InvalidInputError, match="no run"):
         found.of("SALN", 0.2)
 

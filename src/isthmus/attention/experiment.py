@@ -22,12 +22,17 @@ from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.progress import progress as progress_bar
-from isthmus.validation import as_count
+from isthmus.validation import as_choice, as_count
 
 __all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
 
-VARIANTS = ("pre-norm", "QK-norm", "SALN")
-CLASSES, PATCHES, PIXELS = 10, 16, 4
+# The layer of each kind of attention, and its options.
+VARIANTS: dict[str, tuple[type[PreNormAttention | SALNAttention], dict[str, bool]]] = {
+    "pre-norm": (PreNormAttention, {}),
+    "QK-norm": (PreNormAttention, {"qk_norm": True}),
+    "SALN": (SALNAttention, {}),
+}
+CLASSES, PATCHES, PIXELS, HEADS = 10, 16, 4, 4
 TEST_SHARE = 0.2
 
 
@@ -39,20 +44,14 @@ class PatchTransformer(nn.Module):
     """
 
     def __init__(
-        self,
-        variant: str = "pre-norm",
-        *,
-        width: int = 32,
-        num_heads: int = 4,
-        depth: int = 2,
-        seed: int = 0,
+        self, variant: str = "pre-norm", *, width: int = 32, depth: int = 2, seed: int = 0
     ) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.embed = nn.Linear(PIXELS, width)
             self.places = nn.Parameter(0.02 * torch.randn(PATCHES, width))
-            self.blocks = nn.ModuleList(_Block(variant, width, num_heads) for _ in range(depth))
+            self.blocks = nn.ModuleList(_Block(variant, width) for _ in range(depth))
             self.norm = nn.LayerNorm(width)
             self.classify = nn.Linear(width, CLASSES)
 
@@ -79,21 +78,14 @@ class PatchTransformer(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, variant: str, width: int, num_heads: int) -> None:
+    def __init__(self, variant: str, width: int) -> None:
         super().__init__()
+        kind, options = VARIANTS[as_choice(variant, "variant", VARIANTS)]
         norm = nn.LayerNorm(width)
-        attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
-        if variant not in VARIANTS:
-            raise InvalidInputError(f"variant must be one of {VARIANTS}, not {variant!r}.")
+        attention = nn.MultiheadAttention(width, HEADS, batch_first=True)
         # A new layer draws weights before it copies others; later draws must not depend on it.
         with torch.random.fork_rng(devices=[]):
-            self.attention: PreNormAttention | SALNAttention
-            if variant == "SALN":
-                self.attention = SALNAttention.from_prenorm(norm, attention)
-            else:
-                self.attention = PreNormAttention.from_prenorm(
-                    norm, attention, qk_norm=variant == "QK-norm"
-                )
+            self.attention = kind.from_prenorm(norm, attention, **options)
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -128,14 +120,6 @@ LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 GUESSING = 0.95 * math.log(CLASSES)
 PROBED = 64  # images on which logits are measured
 PROBES = 16  # measurements per run
-# Measures of a run whose medians are printed, with their formats.
-MEASURES = {
-    "loss": ".3g",
-    "test_loss": ".3g",
-    "test_accuracy": ".3f",
-    "largest_logit": ".3g",
-    "entanglement": ".2f",
-}
 
 
 @dataclass(frozen=True)
@@ -165,6 +149,11 @@ class TrainingRun:
     diverged: bool
     largest_logit: float
     entanglement: float | None
+
+    def value(self, measure: str) -> float:
+        """Return a measure, or infinity if it is missing."""
+        found: float | None = getattr(self, measure)
+        return math.inf if found is None else found
 
 
 @dataclass(frozen=True)
@@ -197,14 +186,13 @@ class Experiment:
 
     def median(self, measure: str, variant: str, learning_rate: float) -> float:
         """Return the median over seeds; a missing value counts as infinite."""
-        values = [getattr(run, measure) for run in self.of(variant, learning_rate)]
-        return statistics.median(map(_or_infinite, values))
+        return statistics.median(run.value(measure) for run in self.of(variant, learning_rate))
 
     def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
         """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
         ours, theirs = (
             {
-                (run.learning_rate, run.seed): _or_infinite(getattr(run, measure))
+                (run.learning_rate, run.seed): run.value(measure)
                 for run in self.runs
                 if run.variant == name
             }
@@ -213,24 +201,10 @@ class Experiment:
         pairs = ours.keys() & theirs.keys()
         return sum(ours[pair] < theirs[pair] for pair in pairs), len(pairs)
 
-    def __str__(self) -> str:
-        lines = [
-            "| learning rate | attention | training loss | test loss | test accuracy | diverged "
-            "| largest logit | entanglement |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for rate in self.learning_rates:
-            for variant in self.variants:
-                cell = (variant, rate)
-                medians = [f"{self.median(name, *cell):{form}}" for name, form in MEASURES.items()]
-                medians.insert(3, f"{self.fraction_diverged(*cell):.0%}")
-                lines.append(f"| {rate:g} | {variant} | {' | '.join(medians)} |")
-        return "\n".join(lines)
-
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
         """Read a file written by :func:`compare_variants`."""
-        return cls(tuple(TrainingRun(**run) for run in json.loads(Path(path).read_text())["runs"]))
+        return cls(tuple(_read(path)[1].values()))
 
 
 def compare_variants(
@@ -269,10 +243,10 @@ def compare_variants(
     >>> found.variants, found.learning_rates
     (['SALN'], [0.01])
     """
-    sizes = {"batch": batch, "width": width, "depth": depth}
-    settings = {
-        "steps": as_count(steps, "steps", at_least=10),
-        **{name: as_count(size, name) for name, size in sizes.items()},
+    settings = {"steps": as_count(steps, "steps", at_least=10)}
+    settings |= {
+        name: as_count(size, name)
+        for name, size in (("batch", batch), ("width", width), ("depth", depth))
     }
     wanted = [
         (variant, float(rate), seed)
@@ -280,7 +254,11 @@ def compare_variants(
         for rate in learning_rates
         for variant in variants
     ]
-    done = _read(path, settings)
+    kept, done = _read(path) if path is not None and Path(path).exists() else (settings, {})
+    if kept != settings:
+        raise InvalidInputError(
+            f"{path} holds runs with {kept}, not {settings}. Name another file."
+        )
     with progress_bar("attention experiment", len(wanted), show=progress) as report:
         for position, (variant, rate, seed) in enumerate(wanted):
             if (variant, rate, seed) not in done:
@@ -378,26 +356,15 @@ def _entanglement(model: PatchTransformer, patches: Tensor) -> float:
     return float(torch.cat(found).nanmean())
 
 
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
 def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _read(
-    path: str | Path | None, settings: dict[str, int]
-) -> dict[tuple[str, float, int], TrainingRun]:
-    if path is None or not Path(path).exists():
-        return {}
+def _read(path: str | Path) -> tuple[dict[str, int], dict[tuple[str, float, int], TrainingRun]]:
+    """Return the settings of a file, and its runs by variant, learning rate and seed."""
     kept = json.loads(Path(path).read_text())
-    if kept["settings"] != settings:
-        raise InvalidInputError(
-            f"{path} holds runs with {kept['settings']}, not {settings}. Name another file."
-        )
     runs = [TrainingRun(**run) for run in kept["runs"]]
-    return {(run.variant, run.learning_rate, run.seed): run for run in runs}
+    return kept["settings"], {(run.variant, run.learning_rate, run.seed): run for run in runs}
 
 
 def _write(path: str | Path | None, settings: dict[str, int], runs: Iterable[Any]) -> None:
