@@ -294,9 +294,8 @@ def _additive(mask: Tensor, name: str, like: Tensor) -> Tensor:
 def _fitting(mask: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Return the mask with as many axes as `shape`, which it must broadcast to."""
     missing = len(shape) - mask.ndim
-    fits = missing >= 0 and all(
-        own in (1, needed) for own, needed in zip(mask.shape, shape[missing:], strict=True)
-    )
-    if not fits:
+    if missing < 0 or any(
+        own not in (1, n) for own, n in zip(mask.shape, shape[missing:], strict=True)
+    ):
         raise ShapeError(f"{name} of shape {tuple(mask.shape)} does not fit {shape}.")
     return mask[(None,) * missing]

@@ -20,8 +20,8 @@ from isthmus.attention.inspection import (
     safe_softmax,
     split_heads,
 )
-from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.validation import as_count
+from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.validation import as_choice, as_count, as_number
 
 NormKind = Literal["layer", "rms"]
 
@@ -42,10 +42,8 @@ class NormedAttention(nn.Module, ABC):
         self.num_heads = as_count(num_heads, "num_heads")
         if embed_dim % num_heads:
             raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
-        if not 0 <= dropout < 1:
-            raise InvalidInputError(f"dropout must be at least 0 and below 1, not {dropout!r}.")
         self.head_dim = self.embed_dim // self.num_heads
-        self.dropout = float(dropout)
+        self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
         self.batch_first = bool(batch_first)
         self.value_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
@@ -135,17 +133,20 @@ class NormedAttention(nn.Module, ABC):
 
 def make_norm(kind: NormKind, dim: int, eps: float | None, affine: bool) -> nn.Module:
     """Return a LayerNorm or an RMSNorm over `dim` coordinates."""
-    if kind not in ("layer", "rms"):
-        raise InvalidInputError(f"norm must be 'layer' or 'rms', not {kind!r}.")
+    as_choice(kind, "norm", ("layer", "rms"))
     if kind == "rms":
         return nn.RMSNorm(dim, eps=eps, elementwise_affine=affine)
-    if eps is None:
-        raise InvalidInputError("A LayerNorm needs a number for eps; an RMSNorm has its own.")
-    return nn.LayerNorm(dim, eps=eps, elementwise_affine=affine)
+    return nn.LayerNorm(dim, eps=as_number(eps, "eps", at_least=0), elementwise_affine=affine)
 
 
-def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.MultiheadAttention]:
-    """Check that a norm and an attention can be converted together, and return both."""
+def read_source(
+    norm: nn.Module, attention: nn.Module
+) -> tuple[Norm, list[Tensor], list[Tensor], dict[str, Any]]:
+    """Check that a norm and an attention can be converted together, and read both.
+
+    Returns the parts of the norm, the weights (D, D) and biases (D,) of queries, keys and values,
+    which are zero if there are none, and the options of the layer that replaces both.
+    """
     if not isinstance(attention, nn.MultiheadAttention):
         raise UnsupportedOperationError(
             f"{type(attention).__name__} cannot be converted; nn.MultiheadAttention can."
@@ -169,26 +170,14 @@ def read_pair(norm: nn.Module, attention: nn.Module) -> tuple[Norm, nn.Multihead
         raise ShapeError(
             f"The norm is over {parts.dim} coordinates, but the attention takes {width}."
         )
-    return parts, attention
-
-
-def projections_of(attention: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor]]:
-    """Return weights (D, D) and biases (D,) of queries, keys and values, or zero biases."""
-    weights = attention.in_proj_weight.detach()
-    bias = optional(attention, "in_proj_bias")
-    bias = weights.new_zeros(len(weights)) if bias is None else bias.detach()
-    return list(weights.chunk(3)), list(bias.chunk(3))
-
-
-def options_of(attention: nn.MultiheadAttention, norm: Norm) -> dict[str, Any]:
-    """Return the arguments of a layer that replaces the norm and the attention."""
-    return {
-        "embed_dim": attention.embed_dim,
-        "num_heads": attention.num_heads,
-        "dropout": attention.dropout,
-        "batch_first": attention.batch_first,
-        "norm": "layer" if norm.centred else "rms",
+    weights, bias = attention.in_proj_weight.detach(), optional(attention, "in_proj_bias")
+    biases = weights.new_zeros(len(weights)) if bias is None else bias.detach()
+    options = {
+        name: getattr(attention, name)
+        for name in ("embed_dim", "num_heads", "dropout", "batch_first")
     }
+    options |= {"norm": "layer" if parts.centred else "rms", "bias": bias is not None}
+    return parts, list(weights.chunk(3)), list(biases.chunk(3)), options
 
 
 @torch.no_grad()
@@ -260,7 +249,9 @@ class PreNormAttention(NormedAttention):
             self.key_norm = make_norm(norm, self.head_dim, eps, affine=True)
 
     @classmethod
-    def from_prenorm(cls, norm: nn.Module, attention: nn.Module, *, qk_norm: bool = False) -> Self:
+    def from_prenorm(
+        cls, norm: nn.Module, attention: nn.MultiheadAttention, *, qk_norm: bool = False
+    ) -> Self:
         """Return the layer equal to ``attention`` after ``norm``, with the same weights.
 
         Outputs are equal up to rounding, except with ``qk_norm=True``: the added norms remove the
@@ -273,15 +264,13 @@ class PreNormAttention(NormedAttention):
             Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
         qk_norm : bool
         """
-        parts, source = read_pair(norm, attention)
-        weights, biases = projections_of(source)
-        has_bias = optional(source, "in_proj_bias") is not None
-        layer = cls(**options_of(source, parts), bias=has_bias, qk_norm=qk_norm).to(weights[0])
+        _, weights, biases, options = read_source(norm, attention)
+        layer = cls(**options, qk_norm=qk_norm).to(weights[0])
         layer.norm = deepcopy(norm)
         for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
             copy_into(getattr(layer, f"{name}_proj"), weight, bias)
-        layer.out_proj.load_state_dict(source.out_proj.state_dict())
-        return layer.train(source.training)
+        layer.out_proj.load_state_dict(attention.out_proj.state_dict())
+        return layer.train(attention.training)
 
     def project_queries(self, normed: Tensor) -> Tensor:
         """Return queries of each head before the second norm. (B, S, D) -> (B, H, S, d)."""
@@ -314,12 +303,10 @@ class SALNAttention(NormedAttention):
     .. math:: \mathrm{softmax}_i\bigl( (W_Q \tilde x) \cdot k_i / \sqrt d + \delta_i \bigr),
         \qquad (k_i, \delta_i) = W_K \tilde x_i + b_K .
 
-    The paper's draft keeps the standardisation :math:`\tilde x`, drops :math:`\gamma`, which
-    keys can take up, and slices :math:`\delta_i` off each key as one more coordinate, in place
-    of :math:`k_i \cdot \delta`. The draft has one head and no :math:`W_Q`; here every head
-    has its projection and its :math:`\delta_i`. In the mixture that the layer is,
-    :math:`\delta_i` alone sets a component's log-weight, and :math:`k_i` alone its direction
-    and concentration.
+    The standardised input :math:`\tilde x` has no gain, which keys can take up, and each key has
+    one more coordinate :math:`\delta_i` in place of :math:`k_i \cdot \delta`. The paper's draft has
+    one head and no :math:`W_Q`. In the mixture that the layer is, :math:`\delta_i` alone sets a
+    component's log-weight, and :math:`k_i` alone its direction and concentration.
 
     Parameters
     ----------
@@ -363,24 +350,19 @@ class SALNAttention(NormedAttention):
         self.key_proj = nn.Linear(embed_dim, embed_dim + num_heads, bias=bias)
 
     @classmethod
-    def from_prenorm(cls, norm: nn.Module, attention: nn.Module) -> Self:
+    def from_prenorm(cls, norm: nn.Module, attention: nn.MultiheadAttention) -> Self:
         r"""Return the layer equal to ``attention`` after ``norm``.
 
-        Outputs are equal up to rounding:
-        :math:`\gamma` goes into all projections, :math:`\delta` into the biases of keys and
-        values, and :math:`\delta_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d`. The
-        converse fails in general: there :math:`\delta_i` must be this function of the key.
-        Attention without a bias gets one if the norm has a shift.
-
-        The arguments are those of :meth:`PreNormAttention.from_prenorm`.
+        Outputs are equal up to rounding: :math:`\gamma` goes into all projections, :math:`\delta`
+        into the biases of keys and values, and
+        :math:`\delta_i = k_i \cdot (W_Q \delta + b_Q) / \sqrt d`. Attention without a bias gets one
+        if the norm has a shift. The arguments are those of :meth:`PreNormAttention.from_prenorm`.
         """
-        parts, source = read_pair(norm, attention)
-        weights, biases = projections_of(source)
-        has_bias = optional(source, "in_proj_bias") is not None or bool(parts.shift.any())
-        eps = cast("float | None", norm.eps)
-        layer = cls(**options_of(source, parts), bias=has_bias, eps=eps).to(weights[0])
+        parts, weights, biases, options = read_source(norm, attention)
+        options["bias"] |= bool(parts.shift.any())
+        layer = cls(**options, eps=cast("float | None", norm.eps)).to(weights[0])
         with torch.no_grad():
-            n_heads, scale = source.num_heads, layer.scale
+            n_heads, scale = layer.num_heads, layer.scale
             shifted = [w @ parts.shift + b for w, b in zip(weights, biases, strict=True)]
             queries, keys, values = (weight * parts.gain for weight in weights)
             # Each head's (d, D) projection of keys, and the row that makes delta_i of it.
@@ -392,9 +374,9 @@ class SALNAttention(NormedAttention):
             whole, whole_bias = torch.cat([per_head, row], 1), torch.cat([bias, offset], 1)
             copy_into(layer.key_proj, whole.flatten(0, 1), whole_bias.flatten())
             copy_into(layer.value_proj, values, shifted[2])
-            out = source.out_proj
+            out = attention.out_proj
             copy_into(layer.out_proj, out.weight, optional(out, "bias"))
-        return layer.train(source.training)
+        return layer.train(attention.training)
 
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries (B, H, S, d + 1) and keys (B, H, T, d + 1) whose products are the logits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -205,7 +206,10 @@ class VMFMixture:
             directions = coordinates @ basis.mT
             # A basis times a unit vector has unit length up to rounding.
             directions = torch.nn.functional.normalize(directions, dim=-1)
-        somewhere = _pole(self.dim, self.centred, directions)
+        somewhere = directions.new_zeros(self.dim)
+        somewhere[0] = 1
+        if self.centred:
+            somewhere[:2] = somewhere.new_tensor([1, -1]) / math.sqrt(2)
         return torch.where(concentration[..., None] > 0, directions, somewhere)
 
     def _as_points(self, points: Tensor) -> Tensor:
@@ -249,29 +253,15 @@ class VMFMixture:
         )
 
 
-def _pole(dim: int, centred: bool, like: Tensor) -> Tensor:
-    """Return a fixed unit vector of the sphere. (D,)."""
-    vector = like.new_zeros(dim)
-    vector[0] = 1
-    if centred:
-        vector[1] = -1
-        vector /= math.sqrt(2)
-    return vector
-
-
 def _draw_about(
     directions: Tensor, kappa: Tensor, centred: bool, generator: torch.Generator
 ) -> Tensor:
     """Draw one von Mises-Fisher point about each direction. (n, D), (n,) -> (n, D)."""
-    if not centred:
-        return _draw(directions, kappa, generator)
-    # A reflection takes the vector of ones onto the first axis, and the sphere to the others.
-    inside = _reflect(directions)[:, 1:]
-    drawn = _draw(inside, kappa, generator)
-    return _reflect(torch.nn.functional.pad(drawn, (1, 0)))
-
-
-def _draw(directions: Tensor, kappa: Tensor, generator: torch.Generator) -> Tensor:
+    if centred:
+        # A reflection takes the vector of ones onto the first axis, and the sphere to the others.
+        inside = _reflect(directions)[:, 1:]
+        drawn = _draw_about(inside, kappa, False, generator)
+        return _reflect(torch.nn.functional.pad(drawn, (1, 0)))
     if directions.shape[1] > 1:
         return sample_vmf(directions, kappa, generator)
     # The sphere is two points.
@@ -320,20 +310,17 @@ class Entanglement:
     n_keys: int
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.n_keys} keys; correlation of their concentration kappa with log-weight log w, "
-            "and with log-mixing",
-            "head   log w  mixing   mean kappa  spread kappa  spread log w",
-        ]
-        lines += [
-            f"{head:>4} {_number(self.correlation[head], 7)} "
-            f"{_number(self.mixing_correlation[head], 7)} "
-            f"{float(self.mean_concentration[head]):12.3g} "
-            f"{float(self.concentration_spread[head]):13.3g} "
-            f"{float(self.weight_spread[head]):13.3g}"
-            for head in range(len(self.correlation))
-        ]
-        return "\n".join(lines)
+        columns = {
+            "log w": (self.correlation, "{:.2f}"),
+            "mixing": (self.mixing_correlation, "{:.2f}"),
+            "mean kappa": (self.mean_concentration, "{:.3g}"),
+            "spread kappa": (self.concentration_spread, "{:.3g}"),
+            "spread log w": (self.weight_spread, "{:.3g}"),
+        }
+        table = pd.DataFrame({name: values.tolist() for name, (values, _) in columns.items()})
+        formats = {name: form.format for name, (_, form) in columns.items()}
+        title = "keys; correlation of their concentration kappa with log-weight log w, and mixing"
+        return f"{self.n_keys} {title}\n{table.to_string(formatters=formats, na_rep='-')}"
 
     __repr__ = __str__
 
@@ -342,18 +329,12 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     r"""Report how concentration and mixing weight co-vary across keys, per head.
 
     The paper says that each key controls both its component's concentration
-    :math:`\kappa_i` and its weight :math:`\log w_i = k_i \cdot \delta`. This function
-    measures how strongly the two are coupled in a given layer, on given data.
+    :math:`\kappa_i` and its weight :math:`\log w_i = k_i \cdot \delta`.
 
     Parameters
     ----------
     mixture : VMFMixture
-        From :func:`isthmus.attention.vmf_view`, of as many sequences as one likes. Keys that
-        no query sees are left out.
-
-    Returns
-    -------
-    Entanglement
+        From :func:`isthmus.attention.vmf_view`. Keys that no query sees are left out.
 
     Examples
     --------
@@ -368,28 +349,29 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     log_mass = log_weight - log_vmf_normalizer(mixture.sphere_dim, kappa)
     seen = _seen(mixture)
     share = seen.double()
-    kappa_dev, weight_dev, mass_dev = (
-        _deviations(values, share) for values in (kappa, log_weight, log_mass)
+    total = _by_head(share).sum(1)
+    count = share.sum(-1, keepdim=True).clamp(min=1)
+    deviations = torch.stack(
+        [
+            _by_head((values - (values * share).sum(-1, keepdim=True) / count) * share)
+            for values in (kappa, log_weight, log_mass)
+        ],
+        1,
     )
-    total = _per_head(share)
-    kappa_var, weight_var, mass_var = (
-        _per_head(dev.square()) / total for dev in (kappa_dev, weight_dev, mass_dev)
-    )
-    covariance = _per_head(kappa_dev * weight_dev) / total
-    with_mass = _per_head(kappa_dev * mass_dev) / total
-    mean = _per_head(kappa * share) / total
+    covariance = deviations @ deviations.mT / total[:, None, None]  # (H, 3, 3)
+    mean = _by_head(kappa * share).sum(1) / total
     # Smaller variances are rounding errors.
     floor = torch.finfo(mixture.concentration.dtype).eps ** 2 * (1 + mean.square())
-    kappa_var, weight_var, mass_var = (
-        var.masked_fill(var <= 64 * floor, 0) for var in (kappa_var, weight_var, mass_var)
-    )
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    variance = variance.masked_fill(variance <= 64 * floor[:, None], 0)
+    spread = variance.sqrt()
     return Entanglement(
-        correlation=_ratio(covariance, (kappa_var * weight_var).sqrt()),
-        mixing_correlation=_ratio(with_mass, (kappa_var * mass_var).sqrt()),
-        slope=_ratio(covariance, kappa_var),
+        correlation=_ratio(covariance[:, 0, 1], spread[:, 0] * spread[:, 1]),
+        mixing_correlation=_ratio(covariance[:, 0, 2], spread[:, 0] * spread[:, 2]),
+        slope=_ratio(covariance[:, 0, 1], variance[:, 0]),
         mean_concentration=mean,
-        concentration_spread=kappa_var.sqrt(),
-        weight_spread=weight_var.sqrt(),
+        concentration_spread=spread[:, 0],
+        weight_spread=spread[:, 1],
         n_keys=int(seen[:, 0].sum()),
     )
 
@@ -400,26 +382,13 @@ def _seen(mixture: VMFMixture) -> Tensor:
     if mixture.mask is None:
         return torch.ones(shape, dtype=torch.bool, device=mixture.concentration.device)
     visible = mixture.mask > -torch.inf
-    if len(shape) == 3:
-        visible = visible.any(-2)
-    return visible.expand(shape)
+    return (visible.any(-2) if len(shape) == 3 else visible).expand(shape)
 
 
-def _deviations(values: Tensor, share: Tensor) -> Tensor:
-    """Return deviations from the mean of each sequence; zero for hidden keys."""
-    count = share.sum(-1, keepdim=True).clamp(min=1)
-    return (values - (values * share).sum(-1, keepdim=True) / count) * share
-
-
-def _per_head(values: Tensor) -> Tensor:
-    """Sum over all but the heads. (B, H, ...) -> (H,)."""
-    return values.transpose(0, 1).flatten(1).sum(1)
+def _by_head(values: Tensor) -> Tensor:
+    """(B, H, ...) -> (H, n)."""
+    return values.transpose(0, 1).flatten(1)
 
 
 def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
     return torch.where(bottom > 0, top / bottom, torch.nan)
-
-
-def _number(value: Tensor, width: int) -> str:
-    number = float(value)
-    return f"{number:{width}.2f}" if number == number else f"{'-':>{width}}"
