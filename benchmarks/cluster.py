@@ -35,8 +35,8 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster.clam import Reconstruction, reconstruction_gradient
 from isthmus.cluster.data import MixtureParameters, Rows, Units
-from isthmus.cluster.gradient import Reconstruction, reconstruction_gradient
 
 N_CLUSTERS, DIM = 50, 64
 BATCH = 5000

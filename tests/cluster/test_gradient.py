@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import isthmus as ist
+from isthmus.cluster.clam import Reconstruction, reconstruct, reconstruction_gradient
 from isthmus.cluster.data import MixtureParameters, Rows, Units
-from isthmus.cluster.gradient import Reconstruction, reconstruct, reconstruction_gradient
 
 N, D = 23, 4
 RATE, STEPS = 0.1, 10

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
@@ -56,28 +57,18 @@ class Units:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Units:
         """Centre on the weighted mean of X and scale to a mean variance of 1 per feature."""
-        parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
-        mass = sum(weights[part] @ ~np.isnan(X[part]) for part in parts)
-        if not np.all(mass):
-            columns = ", ".join(map(str, np.flatnonzero(mass == 0)[:5]))
+        empty = np.flatnonzero(np.isnan(X).all(0))
+        if len(empty):
             raise InvalidInputError(
-                f"Column {columns} of X has no observed value, so nothing can be learned about "
-                "it. Leave it out."
+                f"Column {', '.join(map(str, empty[:5]))} of X has no observed value, so nothing "
+                "can be learned about it. Leave it out."
             )
-        # Numbers are brought near 1 first, so that squares of huge ones do not overflow.
+        # Numbers are brought near 1 first, so that squares of huge ones do not overflow, and into
+        # one order in memory, on which the rounding of a product depends.
         size = largest_value(X)
-
-        def mean(function: Callable[[Any], Any]) -> NDArray[Any]:
-            total = np.zeros(X.shape[1])
-            for part in parts:
-                # Contiguous, because the rounding of a product depends on the order in memory.
-                values = function(np.ascontiguousarray(X[part]) / size)
-                total += weights[part] @ np.where(np.isnan(values), 0.0, values)
-            return total / mass
-
-        centre = mean(lambda values: values)
-        variance = float(mean(lambda values: (values - centre) ** 2).mean())
-        return cls(centre * size, math.sqrt(variance) * size if variance > 1e-30 else size)
+        scaler = StandardScaler().fit(np.ascontiguousarray(X) / size, sample_weight=weights)
+        variance = float(scaler.var_.mean())
+        return cls(scaler.mean_ * size, math.sqrt(variance) * size if variance > 1e-30 else size)
 
     def to_internal(self, X: NDArray[Any]) -> NDArray[Any]:
         """Convert from the units of the user. (N, D) -> (N, D)"""

@@ -173,12 +173,28 @@ class FiniteMixtureEstimator(MemoryEstimator):
         n_clusters = int(self.n_clusters)
         if given is not None:
             yield given
-        elif len(rows) <= n_clusters:  # a memory for every distinct row
+            return
+        if len(rows) <= n_clusters:  # a memory for every distinct row
             yield rows.values[torch.arange(n_clusters) % len(rows)]
-        else:
-            automatic = 10 if len(rows) <= SMALL_DATA else 1
-            n_init = automatic if self.n_init == "auto" else int(self.n_init)
-            yield from _seeds(rows, n_clusters, self.init, n_init, generator)
+            return
+        automatic = 10 if len(rows) <= SMALL_DATA else 1
+        n_init = automatic if self.n_init == "auto" else int(self.n_init)
+        # Unknown coordinates count as their column mean.
+        values, weights = rows.values.numpy(), rows.weights.numpy()
+        if self.init == "k-means":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                kmeans = KMeans(n_clusters, n_init=n_init, random_state=generator)
+                yield torch.from_numpy(kmeans.fit(values, sample_weight=weights).cluster_centers_)
+            return
+        shares = weights / weights.sum(dtype=np.float64)
+        for _ in range(n_init):
+            if self.init == "random":
+                chosen = generator.choice(len(rows), n_clusters, replace=False, p=shares)
+            else:
+                weighted = {"sample_weight": weights, "random_state": generator}
+                chosen = kmeans_plusplus(values, n_clusters, **weighted)[1]
+            yield rows.values[chosen]
 
     def _initial_parameters(
         self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
@@ -378,25 +394,3 @@ class ClAMELBO(FiniteMixtureEstimator):
         posterior = None if exact else lambda v: elbo_flow(v, self.dynamics).probabilities
         statistics, log_likelihood, _ = expectation(rows, parameters, posterior)
         return _ELBOState(parameters, statistics, -log_likelihood / rows.total)
-
-
-def _seeds(
-    rows: Rows, n_clusters: int, init: str, n_init: int, generator: np.random.RandomState
-) -> Iterator[Tensor]:
-    """Yield seeds by scikit-learn; unknown coordinates count as their column mean. (K, D)"""
-    values, weights = rows.values.numpy(), rows.weights.numpy()
-    if init == "k-means":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            kmeans = KMeans(n_clusters, n_init=n_init, random_state=generator)
-            yield torch.from_numpy(kmeans.fit(values, sample_weight=weights).cluster_centers_)
-        return
-    for _ in range(n_init):
-        if init == "random":
-            shares = weights / weights.sum(dtype=np.float64)
-            chosen = generator.choice(len(rows), n_clusters, replace=False, p=shares)
-        else:
-            chosen = kmeans_plusplus(
-                values, n_clusters, sample_weight=weights, random_state=generator
-            )[1]
-        yield rows.values[chosen]
