@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from isthmus.incontext import ICLEBM
-from isthmus.incontext.langevin import BranchLangevin
+from isthmus.incontext.objectives import BranchLangevin
 
 
 def transformer(model: ICLEBM, x: Tensor) -> Tensor:

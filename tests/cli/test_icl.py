@@ -20,7 +20,7 @@ from isthmus.files import exclusive
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.sampling import draw
-from isthmus.incontext.storage import Checkpoint
+from isthmus.incontext.training import Checkpoint
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBMConfig, TrainingSettings
-from isthmus.incontext.langevin import BranchLangevin
 from isthmus.incontext.objectives import (
+    BranchLangevin,
     ContrastiveDivergence,
     DenoisingScoreMatching,
     ImportanceLikelihood,
     PersistentContrastiveDivergence,
+    Proposal,
     RankingNCE,
 )
 from isthmus.incontext.priors import GaussianMixtures, Moons, Rings, Spirals, UniformShapes
-from isthmus.incontext.proposals import Proposal
 
 KINDS = (
     ICLEBMConfig, TrainingSettings, BranchLangevin, Proposal, GaussianMixtures, Moons, Rings,

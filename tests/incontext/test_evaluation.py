@@ -23,7 +23,7 @@ from isthmus.incontext.evaluation import (
     held_out_nll,
     log_normalizer,
 )
-from isthmus.incontext.evaluation.scoring import GridDensity
+from isthmus.incontext.evaluation.density import GridDensity
 from isthmus.incontext.priors import GaussianMixtures, MixtureTasks, UniformShapes
 from isthmus.incontext.references import BayesPredictive, FittedMixture, KernelDensity, Reference
 

@@ -9,7 +9,7 @@ import torch
 
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError
 from isthmus.incontext import ICLEBM, ICLEBMConfig
-from isthmus.incontext.langevin import BranchLangevin
+from isthmus.incontext.objectives import BranchLangevin
 
 spec = importlib.util.spec_from_file_location("naive", Path(__file__).with_name("naive.py"))
 naive = importlib.util.module_from_spec(spec)

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from isthmus.incontext import ICLEBM, ICLEBMConfig
-from isthmus.incontext.langevin import BranchLangevin
 from isthmus.incontext.objectives import (
+    BranchLangevin,
     ContrastiveDivergence,
     DenoisingScoreMatching,
     ImportanceLikelihood,
     PersistentContrastiveDivergence,
+    Proposal,
     RankingNCE,
 )
-from isthmus.incontext.proposals import Proposal
 
 SMALL = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
 WIDE = Proposal(box=8.0, uniform=0.5, bandwidth=1.5)

@@ -56,7 +56,7 @@ def test_truncated_or_changed_weights_are_refused(saved, change):
         ({"format": "something"}, "does not describe"),
         ({"config": {"dim": 3, "colour": "red"}}, "newer version"),
         ({"config": {"dim": -3}}, "dim"),
-        ({"config": {"dim": 5}}, "do not fit"),
+        ({"config": {"dim": 5}}, "size mismatch"),
     ],
 )
 def test_other_descriptions_are_refused(saved, entries, message):

@@ -8,6 +8,8 @@ as encoding each prefix again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -18,12 +20,14 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.files import write_atomically
 from isthmus.incontext.config import ICLEBMConfig
-from isthmus.incontext.storage import read_model, write_model
 from isthmus.validation import as_choice, as_points, is_transforming
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
@@ -31,6 +35,9 @@ KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
 ACTIVATIONS_PER_BLOCK = 960 * 512
 # Points of a context energy at once, without a graph.
 POINTS_PER_BLOCK = 1024
+# Files of a model, neither of which can execute code when read.
+FORMAT, VERSION = "isthmus-iclebm", 1
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class Block(nn.Module):
@@ -56,18 +63,18 @@ class Block(nn.Module):
         return query, key, value
 
     def forward(
-        self, stream: Tensor, mask: Tensor | None, context: int | KeysValues
+        self, stream: Tensor, mask: Tensor | None, cached: KeysValues | None, real: int
     ) -> tuple[Tensor, KeysValues]:
-        """Pass stream (B, M, width) through the block; return it with its keys and values.
+        """Pass stream (B, M, width) through the block; return it with keys and values it sees.
 
-        The context is n tokens: cached keys and values (B, H, n, d), or the first n of the stream.
-        The mask (M, n) is 0 where token m attends to context token j, and -inf where not.
+        It sees n tokens: cached ones, if any, and the first `real` of the stream. The mask (M, n)
+        is 0 where token m attends to token j of them, and -inf where not.
         """
         query, key, value = self.project(stream)
-        if isinstance(context, int):
-            seen_keys, seen_values = key[:, :, :context], value[:, :, :context]
-        else:
-            seen_keys, seen_values = context
+        seen_keys, seen_values = key[:, :, :real], value[:, :, :real]  # (B, H, n, d)
+        if cached is not None:
+            seen_keys = torch.cat([cached[0], seen_keys], dim=2)
+            seen_values = torch.cat([cached[1], seen_values], dim=2)
         query = query / math.sqrt(query.shape[-1])
         seen = query @ seen_keys.transpose(-1, -2)  # (B, H, M, n)
         if mask is not None:
@@ -77,7 +84,7 @@ class Block(nn.Module):
         mixed = weight[..., :-1] @ seen_values + weight[..., -1:] * value  # (B, H, M, d)
         stream = stream + self.attention_out(mixed.transpose(1, 2).flatten(2))
         hidden = F.gelu(self.up(self.feedforward_norm(stream)))  # (B, M, hidden)
-        return stream + self.down(hidden), (key, value)
+        return stream + self.down(hidden), (seen_keys, seen_values)
 
 
 class ICLEBM(nn.Module):
@@ -153,51 +160,80 @@ class ICLEBM(nn.Module):
         return ContextEnergy(self, context)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights (safetensors) and settings (JSON) into a folder."""
-        write_model(self, folder)
+        """Write weights (safetensors), and settings with a digest (JSON), into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = self.state_dict().items()
+        weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in state})
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "config": self.config.to_dict(),
+            "sha256": hashlib.sha256(weights).hexdigest(),
+        }
+        write_atomically(folder / WEIGHTS, weights)
+        write_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> ICLEBM:
         """Read a model; truncated or changed files, or those of a newer version, raise."""
-        config, weights = read_model(folder)
-        model = cls(config)
+        place, folder = Path(folder) / CONFIG, Path(folder)
         try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise InvalidInputError(f"The weights in {folder} do not fit: {error}") from None
+            description = json.loads(place.read_text())
+            place = folder / WEIGHTS
+            weights = place.read_bytes()
+        except OSError as error:
+            raise InvalidInputError(
+                f"{place} cannot be read: {error.strerror}. Name a folder that save_pretrained "
+                "wrote."
+            ) from None
+        except ValueError as error:
+            raise InvalidInputError(
+                f"{place} is not JSON ({error}). Copy the files again."
+            ) from None
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise InvalidInputError(
+                f"{folder / CONFIG} does not describe an isthmus in-context model."
+            )
+        if description.get("version") != VERSION:
+            raise InvalidInputError(
+                f"{folder / CONFIG} has version {description.get('version')}, but this isthmus "
+                f"reads version {VERSION}. Upgrade isthmus."
+            )
+        if hashlib.sha256(weights).hexdigest() != description.get("sha256"):
+            raise InvalidInputError(
+                f"{place} is truncated or was changed: its digest is not the one in {CONFIG}. "
+                "Copy the files again."
+            )
+        try:
+            model = cls(ICLEBMConfig.from_dict(description["config"]))
+            model.load_state_dict(load(weights))
+        except (KeyError, TypeError, RuntimeError, SafetensorError, InvalidInputError) as error:
+            raise InvalidInputError(f"{folder} does not hold a readable model: {error}") from None
         return model
 
     def encode(self, x: Tensor, before: list[KeysValues] | None = None) -> list[KeysValues]:
         """Return keys and values of x: (B, m, D) for each layer, after those `before` it."""
-        known = before[0][0].shape[2] if before else 0
-        index = torch.arange(known, known + x.shape[1], device=x.device)
-        stream = self.embed(x, index)
-        mask = self.mask(index - known, x.shape[1])
-        if before:  # new tokens attend to all old ones, and to each other causally
-            mask = torch.cat([mask.new_zeros(x.shape[1], known), mask], dim=1)
-        cache = []
+        known, new = before[0][0].shape[2] if before else 0, x.shape[1]
+        index = torch.arange(known, known + new, device=x.device)
+        stream, mask, cache = self.embed(x, index), self.mask(index, known + new), []
         for layer, block in enumerate(self.layers):
-            if before is None:
-                stream, (key, value) = block(stream, mask, x.shape[1])
-            else:
-                _, key, value = block.project(stream)
-                key = torch.cat([before[layer][0], key], dim=2)
-                value = torch.cat([before[layer][1], value], dim=2)
-                stream, _ = block(stream, mask, (key, value))
-            cache.append((key, value))
+            stream, seen = block(stream, mask, before[layer] if before else None, new)
+            cache.append(seen)
         return cache
 
     def candidate_energy(
         self,
         candidates: Tensor,
-        contexts: Sequence[int | KeysValues],
+        cache: Sequence[KeysValues | None],
         index: Tensor,
         mask: Tensor | None,
+        real: int = 0,
     ) -> Tensor:
-        """Return energies (B, M) of candidates (B, M, D) at `index` (M,), a context per layer."""
+        """Return energies (B, M) of candidates (B, M, D) at `index` (M,); the first are `real`."""
         stream = self.embed(candidates, index)
-        for block, context in zip(self.layers, contexts, strict=True):
-            stream, _ = block(stream, mask, context)
+        for block, cached in zip(self.layers, cache, strict=True):
+            stream, _ = block(stream, mask, cached, real)
         return self.readout(stream).squeeze(-1) + self.wall_energy(candidates)
 
     @torch.no_grad()
@@ -270,8 +306,8 @@ class ICLEBM(nn.Module):
 
     def _sequence_energy(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
         """Return energies of tokens (B, M, D) at index (M,); the first `length` are real."""
-        contexts = [length] * len(self.blocks)
-        return self.candidate_energy(tokens, contexts, index, self.mask(index, length))
+        nothing = [None] * len(self.blocks)
+        return self.candidate_energy(tokens, nothing, index, self.mask(index, length), length)
 
 
 class ContextEnergy(Energy):
@@ -281,14 +317,10 @@ class ContextEnergy(Energy):
     and values of the context are computed once, with the model's parameters at that moment:
     condition again after further training.
 
-    For one context, points are (..., D) and energies (...), as for every energy, so that
-    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. For a batch of B contexts,
-    points are (B, ..., D), a set for each context, and energies (B, ...). Every other leading
-    size raises a :class:`~isthmus.errors.ShapeError`, and :func:`isthmus.retrieve` and
-    :func:`isthmus.sample` refuse the batch: condition on one context at a time.
-
-    A graph is built only where x, the context or a parameter of the model requires a gradient.
-    Otherwise energies are computed in blocks and scores in closed form.
+    For one context, points are (..., D) and energies (...), as for every energy. For a batch of B
+    contexts, points are (B, ..., D), a set for each context, and energies (B, ...);
+    :func:`isthmus.retrieve` and :func:`isthmus.sample` refuse the batch. A graph is built only
+    where x, the context or a parameter of the model requires a gradient.
 
     Examples
     --------
@@ -311,7 +343,7 @@ class ContextEnergy(Energy):
                 f"context must be (n, {model.dim}), a dataset, or (B, n, {model.dim}), a batch of "
                 f"datasets of one size, not {tuple(points.shape)}."
             )
-        if points.ndim == 3 and points.shape[0] == 0:
+        if points.ndim == 3 and len(points) == 0:
             raise ShapeError("context is an empty batch: it holds no dataset.")
         self.context = points
         self._cache = self._encode() if cache is None else cache
@@ -396,10 +428,7 @@ class ContextEnergy(Energy):
 
 
 def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
-    """Load a model that is ready to condition.
-
-    Its parameters are frozen, so that energies are computed without a graph. ``train(init=model)``
-    trains a copy, and ``model.requires_grad_()`` makes the parameters trainable again.
+    """Load a model that is ready to condition, with frozen parameters.
 
     Parameters
     ----------

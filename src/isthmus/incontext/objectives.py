@@ -1,41 +1,177 @@
-"""Training objectives of in-context models: small callable classes with one signature."""
+"""Training objectives: losses, and the proposals and Langevin chains that make candidates."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from isthmus.errors import DivergenceError
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.langevin import BranchLangevin
 from isthmus.incontext.model import ICLEBM
-from isthmus.incontext.proposals import Proposal
+from isthmus.validation import as_number
 
 __all__ = [
+    "BranchLangevin",
     "ContrastiveDivergence",
     "DenoisingScoreMatching",
     "ImportanceLikelihood",
     "Objective",
     "PersistentContrastiveDivergence",
+    "Proposal",
     "RankingNCE",
     "StatefulObjective",
 ]
 
 
-class Objective(Protocol):
-    """A loss to train an in-context model with: a function, or an object that is callable.
+@dataclass(frozen=True, kw_only=True)
+class Proposal(CheckedFields):
+    r"""The density :math:`q(x \mid x_{<n}) = u\,U(\text{box}) + (1-u)\,\mathrm{KDE}_h(x_{<n})`.
 
-    It is called as ``objective(model, x, generator)`` with sequences x: (B, S, D) and the generator
-    of all its random numbers. It returns a scalar loss with a graph to the model's parameters. A
-    frozen dataclass is best: a resumed run compares its ``repr`` to check that the settings are
-    the same.
+    It is uniform on the cube [-box, box]^D with probability u, and otherwise a Gaussian at an
+    earlier point. At n = 0 it is uniform. Candidates for all indices are drawn at once.
+
+    Parameters
+    ----------
+    box : float
+        Half-width of the cube.
+    uniform : float
+        Weight u of the uniform part, in (0, 1].
+    bandwidth : float
+        Standard deviation h of the kernel at each earlier point.
+    """
+
+    box: float = 5.5
+    uniform: float = 0.3
+    bandwidth: float = 0.6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_number(self.uniform, "uniform", above=0, at_most=1)
+
+    def sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Draw `count` candidates for each index. x: (B, S, D) -> (B, S, count, D)."""
+        batch, length, dim = x.shape
+        shape = (batch, length, count)
+        options: Any = {"generator": generator, "dtype": x.dtype, "device": x.device}
+        spread = (2 * torch.rand(*shape, dim, **options) - 1) * self.box
+        if self.uniform == 1:
+            return spread
+        index = torch.arange(length, device=x.device)[:, None]
+        which = (torch.rand(shape, **options) * index).long()  # an earlier index, or 0
+        center = x.gather(1, which.view(batch, -1, 1).expand(-1, -1, dim)).view(*shape, dim)
+        near = center + self.bandwidth * torch.randn(*shape, dim, **options)
+        far = (torch.rand(shape, **options) < self.uniform) | (index == 0)
+        return torch.where(far[..., None], spread, near)
+
+    def log_prob(self, x: Tensor, candidates: Tensor) -> Tensor:
+        """Return log q of candidates (B, S, C, D) given sequences x (B, S, D): (B, S, C)."""
+        length, dim = x.shape[1:]
+        inside = (candidates.abs() <= self.box).all(dim=-1)
+        flat = candidates.new_full((), -dim * math.log(2 * self.box))
+        flat = torch.where(inside, flat, -math.inf)  # (B, S, C)
+        if self.uniform == 1 or length == 0:
+            return flat
+        index = torch.arange(length, device=x.device)
+        direct = "donot_use_mm_for_euclid_dist"  # exact also for a candidate at a context point
+        distance = torch.cdist(candidates.flatten(1, 2), x, compute_mode=direct)
+        exponent = -0.5 * (distance / self.bandwidth).square().view(*flat.shape, length)
+        exponent = exponent.masked_fill(index >= index[:, None, None], -math.inf)
+        constant = dim / 2 * math.log(2 * math.pi) + dim * math.log(self.bandwidth)
+        near = exponent.logsumexp(dim=-1) - constant - index.clamp(min=1).log()[:, None]
+        mixed = torch.logaddexp(flat + math.log(self.uniform), near + math.log1p(-self.uniform))
+        return torch.where(index[:, None] == 0, flat, mixed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchLangevin(CheckedFields):
+    r"""Move the candidates of every index n, each on its own energy.
+
+    .. math:: x \leftarrow x + s\,\omega, \qquad x \leftarrow x - \alpha\,\nabla E(x \mid x_{<n})
+
+    Noise comes first, as in the authors' code. The temperature is :math:`s^2 / (2\alpha)`: 1 with
+    :meth:`calibrated`, which samples; 1.6e-5 with :meth:`paper`, which descends (erratum E22).
+
+    Parameters
+    ----------
+    steps : int
+    step_size : float
+        The step :math:`\alpha`.
+    noise : float
+        The standard deviation s of the noise of one step.
+    clip : float, optional
+        Bound on each coordinate of the gradient. Default: none.
+    box : float, optional
+        Half-width of the cube that candidates are clamped to. Default: none.
+    """
+
+    steps: int = 15
+    step_size: float = 0.045
+    noise: float = 0.3
+    clip: float | None = None
+    box: float | None = None
+
+    zero = ("steps", "noise")
+
+    @classmethod
+    def paper(cls) -> BranchLangevin:
+        """Use the paper's settings: 15 steps of size 3.16 with noise 0.01."""
+        return cls(steps=15, step_size=3.16, noise=0.01)
+
+    @classmethod
+    def calibrated(cls, box: float | None = None) -> BranchLangevin:
+        """Use temperature 1: noise eps = 0.3, step eps^2 / 2, gradient clipped at 10."""
+        return cls(steps=15, step_size=0.045, noise=0.3, clip=10.0, box=box)
+
+    @property
+    def temperature(self) -> float:
+        """Temperature that these settings sample at, in the limit of small steps."""
+        return self.noise**2 / (2 * self.step_size)
+
+    @torch.no_grad()
+    def run(
+        self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Return candidates (B, S, C, D) moved given the real sequences x (B, S, D)."""
+        length, count = candidates.shape[1:3]
+        index = torch.arange(length, device=x.device).repeat_interleave(count)
+        with torch.autocast(x.device.type, enabled=False):  # chains need full precision
+            cache, mask = model.encode(x), model.mask(index, length)
+            state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
+            for step in range(self.steps):
+                if self.noise:
+                    state += self.noise * torch.randn(
+                        candidates.shape, generator=generator, dtype=x.dtype, device=x.device
+                    ).view(state.shape)
+                gradient = model.candidate_gradient(state, cache, index, mask)
+                if self.clip is not None:
+                    gradient.clamp_(-self.clip, self.clip)
+                state -= self.step_size * gradient
+                if self.box is not None:
+                    state.clamp_(-self.box, self.box)
+                if not bool(torch.isfinite(state).all()):
+                    raise DivergenceError(
+                        f"Candidates overflowed at step {step + 1} of "
+                        f"{self.steps} with step_size={self.step_size:g}. Use a smaller step_size, "
+                        "or set clip or box."
+                    )
+        return state.view(candidates.shape)
+
+
+class Objective(Protocol):
+    """A loss to train an in-context model with.
+
+    A frozen dataclass is best: a resumed run compares its ``repr`` with that of the settings.
     """
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of one batch."""
+        """Return the loss of sequences x: (B, S, D), a scalar with a graph to the parameters.
+
+        All random numbers come from the generator.
+        """
         ...
 
 
@@ -60,9 +196,8 @@ class RankingNCE(CheckedFields):
 
     .. math:: \log\Bigl(e^{w(x_n)} + \sum_{c=1}^C e^{w(x_c)}\Bigr) - w(x_n), \quad x_c \sim q,
 
-    the cross-entropy of picking the real point among C + 1. Its minimum is at the true conditional
-    density, up to a factor for each context, for every C (Ma and Collins, 2018). Unlike importance
-    sampling it does not estimate the normaliser, so few candidates suffice.
+    the cross-entropy of picking the real point among C + 1. For every C its minimum is the true
+    conditional density, up to a factor for each context (Ma and Collins, 2018).
 
     Parameters
     ----------
@@ -92,11 +227,9 @@ class RankingNCE(CheckedFields):
 class ImportanceLikelihood(CheckedFields):
     r"""Negative log-likelihood with :math:`Z \approx \frac1C \sum_c e^{-E(x_c)} / q(x_c)`.
 
-    The logarithm of a mean of few terms underestimates :math:`\log Z`, and a model can learn to
-    exploit that: the loss then falls while the likelihood does not. Use many candidates, and
-    judge by exact likelihood (:func:`isthmus.incontext.evaluate`), never by this loss.
-
-    Parameters are those of :class:`RankingNCE`.
+    The logarithm of a mean of few terms underestimates :math:`\log Z`, which a model learns to
+    exploit: the loss falls and the likelihood does not. Use many candidates, and judge by
+    :func:`isthmus.incontext.evaluate`. Parameters are those of :class:`RankingNCE`.
     """
 
     candidates: int = 16
@@ -167,9 +300,8 @@ class ContrastiveDivergence(CheckedFields):
 class PersistentContrastiveDivergence(CheckedFields):
     """Contrastive divergence whose chains continue from call to call.
 
-    Chains belong to a dataset, and every call brings new datasets. A replay buffer therefore holds
-    some batches with their chains: each call picks one at random and continues its chains, or
-    replaces it by the new batch and starts chains there.
+    Chains belong to a dataset, so a buffer holds batches with their chains: each call picks one at
+    random and continues its chains, or replaces it by the new batch and starts chains there.
 
     Parameters
     ----------
@@ -221,9 +353,8 @@ class PersistentContrastiveDivergence(CheckedFields):
 class DenoisingScoreMatching(CheckedFields):
     r"""Match :math:`-\nabla E(\tilde x \mid x_{<n})` to :math:`(x_n - \tilde x)/\sigma^2`.
 
-    Here :math:`\tilde x = x_n + \sigma\omega`. It needs no sampler and no proposal, but learns the
-    density of data blurred by :math:`\sigma`, and does not learn the relative mass of modes that
-    lie far apart (Vincent, 2011).
+    Here :math:`\tilde x = x_n + \sigma\omega`. It needs no sampler, but learns the density of data
+    blurred by :math:`\sigma`, and not the relative mass of modes far apart (Vincent, 2011).
 
     Parameters
     ----------
@@ -238,11 +369,8 @@ class DenoisingScoreMatching(CheckedFields):
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of sequences x: (B, S, D)."""
-        batch, length, dim = x.shape
-        noise = torch.randn(
-            batch, length, self.candidates, dim,
-            generator=generator, dtype=x.dtype, device=x.device,
-        )  # fmt: skip
+        shape = (*x.shape[:2], self.candidates, x.shape[2])
+        noise = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
         blurred = (x[:, :, None] + self.sigma * noise).requires_grad_()
         energy = model.branch_energy(x, blurred)
         (gradient,) = torch.autograd.grad(energy.sum(), blurred, create_graph=True)

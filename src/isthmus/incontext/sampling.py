@@ -37,8 +37,8 @@ def draw(
 ) -> Tensor:
     """Draw n points from the density of a dataset in context.
 
-    It calls :func:`isthmus.sample` with a chain for each point, from :func:`starting_points`.
-    Chains need not cross from one cluster to the next, so a hundred steps suffice.
+    Each has a chain of :func:`isthmus.sample` from one of the :func:`starting_points`. Chains need
+    not cross from one cluster to the next, so a hundred steps suffice.
 
     Parameters
     ----------
@@ -68,25 +68,16 @@ def draw(
     steps = as_count(steps, "steps")
     generator = generator_for(seed, energy.context.device)
     starts = starting_points(energy, n, seed=generator)
-    return sample(
-        energy,
-        n,
-        MALA(step_size=0.05) if sampler is None else sampler,
-        init=starts,
-        seed=generator,
-        burn_in=steps - 1,
-        thin=1,
-        progress=progress,
-    )
+    chain = MALA(step_size=0.05) if sampler is None else sampler
+    options: Any = {"seed": generator, "burn_in": steps - 1, "thin": 1, "progress": progress}
+    return sample(energy, n, chain, init=starts, **options)
 
 
 @torch.no_grad()
 def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generator = 0) -> Tensor:
-    """Return points that roughly follow the density, by importance resampling.
+    """Return points (n, D) that roughly follow the density, by importance resampling.
 
-    Of many trial points, near the context and anywhere in the box, n are drawn in proportion to
-    the density, with replacement: the shares of clusters far apart are right up to Monte Carlo
-    error. Parameters and the result (n, D) are those of :func:`draw`.
+    Shares of clusters far apart are right up to Monte Carlo error. Parameters as of :func:`draw`.
     """
     context, n = energy.context, as_count(n, "n")
     if context.ndim != 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -111,9 +110,10 @@ class TrainingSettings(CheckedFields):
         return self.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * update / self.updates))
 
 
-def _paper() -> TrainingSettings:
-    """Return the settings of the paper and, where it gives none, of its authors' code."""
-    return TrainingSettings(
+PRESETS = {
+    "default": TrainingSettings(),
+    # The paper's, and where it gives none, those of its authors' code.
+    "paper": TrainingSettings(
         model=ICLEBMConfig(feedforward=2048),
         prior=GaussianMixtures.paper(),
         objective=ContrastiveDivergence.paper(),
@@ -123,32 +123,21 @@ def _paper() -> TrainingSettings:
         length=40,
         pool=100,
         optimizer="Adam",
-        learning_rate=1e-3,
         betas=(0.9, 0.999),
         epsilon=1e-4,
         weight_decay=1e-5,
         warmup=0,
         schedule="constant",
         clip=0.1,
-    )
-
-
-def _tiny() -> TrainingSettings:
-    """Return settings that train in less than a minute on one core, for a first look."""
-    return TrainingSettings(
+    ),
+    # Less than a minute on one core, for a first look.
+    "tiny": TrainingSettings(
         model=ICLEBMConfig(layers=2, heads=4, width=32, box=5.5),
         updates=600,
-        batch=16,
         length=25,
         learning_rate=5e-3,
         warmup=50,
-    )
-
-
-PRESETS: dict[str, Callable[[], TrainingSettings]] = {
-    "default": TrainingSettings,
-    "paper": _paper,
-    "tiny": _tiny,
+    ),
 }
 
 
@@ -160,4 +149,4 @@ def preset(name: str) -> TrainingSettings:
     >>> preset("paper").objective.sampler.step_size
     3.16
     """
-    return PRESETS[as_choice(name, "preset", PRESETS)]()
+    return PRESETS[as_choice(name, "preset", PRESETS)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pickle
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.files import exclusive
+from isthmus.files import exclusive, write_atomically
 from isthmus.incontext.evaluation import HeldOut
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import Objective, StatefulObjective
 from isthmus.incontext.settings import TrainingSettings
-from isthmus.incontext.storage import Checkpoint, metrics_log
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 # The default bound on the work, in seconds, that a killed run loses.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+CHECKPOINT_VERSION = 2
+COLUMNS = ["update", "loss", "held_out_nll", "learning_rate", "cpu_seconds"]
 
 Row = dict[str, float]
 Weights = dict[str, Tensor]
@@ -103,10 +109,10 @@ def train(
     with lock:
         checkpoint = find_checkpoint(folder, settings, init)
         weights = None if init is None else init.state_dict()
-        job = _TrainingJob(settings, folder, weights, checkpoint, log_every, evaluate_every,
-                           checkpoint_every, tensorboard, progress, report)  # fmt: skip
+        run = partial(_run, settings, folder, weights, checkpoint, log_every, evaluate_every,
+                      checkpoint_every, tensorboard, progress, report)  # fmt: skip
         if fabric is not None:
-            state, rows = job.run(fabric)
+            state, rows = run(fabric)
         else:
             strategy = "auto" if devices == 1 else "ddp_spawn"
             try:
@@ -121,7 +127,7 @@ def train(
             # Through a file: a process that ends would wait for a pipe that is full.
             with tempfile.TemporaryDirectory() as scratch:
                 result = Path(scratch) / "result.pt"
-                fabric.launch(partial(_run_into, job=job, path=result))
+                fabric.launch(partial(_run_into, run=run, path=result))
                 state, rows = torch.load(result, weights_only=True)
     model = new_model(settings)
     model.load_state_dict(state)
@@ -191,103 +197,93 @@ def _fingerprint(settings: TrainingSettings, weights: Weights | None) -> dict[st
     return {**found, "init": f"weights that add up to {total:.17g}" if weights else "none"}
 
 
-@dataclass(frozen=True)
-class _TrainingJob:
-    """The arguments of :func:`train`, as each process receives them."""
-
-    settings: TrainingSettings
-    folder: Path | None
-    weights: Weights | None
-    checkpoint: Checkpoint | None
-    log_every: int
-    evaluate_every: int
-    checkpoint_every: int | None
-    tensorboard: bool
-    progress: bool | None
-    report: Callable[[Row], None] | None
-
-    def run(self, fabric: Fabric) -> tuple[Weights, list[Row]]:
-        """Train in one process; return the weights and the metrics."""
-        settings, kept = self.settings, self.checkpoint
-        passes = settings.batch // settings.pass_size
-        if passes % fabric.world_size:
-            raise InvalidInputError(
-                f"{passes} passes of {settings.pass_size} datasets cannot be shared equally by "
-                f"{fabric.world_size} processes. Choose another batch or micro_batch."
-            )
-        chief = fabric.is_global_zero
-        folder = self.folder if chief else None
-        model = new_model(settings)
-        start_weights = self.weights if kept is None else kept.model
-        if start_weights is not None:
-            model.load_state_dict(start_weights)
-        optimizer = getattr(torch.optim, settings.optimizer)(
-            model.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
+def _run(
+    settings: TrainingSettings,
+    folder: Path | None,
+    weights: Weights | None,
+    checkpoint: Checkpoint | None,
+    log_every: int,
+    evaluate_every: int,
+    checkpoint_every: int | None,
+    tensorboard: bool,
+    progress: bool | None,
+    report: Callable[[Row], None] | None,
+    fabric: Fabric,
+) -> tuple[Weights, list[Row]]:
+    """Train in one process; return the weights and the metrics."""
+    passes = settings.batch // settings.pass_size
+    if passes % fabric.world_size:
+        raise InvalidInputError(
+            f"{passes} passes of {settings.pass_size} datasets cannot be shared equally by "
+            f"{fabric.world_size} processes. Choose another batch or micro_batch."
         )
-        loss_of, optimizer = fabric.setup(_Loss(model, settings), optimizer)
-        start, cpu_before, rows = 0, 0.0, []
-        if kept is not None:
-            start, cpu_before, rows = kept.updates, kept.cpu_seconds, kept.rows
-            optimizer.load_state_dict(kept.optimizer)
-            for state in kept.objective[fabric.global_rank :][:1]:
-                cast(StatefulObjective, settings.objective).load_state_dict(state)
-        held_out = HeldOut(settings.prior, length=settings.length)
-        clock, saved_at = cpu_before - time.process_time(), time.monotonic()
-        with (
-            metrics_log(folder, rows, tensorboard=self.tensorboard) as add_row,
-            show_progress(
-                "training", settings.updates, show=self.progress if chief else False
-            ) as advance,
-        ):
-            for done in range(start + 1, settings.updates + 1):
-                rate, last = settings.learning_rate_at(done - 1), done == settings.updates
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
-                loss = _accumulate(fabric, loss_of, settings, done)
-                if settings.clip is not None:
-                    fabric.clip_gradients(
-                        loss_of, optimizer, max_norm=settings.clip, error_if_nonfinite=False
-                    )
-                optimizer.step()
-                optimizer.zero_grad()
-                advance(done, f"loss {float(loss):.3f}")
-                if last or done % self.log_every == 0:
-                    mean = float(cast(Tensor, fabric.all_reduce(loss, reduce_op="mean")))
-                    seconds = round(clock + time.process_time(), 2)
-                    row: Row = {"update": done, "loss": mean}
-                    row |= {"learning_rate": rate, "cpu_seconds": seconds}
-                    if chief and (last or done % self.evaluate_every == 0):
-                        row["held_out_nll"] = held_out(model)
-                    add_row(row)
-                    if chief and self.report is not None:
-                        self.report(row)
-                due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
-                if self.checkpoint_every is not None:
-                    due = done % self.checkpoint_every == 0
-                if last or due:
-                    states = _objective_states(fabric, settings.objective)
-                    if folder is not None:
-                        Checkpoint(
-                            _fingerprint(settings, self.weights), done,
-                            clock + time.process_time(), model.state_dict(),
-                            optimizer.state_dict(), states, rows,
-                        ).save(folder / "checkpoint.pt")  # fmt: skip
-                    saved_at = time.monotonic()
-        if folder is not None:
-            model.save_pretrained(folder / "model")
-        fabric.barrier()
-        return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, rows
+    chief = fabric.is_global_zero
+    folder = folder if chief else None
+    model = new_model(settings)
+    if checkpoint is not None or weights is not None:
+        model.load_state_dict(checkpoint.model if checkpoint else cast(Weights, weights))
+    optimizer = getattr(torch.optim, settings.optimizer)(
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )
+    loss_of, optimizer = fabric.setup(_Loss(model, settings), optimizer)
+    start, cpu_before, rows = 0, 0.0, []
+    if checkpoint is not None:
+        start, cpu_before, rows = checkpoint.updates, checkpoint.cpu_seconds, checkpoint.rows
+        optimizer.load_state_dict(checkpoint.optimizer)
+        for state in checkpoint.objective[fabric.global_rank :][:1]:
+            cast(StatefulObjective, settings.objective).load_state_dict(state)
+    held_out = HeldOut(settings.prior, length=settings.length)
+    clock, saved_at = cpu_before - time.process_time(), time.monotonic()
+    with (
+        metrics_log(folder, rows, tensorboard=tensorboard) as add_row,
+        show_progress("training", settings.updates, show=progress if chief else False) as advance,
+    ):
+        for done in range(start + 1, settings.updates + 1):
+            rate, last = settings.learning_rate_at(done - 1), done == settings.updates
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = _accumulate(fabric, loss_of, settings, done)
+            if settings.clip is not None:
+                fabric.clip_gradients(
+                    loss_of, optimizer, max_norm=settings.clip, error_if_nonfinite=False
+                )
+            optimizer.step()
+            optimizer.zero_grad()
+            advance(done, f"loss {float(loss):.3f}")
+            if last or done % log_every == 0:
+                mean = float(cast(Tensor, fabric.all_reduce(loss, reduce_op="mean")))
+                seconds = round(clock + time.process_time(), 2)
+                row: Row = {"update": done, "loss": mean}
+                row |= {"learning_rate": rate, "cpu_seconds": seconds}
+                if chief and (last or done % evaluate_every == 0):
+                    row["held_out_nll"] = held_out(model)
+                add_row(row)
+                if chief and report is not None:
+                    report(row)
+            due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
+            if checkpoint_every is not None:
+                due = done % checkpoint_every == 0
+            if last or due:
+                states = _objective_states(fabric, settings.objective)
+                if folder is not None:
+                    Checkpoint(
+                        _fingerprint(settings, weights), done,
+                        clock + time.process_time(), model.state_dict(),
+                        optimizer.state_dict(), states, rows,
+                    ).save(folder / "checkpoint.pt")  # fmt: skip
+                saved_at = time.monotonic()
+    if folder is not None:
+        model.save_pretrained(folder / "model")
+    fabric.barrier()
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, rows
 
 
 class _Loss(nn.Module):
-    """Model and objective as one module, whose forward pass Fabric distributes.
-
-    It draws the data itself: Fabric would round them if they were arguments.
-    """
+    """Model and objective as one module, whose forward pass Fabric distributes."""
 
     def __init__(self, model: ICLEBM, settings: TrainingSettings) -> None:
         super().__init__()
@@ -295,14 +291,15 @@ class _Loss(nn.Module):
         self.settings = settings
 
     def forward(self, update: int, part: int) -> Tensor:
+        # The data are no arguments, which Fabric would round.
         device = self.model.readout.weight.device
         x, generator = draw_pass(self.settings, update, part, device)
         return self.settings.objective(self.model, x, generator)
 
 
-def _run_into(fabric: Fabric, job: _TrainingJob, path: Path) -> None:
+def _run_into(fabric: Fabric, run: Callable[[Fabric], Any], path: Path) -> None:
     """Train in one process, and save the result of the first one."""
-    result = job.run(fabric)
+    result = run(fabric)
     if fabric.is_global_zero:
         torch.save(result, path)
 
@@ -332,3 +329,91 @@ def _objective_states(fabric: Fabric, objective: Objective) -> list[Weights]:
     if fabric.world_size > 1:
         torch.distributed.all_gather_object(states, states[0])
     return states
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training run between two updates.
+
+    It holds no random generators: those of an update follow from the seed and its number.
+    """
+
+    settings: dict[str, str]  # the repr of every setting, to refuse a run with others
+    updates: int
+    cpu_seconds: float
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    objective: list[dict[str, Tensor]]  # its state in each process; mostly empty
+    rows: list[dict[str, float]]  # the metrics so far
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint atomically."""
+        buffer = io.BytesIO()
+        torch.save({"version": CHECKPOINT_VERSION, **self.__dict__}, buffer)
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read the file of :meth:`save`."""
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            version = content.pop("version")
+        except (RuntimeError, EOFError, OSError, KeyError, AttributeError,
+                pickle.UnpicklingError, zipfile.BadZipFile) as error:  # fmt: skip
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InvalidInputError(
+                f"{path} is not a readable checkpoint ({reason}). Remove it to start again."
+            ) from None
+        if version != CHECKPOINT_VERSION:
+            raise InvalidInputError(
+                f"{path} is a checkpoint of version {version}; this isthmus reads version "
+                f"{CHECKPOINT_VERSION}. Continue with the isthmus that wrote it, or remove it to "
+                "start again."
+            )
+        return cls(**content)
+
+
+@contextmanager
+def metrics_log(
+    folder: Path | None, rows: list[dict[str, float]], *, tensorboard: bool = False
+) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Yield a function that appends a row to `rows` and to the files of a run, if it has a folder.
+
+    ``metrics.jsonl`` starts with the given rows, which drops those that a killed run wrote after
+    its checkpoint, and grows with each call. ``metrics.csv`` is written at the end.
+    """
+    if folder is None:
+        yield rows.append
+        return
+    import pandas
+
+    writer: Any = _tensorboard_writer(folder) if tensorboard else None
+    path = folder / "metrics.jsonl"
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with path.open("a", buffering=1) as lines:
+
+        def add(row: dict[str, float]) -> None:
+            rows.append(row)
+            lines.write(json.dumps(row) + "\n")
+            if writer is not None:
+                for name, value in row.items():
+                    writer.add_scalar(name, value, int(row["update"]))
+
+        try:
+            yield add
+        finally:
+            table = pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+            write_atomically(folder / "metrics.csv", table)
+            if writer is not None:
+                writer.close()
+
+
+def _tensorboard_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InvalidInputError(
+            "tensorboard=True needs TensorBoard: pip install tensorboard, or leave it out; "
+            "metrics.jsonl and metrics.csv are always written."
+        ) from None
+    return SummaryWriter(str(folder))

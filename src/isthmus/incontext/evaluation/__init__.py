@@ -1,18 +1,16 @@
 """Evaluation of in-context energies: exact likelihoods, divergences, paired comparisons."""
 
 from isthmus.incontext.evaluation.compare import Evaluation, evaluate
-from isthmus.incontext.evaluation.normalizer import (
+from isthmus.incontext.evaluation.density import (
     Grid,
-    LogIntegral,
-    annealed_log_normalizer,
-    log_normalizer,
-)
-from isthmus.incontext.evaluation.scoring import (
     HeldOut,
     InContextModel,
+    LogIntegral,
+    annealed_log_normalizer,
     descent_error,
     grid_for,
     held_out_nll,
+    log_normalizer,
 )
 
 __all__ = [

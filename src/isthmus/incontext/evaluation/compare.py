@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
-from isthmus.incontext.evaluation.normalizer import Grid
-from isthmus.incontext.evaluation.scoring import (
+from isthmus.incontext.evaluation.density import (
     TEMPERATURES,
+    Grid,
     GridDensity,
     InContextModel,
     annealed_scores,
@@ -184,12 +185,10 @@ class Evaluation:
         content["contexts"] = tuple(content["contexts"])
         if content["temperature"] is None:
             content["temperature"] = math.nan
-        for name in ARRAYS:
-            content[name] = np.array(content[name], dtype=float)
+        array = partial(np.array, dtype=float)
+        content |= {name: array(content[name]) for name in ARRAYS}
         for name in ("nll", "reference_error"):
-            content[name] = {
-                key: np.array(rows, dtype=float) for key, rows in content[name].items()
-            }
+            content[name] = {key: array(rows) for key, rows in content[name].items()}
         return cls(**content)
 
 
@@ -224,9 +223,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate an in-context model on fresh tasks.
 
-    In one or two dimensions densities are normalised exactly, by quadrature. In more, by annealed
-    importance sampling: the divergence from the truth is then estimated on the held-out points,
-    and other temperatures and orders are NaN.
+    In one or two dimensions densities are normalised by quadrature. In more, by annealed importance
+    sampling: the divergence is then an estimate, and other temperatures and orders are NaN.
 
     Parameters
     ----------
@@ -269,25 +267,33 @@ def evaluate(
         )
     if grid is None and prior.dim <= 2:
         grid = grid_for(model, prior)
-    trial = _Trial.draw(prior, tasks, sizes[-1], points, seed)
-    total = len(trial.tasks) * len(sizes) + len(rivals)
-    with show_progress("evaluating", total, show=progress) as report:
+    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    drawn = prior.draw(tasks, generator, dtype=torch.float64)
+    sequence = drawn.sample(sizes[-1], generator)
+    held_out = drawn.sample(as_count(points, "points"), generator)
+    ranks = torch.rand(sequence.shape[:2], generator=generator)  # of a random order
+    unit = torch.rand((tasks, STARTS, prior.dim), generator=generator, dtype=torch.float64)
+    starts = (2 * unit - 1) * START_SHARE * prior.box
+    with show_progress("evaluating", tasks * len(sizes) + len(rivals), show=progress) as report:
         parts, done = [], 0
-        for block in torch.arange(len(trial.tasks)).split(TASKS_AT_ONCE):
-            some = max(0, min(len(block), probes - int(block[0])))
-            parts.append(_score_model(model, trial[block], sizes, grid, some))
+        for block in torch.arange(tasks).split(TASKS_AT_ONCE):
+            some = block[: max(0, probes - int(block[0]))]
+            parts.append(
+                _score_model(model, drawn[block], sequence[block], held_out[block],
+                             ranks[some], starts[some], sizes, grid, prior.box)
+            )  # fmt: skip
             report(done := done + len(block) * len(sizes))
         found = {key: np.concatenate([part[key] for part in parts], axis=1) for key in parts[0]}
-        truth = -trial.tasks.log_prob(trial.points).mean(1).expand(len(sizes), -1)
+        truth = -drawn.log_prob(held_out).mean(1).expand(len(sizes), -1)
         nll = {"model": found.pop("nll"), "truth": truth.numpy().copy()}
         errors = {}
         for rival in rivals:
             if isinstance(rival, BayesPredictive):
-                predictions = rival.predictions(trial.sequence, sizes, trial.points)
+                predictions = rival.predictions(sequence, sizes, held_out)
                 log_probs = [each.log_prob for each in predictions]
                 errors[rival.name] = torch.stack([each.error for each in predictions]).numpy()
             else:
-                log_probs = rival.nested(trial.sequence, sizes, trial.points)
+                log_probs = rival.nested(sequence, sizes, held_out)
             nll[rival.name] = -torch.stack(log_probs).mean(-1).numpy()
             report(done := done + 1)
     tempered = found.pop("tempered")  # (contexts, tasks, temperatures)
@@ -305,57 +311,40 @@ def evaluate(
     )
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """Tasks, each with a sequence, held-out points, a random order and starts of descents."""
-
-    tasks: Tasks
-    sequence: Tensor
-    points: Tensor
-    ranks: Tensor
-    starts: Tensor
-    box: float
-
-    @classmethod
-    def draw(cls, prior: Prior, tasks: int, length: int, points: int, seed: int) -> _Trial:
-        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
-        drawn = prior.draw(as_count(tasks, "tasks"), generator, dtype=torch.float64)
-        sequence = drawn.sample(length, generator)
-        held_out = drawn.sample(as_count(points, "points"), generator)
-        ranks = torch.rand((len(drawn), length), generator=generator)
-        shape = (len(drawn), STARTS, prior.dim)
-        unit = torch.rand(shape, generator=generator, dtype=torch.float64)
-        starts = (2 * unit - 1) * START_SHARE * prior.box
-        return cls(drawn, sequence, held_out, ranks, starts, prior.box)
-
-    def __getitem__(self, index: Tensor | slice) -> _Trial:
-        rows = (self.sequence[index], self.points[index], self.ranks[index], self.starts[index])
-        return _Trial(self.tasks[index], *rows, self.box)
-
-
 def _score_model(
-    model: InContextModel, trial: _Trial, sizes: Sequence[int], grid: Grid | None, probes: int
+    model: InContextModel,
+    tasks: Tasks,
+    sequence: Tensor,
+    points: Tensor,
+    ranks: Tensor,
+    starts: Tensor,
+    sizes: Sequence[int],
+    grid: Grid | None,
+    box: float,
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...)."""
+    """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...).
+
+    Other orders and descents are tried on the first tasks, as many as have ranks and starts.
+    """
     rows: list[dict[str, Tensor]] = []
-    nodes = trial.points if grid is None else grid.nodes.expand(len(trial.sequence), -1, -1)
-    truth = trial.tasks.log_prob(nodes)
+    probes = len(ranks)
+    truth = tasks.log_prob(points if grid is None else grid.nodes.expand(len(tasks), -1, -1))
     for size in sizes:
-        context = trial.sequence[:, :size]
+        context = sequence[:, :size]
         order = torch.zeros(probes, dtype=torch.float64)
         if grid is None:
-            row = annealed_scores(model, context, trial.points, scale=trial.box / 2, seed=size)
+            row = annealed_scores(model, context, points, scale=box / 2, seed=size)
             row["kl"], order[:] = row["nll"] + truth.mean(1), torch.nan
         else:
             density = GridDensity(model, context, grid)
-            row = {**density.scores(trial.points), "kl": density.kl_from(truth)}
+            row = {**density.scores(points), "kl": density.kl_from(truth)}
             if probes and size > 1:
-                shuffled = context.take_along_dim(trial.ranks[:, :size].argsort(1)[..., None], 1)
-                again = GridDensity(model, shuffled[:probes], grid)
+                index = ranks[:, :size].argsort(1)[..., None]
+                again = GridDensity(model, context[:probes].take_along_dim(index, 1), grid)
                 order = again.kl_from(density.log_prob[:probes])
-        row |= {"order": order, "descent": torch.zeros(0, dtype=torch.float64)}
+        row |= {"order": order, "descent": order[:0]}
         if probes:
-            energy, some = model.condition(context[:probes]), trial[:probes]
-            row["descent"] = descent_error(energy, some.tasks, some.starts, box=trial.box)
+            energy = model.condition(context[:probes])
+            row["descent"] = descent_error(energy, tasks[:probes], starts, box=box)
         rows.append(row)
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}

@@ -5,10 +5,7 @@ A prior draws a batch of densities. Each density draws points and has an exact l
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from isthmus.incontext.priors.base import Prior, Tasks
-from isthmus.incontext.priors.mixtures import GaussianMixtures, MixtureTasks
+from isthmus.incontext.priors.mixtures import GaussianMixtures, MixtureTasks, Prior, Tasks
 from isthmus.incontext.priors.planar import Moons, Rings, Spirals, UniformShapes
 from isthmus.validation import as_choice
 
@@ -25,13 +22,13 @@ __all__ = [
     "prior",
 ]
 
-PRIORS: dict[str, Callable[[], Prior]] = {
-    "compact": GaussianMixtures.compact,
-    "paper": GaussianMixtures.paper,
-    "rings": Rings,
-    "moons": Moons,
-    "spirals": Spirals,
-    "shapes": UniformShapes,
+PRIORS: dict[str, Prior] = {
+    "compact": GaussianMixtures.compact(),
+    "paper": GaussianMixtures.paper(),
+    "rings": Rings(),
+    "moons": Moons(),
+    "spirals": Spirals(),
+    "shapes": UniformShapes(),
 }
 """The priors that :func:`prior` returns by name."""
 
@@ -45,4 +42,4 @@ def prior(name: str) -> Prior:
     >>> prior("compact").box
     5.5
     """
-    return PRIORS[as_choice(name, "prior", PRIORS)]()
+    return PRIORS[as_choice(name, "prior", PRIORS)]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.incontext.priors.base import ComponentTasks, Prior, Tasks, as_task_points, uniform
+from isthmus.incontext.priors.mixtures import ComponentTasks, Prior, Random, Tasks, as_task_points
 from isthmus.validation import as_count
 
 # An arm (0 or 1) and a place along it in [0, 1] to a point: (...), (...) -> (..., 2).
@@ -36,12 +36,11 @@ class RingTasks(ComponentTasks):
     radii: Tensor  # (B, K), R
     thickness: Tensor  # (B, K), s
 
-    def _draw_one_each(self, generator: torch.Generator) -> Tensor:
-        shape, dtype = self.centres.shape, self.centres.dtype
-        angle = uniform(shape[:-1], 0.0, 2 * math.pi, generator, dtype)
-        noise = torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
-        direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
-        return self.centres + self.radii[..., None] * direction + self.thickness[..., None] * noise
+    def _draw_one_each(self, random: Random) -> Tensor:
+        angle = random.uniform(self.radii.shape, 0.0, 2 * math.pi)
+        noise = random.normal(self.centres.shape)
+        ring = self.radii[..., None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
+        return self.centres + ring + self.thickness[..., None] * noise
 
     def _log_densities(self, x: Tensor) -> Tensor:
         distance = torch.linalg.vector_norm(x - self.centres, dim=-1)
@@ -79,15 +78,12 @@ class Rings(Prior):
 
     dim = 2
 
-    def draw(
-        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
-    ) -> RingTasks:
-        """Draw a batch of independent tasks on the device of the generator."""
-        shape = (as_count(tasks, "tasks"), self.components)
+    def _draw(self, tasks: int, random: Random) -> RingTasks:
+        shape = (tasks, self.components)
         return RingTasks(
-            uniform((*shape, 2), -self.centre_scale, self.centre_scale, generator, dtype),
-            uniform(shape, self.radius_low, self.radius_high, generator, dtype),
-            uniform(shape, self.thickness_low, self.thickness_high, generator, dtype),
+            random.uniform((*shape, 2), -self.centre_scale, self.centre_scale),
+            random.uniform(shape, self.radius_low, self.radius_high),
+            random.uniform(shape, self.thickness_low, self.thickness_high),
         )
 
 
@@ -101,8 +97,8 @@ class ShapeTasks(ComponentTasks):
     angles: Tensor  # (B, K): rotation of a rectangle
     discs: Tensor  # (B, K) bool
 
-    def _draw_one_each(self, generator: torch.Generator) -> Tensor:
-        square = uniform(self.centres.shape, -1.0, 1.0, generator, self.centres.dtype)
+    def _draw_one_each(self, random: Random) -> Tensor:
+        square = random.uniform(self.centres.shape, -1.0, 1.0)
         # Map the square to a disc: one side becomes the angle, the root of the other the radius.
         angle = math.pi * square[..., 0]
         circle = torch.stack([angle.cos(), angle.sin()], dim=-1)
@@ -149,16 +145,13 @@ class UniformShapes(Prior):
 
     dim = 2
 
-    def draw(
-        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
-    ) -> ShapeTasks:
-        """Draw a batch of independent tasks on the device of the generator."""
-        shape = (as_count(tasks, "tasks"), self.components)
+    def _draw(self, tasks: int, random: Random) -> ShapeTasks:
+        shape = (tasks, self.components)
         return ShapeTasks(
-            uniform((*shape, 2), -self.centre_scale, self.centre_scale, generator, dtype),
-            uniform((*shape, 2), self.half_low, self.half_high, generator, dtype),
-            uniform(shape, 0.0, math.pi, generator, dtype),
-            torch.rand(shape, generator=generator, device=generator.device) < 0.5,
+            random.uniform((*shape, 2), -self.centre_scale, self.centre_scale),
+            random.uniform((*shape, 2), self.half_low, self.half_high),
+            random.uniform(shape, 0.0, math.pi),
+            Random(random.generator, torch.float32).uniform(shape, 0.0, 1.0) < 0.5,
         )
 
 
@@ -183,11 +176,11 @@ class CurveTasks(Tasks):
     def sample(self, points: int, generator: torch.Generator) -> Tensor:
         """Draw independent points of every task. (B, points, 2)."""
         shape = (len(self), as_count(points, "points", at_least=0))
-        device, dtype = generator.device, self.centres.dtype
-        arm = torch.randint(2, shape, generator=generator, device=device)
-        place = uniform(shape, 0.0, 1.0, generator, dtype) ** (1 / self.power)
-        noise = torch.randn((*shape, 2), generator=generator, dtype=dtype, device=device)
-        return self._placed(self.curve(arm, place)) + self.noise[:, None, None] * noise
+        random = Random(generator, self.centres.dtype)
+        arm = random.integers(2, shape)
+        place = random.uniform(shape, 0.0, 1.0) ** (1 / self.power)
+        noise = self.noise[:, None, None] * random.normal((*shape, 2))
+        return self._placed(self.curve(arm, place)) + noise
 
     def _placed(self, points: Tensor) -> Tensor:
         """Move points of the curve to the place of every task. (..., n, 2) -> (B, n, 2)."""
@@ -243,20 +236,16 @@ class _Curves(Prior):
     def _shape(self) -> tuple[Curve, int, float]:
         """Return the curve, the power of places along it, and its highest speed."""
 
-    def draw(
-        self, tasks: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float32
-    ) -> CurveTasks:
-        """Draw a batch of independent tasks on the device of the generator."""
-        tasks = as_count(tasks, "tasks")
+    def _draw(self, tasks: int, random: Random) -> CurveTasks:
         curve, power, speed = self._shape()
-        centres = uniform((tasks, 2), -self.centre_scale, self.centre_scale, generator, dtype)
-        angle = uniform((tasks,), 0.0, 2 * math.pi, generator, dtype)
-        scale = uniform((tasks,), self.scale_low, self.scale_high, generator, dtype)
-        mirror = torch.randint(2, (tasks,), generator=generator, device=generator.device) * 2 - 1
+        centres = random.uniform((tasks, 2), -self.centre_scale, self.centre_scale)
+        angle = random.uniform((tasks,), 0.0, 2 * math.pi)
+        scale = random.uniform((tasks,), self.scale_low, self.scale_high)
+        mirror = random.integers(2, (tasks,)) * 2 - 1
         first = scale[:, None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
         second = torch.stack([-first[:, 1], first[:, 0]], dim=-1) * mirror[:, None]
         frames = torch.stack([first, second], dim=-1)
-        noise = uniform((tasks,), self.noise_low, self.noise_high, generator, dtype)
+        noise = random.uniform((tasks,), self.noise_low, self.noise_high)
         # Nodes are at most (pi / 2) / nodes apart: with this many, less than s along the curve.
         nodes = math.ceil(1.6 * speed * self.scale_high / self.noise_low)
         return CurveTasks(centres, frames, noise, curve=curve, power=power, nodes=nodes)

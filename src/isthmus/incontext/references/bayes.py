@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 import torch
@@ -155,43 +155,29 @@ class BayesPredictive(Reference):
             log_nodes = torch.zeros_like(stds)
         log_weights = log_weights + log_nodes - math.log(self.prior.components)
         log_weights = log_weights.expand(stds.shape).flatten(1)
-        cluster = SufficientStatistics(*(part.unsqueeze(3) for part in state.clusters))
-        base = self.law.log_likelihood(cluster, stds)  # (R, P, K, J or 1)
-        cluster, parts = cluster.unsqueeze(), []
-        for x in points.split(max(1, NUMBERS_AT_ONCE // stds.numel()), dim=1):
-            joint = self.law.log_likelihood(
-                cluster.plus(x[:, None, None, None]), stds[..., None]
-            )  # (R, P, K, J or 1, M)
+        clusters = state.clusters[:, :, :, None]
+        base, parts = self.law.log_likelihood(clusters, stds), []  # (R, P, K, J or 1)
+        for x in _statistics(points).split(max(1, NUMBERS_AT_ONCE // stds.numel()), dim=1):
+            joint = clusters[..., None, :] + x[:, None, None, None]  # (R, P, K, 1, M, D + 2)
+            joint = self.law.log_likelihood(joint, stds[..., None])  # (R, P, K, J or 1, M)
             log_density = (joint - base[..., None]).flatten(1, 3)
             parts.append(torch.logsumexp(log_density + log_weights[..., None], dim=1))
         return torch.cat(parts, dim=1) if parts else points[..., 0]
 
 
-class SufficientStatistics(NamedTuple):
-    """Number, sum and squared norms of a cluster's points, which determine its likelihood."""
+def _statistics(x: Tensor) -> Tensor:
+    """Return 1, x and its squared norm, whose sums determine a cluster's likelihood.
 
-    counts: Tensor  # (...)
-    sums: Tensor  # (..., D)
-    squares: Tensor  # (...): sums of squared norms
-
-    def plus(self, x: Tensor) -> SufficientStatistics:
-        """Return the statistics with one more point each. x: (..., D), broadcast."""
-        return SufficientStatistics(
-            self.counts + 1, self.sums + x, self.squares + x.square().sum(-1)
-        )
-
-    def unsqueeze(self) -> SufficientStatistics:
-        """Return the same with one more axis, the last one of (...)."""
-        return SufficientStatistics(
-            self.counts.unsqueeze(-1), self.sums.unsqueeze(-2), self.squares.unsqueeze(-1)
-        )
+    (..., D) -> (..., D + 2).
+    """
+    return torch.cat([torch.ones_like(x[..., :1]), x, x.square().sum(-1, keepdim=True)], dim=-1)
 
 
 class ClusterLaw:
     """Marginal distribution of the points of one component of unknown mean and width.
 
     The integral over the mean is analytic; that over the width is Gauss-Legendre quadrature with
-    nodes `stds` (J,) and their `log_weights` (J,).
+    nodes `stds` (J,) and their `log_weights` (J,). Clusters (..., D + 2) are sums of statistics.
     """
 
     def __init__(self, prior: GaussianMixtures, nodes: int) -> None:
@@ -203,12 +189,13 @@ class ClusterLaw:
         self.stds = torch.from_numpy(middle + half * unit)
         self.log_weights = torch.from_numpy(np.log(weights / 2))
 
-    def log_likelihood(self, cluster: SufficientStatistics, stds: Tensor) -> Tensor:
+    def log_likelihood(self, clusters: Tensor, stds: Tensor) -> Tensor:
         r"""Return log :math:`\int p(\mu) \prod_i N(x_i; \mu, s^2 I)\, d\mu`, for stds (...)."""
         # An empty cluster gets the count 1 in denominators, and the result 0.
-        safe = cluster.counts.clamp(min=1)
-        mean = cluster.sums / safe[..., None]
-        scatter = cluster.squares - cluster.sums.square().sum(-1) / safe
+        counts, sums = clusters[..., 0], clusters[..., 1:-1]
+        safe = counts.clamp(min=1)
+        mean = sums / safe[..., None]
+        scatter = clusters[..., -1] - sums.square().sum(-1) / safe
         variance = stds.square()
         log_noise = -scatter / (2 * variance) - self.prior.dim / 2 * (
             safe * (2 * math.pi * variance).log() - (2 * math.pi * variance / safe).log()
@@ -216,11 +203,11 @@ class ClusterLaw:
         error = (variance / safe).sqrt()
         # A loop over few coordinates is several times faster than a sum over a short axis.
         log_mean = sum(self._log_mean(each, error) for each in mean.unbind(-1))
-        return torch.where(cluster.counts > 0, log_noise + log_mean, 0.0)
+        return torch.where(counts > 0, log_noise + log_mean, 0.0)
 
-    def over_nodes(self, cluster: SufficientStatistics) -> Tensor:
-        """Return the log-likelihood plus the log-weight of each node. (...) -> (..., J)."""
-        return self.log_likelihood(cluster.unsqueeze(), self.stds) + self.log_weights
+    def over_nodes(self, clusters: Tensor) -> Tensor:
+        """Return the log-likelihood plus the log-weight of each node: (..., J)."""
+        return self.log_likelihood(clusters[..., None, :], self.stds) + self.log_weights
 
     def _log_mean(self, mean: Tensor, error: Tensor) -> Tensor:
         """Return the log-density of one coordinate of a mean observed with an `error`."""
@@ -232,14 +219,11 @@ class ClusterLaw:
         upper, lower = (scale - mean.abs()) / error, (-scale - mean.abs()) / error
         return _log_mass(lower, upper) - math.log(2 * scale)
 
-    def draw_means(
-        self, cluster: SufficientStatistics, stds: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Draw each cluster's mean given its points and its width. (...) -> (..., D)."""
-        scale = self.prior.mean_scale
-        safe = cluster.counts.clamp(min=1)[..., None]
-        mean, error = cluster.sums / safe, stds[..., None] / safe.sqrt()
-        empty = cluster.counts[..., None] == 0
+    def draw_means(self, clusters: Tensor, stds: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw each cluster's mean given its points and its width (...): (..., D)."""
+        scale, counts = self.prior.mean_scale, clusters[..., :1]
+        safe, empty = counts.clamp(min=1), counts == 0
+        mean, error = clusters[..., 1:-1] / safe, stds[..., None] / safe.sqrt()
         if self.prior.mean_law == "normal":
             precision = torch.where(empty, 0.0, error**-2)
             variance = 1 / (scale**-2 + precision)
@@ -267,18 +251,17 @@ class Particles:
     """Assignments of the first n points of R sequences to K components: P weighted particles.
 
     While `complete`, there is one particle for each distinct partition; later, a fixed number.
-    `labels` is (R, P, n) and `clusters` (R, P, K). `log_nodes` (R, P, K, J) is the log-likelihood
-    of each cluster and width plus the width's log-weight. `log_weights` (R, P) add to the evidence.
+    `labels` are (R, P, n), `clusters` (R, P, K, D + 2); `log_nodes` (R, P, K, J), log-likelihoods
+    of clusters and widths plus the widths' log-weights. `log_weights` (R, P) add to the evidence.
     """
 
     def __init__(self, law: ClusterLaw, sequence: Tensor, limit: int) -> None:
         # One particle without assignments for each row of sequence (R, N, D).
         self.law, self.sequence, self.limit, self.complete = law, sequence, limit, True
         rows, _, dim = sequence.shape
-        shape, zeros = (rows, 1, law.prior.components), sequence.new_zeros
-        self.clusters = SufficientStatistics(zeros(shape), zeros(*shape, dim), zeros(shape))
+        self.clusters = sequence.new_zeros(rows, 1, law.prior.components, dim + 2)
         self.labels = torch.zeros((rows, 1, 0), dtype=torch.long)
-        self.log_weights = zeros(rows, 1)
+        self.log_weights = sequence.new_zeros(rows, 1)
         self.log_nodes = law.over_nodes(self.clusters)
 
     def observe(self, index: int, sweeps: int, generator: torch.Generator) -> None:
@@ -286,13 +269,12 @@ class Particles:
         if self.complete and int(self._ways()[0].count_nonzero()) > self.limit:
             self.complete = False
             self._resample(torch.ones(len(self.sequence), dtype=torch.bool), generator)
-        x = self.sequence[:, index, None, None]  # (R, 1, 1, D)
-        log_nodes = self.law.over_nodes(self.clusters.plus(x))
+        x = _statistics(self.sequence[:, index, None, None])  # (R, 1, 1, D + 2)
+        log_nodes = self.law.over_nodes(self.clusters + x)
         log_ratio = torch.logsumexp(log_nodes, -1) - torch.logsumexp(self.log_nodes, -1)
         ways = self._ways()
-        log_choice = (
-            log_ratio + ways.double().log() - math.log(self.law.prior.components)
-        )  # (R, P, K)
+        # (R, P, K)
+        log_choice = log_ratio + ways.double().log() - math.log(self.law.prior.components)
         if self.complete:
             # All rows have all partitions, so they have the same choices.
             parent, choice = ways[0].nonzero(as_tuple=True)
@@ -316,28 +298,22 @@ class Particles:
     def _ways(self) -> Tensor:
         """Return the number of components that each choice stands for: (R, P, K)."""
         # Empty components are interchangeable: the first stands for all of them.
-        empty = self.clusters.counts == 0
+        empty = self.clusters[..., 0] == 0
         first = empty & (empty.cumsum(-1) == 1)
         return torch.where(first, empty.sum(-1, keepdim=True), (~empty).long())
 
     def _assign(self, choice: Tensor, x: Tensor, log_nodes: Tensor) -> None:
-        """Put point x (R, 1, 1, D) into the cluster `choice` (R, P) of each particle."""
-        chosen = F.one_hot(choice, self.law.prior.components).bool()  # (R, P, K)
-        old, new = self.clusters, self.clusters.plus(x)
-        self.clusters = SufficientStatistics(
-            torch.where(chosen, new.counts, old.counts),
-            torch.where(chosen[..., None], new.sums, old.sums),
-            torch.where(chosen, new.squares, old.squares),
-        )
-        self.log_nodes = torch.where(chosen[..., None], log_nodes, self.log_nodes)
+        """Add the statistics x of a point to the cluster `choice` (R, P) of each particle."""
+        chosen = F.one_hot(choice, self.law.prior.components).bool()[..., None]  # (R, P, K, 1)
+        self.clusters = torch.where(chosen, self.clusters + x, self.clusters)
+        self.log_nodes = torch.where(chosen, log_nodes, self.log_nodes)
         self.labels = torch.cat([self.labels, choice[..., None]], dim=-1)
 
     def _copy(self, parent: Tensor) -> None:
         """Replace particle p of row r by a copy of particle parent[r, p]. (R, P)."""
         row = torch.arange(len(parent))[:, None]
         self.labels, self.log_nodes = self.labels[row, parent], self.log_nodes[row, parent]
-        self.log_weights = self.log_weights[row, parent]
-        self.clusters = SufficientStatistics(*(part[row, parent] for part in self.clusters))
+        self.log_weights, self.clusters = self.log_weights[row, parent], self.clusters[row, parent]
 
     def _resample(self, uneven: Tensor, generator: torch.Generator) -> None:
         """Resample the marked rows systematically. (R,) bool."""
@@ -352,9 +328,8 @@ class Particles:
 
     def _sweep(self, rows: Tensor, generator: torch.Generator) -> None:
         """Do a Gibbs sweep in some rows: draw widths, then means, then labels."""
-        clusters = SufficientStatistics(*(part[rows] for part in self.clusters))
         stds = self.law.stds[_categorical(self.log_nodes[rows], generator)]  # (r, P, K)
-        means = self.law.draw_means(clusters, stds, generator)  # (r, P, K, D)
+        means = self.law.draw_means(self.clusters[rows], stds, generator)  # (r, P, K, D)
         seen = self.sequence[rows, : self.labels.shape[-1]]  # (r, n, D)
         squares = sum(
             (seen[:, None, :, None, d] - means[:, :, None, :, d]).square()
@@ -364,15 +339,9 @@ class Particles:
         log_choice = self.law.prior.dim / 2 * precision.log() - squares * precision / 2
         labels = _categorical(log_choice, generator)
         chosen = F.one_hot(labels, stds.shape[-1]).to(seen.dtype)  # (r, P, n, K)
-        clusters = SufficientStatistics(
-            chosen.sum(2),
-            torch.einsum("rpnk,rnd->rpkd", chosen, seen),
-            torch.einsum("rpnk,rn->rpk", chosen, seen.square().sum(-1)),
-        )
         self.labels[rows] = labels
-        self.log_nodes[rows] = self.law.over_nodes(clusters)
-        for mine, new in zip(self.clusters, clusters, strict=True):
-            mine[rows] = new
+        self.clusters[rows] = torch.einsum("rpnk,rnf->rpkf", chosen, _statistics(seen))
+        self.log_nodes[rows] = self.law.over_nodes(self.clusters[rows])
 
 
 def _categorical(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -14,7 +14,7 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import evaluate, grid_for
-from isthmus.incontext.evaluation.scoring import GridDensity
+from isthmus.incontext.evaluation.density import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
 from isthmus.report.parts.energies import energy_distance
