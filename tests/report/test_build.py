@@ -19,8 +19,7 @@ from isthmus.cli.main import main
 from isthmus.errors import InvalidInputError
 from isthmus.processes import Limits, run_limited
 from isthmus.report import Part, Section, build, builder, finished, registry
-from isthmus.report.builder import Workspace
-from isthmus.report.making import changes, digest, source_digests
+from isthmus.report.builder import Workspace, changes, digest, source_digests
 from isthmus.report.registry import CHAPTERS, PARTS, select
 
 # Each function is a part; it leaves a line about every call beside this module.

@@ -20,7 +20,7 @@ from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.capacity.experiments import Sweep, SweepCell
 from isthmus.errors import InvalidInputError
 from isthmus.report import PARTS, Part, Section
-from isthmus.report.making import make
+from isthmus.report.builder import make
 from isthmus.report.parts import attention, capacity, clustering, energies
 from isthmus.report.parts import study as study_part
 from isthmus.report.parts.energies import energy_distance, integral, largest_rise

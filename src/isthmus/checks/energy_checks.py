@@ -68,7 +68,9 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
     >>> len(report.passed)
     16
     """
-    double = _private_copy(energy).double()
+    # A copy without the graph that the memories may belong to.
+    detached = {id(tensor): tensor.detach() for tensor in energy.buffers()}
+    double = copy.deepcopy(energy, detached).double()
     points = _points(double, x, seed)
     passed, not_applicable = [], []
     for check in CHECKS:
@@ -84,11 +86,6 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
         else:
             passed.append(name)
     return CheckReport(tuple(passed), tuple(not_applicable))
-
-
-def _private_copy(energy: Energy) -> Energy:
-    """Return a copy without the graph that the memories may belong to."""
-    return copy.deepcopy(energy, {id(tensor): tensor.detach() for tensor in energy.buffers()})
 
 
 def _points(energy: Energy, x: Any, seed: int) -> Tensor:
@@ -145,19 +142,17 @@ def _memory(energy: Energy) -> Memory:
     return energy
 
 
-def _check_batch_shapes(energy: Energy, x: Tensor) -> None:
-    flat_energy, flat_score = energy.energy(x), energy.score(x)
-    _require_close(energy.energy(x[0]), flat_energy[0], "energy of one point")
-    _require_close(energy.score(x[0]), flat_score[0], "score of one point")
-    folded = x[None, :, None]
-    _require_close(energy.energy(folded), flat_energy[None, :, None], "energy of a folded batch")
-    _require_close(energy.score(folded), flat_score[None, :, None], "score of a folded batch")
-    _require(energy.energy(x[:0]).shape == (0,), "energy of no points should be empty")
-
-
 def _check_no_nan(energy: Energy, x: Tensor) -> None:
     _require(~torch.isnan(energy.energy(x)).any(), "energy is NaN")
     _require(torch.isfinite(energy.score(x)).all(), "score is not finite")
+
+
+def _check_batch_shapes(energy: Energy, x: Tensor) -> None:
+    for name, values in (("energy", energy.energy), ("score", energy.score)):
+        flat, folded = values(x), values(x[None, :, None])
+        _require_close(values(x[0]), flat[0], f"{name} of one point")
+        _require_close(folded, flat[None, :, None], f"{name} of a folded batch")
+    _require(energy.energy(x[:0]).shape == (0,), "energy of no points should be empty")
 
 
 def _check_numpy_input(energy: Energy, x: Tensor) -> None:
@@ -219,10 +214,8 @@ def _check_parameters_get_gradients(energy: Energy, x: Tensor) -> None:
     _require(total.requires_grad, "energy is cut off from its parameters")
     found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     for name, gradient in zip(parameters, found, strict=True):
-        _require(
-            gradient is not None and bool(torch.isfinite(gradient).all()),
-            f"no finite gradient reaches {name}",
-        )
+        arrives = gradient is not None and torch.isfinite(gradient).all()
+        _require(arrives, f"no finite gradient reaches {name}")
 
 
 def _check_density_matches_energy(energy: Energy, x: Tensor) -> None:
@@ -306,21 +299,7 @@ def _check_state_dict_round_trip(energy: Energy, x: Tensor) -> None:
     _require_close(other.energy(x), memory.energy(x), "energy after loading its state_dict")
 
 
-CHECKS: tuple[Callable[[Energy, Tensor], None], ...] = (
-    _check_no_nan,
-    _check_batch_shapes,
-    _check_numpy_input,
-    _check_dtypes_and_device,
-    _check_score_is_minus_gradient,
-    _check_score_against_finite_differences,
-    _check_second_derivatives,
-    _check_parameters_get_gradients,
-    _check_density_matches_energy,
-    _check_step_never_raises_the_energy,
-    _check_step_holds_observed_coordinates,
-    _check_order_of_memories_does_not_matter,
-    _check_translation,
-    _check_extreme_temperatures,
-    _check_far_queries,
-    _check_state_dict_round_trip,
+CHECKS: tuple[Callable[[Energy, Tensor], None], ...] = tuple(
+    function for name, function in [*globals().items()] if name.startswith("_check_")
 )
+"""All checks, in the order in which they are defined and run."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import platform
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
-from isthmus.files import exclusive, make_directory, write_atomically
+from isthmus.files import exclusive, make_directory, shipped, write_atomically
 from isthmus.processes import Call, Limits, fresh_server, run_all
 from isthmus.progress import ReportProgress, progress
 from isthmus.report import registry
-from isthmus.report.making import changes, environment, import_packages, make, source_digests
+from isthmus.report.html import page
 from isthmus.report.registry import Part, select
 from isthmus.report.section import VERDICTS, Section, Status
 from isthmus.validation import as_count, as_flag, as_number
@@ -26,6 +31,9 @@ from isthmus.validation import as_count, as_flag, as_number
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
 """Seconds for one part: half an hour, or a week at the paper's own sizes."""
 LARGEST_SEED = 2**32 - 1
+PACKAGE = Path(isthmus.__file__).parent
+# Packages whose version can change a number or a figure.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
 RESULTS = (
     *("title", "chapter", "status", "message", "command", "caption", "figure", "findings"),
     *("observations", "table", "numbers"),
@@ -68,8 +76,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        wanted = [section for section in self.sections if section.name in self.requested]
-        return [section for section in wanted if section.status == "failed"]
+        failed = [section for section in self.sections if section.status == "failed"]
+        return [section for section in failed if section.name in self.requested]
 
 
 def build(
@@ -125,7 +133,7 @@ def build(
     jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)
     with workspace.writing():
-        waiting = [part for part in chosen if fresh or not workspace.is_done(part)]
+        waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
         done = len(chosen) - len(waiting)
         with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
             workspace.make(waiting, jobs, limit, lambda more, note="": report(done + more, note))
@@ -139,8 +147,8 @@ def finished(
     seed: int = 0,
 ) -> dict[str, bool]:
     """Return for each part whether it is up to date in `out`; parameters as in :func:`build`."""
-    workspace = Workspace(Path(out), full, seed)
-    return {part.name: workspace.is_done(part) for part in select(parts, registry.PARTS)}
+    stored = map(Workspace(Path(out), full, seed).section, select(parts, registry.PARTS))
+    return {section.name: section.status == "done" for section in stored}
 
 
 class Workspace:
@@ -174,12 +182,6 @@ class Workspace:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def store(self, name: str, section: Section) -> None:
-        """Store a section. An interruption in between leaves a pair that does not match."""
-        if isinstance(section.figure, bytes):
-            write_atomically(self.directory / f"{name}.png", section.figure)
-        write_atomically(self.directory / f"{name}.json", section.to_json())
-
     def _inputs(self, part: Part, sources: Iterable[str] = ()) -> dict[str, Any]:
         """Return the inputs of a part that was computed from these source files."""
         return {
@@ -209,10 +211,6 @@ class Workspace:
             command=f"isthmus reproduce --only {part.name} --seed {self.seed}{option}",
             log=self._link(f"{part.name}.log"),
         )
-
-    def is_done(self, part: Part) -> bool:
-        """Return whether the stored section is up to date."""
-        return self.section(part).status == "done"
 
     def make(self, parts: Sequence[Part], jobs: int, limit: float, report: ReportProgress) -> None:
         """Compute and store parts, each in a process of its own."""
@@ -247,7 +245,11 @@ class Workspace:
             section = Section(status="failed", message=problem) if problem else outcome.value
             sources = [*section.inputs.get("sources", ()), *filter(None, [part.shows])]
             inputs = self._inputs(part, sources)
-            self.store(part.name, replace(section, seconds=seconds, inputs=inputs))
+            section = replace(section, seconds=seconds, inputs=inputs)
+            # An interruption in between leaves a pair that does not match.
+            if isinstance(section.figure, bytes):
+                write_atomically(self.directory / f"{part.name}.png", section.figure)
+            write_atomically(self.directory / f"{part.name}.json", section.to_json())
             report(over, ", ".join(began))
 
     def _call(self, name: str, function: str, limit: float, after: str | None = None) -> Call:
@@ -263,8 +265,6 @@ class Workspace:
 
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""
-        from isthmus.report.html import page
-
         sections = tuple(map(self.section, registry.PARTS))
         size = "the paper's own sizes" if self.full else "quick sizes"
         versions = ", ".join(f"{name} {version}" for name, version in environment().items())
@@ -279,21 +279,82 @@ class Workspace:
             "full": self.full,
             "environment": environment(),
             "summary": built.summary,
-            "parts": {section.name: self._results(section) for section in sections},
+            "parts": {
+                section.name: {name: getattr(section, name) for name in RESULTS}
+                | {"figure": section.figure and self._link(f"{section.name}.png")}
+                for section in sections
+            },
             "seconds": {each.name: round(each.seconds, 3) for each in sections if each.seconds},
         }
-        content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False)
+        content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False, default=asdict)
         write_atomically(data, content + "\n")
         write_atomically(index, html)
         return built
-
-    def _results(self, section: Section) -> dict[str, Any]:
-        """Return a section for results.json, which is equal for equal inputs."""
-        content = asdict(section)
-        content["figure"] = section.figure and self._link(f"{section.name}.png")
-        return {name: content[name] for name in RESULTS}
 
     def _link(self, name: str) -> str:
         """Return the path of a file relative to the page; empty if there is none."""
         path = self.directory / name
         return path.relative_to(self.out).as_posix() if path.exists() else ""
+
+
+def make(function: str, seed: int, full: bool) -> Any:
+    """Call a function by name; the inputs of a section name the source files that it took."""
+    module, _, name = function.partition(":")
+    made = getattr(import_module(module), name)(seed, full)
+    if isinstance(made, Section):
+        return replace(made, inputs={"sources": imported_sources()})
+    return made
+
+
+def import_packages() -> None:
+    """Import, once for all parts, the packages that take longest."""
+    for name in ("torch", "sklearn.metrics", "scipy.stats", "matplotlib.figure"):
+        import_module(name)
+
+
+def imported_sources() -> list[str]:
+    """Return the files of the package that this process has imported, and those packages' data."""
+    found = {
+        Path(file)
+        for name, module in [*sys.modules.items()]
+        if name.partition(".")[0] == "isthmus" and (file := getattr(module, "__file__", None))
+    }
+    # report.toml, beside this file, counts part by part, and the page is made after the parts.
+    report = Path(__file__).parent
+    for folder in {path.parent for path in found} - {PACKAGE, report, report / "html"}:
+        found.update(path for path in folder.rglob("*.*") if path.suffix not in (".py", ".pyc"))
+    shown = {Path(__file__), report / "html" / "__init__.py"}
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in found - shown)
+
+
+def environment() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter, without importing them."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def source_digests(shown: Iterable[str | None] = ()) -> dict[str, str]:
+    """Return a digest for each file of the package and each shown place beside it."""
+    files = {
+        path.relative_to(PACKAGE).as_posix(): path
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and not {"__pycache__", "_shipped"} & set(path.parts)
+    }
+    beside = {place: path for place in shown if place and (path := shipped(place)) is not None}
+    return {name: digest(path) for name, path in (files | beside).items()}
+
+
+def digest(place: Path) -> str:
+    """Return a digest of a file, or of all files in a folder by path and content."""
+    found = hashlib.sha256()
+    for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(f"{path.relative_to(place).as_posix()}\0".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def changes(inputs: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the names of the inputs, and of the source files among them, that differ."""
+    names = [name for name in current if name != "sources" and inputs.get(name) != current[name]]
+    before, now = inputs["sources"], current["sources"]
+    return names + [path for path in now if before.get(path) != now[path]]

@@ -17,27 +17,10 @@ Check = bool | tuple[bool, bool] | None
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the report.
+    """One part of the report; ``report.toml`` describes the attributes.
 
-    Attributes
-    ----------
-    name : str
-        The name of its files, of its entry in results.json and of its place on the page.
-    title : str
-        Its heading on the page.
-    chapter : str
-    function : str
-        ``module:name`` of the function that computes its section from a seed and `full`.
-    needs : str or None
-        The same for a function whose work it reads. It runs once, before all parts that need it.
-    shows : str or None
-        A file or folder beside the package, with recorded results that it shows.
-    caption : str
-        Text with fields in braces, for :func:`compose`.
-    findings : mapping
-        The ``claim`` and the ``because`` of each finding, by a short name.
-    notes : mapping
-        Text for the panels of the figure, by their titles.
+    ``name`` is that of its files, of its entry in results.json and of its place on the page;
+    ``function`` and ``needs`` are ``module:name``.
     """
 
     name: str
@@ -51,20 +34,20 @@ class Part:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def _part(name: str, entry: dict[str, Any]) -> Part:
-    home = "isthmus.report.parts."
-    return Part(
-        name, **entry | {key: home + entry[key] for key in ("function", "needs") if key in entry}
-    )
-
-
 _CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 TITLE: str = _CONTENT["title"]
 INTRODUCTION: str = _CONTENT["introduction"]
 CHAPTERS: dict[str, str] = _CONTENT["chapters"]
 WORDS: dict[str, str] = _CONTENT["words"]
 """The spelling of words, or of whole names, in the names of numbers."""
-PARTS = tuple(_part(name, entry) for name, entry in _CONTENT["parts"].items())
+_FUNCTIONS = ("function", "needs")
+PARTS = tuple(
+    Part(
+        name,
+        **entry | {key: f"isthmus.report.parts.{entry[key]}" for key in _FUNCTIONS if key in entry},
+    )
+    for name, entry in _CONTENT["parts"].items()
+)
 
 
 def text_of(name: str) -> Part:

@@ -39,9 +39,8 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise InvalidInputError(
-                f"{self.verdict!r} is not a verdict; use one of {', '.join(VERDICTS)}."
-            )
+            known = ", ".join(VERDICTS)
+            raise InvalidInputError(f"{self.verdict!r} is not a verdict; use one of {known}.")
 
 
 def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
@@ -71,15 +70,7 @@ def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        Column headings.
-    rows : tuple of tuple of str
-        One cell for each column.
-    """
+    """A table of text: the headings of its columns, and rows with a cell for each."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -87,10 +78,8 @@ class TextTable:
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows, start=1):
             if len(row) != len(self.columns):
-                raise ShapeError(
-                    f"Row {number} of the table has {len(row)} cells for {len(self.columns)} "
-                    "columns."
-                )
+                cells = f"{len(row)} cells for {len(self.columns)} columns"
+                raise ShapeError(f"Row {number} of the table has {cells}.")
 
 
 @dataclass(frozen=True)
@@ -167,16 +156,12 @@ class Section:
         digest = content.pop("digest", None) if isinstance(content, dict) else None
         if digest != _digest(json.dumps(content, sort_keys=True).encode()):
             raise InvalidInputError("The file is not a section as it was written.")
-        if content["figure"] is None:
-            figure = None
-        elif figure is None or _digest(figure) != content["figure"]:
+        if content["figure"] and (figure is None or _digest(figure) != content["figure"]):
             raise InvalidInputError("The figure is not the section's.")
-        table = content["table"] and TextTable(
-            tuple(content["table"]["columns"]), tuple(map(tuple, content["table"]["rows"]))
-        )
+        table = content["table"]
         content |= {
-            "figure": figure,
-            "table": table,
+            "figure": content["figure"] and figure,
+            "table": table and TextTable(tuple(table["columns"]), (*map(tuple, table["rows"]),)),
             "findings": tuple(Finding(**finding) for finding in content["findings"]),
             "observations": tuple(content["observations"]),
         }
