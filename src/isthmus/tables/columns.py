@@ -1,9 +1,12 @@
-"""Columns of a source: numbers, ids, labels, and those that are left out."""
+"""Columns of a file: the kinds of their cells, and which hold numbers, ids and labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,16 @@ from pyarrow import types
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.files import EXACT, Table
-from isthmus.tables.sources import Source
-from isthmus.tables.text import (
-    FLAG,
-    MISSING,
-    NUMBER,
-    WORD,
-    find_fault,
-    has_commas,
-    parse_cells,
-)
+from isthmus.tables.files import EXACT, FileFormat, Table
 
-Numbers = dict[int, NDArray[np.float64] | None]
-
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
+"""Spellings of a missing value, in lower case; any other case counts too."""
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+# Possible commas between thousands; no such number begins with a zero.
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+WITH_COMMAS = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
+SWAPPED = str.maketrans(",.", ".,")
+KINDS = GAP, NUMBER, FLAG, WORD, COMMAS = range(5)
 # customer_id and customerId, but not paid.
 ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9](Id|ID)")
 # Squares of larger values, summed over some rows and columns, overflow. In a column of smaller
@@ -35,37 +34,54 @@ ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9]
 LARGEST, SMALLEST = 1e150, 1e-130
 
 
-def find_column(path: Path, found: list[str], name: str, option: str) -> int:
-    """Return the position of a column, by name or by number from 1."""
-    if name in found:
-        return found.index(name)
-    if name.isdecimal() and 1 <= int(name) <= len(found):
-        return int(name) - 1
-    raise InvalidInputError(
-        f"Option {option}, {name}: {path} has no such column; it has {listed(found)}."
-    )
+@dataclass(frozen=True)
+class Source:
+    """The columns of a file, whatever its format.
+
+    `place` maps a row, from 0, to words for its place in the file; the file itself marks column
+    `ids` as row ids; columns `beside` are no features; `cells` are the columns as written.
+    """
+
+    path: Path
+    frame: pd.DataFrame
+    format: FileFormat
+    place: Callable[[int], str] = lambda row: f"row {row + 1}"
+    ids: int | None = None
+    beside: Collection[int] = ()
+    cells: pd.DataFrame | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def find(self, name: str, option: str) -> int:
+        """Return the position of a column, by name or by number from 1."""
+        found = list(self.frame.columns)
+        if name in found:
+            return found.index(name)
+        if name.isdecimal() and 1 <= int(name) <= len(found):
+            return int(name) - 1
+        raise InvalidInputError(
+            f"Option {option}, {name}: {self.path} has no such column; it has {listed(found)}."
+        )
+
+    def show(self, place: int, row: int) -> str:
+        """Return the place and the text of a cell."""
+        cell = str(self.frame.iloc[row, place]).strip()
+        return f"{self.place(row)}, column {self.frame.columns[place]!r}: {cell!r}"
 
 
 def build_table(
-    path: Path,
     source: Source,
     chosen: Mapping[str, str | None],
     drop: Sequence[str],
+    *,
     find_ids: bool,
     missing: bool,
     as_written: bool,
-    check_commas: bool,
 ) -> Table:
     """Return the table of a source, in which `chosen` names the columns of ids and labels."""
-    names = list(source.frame.columns)
-    roles = {
-        option: find_column(path, names, name, option)
-        for option, name in chosen.items()
-        if name is not None and name not in source.extra
-    }
-    aside = {find_column(path, names, name, "drop") for name in drop} | set(roles.values())
-    numbers = _numbers(path, source, aside, check_commas)
-    notes: list[str] = []
+    frame, names, notes = source.frame, list(source.frame.columns), list(source.notes)
+    roles = {role: source.find(name, role) for role, name in chosen.items() if name is not None}
+    aside = {source.find(name, "drop") for name in drop}.union(roles.values(), source.beside)
+    numbers = {place: _numbers(source, place) for place in range(len(names)) if place not in aside}
     likely = [
         place
         for place, values in numbers.items()
@@ -76,167 +92,218 @@ def build_table(
         first, *others = sorted(likely, key=lambda place: place != source.ids)
         roles["id"] = first
         del numbers[first]
-        notes = [f"Column {names[first]!r} is used as row ids; option id none makes it a feature."]
+        notes.append(
+            f"Column {names[first]!r} is used as row ids; option id none makes it a feature."
+        )
         if more := [names[place] for place in others if numbers[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
     words = [place for place, values in numbers.items() if values is None]
-    used = {names[place]: values for place, values in numbers.items() if values is not None}
-    empty = [name for name, values in used.items() if len(values) and np.isnan(values).all()]
-    used = {name: values for name, values in used.items() if name not in empty}
+    known = {names[place]: values for place, values in numbers.items() if values is not None}
+    empty = [name for name, values in known.items() if len(values) and np.isnan(values).all()]
+    used = {name: values for name, values in known.items() if name not in empty}
     if not used:
         shown = ""
         if words:
-            column = source.frame.iloc[:, words[0]].astype(object)
-            row = int((parse_cells(column, ".")[1] >= WORD).argmax())
-            shown = f": {_cell(source, words[0], row)} is not a number"
-        reason = " ".join([f"{path} has no column of numbers to use{shown}.", *notes[:1]])
-        raise InvalidInputError(reason)
-    if len(source.frame) == 0:
-        raise InvalidInputError(f"{path} has names, but no rows.")
-    _check_values(path, source, used, missing)
-    # Twice as fast as np.column_stack.
-    X = np.ascontiguousarray(np.array(list(used.values())).T)
-    done = "Copied" if as_written else "Left out"
-    textual = [names[place] for place in words]
+            kinds = parse_cells(frame.iloc[:, words[0]].astype(object), ".")[1]
+            shown = f": {source.show(words[0], int((kinds >= WORD).argmax()))} is not a number"
+        reason = f"{source.path} has no column of numbers to use{shown}."
+        raise InvalidInputError(" ".join([reason, *notes[len(source.notes) :][:1]]))
+    if len(frame) == 0:
+        raise InvalidInputError(f"{source.path} has names, but no rows.")
+    values = np.array(list(used.values()))
+    _check_values(source, list(used), values, missing)
+    done, textual = "Copied" if as_written else "Left out", [names[place] for place in words]
     for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
         notes += [f"{done}, since {reason}: {listed(left)}."] * bool(left)
-    columns = {option: source.frame.iloc[:, place] for option, place in roles.items()}
-    columns |= {role: source.extra[str(of)] for role, of in chosen.items() if of in source.extra}
     typed = {
         name: values
         for name, values in used.items()
-        if source.frame[name].dtype.kind == "O" and np.nanmax(np.abs(values)) < EXACT
+        if frame[name].dtype.kind == "O" and np.nanmax(np.abs(values)) < EXACT
     }
-    beside = {name: values for name, values in source.extra.items() if name not in names}
-    cells = None
-    if as_written and source.text is not None:
-        cells = source.text.read(set(range(len(names)))).set_axis(names, axis=1)
+    columns = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     return Table(
-        X=X,
+        X=np.ascontiguousarray(values.T),
         columns=tuple(used),
-        ids=tidied(columns["id"]) if "id" in columns else np.arange(1, len(X) + 1),
-        id_name=names[roles["id"]] if "id" in roles else chosen["id"] or "row",
-        labels=tidied(columns["label"]) if "label" in columns else None,
-        label_name=names[roles["label"]] if "label" in roles else chosen["label"],
+        ids=columns.get("id", np.arange(1, len(frame) + 1)),
+        id_name=names[roles["id"]] if "id" in roles else "row",
+        labels=columns.get("label"),
+        label_name=names[roles["label"]] if "label" in roles else None,
         left_out=tuple(name for name in names if name in {*empty, *textual}),
-        notes=(*source.notes, *notes),
-        frame=source.frame.assign(**typed, **beside),
-        cells=cells,
+        notes=tuple(notes),
+        frame=frame.assign(**typed),
+        cells=source.cells,
         format=source.format,
     )
 
 
-def _numbers(path: Path, source: Source, aside: set[int], check_commas: bool) -> Numbers:
-    """Return the values of each column that is not set aside; None for one of words."""
-    names, numbers, faults = source.frame.columns, Numbers(), dict[int, int]()
-    for place in sorted(set(range(len(names))) - aside):
-        column = source.frame.iloc[:, place]
-        numbers[place] = _floats(column)
-        if numbers[place] is None and column.dtype in ("object", "str", "string"):
-            values, kinds = parse_cells(column, source.format.decimal)
-            fault = find_fault(kinds)
-            if fault is not None:
-                faults[place] = fault
-            elif not (kinds >= WORD).any() and not {NUMBER, FLAG} <= set(kinds.tolist()):
-                numbers[place] = values
-    if source.text is not None and source.format.decimal == "," and check_commas:
-        mostly = [at for at, values in numbers.items() if values is not None or at in faults]
-        source.notes.extend(source.text.check_decimal_commas({at: names[at] for at in mostly}))
-    for place, row in faults.items():
-        if not _are_ids(source, place, None):
-            raise InvalidInputError(_bad_cell(path, source, place, row))
-    return numbers
-
-
-def _floats(column: pd.Series) -> NDArray[np.float64] | None:
-    """Return a column as float64 with NaN for gaps, if its type is one of numbers."""
+def _numbers(source: Source, place: int) -> NDArray[np.float64] | None:
+    """Return a column as float64 with NaN for gaps, or None if it is one of words."""
+    column = source.frame.iloc[:, place]
     if isinstance(column.dtype, pd.ArrowDtype):
         kind = column.dtype.pyarrow_dtype
         if types.is_dictionary(kind):
-            return _floats(column.astype(pd.ArrowDtype(kind.value_type)))
+            kind = kind.value_type
+            column = column.astype(pd.ArrowDtype(kind))
         if types.is_decimal(kind):
             column = column.astype("float64[pyarrow]")
-    if column.dtype.kind not in "biuf":
+    if column.dtype.kind in "biuf":
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if column.dtype not in ("object", "str", "string"):
         return None
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    values, kinds = parse_cells(column, source.format.decimal)
+    fault = find_fault(kinds)
+    if fault is not None and not _are_ids(source, place, None):
+        raise InvalidInputError(_bad_cell(source, place, fault))
+    mixed = (kinds >= WORD).any() or {NUMBER, FLAG} <= set(kinds.tolist())
+    return None if mixed else values
 
 
-def _bad_cell(path: Path, source: Source, place: int, row: int) -> str:
+def _bad_cell(source: Source, place: int, row: int) -> str:
     """Return the message on a cell that is not a number in a column that mostly is."""
-    where = f"{path}, {_cell(source, place, row)} is not a number"
+    name = source.frame.columns[place]
+    where = f"{source.path}, {source.show(place, row)} is not a number"
     advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
     if has_commas(str(source.frame.iloc[row, place])):
         where += " here"
         advice = "Write numbers without separators of thousands, and with a decimal point"
     else:
         where += ", though most of the column is"
-        if source.text is not None and not source.text.names and row == 0:
+        if source.place(row) == "line 1":
             advice = "If the first line has names, say so (option header yes)"
-    name = source.frame.columns[place]
     return f"{where}. {advice}; or leave the column out (option drop {name})."
-
-
-def _cell(source: Source, place: int, row: int) -> str:
-    """Return the place and the text of a cell."""
-    cell = str(source.frame.iloc[row, place]).strip()
-    return f"{source.place(row)}, column {source.frame.columns[place]!r}: {cell!r}"
 
 
 def _are_ids(source: Source, place: int, numbers: NDArray[np.float64] | None) -> bool:
     """Return True for distinct whole numbers or words, most of them known, called ids."""
     if not ID_NAME.fullmatch(source.frame.columns[place]):
         return False
-    known = np.zeros(0) if numbers is None else numbers[~np.isnan(numbers)]
-    if not (np.isfinite(known) & (known == np.floor(known))).all():
+    if numbers is not None and (numbers[~np.isnan(numbers)] % 1 != 0).any():
         return False
     cells = tidied(source.frame.iloc[:, place]).tolist()
     values = [cell for cell in cells if str(cell).lower() not in MISSING]
     return len(set(values)) == len(values) > len(cells) / 2
 
 
-def tidied(values: Any) -> NDArray[Any]:
+def tidied(column: pd.Series) -> NDArray[Any]:
     """Return whole numbers where all are written as such, or else text, empty where missing."""
-    plain = np.asarray(values)
-    if plain.dtype.kind in "iub":
-        return plain.astype(np.int64) if plain.dtype.kind == "b" else plain
-    column = pd.Series(values)
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all() and column.abs().max() < EXACT:
         column = column.astype("Int64")
-    text = np.array(["" if pd.isna(value) else str(value).strip() for value in column])
-    if all(cell.lstrip("-").isdecimal() and len(cell) < 19 for cell in text):
-        whole = text.astype(np.int64)
-        if (whole.astype(str) == text).all():
-            return whole
-    return text
+    if column.dtype.kind == "b":
+        column = column.astype("Int64")
+    text = column.astype(object).where(column.notna(), "").astype(str).str.strip()
+    whole = pd.to_numeric(text, errors="coerce")
+    if whole.dtype.kind in "iu" and (whole.astype(str) == text).all():
+        return whole.to_numpy()
+    return text.to_numpy(dtype=str)
 
 
 def _check_values(
-    path: Path, source: Source, columns: dict[str, NDArray[np.float64]], missing: bool
+    source: Source, names: list[str], values: NDArray[np.float64], missing: bool
 ) -> None:
-    """Refuse missing values unless they are allowed, and values too large or too small."""
-    bad = []
-    for place, (name, values) in enumerate(columns.items()):
-        sizes = np.abs(values)
-        largest = np.nanmax(sizes)
-        if 0 < largest < SMALLEST:
+    """Refuse gaps in columns (D, n) unless they are allowed, and values too large or too small."""
+    largest = np.fmax(np.fmax.reduce(values, 1), -np.fmin.reduce(values, 1))
+    for name, size in zip(names, largest, strict=True):
+        if 0 < size < SMALLEST:
             raise InvalidInputError(
-                f"{path}, column {name!r}: its values, {largest:.3g} at most, are too small to "
+                f"{source.path}, column {name!r}: its values, {size:.3g} at most, are too small to "
                 "compute with. Rescale or drop the column."
             )
-        if largest > LARGEST or (not missing and np.isnan(values).any()):
-            wrong = (sizes > LARGEST) | (np.isnan(values) & (not missing))
-            bad.append((int(wrong.argmax()), place, name))
-    if not bad:
+    gaps = 0 if missing else int(np.isnan(values).sum())
+    if not gaps and largest.max() <= LARGEST:
         return
-    row, _, name = min(bad)
-    value = columns[name][row]
+    bad = (np.abs(values) > LARGEST) | (np.isnan(values) & (not missing))
+    row, place = np.argwhere(bad.T)[0]
+    value = values[place, row]
     problem = f"{value:.3g} is too large to compute with. Rescale or drop the column."
     if np.isinf(value):
         problem = "the value is infinite. Correct or remove the row."
     if np.isnan(value):
-        count = sum(int(np.isnan(values).sum()) for values in columns.values())
         problem = (
-            f"the value is missing ({count} in all). Fill gaps with `isthmus complete` "
-            "first, or remove such rows."
+            f"the value is missing ({gaps} in all). Fill gaps with `isthmus complete` first, or "
+            "remove such rows."
         )
-    raise InvalidInputError(f"{path}, {source.place(row)}, column {name!r}: {problem}")
+    where = f"{source.path}, {source.place(row)}, column {names[place]!r}"
+    raise InvalidInputError(f"{where}: {problem}")
+
+
+def is_number(cell: str) -> bool:
+    """Return True for a number with a decimal point."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    # Python reads 1_000; other programs do not.
+    return "_" not in cell and cell.strip().lower() not in MISSING
+
+
+def has_commas(cell: str) -> bool:
+    """Return True for a number with a decimal comma or with commas between thousands."""
+    return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, WITH_COMMAS))
+
+
+def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return value and kind of each cell in a column of text, or of text among numbers."""
+
+    def parse(cell: object) -> tuple[float, int]:
+        text = str(cell).strip()
+        # Where commas are decimal marks, points are not.
+        swap = decimal == "," and isinstance(cell, str)
+        word = (text.translate(SWAPPED) if swap else text).lower()
+        if word in MISSING:
+            return np.nan, GAP
+        if word in ("true", "false"):
+            return float(word == "true"), FLAG
+        if is_number(word):
+            return float(word), NUMBER
+        return np.nan, COMMAS if has_commas(text) else WORD
+
+    codes, distinct = pd.factorize(column)
+    values, kinds = zip((np.nan, GAP), *map(parse, distinct), strict=True)
+    # Missing cells have the code -1.
+    return np.array(values)[codes + 1], np.array(kinds)[codes + 1]
+
+
+def find_fault(kinds: NDArray[np.int64]) -> int | None:
+    """Return the first row that is not a number, in a column that mostly is."""
+    counts = np.bincount(kinds, minlength=len(KINDS))
+    faults, words = kinds >= (FLAG if counts[NUMBER] else WORD), kinds >= WORD
+    if not faults.any() or counts[NUMBER] + counts[COMMAS] < faults.sum():
+        return None
+    return int(np.argmax(words if words.any() else faults))
+
+
+def has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, list[str]]:
+    """Return True if the first row holds names, and a note if that is uncertain."""
+    marks = SWAPPED if decimal == "," else {}
+    first, *others = [[cell.translate(marks).strip() for cell in row] for row in rows]
+    numeric = [place for place, cell in enumerate(first) if is_number(cell) or has_commas(cell)]
+    if not numeric:
+        return any(cell.lower() not in MISSING for cell in first), []
+    # Numbers as names, such as years or the default of pandas: whole ones, in steps of one, above
+    # columns that are not whole.
+    shown = [first[place] for place in numeric]
+    below = [row[place] for row in others for place in numeric if place < len(row)]
+    if (
+        len(shown) < 2
+        or not all(cell.isdecimal() for cell in shown)
+        or {int(right) - int(left) for left, right in pairwise(shown)} != {1}
+        or not any("." in cell and is_number(cell) for cell in below)
+    ):
+        return False, []
+    words = f"The first line ({shown[0]}, {shown[1]}, ...) is read as names of columns"
+    return True, [f"{words}; option header decides otherwise."]
+
+
+def unique(found: Sequence[str]) -> list[str]:
+    """Return a name for each column, each once: x3 if the third has none, a.2 for a second a."""
+    given, taken, times = set(found), set[str](), Counter[str]()
+    names: list[str] = []
+    for place, name in enumerate(found, 1):
+        base = name or ("id" if place == 1 and given != {""} else f"x{place}")
+        own = base
+        while own in taken or (own != name and own in given):
+            times[base] += 1
+            own = f"{base}.{times[base] + 1}"
+        taken.add(own)
+        names.append(own)
+    return names

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from isthmus.errors import InvalidInputError
 from isthmus.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
 STDIN = Path("-")
 KINDS = {
@@ -47,14 +48,9 @@ SEPARATOR_NAMES = {"\\t": "\t", "tab": "\t", "space": " "}
 class FileFormat:
     """The format of a file, with everything needed to write another one like it.
 
-    Attributes
-    ----------
-    kind : {"text", "json", "parquet", "feather", "excel", "npy", "npz"}
-    suffix : str
-        In lower case, without that of the compression.
-    compression : {"", "gzip", "bz2", "xz", "zip", "zstd"}
-    separator, decimal, encoding : str
-        Of text files. A separator of one space stands for any run of spaces.
+    `kind` is text, json, parquet, feather, excel, npy or npz; `suffix` is in lower case, without
+    that of the `compression` (gzip, bz2, xz, zip, zstd or empty). The others are those of text
+    files; a separator of one space stands for any run of spaces.
     """
 
     kind: str = "text"
@@ -125,8 +121,6 @@ class Table:
         Whole numbers become floats in a column that had gaps, unless some are too large for that:
         then the new values are rounded.
         """
-        import numpy as np
-
         frame, cells, gaps = self.frame.copy(), self.cells, np.isnan(self.X)
         cells = None if cells is None else cells.copy()
         for place in np.flatnonzero(gaps.any(0)):
@@ -159,8 +153,8 @@ def read_table(
 ) -> Table:
     """Read the numeric columns of a file.
 
-    Notes in the table name the columns that are left out, and everything that was found out rather
-    than given. Messages refer to the options below, which are options of the commands as well.
+    Notes in the table name the columns that are left out, and everything that was detected. The
+    commands have the same options.
 
     Parameters
     ----------
@@ -180,38 +174,28 @@ def read_table(
     header : bool, optional
         Whether the first line has names. By default it has, if no cell in it is a number.
     separator, decimal, encoding : str, optional
-        Of a text file. By default they are found out.
+        Of a text file. Default: detected.
     missing : bool
         Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
     as_written : bool
         Keep the cells of a text file as they are written, so that :func:`write_table` writes
         known values to the last character.
 
-    Returns
-    -------
-    Table
-
     Raises
     ------
     InvalidInputError
         With the line and column where the file is broken.
     """
-    from isthmus.tables.columns import ID_NAME, build_table, find_column
+    from isthmus.tables.columns import build_table
     from isthmus.tables.sources import read_source
 
     path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
-
-    def keep_text(names: list[str]) -> set[int]:
-        wanted = [(name, option) for option, name in chosen.items() if name is not None]
-        wanted += [(name, "drop") for name in drop]
-        kept = {find_column(path, names, name, option) for name, option in wanted}
-        return kept | {place for place, name in enumerate(names) if ID_NAME.fullmatch(name)}
-
-    options = {"separator": separator, "decimal": decimal, "encoding": encoding}
+    wanted = {name for name in (*chosen.values(), *drop) if name is not None}
+    layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
     try:
-        source = read_source(path, keep_text, as_written, header, array, **options)
+        source = read_source(path, wanted, as_written, header, array, **layout)
     except UnicodeDecodeError as error:
         raise InvalidInputError(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
@@ -220,9 +204,8 @@ def read_table(
     except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or f"it is not a complete {path.suffix} file"
         raise InvalidInputError(f"{path} cannot be read: {reason}.") from None
-    return build_table(
-        path, source, chosen, drop, id is None, missing, as_written, check_commas=decimal is None
-    )
+    how = {"find_ids": id is None, "missing": missing, "as_written": as_written}
+    return build_table(source, chosen, drop, **how)
 
 
 def _check_options(separator: str | None, decimal: str | None, encoding: str | None) -> None:
@@ -262,8 +245,7 @@ def write_table(
 
     Returns
     -------
-    Path or None
-        None for stdout.
+    Path, or None for stdout
     """
     import pandas as pd
 
@@ -302,8 +284,6 @@ def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
 
 def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> bytes:
     """Return the content of a file, before compression."""
-    import numpy as np
-
     buffer = io.BytesIO()
     if form.kind == "text":
         spaces = form.separator == " "  # between which an empty cell is none
@@ -319,9 +299,7 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
         except UnicodeEncodeError:
             return text.encode("utf-8-sig")
     if form.kind == "json":
-        objects = [frame[name].astype(object) for name in frame]
-        lists = [column.where(column.notna(), None).tolist() for column in objects]
-        rows = [dict(zip(frame.columns, row, strict=True)) for row in zip(*lists, strict=True)]
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
         if form.suffix == ".json":
             return (json.dumps(rows, indent=1, default=str) + "\n").encode()
         return "".join(json.dumps(row, default=str) + "\n" for row in rows).encode()
@@ -330,28 +308,34 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
     elif form.kind == "feather":
         frame.reset_index(drop=True).to_feather(buffer)
     elif form.kind == "excel":
-        frame = frame.copy(deep=False)
-        for name in frame:
-            # Excel keeps 15 digits.
-            if frame[name].dtype.kind in "iu" and frame[name].abs().max() >= 10**15:
-                frame[name] = frame[name].astype(str)
-        frame.to_excel(buffer, index=False)
+        # Excel keeps 15 digits.
+        whole = frame.select_dtypes("integer")
+        large = [name for name in whole if whole[name].abs().max() >= 10**15]
+        frame.astype(dict.fromkeys(large, str)).to_excel(buffer, index=False)
     else:
-        is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
-        numeric = [name for name in features or frame if is_number[name]]
-        beside = frame.drop(columns=numeric)
-        if form.kind == "npy" and len(beside.columns):
-            raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
-        X = frame[numeric].to_numpy(na_value=np.nan)
-        arrays = {"X": X.astype(np.float64) if X.dtype == object else X}
-        if form.kind == "npy":
-            np.save(buffer, arrays["X"])
-        else:
-            for name, column in beside.items():
-                plain = column if is_number[name] else column.fillna("")
-                arrays[name] = plain.to_numpy(None if is_number[name] else str)
-            np.savez(buffer, feature_names=np.array(numeric), **arrays)
+        _write_arrays(frame, form, features, buffer)
     return buffer.getvalue()
+
+
+def _write_arrays(
+    frame: pd.DataFrame, form: FileFormat, features: Sequence[str], buffer: io.BytesIO
+) -> None:
+    """Write the features as one array of numbers; in an .npz file, other columns beside it."""
+    is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
+    numeric = [name for name in features or frame if is_number[name]]
+    beside = frame.drop(columns=numeric)
+    X = frame[numeric].to_numpy(na_value=np.nan)
+    X = X.astype(np.float64) if X.dtype == object else X
+    if form.kind == "npy":
+        if len(beside.columns):
+            raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
+        np.save(buffer, X)
+        return
+    arrays = {
+        name: column.to_numpy() if is_number[name] else column.fillna("").to_numpy(str)
+        for name, column in beside.items()
+    }
+    np.savez(buffer, feature_names=np.array(numeric), X=X, **arrays)
 
 
 def _compressed(content: bytes, compression: str, name: str) -> bytes:
@@ -373,12 +357,8 @@ def _compressed(content: bytes, compression: str, name: str) -> bytes:
 def default_output(data: Path, ending: str) -> Path:
     """Return a path in the current directory, named after the data.
 
-    Parameters
-    ----------
-    data : Path
-    ending : str
-        ``"clusters.csv"`` turns iris.tsv into iris.clusters.csv. An ending without a suffix keeps
-        that of the data: ``"completed"`` turns iris.csv.gz into iris.completed.csv.gz.
+    The ending ``"clusters.csv"`` turns iris.tsv into iris.clusters.csv. One without a suffix keeps
+    that of the data: ``"completed"`` turns iris.csv.gz into iris.completed.csv.gz.
     """
     name, kept = "stdin" if data == STDIN else data.name, ""
     for known in (COMPRESSIONS, KINDS):
@@ -391,13 +371,7 @@ def default_output(data: Path, ending: str) -> Path:
 def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
     """Return the path of a table to be written, checked before any work begins.
 
-    Parameters
-    ----------
-    target : str or Path
-    *inputs : Path
-        Files that must not be overwritten.
-    option : str
-        The name of the argument, for messages.
+    It must not be one of the `inputs`. `option` is the name of the argument, for messages.
     """
     target = Path(target)
     try:
