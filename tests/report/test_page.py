@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from isthmus.figures.style import png_bytes
 from isthmus.report import Finding, Section, TextTable, page
 from isthmus.report.html import SIGNS, NumberTable, label, number_tables, value_text
+from isthmus.report.registry import RULE
 from isthmus.report.section import VERDICTS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -151,7 +152,8 @@ def test_claims_are_counted_and_verdicts_have_a_sign_and_a_word(html: str, parse
     # Each claim stands in the table at the top and in its part.
     expected = [(kind, sign, verdict) for verdict, (sign, kind) in SIGNS.items()]
     assert sorted(badges) == sorted(2 * expected)
-    assert tuple(SIGNS) == VERDICTS
+    assert tuple(SIGNS) == tuple(RULE) == VERDICTS
+    assert all(f"{verdict}{words}" in parsed.text for verdict, words in RULE.items())
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encod
 TITLE: str = _CONTENT["title"]
 INTRODUCTION: str = _CONTENT["introduction"]
 CHAPTERS: dict[str, str] = _CONTENT["chapters"]
+RULE: dict[str, str] = _CONTENT["verdicts"]
+"""The meaning of each verdict."""
 WORDS: dict[str, str] = _CONTENT["words"]
 """The spelling of words, or of whole names, in the names of numbers."""
 _FUNCTIONS = ("function", "needs")

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from isthmus.report.registry import WORDS
+from isthmus.report.registry import RULE, WORDS
 from isthmus.report.section import VERDICTS, Section, Verdict
 
 # The sign and the style class of each verdict.
@@ -89,6 +89,7 @@ def page(
         ],
         counts={verdict: verdicts[verdict] for verdict in VERDICTS},
         signs=SIGNS,
+        rule=RULE,
         targets=targets,
     )
 

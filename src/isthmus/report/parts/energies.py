@@ -268,7 +268,7 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
             },
             "largest_energy_distance_of_exact_draws": farthest,
         },
-        {"langevin": (cold < CLOSE * farthest, warm < CLOSE * farthest)},
+        {"langevin": cold < CLOSE * farthest},
         listed=listed,
         among_exact=(REPEATS, min(among_exact), farthest),
         langevin=(paper.temperature, cold, warm),
