@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import isthmus as ist
 from isthmus.capacity import capacity_bound, certify
-from isthmus.dynamics.attraction import is_attracting
+from isthmus.dynamics.modes import is_attracting
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.dynamics.attraction import Attractors, attractors, homes_after_one_update
-from isthmus.dynamics.modes import find_modes
+from isthmus.dynamics.modes import Attractors, attractors, find_modes, homes_after_one_update
 from isthmus.memories.base import GaussianMemory
 
 

@@ -9,8 +9,7 @@ from sklearn.datasets import make_blobs
 import isthmus as ist
 from isthmus.capacity import basins, certify
 from isthmus.cluster import GaussianMeanShift
-from isthmus.dynamics.attraction import Attractors, distances
-from isthmus.dynamics.modes import MANY, find_modes
+from isthmus.dynamics.modes import MANY, Attractors, distances, find_modes
 
 SIGMA = 1.0
 

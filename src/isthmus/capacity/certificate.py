@@ -21,8 +21,13 @@ from isthmus.capacity.contraction import (
     kde_terms,
     nearest_neighbors,
 )
-from isthmus.dynamics.attraction import centred, is_attracting
-from isthmus.dynamics.modes import SAME_POINT, require_squares, shared_fixed_points
+from isthmus.dynamics.modes import (
+    SAME_POINT,
+    centred,
+    is_attracting,
+    require_squares,
+    shared_fixed_points,
+)
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.files import write_atomically

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from isthmus.capacity.certificate import certify
-from isthmus.dynamics.attraction import distances
+from isthmus.dynamics.modes import distances
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isthmus.cluster.base import as_number_or
 from isthmus.cluster.data import name_text_columns
-from isthmus.dynamics.attraction import centred, distances
-from isthmus.dynamics.modes import find_modes
+from isthmus.dynamics.modes import centred, distances, find_modes
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE

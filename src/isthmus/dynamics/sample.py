@@ -18,17 +18,10 @@ from torch import Tensor
 
 from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.retrieve import require_energy, require_pointwise
-from isthmus.dynamics.samplers import (
-    HMC,
-    MALA,
-    Langevin,
-    MetropolisState,
-    Sampler,
-    standard_normal,
-)
+from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import GaussianMemory, Memory, draw_index, generator_for
+from isthmus.memories.base import KernelMemory, Memory, draw_index, generator_for
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_flag, as_points
 
@@ -181,7 +174,7 @@ def sample_chains(
     burn_in = as_count(burn_in, "burn_in", at_least=0)
     position, generator = _starting_points(energy, _read_init(energy, init), chains, seed)
     require_pointwise(energy, position)
-    kept = position.new_empty(draws, *position.shape)
+    draws_made = position.new_empty(draws, *position.shape)
     acceptance = position.new_zeros(chains)
     total, done = burn_in + draws * thin, 0
     with progress_bar("sampling", total, show=progress) as report:
@@ -192,16 +185,17 @@ def sample_chains(
             state = sampler.init(energy, position)
         for step in range(done + 1, total + 1):
             state, info = sampler.step(energy, state, generator)
-            _require_finite_chains(state.position, step, total, sampler)
+            draw, left = divmod(step - burn_in, thin)
+            kept = step > burn_in and left == 0
+            unadjusted = not isinstance(state, MetropolisState)
+            where = f"step {step} of {total}"
+            _require_inside(energy, state.position, kept and unadjusted, where, sampler)
+            if kept:
+                draws_made[draw - 1] = state.position
             if step > burn_in:
                 acceptance += info.acceptance
-                draw, left = divmod(step - burn_in, thin)
-                if left == 0:
-                    kept[draw - 1] = state.position
-                    if not isinstance(state, MetropolisState):
-                        _require_support(energy, state.position, step, total, sampler)
             report(step)
-    return Chains(kept, acceptance / (draws * thin), sampler)
+    return Chains(draws_made, acceptance / (draws * thin), sampler)
 
 
 def _require_sampler(sampler: Any, tune: bool) -> None:
@@ -240,7 +234,7 @@ def _starting_points(
     if isinstance(energy, Memory):
         generator = generator_for(seed, energy.memories.device)
         weights = torch.ones(energy.n_memories, device=energy.memories.device)
-        if isinstance(energy, GaussianMemory):
+        if isinstance(energy, KernelMemory):
             weights = energy.log_mixing_weights.detach().exp()
         return energy.memories[draw_index(weights, chains, generator)].detach(), generator
     if energy.dim is None:
@@ -252,27 +246,26 @@ def _starting_points(
     own = [*energy.parameters(), *energy.buffers()]
     like = next((tensor for tensor in own if tensor.is_floating_point()), torch.empty(()))
     generator = generator_for(seed, like.device)
-    return standard_normal(like.new_empty(chains, energy.dim), generator), generator
+    return noise(like.new_empty(chains, energy.dim), generator), generator
 
 
-def _require_finite_chains(position: Tensor, step: int, total: int, sampler: Any) -> None:
+def _require_inside(
+    energy: Energy, position: Tensor, kept: bool, step: str, sampler: Sampler[Any]
+) -> None:
+    """Raise if a chain has left the numbers or, where a state is kept, the energy's support."""
     # A sum is finite unless an entry is not, or it overflows; only then are entries checked.
     finite = math.isfinite(position.sum().item())
     if not finite and (lost := int((~torch.isfinite(position).all(-1)).sum())):
         raise DivergenceError(
-            f"{lost} of {position.shape[0]} chains left the representable numbers at step {step} "
-            f"of {total}. Reduce step_size; the sampler was {sampler!r}."
+            f"{lost} of {position.shape[0]} chains left the representable numbers at {step}. "
+            f"Reduce step_size; the sampler was {sampler!r}."
         )
-
-
-def _require_support(energy: Energy, position: Tensor, step: int, total: int, sampler: Any) -> None:
     # A sampler that never compares energies can step across walls.
-    lost = int((~torch.isfinite(energy.energy(position))).sum())
-    if lost:
+    if kept and (lost := int((~torch.isfinite(energy.energy(position))).sum())):
         raise OutsideSupportError(
-            f"{lost} of {position.shape[0]} chains are where the energy is not finite at step "
-            f"{step} of {total}. Use isthmus.MALA or isthmus.HMC, which reject such steps, or "
-            f"reduce step_size; the sampler was {sampler!r}."
+            f"{lost} of {position.shape[0]} chains are where the energy is not finite at {step}. "
+            "Use isthmus.MALA or isthmus.HMC, which reject such steps, or reduce step_size; "
+            f"the sampler was {sampler!r}."
         )
 
 
@@ -333,15 +326,14 @@ def _first_step_size(
 ) -> float:
     """Return the power of two times the given step size where the acceptance crosses 0.5."""
 
-    def acceptance(step_size: float) -> float:
+    def grows(step_size: float) -> bool:
         _, info = replace(sampler, step_size=step_size).step(energy, state, generator)
-        return float(info.acceptance.mean())
+        return float(info.acceptance.mean()) > CROSSING
 
     step_size = sampler.step_size
-    grows = acceptance(step_size) > CROSSING
-    factor = 2.0 if grows else 0.5
+    factor = 2.0 if (first := grows(step_size)) else 0.5
     for _ in range(MAX_CROSSINGS):
-        if (acceptance(step_size * factor) > CROSSING) != grows:
-            return step_size if grows else step_size * factor
+        if grows(step_size * factor) != first:
+            return step_size if first else step_size * factor
         step_size *= factor
     return step_size

@@ -8,6 +8,7 @@ gradient of log p is :math:`\beta_E` times the score :math:`-\nabla E`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -61,34 +62,13 @@ class Sampler(Protocol[StateT]):
         ...
 
 
-def standard_normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return standard normal noise of the shape, dtype and device of `like`."""
-    noise = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=generator.device)
-    return noise.to(like.device)
-
-
-def standard_uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return uniform noise from [0, 1) of the shape, dtype and device of `like`."""
-    noise = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=generator.device)
-    return noise.to(like.device)
-
-
-def start(energy: Energy, x: Tensor) -> MetropolisState:
-    """Return the state of chains at x: (..., D). The energy and score there must be finite."""
-    x = x.detach()
-    value = energy.energy(x)
-    _require_finite_start(torch.isfinite(value))
-    score = energy.score(x)
-    _require_finite_start(all_finite(score))
-    return MetropolisState(x, value, score)
-
-
-def _require_finite_start(finite: Tensor) -> None:
-    if bad := int((~finite).sum()):
-        raise OutsideSupportError(
-            f"{bad} of {finite.numel()} chains start where the energy or its score is not finite. "
-            "Pass an init inside the support, for example the memories."
-        )
+def noise(
+    like: Tensor, generator: torch.Generator, draw: Callable[..., Tensor] = torch.randn
+) -> Tensor:
+    """Return noise of the shape, dtype and device of `like`, standard normal by default."""
+    return draw(like.shape, generator=generator, dtype=like.dtype, device=generator.device).to(
+        like.device
+    )
 
 
 def evaluate(
@@ -122,7 +102,7 @@ def accept_or_reject(
     possible = possible & ~torch.isnan(log_ratio)
     acceptance = torch.where(possible, log_ratio.clamp(max=0).exp(), 0.0)
     # The uniform is below one and may be zero: strictly below, 1 always accepts and 0 never.
-    accepted = standard_uniform(acceptance, generator) < acceptance
+    accepted = noise(acceptance, generator, torch.rand) < acceptance
     chosen = (choose(accepted, new, old) for new, old in zip(proposal, state, strict=True))
     return MetropolisState(*chosen), Info(acceptance, accepted)
 
@@ -137,14 +117,35 @@ def choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(mask if new.ndim == mask.ndim else mask[..., None], new, old)
 
 
-def _check_positive(sampler: object, *names: str) -> None:
-    """Convert settings of a frozen dataclass to floats, which must be finite and above zero."""
-    for name in names:
-        object.__setattr__(sampler, name, as_number(getattr(sampler, name), name, above=0))
+class _Tempered:
+    """A frozen dataclass whose step size and temperature are checked."""
+
+    def __post_init__(self) -> None:
+        for name in ("step_size", "temperature"):
+            object.__setattr__(self, name, as_number(getattr(self, name), name, above=0))
+
+
+class _Adjusted(_Tempered):
+    """A sampler whose proposals are accepted or rejected."""
+
+    @torch.no_grad()
+    def init(self, energy: Energy, x: Tensor) -> MetropolisState:
+        """Return the state of chains that start at x: (..., D), with finite energy and score."""
+        x = x.detach()
+        value = energy.energy(x)
+        finite = torch.isfinite(value)
+        # The score may not exist outside the support.
+        score = energy.score(x) if finite.all() else torch.zeros_like(x)
+        if bad := int((~(finite & all_finite(score))).sum()):
+            raise OutsideSupportError(
+                f"{bad} of {finite.numel()} chains start where the energy or its score is not "
+                "finite. Pass an init inside the support, for example the memories."
+            )
+        return MetropolisState(x, value, score)
 
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(_Tempered):
     r"""Unadjusted Langevin dynamics.
 
     .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
@@ -173,9 +174,6 @@ class Langevin:
 
     step_size: float = 0.01
     temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "step_size", "temperature")
 
     @classmethod
     def paper(cls) -> Langevin:
@@ -210,13 +208,13 @@ class Langevin:
         """Move every chain."""
         x = state.position
         drift = self.step_size * energy.inverse_temperature * energy.score(x)
-        position = x + drift + self.noise_scale * standard_normal(x, generator)
+        position = x + drift + self.noise_scale * noise(x, generator)
         acceptance = x.new_ones(x.shape[:-1])
         return LangevinState(position), Info(acceptance, acceptance.bool())
 
 
 @dataclass(frozen=True)
-class MALA:
+class MALA(_Adjusted):
     r"""Metropolis-adjusted Langevin: Langevin's step as a proposal, accepted or rejected.
 
     The proposal y is accepted with probability
@@ -233,7 +231,7 @@ class MALA:
         :math:`\epsilon`. The best acceptance rate is about 0.57; ``sample(..., tune=True)``
         finds the step size for it.
     temperature : float
-        T
+        T, as in :class:`Langevin`.
 
     Examples
     --------
@@ -248,36 +246,28 @@ class MALA:
 
     target_acceptance: ClassVar[float] = 0.574
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "step_size", "temperature")
-
-    @torch.no_grad()
-    def init(self, energy: Energy, x: Tensor) -> MetropolisState:
-        """Return the state of chains that start at x: (..., D)."""
-        return start(energy, x)
-
     @torch.no_grad()
     def step(
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
         """Move the chains whose proposal is accepted."""
         beta = energy.inverse_temperature
-        noise = standard_normal(state.position, generator)
+        standard = noise(state.position, generator)
         variance = 2 * self.step_size * self.temperature
-        move = self.step_size * beta * state.score + math.sqrt(variance) * noise
+        move = self.step_size * beta * state.score + math.sqrt(variance) * standard
         proposal, possible = evaluate(energy, state.position + move, state)
         # The noise that would lead back from the proposal, times its standard deviation.
         back = move + self.step_size * beta * proposal.score
         log_ratio = (
             beta * (state.energy - proposal.energy) / self.temperature
-            + noise.square().sum(-1) / 2
+            + standard.square().sum(-1) / 2
             - back.square().sum(-1) / (2 * variance)
         )
         return accept_or_reject(state, proposal, log_ratio, possible, generator)
 
 
 @dataclass(frozen=True)
-class HMC:
+class HMC(_Adjusted):
     r"""Hamiltonian Monte Carlo: fresh momenta, a leapfrog trajectory, accept or reject.
 
     The trajectory follows :math:`H(x, v) = \beta_E E(x) / T + |v|^2 / 2` and is accepted with
@@ -312,15 +302,10 @@ class HMC:
     target_acceptance: ClassVar[float] = 0.8
 
     def __post_init__(self) -> None:
-        _check_positive(self, "step_size", "temperature")
+        super().__post_init__()
         object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
         jitter = as_number(self.jitter, "jitter", at_least=0, below=1)
         object.__setattr__(self, "jitter", jitter)
-
-    @torch.no_grad()
-    def init(self, energy: Energy, x: Tensor) -> MetropolisState:
-        """Return the state of chains that start at x: (..., D)."""
-        return start(energy, x)
 
     @torch.no_grad()
     def trajectory(
@@ -355,10 +340,10 @@ class HMC:
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
         """Move the chains whose trajectory is accepted."""
-        velocity = standard_normal(state.position, generator)
+        velocity = noise(state.position, generator)
         step_size: float | Tensor = self.step_size
         if self.jitter:
-            uniform = standard_uniform(state.energy, generator)[..., None]
+            uniform = noise(state.energy, generator, torch.rand)[..., None]
             step_size = self.step_size * (1 + self.jitter * (2 * uniform - 1))
         proposal, end_velocity, possible = self.trajectory(energy, state, velocity, step_size)
         log_ratio = (
