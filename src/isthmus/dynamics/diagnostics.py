@@ -75,9 +75,8 @@ def split_r_hat(draws: Any) -> Tensor:
 
     .. math:: \hat R = \sqrt{\frac{\frac{n-1}{n} W + B/n}{W}} .
 
-    for at least four `draws` (draws, chains, D) -> (D,). Values above 1.01 mean that the chains
-    have not mixed. Infinite where every half-chain is constant at a value of its own, NaN where
-    all chains are constant at one value.
+    for at least four `draws` (draws, chains, D) -> (D,). Infinite where every half-chain is
+    constant at a value of its own, NaN where all chains are constant at one value.
 
     >>> import torch
     >>> draws = torch.randn(1000, 4, 1, generator=torch.Generator().manual_seed(0))
@@ -106,15 +105,10 @@ def effective_sample_size(draws: Any) -> Tensor:
     True
     """
     halves = _halves(draws)
-    width = max(1, BLOCK_NUMBERS // halves[..., 0].numel())
-    blocks = [_effective_sample_size(block) for block in torch.split(halves, width, dim=-1)]
-    return torch.cat(blocks).to(_result_dtype(draws))
-
-
-def _effective_sample_size(halves: Tensor) -> Tensor:
     length, count = halves.shape[:2]
     within, total = _variances(halves)
-    autocovariance = _autocovariance(halves).mean(1)  # (n, D)
+    blocks = torch.split(halves, max(1, BLOCK_NUMBERS // (length * count)), dim=-1)
+    autocovariance = torch.cat([_autocovariance(block).mean(1) for block in blocks], -1)  # (n, D)
     correlation = 1 - (within - autocovariance) / total
     correlation[0] = 1.0
     even = length - length % 2
@@ -123,7 +117,7 @@ def _effective_sample_size(halves: Tensor) -> Tensor:
     size = length * count
     correlation_time = -1 + 2 * (positive * pairs.cummin(0).values).sum(0)
     ess = size / correlation_time.clamp(min=1 / math.log10(size))
-    return torch.where(total > 0, ess, torch.nan)
+    return torch.where(total > 0, ess, torch.nan).to(_result_dtype(draws))
 
 
 def _autocovariance(halves: Tensor) -> Tensor:

@@ -71,23 +71,6 @@ def noise(
     )
 
 
-def evaluate(
-    energy: Energy, proposal: Tensor, state: MetropolisState
-) -> tuple[MetropolisState, Tensor]:
-    """Return the state at the proposals, and a mask of those that are possible: (...) bool.
-
-    Energies may refuse points that are not finite, and scores may not exist outside the support.
-    Impossible proposals are therefore replaced by the old position before each evaluation.
-    """
-    possible = all_finite(proposal)
-    proposal = choose(possible, proposal, state.position)
-    value = energy.energy(proposal)
-    possible = possible & torch.isfinite(value)
-    proposal = choose(possible, proposal, state.position)
-    score = energy.score(proposal)
-    return MetropolisState(proposal, value, score), possible & all_finite(score)
-
-
 def accept_or_reject(
     state: MetropolisState,
     proposal: MetropolisState,
@@ -177,18 +160,13 @@ class Langevin(_Tempered):
 
     @classmethod
     def paper(cls) -> Langevin:
-        r"""Return the paper's setting: step 3.16 with noise 0.01.
+        """Return the paper's setting: step 3.16 with noise 0.01.
 
-        Its temperature is :math:`0.01^2 / (2 \cdot 3.16) \approx 1.6 \cdot 10^{-5}`, so this is
-        descent with a little jitter rather than sampling (erratum E22).
+        Its temperature is so low that this is descent with a little jitter (erratum E22).
 
-        Examples
-        --------
         >>> import isthmus as ist
-        >>> ist.Langevin.paper()
-        Langevin(step_size=3.16, temperature=1.58...e-05)
-        >>> round(ist.Langevin.paper().noise_scale, 6)
-        0.01
+        >>> ist.Langevin.paper(), round(ist.Langevin.paper().noise_scale, 6)
+        (Langevin(step_size=3.16, temperature=1.58...e-05), 0.01)
         """
         return cls(step_size=3.16, temperature=0.01**2 / (2 * 3.16))
 
@@ -222,8 +200,9 @@ class MALA(_Adjusted):
     .. math:: \min\Bigl(1, \frac{p(y)^{1/T}\, q(x \mid y)}{p(x)^{1/T}\, q(y \mid x)}\Bigr),
         \quad q(\cdot \mid x) = \mathcal N(x + \epsilon \nabla \log p(x), 2 \epsilon T I) ,
 
-    which leaves :math:`p^{1/T}` invariant at any step size. Only energy differences enter. A
-    proposal without a finite energy and score is rejected, so walls are respected.
+    which leaves :math:`p^{1/T}` invariant at any step size. It is one leapfrog of :class:`HMC`
+    with step :math:`\sqrt{2 \epsilon T}`. Only energy differences enter. A proposal without a
+    finite energy and score is rejected, so walls are respected.
 
     Parameters
     ----------
@@ -251,19 +230,8 @@ class MALA(_Adjusted):
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
         """Move the chains whose proposal is accepted."""
-        beta = energy.inverse_temperature
-        standard = noise(state.position, generator)
-        variance = 2 * self.step_size * self.temperature
-        move = self.step_size * beta * state.score + math.sqrt(variance) * standard
-        proposal, possible = evaluate(energy, state.position + move, state)
-        # The noise that would lead back from the proposal, times its standard deviation.
-        back = move + self.step_size * beta * proposal.score
-        log_ratio = (
-            beta * (state.energy - proposal.energy) / self.temperature
-            + standard.square().sum(-1) / 2
-            - back.square().sum(-1) / (2 * variance)
-        )
-        return accept_or_reject(state, proposal, log_ratio, possible, generator)
+        leapfrog = HMC(math.sqrt(2 * self.step_size * self.temperature), 1, self.temperature)
+        return leapfrog.step(energy, state, generator)
 
 
 @dataclass(frozen=True)
