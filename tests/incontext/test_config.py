@@ -54,7 +54,7 @@ def test_whole_floats_become_ints_and_fractions_are_refused(case):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GaussianMixtures(std_low=0.6, std_high=0.3), "must not exceed"),
+        (lambda: GaussianMixtures(std_low=0.6, std_high=0.3), "std_low must .* at most 0.3"),
         (lambda: GaussianMixtures(mean_law="cauchy"), "'uniform', 'normal'"),
         (lambda: ICLEBMConfig(width=10, heads=3), "multiple of heads"),
         (lambda: Proposal(uniform=1.5), "uniform"),

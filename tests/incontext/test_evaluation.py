@@ -13,6 +13,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.incontext.density import GridDensity
 from isthmus.incontext.evaluation import (
     Evaluation,
     Grid,
@@ -23,7 +24,6 @@ from isthmus.incontext.evaluation import (
     held_out_nll,
     log_normalizer,
 )
-from isthmus.incontext.evaluation.density import GridDensity
 from isthmus.incontext.priors import GaussianMixtures, MixtureTasks, UniformShapes
 from isthmus.incontext.references import BayesPredictive, FittedMixture, KernelDensity, Reference
 

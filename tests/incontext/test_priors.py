@@ -14,12 +14,12 @@ from isthmus.incontext.priors import (
     GaussianMixtures,
     Moons,
     Rings,
+    ShapeTasks,
     Spirals,
     Tasks,
     UniformShapes,
     prior,
 )
-from isthmus.incontext.priors.planar import ShapeTasks
 
 
 def stream(seed: int = 0) -> torch.Generator:

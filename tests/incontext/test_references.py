@@ -12,6 +12,7 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext.bayes import Particles
 from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.references import (
     REFERENCES,
@@ -21,7 +22,6 @@ from isthmus.incontext.references import (
     known_references,
     reference,
 )
-from isthmus.incontext.references.bayes import Particles
 
 ONE_DIMENSION = GaussianMixtures(components=2, dim=1, mean_scale=2.0, box=4.0)
 
@@ -297,7 +297,7 @@ def test_seeds_reproduce_and_the_global_stream_is_left_alone(name):
         (lambda: reference("oracle", prior("compact")), "'bayes', 'kde-best'"),
         (lambda: reference("bayes", prior("rings")), "GaussianMixtures only"),
         (lambda: reference("em-0.1", prior("rings")), "GaussianMixtures only"),
-        (lambda: KernelDensity(0.0), "above zero"),
+        (lambda: KernelDensity(0.0), "bandwidth must .* above 0"),
         (lambda: KernelDensity("scott"), "silverman"),
         (lambda: FittedMixture(0), "components"),
         (lambda: BayesPredictive(GaussianMixtures.compact(), particles=1), "particles"),

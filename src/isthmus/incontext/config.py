@@ -35,10 +35,7 @@ class CheckedFields:
             object.__setattr__(self, name, value)
             if name.endswith("_high"):
                 low = name.removesuffix("high") + "low"
-                if getattr(self, low) > value:
-                    raise InvalidInputError(
-                        f"{low} ({getattr(self, low):g}) must not exceed {name} ({value:g})."
-                    )
+                as_number(getattr(self, low), low, at_most=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +56,8 @@ class ICLEBMConfig(CheckedFields):
     scale : float
         Divisor of the points before they are embedded: about the size of the data.
     box : float, optional
-        Half-width of the cube that holds the data. Inside, the transformer alone is the energy.
-        Outside, it is evaluated at the nearest point of the cube and a quadratic wall is added,
-        so that the density has a finite integral. Default: no wall.
+        Half-width of the cube that holds the data. Outside, the energy is that of the nearest
+        point of the cube plus a quadratic wall, so that the density is finite. Default: no wall.
     wall : float
         Width of the wall: the energy rises by ``(distance / wall)**2 / 2``.
 
@@ -84,9 +80,7 @@ class ICLEBMConfig(CheckedFields):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise InvalidInputError(
-                f"width must be a multiple of heads, but {self.width} is not one of {self.heads}."
-            )
+            raise InvalidInputError(f"width ({self.width}) must be a multiple of heads.")
 
     @property
     def feedforward_width(self) -> int:

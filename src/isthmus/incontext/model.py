@@ -1,9 +1,7 @@
 r"""ICLEBM: a causal transformer whose output is an energy, :math:`E_\theta(x_n \mid x_{<n})`.
 
-One rule holds throughout. A token at index n, real or a candidate for that index, attends to the
-*real* tokens before n and to itself. Real tokens of a causal transformer obey it anyway, so one
-pass over real tokens and any number of candidates at each index gives exactly the same energies
-as encoding each prefix again.
+A token at index n, real or a candidate, attends to the *real* tokens before n and to itself. One
+pass over real tokens and candidates thus gives the energies of encoding each prefix again.
 """
 
 from __future__ import annotations
@@ -91,9 +89,7 @@ class ICLEBM(nn.Module):
     r"""An energy-based model that learns in context.
 
     A causal transformer reads points :math:`x_1, x_2, \dots` and returns the energy of each given
-    the earlier ones, so that
-    :math:`p(x_n \mid x_{<n}) \propto \exp(-E_\theta(x_n \mid x_{<n}))`. The energy at the first
-    index, without earlier points, is that of the prior over datasets.
+    the earlier ones: :math:`p(x_n \mid x_{<n}) \propto \exp(-E_\theta(x_n \mid x_{<n}))`.
 
     Parameters
     ----------
@@ -134,17 +130,21 @@ class ICLEBM(nn.Module):
         return self._sequence_energy(x, torch.arange(x.shape[1], device=x.device), x.shape[1])
 
     def branch_energy(self, x: Any, candidates: Any) -> Tensor:
-        """Return the energy of candidate c at index n given the real x_<n.
+        """Return the energy of candidate c at index n given the real x_<n, not x_n.
 
-        x: (B, S, D), candidates: (B, S, C, D) -> (B, S, C). Candidates at n do not attend to the
-        real x_n. Gradients reach the parameters, the candidates and x.
+        x: (B, S, D), candidates: (B, S, C, D) -> (B, S, C), differentiable in all three.
         """
         return self.real_and_branch_energy(x, candidates)[1]
 
     def real_and_branch_energy(self, x: Any, candidates: Any) -> tuple[Tensor, Tensor]:
         """Return the energies of x and of the candidates from one pass: (B, S), (B, S, C)."""
         x = self.as_sequence(x, "x")
-        candidates = self.as_candidates(candidates, x)
+        candidates = as_points(candidates, "candidates", dim=self.dim, like=self.readout.weight)
+        if candidates.ndim != 4 or candidates.shape[:2] != x.shape[:2]:
+            raise ShapeError(
+                f"candidates must be {(*x.shape[:2], 'C', self.dim)}: C of them at each index of "
+                f"x, not {tuple(candidates.shape)}."
+            )
         batch, length, count, _ = candidates.shape
         index = torch.arange(length, device=x.device)
         index = torch.cat([index, index.repeat_interleave(count)])  # (S + S C,)
@@ -153,10 +153,7 @@ class ICLEBM(nn.Module):
         return energy[:, :length], energy[:, length:].view(batch, length, count)
 
     def condition(self, context: Any) -> ContextEnergy:
-        """Return the energy of a dataset (n, D), n >= 0, or of a batch of datasets (B, n, D).
-
-        No parameter changes. The energy holds the keys and values of the context.
-        """
+        """Return the energy of a dataset (n, D), n >= 0, or of a batch of datasets (B, n, D)."""
         return ContextEnergy(self, context)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -294,16 +291,6 @@ class ICLEBM(nn.Module):
             )
         return points
 
-    def as_candidates(self, value: Any, x: Tensor) -> Tensor:
-        """Return `value` as checked candidates (B, S, C, D) for the sequences x."""
-        points = as_points(value, "candidates", dim=self.dim, like=self.readout.weight)
-        if points.ndim != 4 or points.shape[:2] != x.shape[:2]:
-            raise ShapeError(
-                f"candidates must be {(*x.shape[:2], 'C', self.dim)}: C of them at each index of "
-                f"x, not {tuple(points.shape)}."
-            )
-        return points
-
     def _sequence_energy(self, tokens: Tensor, index: Tensor, length: int) -> Tensor:
         """Return energies of tokens (B, M, D) at index (M,); the first `length` are real."""
         nothing = [None] * len(self.blocks)
@@ -313,9 +300,8 @@ class ICLEBM(nn.Module):
 class ContextEnergy(Energy):
     r"""The energy :math:`E_\theta(x \mid \mathcal D)` of a dataset given in context.
 
-    :meth:`isthmus.incontext.ICLEBM.condition` returns it. Its inverse temperature is 1. The keys
-    and values of the context are computed once, with the model's parameters at that moment:
-    condition again after further training.
+    :meth:`isthmus.incontext.ICLEBM.condition` returns it. It holds keys and values of the context,
+    so condition again after further training.
 
     For one context, points are (..., D) and energies (...), as for every energy. For a batch of B
     contexts, points are (B, ..., D), a set for each context, and energies (B, ...);
@@ -346,15 +332,12 @@ class ContextEnergy(Energy):
         if points.ndim == 3 and len(points) == 0:
             raise ShapeError("context is an empty batch: it holds no dataset.")
         self.context = points
-        self._cache = self._encode() if cache is None else cache
+        self._cache = model.encode(_batched(points)) if cache is None else cache
 
     def __repr__(self) -> str:
         *batch, size, dim = self.context.shape
         many = f"{batch[0]} contexts of " if batch else ""
         return f"ContextEnergy({many}{size} points in {dim} dimensions)"
-
-    def _encode(self) -> list[KeysValues]:
-        return self.model.encode(self.context if self.context.ndim == 3 else self.context[None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextEnergy:
         # Keys and values may belong to a graph, which cannot be copied, so they are recomputed.
@@ -364,7 +347,7 @@ class ContextEnergy(Energy):
         """Move the model and the context to another dtype or device, as in ``.to``."""
         super()._apply(fn, recurse)
         self.context = fn(self.context)
-        self._cache = self._encode()
+        self._cache = self.model.encode(_batched(self.context))
         return self
 
     @property
@@ -373,10 +356,7 @@ class ContextEnergy(Energy):
         return self.model.dim
 
     def append(self, points: Any) -> ContextEnergy:
-        """Return the energy with more points in the context; only they are computed.
-
-        This one does not change. Points are (D,) or (m, D); for a batch (B, D) or (B, m, D).
-        """
+        """Return the energy with more points, (m, D) or (D,), at the end of the context."""
         new = as_points(points, "points", dim=self.dim, like=self.context)
         if new.ndim == self.context.ndim - 1:
             new = new.unsqueeze(-2)
@@ -385,7 +365,7 @@ class ContextEnergy(Energy):
                 f"points of shape {tuple(new.shape)} do not extend a context of shape "
                 f"{tuple(self.context.shape)}."
             )
-        cache = self.model.encode(new if new.ndim == 3 else new[None], self._cache)
+        cache = self.model.encode(_batched(new), self._cache)
         return ContextEnergy(self.model, torch.cat([self.context, new], dim=-2), cache)
 
     def energy(self, x: Any) -> Tensor:
@@ -425,6 +405,10 @@ class ContextEnergy(Energy):
         points = x.reshape(batch, -1, self.dim)
         size = self.context.shape[-2]
         return points, points.new_full((points.shape[1],), size, dtype=torch.long)
+
+
+def _batched(context: Tensor) -> Tensor:
+    return context if context.ndim == 3 else context[None]
 
 
 def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:

@@ -31,8 +31,7 @@ __all__ = [
 class Proposal(CheckedFields):
     r"""The density :math:`q(x \mid x_{<n}) = u\,U(\text{box}) + (1-u)\,\mathrm{KDE}_h(x_{<n})`.
 
-    It is uniform on the cube [-box, box]^D with probability u, and otherwise a Gaussian at an
-    earlier point. At n = 0 it is uniform. Candidates for all indices are drawn at once.
+    At n = 0 it is uniform on the cube [-box, box]^D. Candidates for all indices are drawn at once.
 
     Parameters
     ----------
@@ -137,15 +136,14 @@ class BranchLangevin(CheckedFields):
     ) -> Tensor:
         """Return candidates (B, S, C, D) moved given the real sequences x (B, S, D)."""
         length, count = candidates.shape[1:3]
+        options: Any = {"generator": generator, "dtype": x.dtype, "device": x.device}
         index = torch.arange(length, device=x.device).repeat_interleave(count)
         with torch.autocast(x.device.type, enabled=False):  # chains need full precision
             cache, mask = model.encode(x), model.mask(index, length)
             state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
             for step in range(self.steps):
                 if self.noise:
-                    state += self.noise * torch.randn(
-                        candidates.shape, generator=generator, dtype=x.dtype, device=x.device
-                    ).view(state.shape)
+                    state += self.noise * torch.randn(state.shape, **options)
                 gradient = model.candidate_gradient(state, cache, index, mask)
                 if self.clip is not None:
                     gradient.clamp_(-self.clip, self.clip)
@@ -154,9 +152,8 @@ class BranchLangevin(CheckedFields):
                     state.clamp_(-self.box, self.box)
                 if not bool(torch.isfinite(state).all()):
                     raise DivergenceError(
-                        f"Candidates overflowed at step {step + 1} of "
-                        f"{self.steps} with step_size={self.step_size:g}. Use a smaller step_size, "
-                        "or set clip or box."
+                        f"Candidates overflowed at step {step + 1} of {self.steps} with "
+                        f"step_size={self.step_size:g}. Use a smaller one, or set clip or box."
                     )
         return state.view(candidates.shape)
 
@@ -168,10 +165,7 @@ class Objective(Protocol):
     """
 
     def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D), a scalar with a graph to the parameters.
-
-        All random numbers come from the generator.
-        """
+        """Return the loss of sequences x: (B, S, D); random numbers come from the generator."""
         ...
 
 
@@ -258,8 +252,8 @@ class ContrastiveDivergence(CheckedFields):
 
     .. math:: E(x_n \mid x_{<n}) - E(x^-_n \mid x_{<n}), \quad \text{averaged over n}
 
-    The gradient does not pass through the sampler. The real and the negative point share the
-    context :math:`x_{<n}` (errata E23 and E24); index 0 is trained too.
+    Real and negative points share the context :math:`x_{<n}` (errata E23 and E24); index 0 is
+    trained too. The gradient does not pass through the sampler.
 
     Parameters
     ----------
@@ -338,10 +332,8 @@ class PersistentContrastiveDivergence(CheckedFields):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the batches and chains in the buffer."""
-        state = {}
-        for slot, (x, negative) in enumerate(self._kept):
-            state[f"{slot}.x"], state[f"{slot}.n"] = x, negative
-        return state
+        state = {f"{slot}.x": x for slot, (x, _) in enumerate(self._kept)}
+        return state | {f"{slot}.n": negative for slot, (_, negative) in enumerate(self._kept)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the buffer of an earlier run."""

@@ -31,12 +31,11 @@ class TrainingSettings(CheckedFields):
     length : int
         Points of each dataset, so contexts have 0 to ``length - 1`` points.
     pool : int, optional
-        Number of densities to train on, drawn once from the seed. Every dataset then holds fresh
-        points of one of them. Default: fresh densities at every update.
+        Number of densities to train on, drawn once from the seed; datasets hold fresh points of
+        them. Default: fresh densities at every update.
     optimizer : {"AdamW", "Adam"}
-        The two differ in weight decay: Adam adds it to the gradient.
+        Adam adds the weight decay to the gradient.
     learning_rate, betas, epsilon, weight_decay : float
-        Settings of the optimiser.
     warmup, schedule : int, {"cosine", "constant"}
         Updates over which the learning rate rises from zero, and its course after that.
     clip : float, optional
@@ -67,10 +66,7 @@ class TrainingSettings(CheckedFields):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch % self.pass_size:
-            raise InvalidInputError(
-                f"batch must be a multiple of micro_batch, but {self.batch} is not a multiple of "
-                f"{self.micro_batch}."
-            )
+            raise InvalidInputError(f"batch ({self.batch}) must be a multiple of micro_batch.")
         if self.prior.dim != self.model.dim:
             raise InvalidInputError(
                 f"The prior draws points in {self.prior.dim} dimensions, "
@@ -83,11 +79,7 @@ class TrainingSettings(CheckedFields):
         return self.micro_batch or self.batch
 
     def on_prior(self, prior: Prior) -> TrainingSettings:
-        """Return the same training on another prior.
-
-        The model's box becomes that of the prior, and its scale changes in proportion, as does
-        the box of the candidates if the objective has a proposal.
-        """
+        """Return the same training on another prior, whose box the model and proposal take."""
         model, objective = self.model, self.objective
         if model.box is not None:
             scale = model.scale * prior.box / self.prior.box

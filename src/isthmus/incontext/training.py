@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # The default bound on the work, in seconds, that a killed run loses.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-
 CHECKPOINT_VERSION = 2
 COLUMNS = ["update", "loss", "held_out_nll", "learning_rate", "cpu_seconds"]
 
@@ -333,10 +332,7 @@ def _objective_states(fabric: Fabric, objective: Objective) -> list[Weights]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training run between two updates.
-
-    It holds no random generators: those of an update follow from the seed and its number.
-    """
+    """The state of a run between two updates; their seeds follow from their numbers."""
 
     settings: dict[str, str]  # the repr of every setting, to refuse a run with others
     updates: int
@@ -366,9 +362,8 @@ class Checkpoint:
             ) from None
         if version != CHECKPOINT_VERSION:
             raise InvalidInputError(
-                f"{path} is a checkpoint of version {version}; this isthmus reads version "
-                f"{CHECKPOINT_VERSION}. Continue with the isthmus that wrote it, or remove it to "
-                "start again."
+                f"{path} has version {version}; this isthmus reads {CHECKPOINT_VERSION}. "
+                "Continue with the isthmus that wrote it, or remove it to start again."
             )
         return cls(**content)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
+from isthmus.incontext.density import GridDensity
 from isthmus.incontext.evaluation import evaluate, grid_for
-from isthmus.incontext.evaluation.density import GridDensity
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import draw
 from isthmus.report.parts.energies import energy_distance

@@ -1,4 +1,4 @@
-"""Densities in the plane that are not mixtures of Gaussians: rings, shapes, moons, spirals."""
+"""Priors over densities, by name: mixtures of Gaussians, and rings, shapes, moons, spirals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.incontext.priors.mixtures import ComponentTasks, Prior, Random, Tasks, as_task_points
-from isthmus.validation import as_count
+from isthmus.incontext.tasks import (
+    ComponentTasks,
+    GaussianMixtures,
+    MixtureTasks,
+    Prior,
+    Random,
+    Tasks,
+    as_task_points,
+)
+from isthmus.validation import as_choice, as_count
+
+__all__ = [
+    "PRIORS",
+    "GaussianMixtures",
+    "MixtureTasks",
+    "Moons",
+    "Prior",
+    "Rings",
+    "Spirals",
+    "Tasks",
+    "UniformShapes",
+    "prior",
+]
 
 # An arm (0 or 1) and a place along it in [0, 1] to a point: (...), (...) -> (..., 2).
 Curve = Callable[[Tensor, Tensor], Tensor]
@@ -39,7 +60,7 @@ class RingTasks(ComponentTasks):
     def _draw_one_each(self, random: Random) -> Tensor:
         angle = random.uniform(self.radii.shape, 0.0, 2 * math.pi)
         noise = random.normal(self.centres.shape)
-        ring = self.radii[..., None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
+        ring = self.radii[..., None] * _direction(angle)
         return self.centres + ring + self.thickness[..., None] * noise
 
     def _log_densities(self, x: Tensor) -> Tensor:
@@ -100,8 +121,7 @@ class ShapeTasks(ComponentTasks):
     def _draw_one_each(self, random: Random) -> Tensor:
         square = random.uniform(self.centres.shape, -1.0, 1.0)
         # Map the square to a disc: one side becomes the angle, the root of the other the radius.
-        angle = math.pi * square[..., 0]
-        circle = torch.stack([angle.cos(), angle.sin()], dim=-1)
+        circle = _direction(math.pi * square[..., 0])
         disc = self.halves[..., :1] * ((square[..., 1:] + 1) / 2).sqrt() * circle
         rectangle = _rotated(square * self.halves, self.angles)
         return self.centres + torch.where(self.discs[..., None], disc, rectangle)
@@ -113,6 +133,11 @@ class ShapeTasks(ComponentTasks):
         inside = torch.where(self.discs, in_disc, in_rectangle)
         area = torch.where(self.discs, math.pi * radius.square(), 4 * self.halves.prod(-1))
         return torch.where(inside, -area.log(), -math.inf)
+
+
+def _direction(angle: Tensor) -> Tensor:
+    """Return unit vectors (..., 2) at angles (...)."""
+    return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
 def _rotated(points: Tensor, angles: Tensor) -> Tensor:
@@ -217,19 +242,22 @@ def _spirals(turns: float) -> Curve:
 
     def curve(arm: Tensor, place: Tensor) -> Tensor:
         angle = math.pi * arm.to(place.dtype) + 2 * math.pi * turns * place
-        return torch.stack([place * angle.cos(), place * angle.sin()], dim=-1)
+        return place[..., None] * _direction(angle)
 
     return curve
 
 
+@dataclass(frozen=True)
 class _Curves(Prior):
     """Curves of two arms in random places, sizes and directions."""
 
-    centre_scale: float
-    scale_low: float
-    scale_high: float
-    noise_low: float
-    noise_high: float
+    centre_scale: float = 1.4
+    scale_low: float = 1.0
+    scale_high: float = 2.0
+    noise_low: float = 0.1
+    noise_high: float = 0.25
+    box: float = 5.5
+
     dim = 2
 
     @abstractmethod
@@ -242,7 +270,7 @@ class _Curves(Prior):
         angle = random.uniform((tasks,), 0.0, 2 * math.pi)
         scale = random.uniform((tasks,), self.scale_low, self.scale_high)
         mirror = random.integers(2, (tasks,)) * 2 - 1
-        first = scale[:, None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
+        first = scale[:, None] * _direction(angle)
         second = torch.stack([-first[:, 1], first[:, 0]], dim=-1) * mirror[:, None]
         frames = torch.stack([first, second], dim=-1)
         noise = random.uniform((tasks,), self.noise_low, self.noise_high)
@@ -258,19 +286,9 @@ class Moons(_Curves):
 
     Parameters
     ----------
-    centre_scale, box : float
-        As for :class:`Rings`.
-    scale_low, scale_high, noise_low, noise_high : float
-        Radii of the half-circles and the standard deviations of the noise are uniform between
-        these bounds.
+    centre_scale, scale_low, scale_high, noise_low, noise_high, box : float
+        As for :class:`Rings`; the scale is the radius of the half-circles.
     """
-
-    centre_scale: float = 1.4
-    scale_low: float = 1.0
-    scale_high: float = 2.0
-    noise_low: float = 0.1
-    noise_high: float = 0.25
-    box: float = 5.5
 
     def _shape(self) -> tuple[Curve, int, float]:
         return _moons, 1, math.pi
@@ -283,20 +301,39 @@ class Spirals(_Curves):
 
     Parameters
     ----------
+    centre_scale, scale_low, scale_high, noise_low, noise_high, box : float
+        As for :class:`Rings`; the scale is the outer radius.
     turns : float
         Number of turns of each arm.
-    centre_scale, scale_low, scale_high, noise_low, noise_high, box : float
-        As for :class:`Moons`; the scale is the outer radius.
     """
 
-    turns: float = 1.25
-    centre_scale: float = 1.4
     scale_low: float = 1.5
     scale_high: float = 3.0
-    noise_low: float = 0.1
-    noise_high: float = 0.25
-    box: float = 5.5
+    turns: float = 1.25
 
     def _shape(self) -> tuple[Curve, int, float]:
         # Places grow like the square root of a uniform number, as arc length on a spiral does.
         return _spirals(self.turns), 2, math.hypot(1.0, 2 * math.pi * self.turns)
+
+
+PRIORS: dict[str, Prior] = {
+    "compact": GaussianMixtures.compact(),
+    "paper": GaussianMixtures.paper(),
+    "rings": Rings(),
+    "moons": Moons(),
+    "spirals": Spirals(),
+    "shapes": UniformShapes(),
+}
+"""The priors that :func:`prior` returns by name."""
+
+
+def prior(name: str) -> Prior:
+    """Return the prior of that name in :data:`PRIORS`.
+
+    Examples
+    --------
+    >>> from isthmus.incontext.priors import prior
+    >>> prior("compact").box
+    5.5
+    """
+    return PRIORS[as_choice(name, "prior", PRIORS)]

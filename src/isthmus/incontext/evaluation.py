@@ -17,14 +17,19 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
-from isthmus.incontext.evaluation.density import (
+from isthmus.incontext.density import (
     TEMPERATURES,
     Grid,
     GridDensity,
+    HeldOut,
     InContextModel,
+    LogIntegral,
+    annealed_log_normalizer,
     annealed_scores,
     descent_error,
     grid_for,
+    held_out_nll,
+    log_normalizer,
 )
 from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
@@ -33,6 +38,20 @@ from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:
     import pandas
+
+__all__ = [
+    "Evaluation",
+    "Grid",
+    "HeldOut",
+    "InContextModel",
+    "LogIntegral",
+    "annealed_log_normalizer",
+    "descent_error",
+    "evaluate",
+    "grid_for",
+    "held_out_nll",
+    "log_normalizer",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -68,8 +87,7 @@ class Evaluation:
     order : ndarray (contexts, some tasks)
         Divergence between the model's densities for two orders of one context.
     descent : ndarray (contexts, some tasks)
-        Squared distance of descent end points, not in nats
-        (:func:`~isthmus.incontext.evaluation.descent_error`).
+        Of :func:`~isthmus.incontext.evaluation.descent_error`, not in nats.
     normalizer_error : ndarray (contexts, tasks)
         Bound or standard error of the model's log-normaliser.
     reference_error : dict of ndarray (contexts, tasks)
@@ -193,10 +211,9 @@ class Evaluation:
 
 
 def _standard_error(scores: FloatArray) -> FloatArray:
-    tasks = scores.shape[1]
-    if tasks < 2:
-        return np.full(len(scores), np.nan)
-    return np.asarray(scores.std(1, ddof=1) / math.sqrt(tasks))
+    import pandas
+
+    return pandas.DataFrame(scores).sem(axis=1, skipna=False).to_numpy()
 
 
 def _cells(scores: FloatArray) -> list[str]:

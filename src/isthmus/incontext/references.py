@@ -1,77 +1,38 @@
-"""References: rules that turn a dataset into a density, to compare a model with."""
+"""Reference predictors, from the Bayes predictive to common estimators.
+
+Each returns log-densities (B, M) of points (B, M, D) given contexts (B, n, D).
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError
+from isthmus.incontext.bayes import BayesPredictive, Prediction, Reference, as_sequences
+from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.memories.bandwidth import silverman
-from isthmus.validation import as_count, as_number
+from isthmus.validation import as_choice, as_count, as_number
+
+__all__ = [
+    "REFERENCES",
+    "BayesPredictive",
+    "FittedMixture",
+    "KernelDensity",
+    "Prediction",
+    "Reference",
+    "known_references",
+    "reference",
+]
 
 # Bandwidths tried for the best one: bounds, as shares of the spread of the points, and number.
 SHARES = (0.01, 3.0, 25)
-
-
-class Reference(ABC):
-    """A predictor of the next point from the points before it.
-
-    Attributes
-    ----------
-    name : str
-        Its name in tables.
-    """
-
-    name: str
-
-    @abstractmethod
-    def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Return log-densities of the same points given growing parts of a sequence.
-
-        Parameters
-        ----------
-        sequence : (B, N, D)
-        sizes : sequence of int, ascending
-            Context sizes: each context is that many leading points of the sequence.
-        points : (B, M, D)
-
-        Returns
-        -------
-        list of Tensor (B, M)
-            One for each size, in float64; NaN where the predictor is not defined.
-        """
-
-    def log_prob(self, context: Tensor, points: Tensor) -> Tensor:
-        """Return the log-density of points (B, M, D) given contexts (B, n, D): (B, M)."""
-        return self.nested(context, (context.shape[1],), points)[0]
-
-
-def as_sequences(
-    sequence: Tensor, sizes: Sequence[int], points: Tensor, dim: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Check that the shapes match, and return sequence and points in float64."""
-    if sequence.ndim != 3 or points.ndim != 3 or sequence.shape[::2] != points.shape[::2]:
-        raise ShapeError(
-            f"Contexts must be (B, n, D) and points (B, M, D), with the same B and D; they are "
-            f"{tuple(sequence.shape)} and {tuple(points.shape)}."
-        )
-    if dim is not None and points.shape[-1] != dim:
-        raise ShapeError(f"The prior has {dim} coordinates, the points {points.shape[-1]}.")
-    if list(sizes) != sorted(sizes) or (sizes and not 0 <= sizes[0] <= sizes[-1]):
-        raise InvalidInputError(f"sizes must be ascending and not negative, not {list(sizes)}.")
-    if sizes and sizes[-1] > sequence.shape[1]:
-        raise InvalidInputError(
-            f"sizes asks for a context of {sizes[-1]} points, but the sequences have "
-            f"{sequence.shape[1]}."
-        )
-    return sequence.double(), points.double()
 
 
 @final
@@ -82,9 +43,8 @@ class KernelDensity(Reference):
     ----------
     bandwidth : float, "best" or "silverman"
         "best" is the one bandwidth with the lowest mean negative log-likelihood *on the points
-        asked for*, over all tasks of the batch, which favours this reference: no estimate from
-        the context could know it. "silverman" is :func:`isthmus.memories.bandwidth.silverman` for
-        each context, which needs two points.
+        asked for*, over all tasks of the batch, which no estimate could know. "silverman" is
+        :func:`isthmus.memories.bandwidth.silverman` for each context, which needs two points.
 
     Examples
     --------
@@ -97,13 +57,9 @@ class KernelDensity(Reference):
 
     def __init__(self, bandwidth: float | Literal["best", "silverman"]) -> None:
         if isinstance(bandwidth, str):
-            known = bandwidth in ("best", "silverman")
+            as_choice(bandwidth, "bandwidth, unless it is a number,", ("best", "silverman"))
         else:
-            known = 0 < bandwidth < math.inf
-        if not known:
-            raise InvalidInputError(
-                f'bandwidth must be above zero, or "best" or "silverman", not {bandwidth!r}.'
-            )
+            as_number(bandwidth, "bandwidth", above=0)
         self.bandwidth = bandwidth
         self.name = f"kde-{bandwidth}" if isinstance(bandwidth, str) else f"kde-{bandwidth:g}"
 
@@ -160,11 +116,9 @@ class FittedMixture(Reference):
     components : int
         K
     regularizer : float
-        Added to the variances (``reg_covar``), which keeps a component from shrinking onto a
-        single point.
-    starts : int
-        Number of starts, of which the fit with the highest likelihood is kept.
-    seed : int
+        Added to the variances (``reg_covar``).
+    starts, seed : int
+        Number of starts, of which the most likely fit is kept, and their seed.
 
     Examples
     --------
@@ -213,3 +167,39 @@ class FittedMixture(Reference):
             # Few points, or equal ones, make some fits stop early; they count as they are.
             warnings.simplefilter("ignore", ConvergenceWarning)
             return fit.fit(context).score_samples(points)
+
+
+REFERENCES: dict[str, Callable[[Any], Reference]] = {
+    "bayes": BayesPredictive,
+    "kde-best": lambda prior: KernelDensity("best"),
+    "kde-silverman": lambda prior: KernelDensity("silverman"),
+    "em-0.001": lambda prior: FittedMixture(prior.components, regularizer=1e-3),
+    "em-0.1": lambda prior: FittedMixture(prior.components, regularizer=0.1),
+}
+"""The references that :func:`reference` returns by name, each as a function of a prior."""
+
+
+def reference(name: str, prior: Prior) -> Reference:
+    """Return the reference of that name in :data:`REFERENCES`, for tasks of a prior.
+
+    Examples
+    --------
+    >>> from isthmus.incontext.priors import prior
+    >>> from isthmus.incontext.references import reference
+    >>> reference("em-0.1", prior("compact")).components
+    3
+    """
+    make = REFERENCES[as_choice(name, "reference", REFERENCES)]
+    if name not in known_references(prior):
+        raise InvalidInputError(
+            f"The reference {name} is known for GaussianMixtures only, not for "
+            f"{type(prior).__name__}. Leave it out, or pass a FittedMixture."
+        )
+    return make(prior)
+
+
+def known_references(prior: Prior) -> tuple[str, ...]:
+    """Return the names of all references that exist for a prior."""
+    if isinstance(prior, GaussianMixtures):
+        return tuple(REFERENCES)
+    return ("kde-best", "kde-silverman")

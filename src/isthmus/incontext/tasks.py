@@ -150,16 +150,12 @@ def as_task_points(x: Tensor, tasks: int, dim: int) -> Tensor:
 @final
 @dataclass(frozen=True, eq=False)
 class MixtureTasks(ComponentTasks):
-    """Mixtures with equal weights and isotropic components.
-
-    Attributes
-    ----------
-    means : Tensor (B, K, D)
-    stds : Tensor (B, K)
-    """
+    """Mixtures with equal weights and isotropic components."""
 
     means: Tensor
+    """(B, K, D)"""
     stds: Tensor
+    """(B, K)"""
 
     def _draw_one_each(self, random: Random) -> Tensor:
         return self.means + self.stds[..., None] * random.normal(self.means.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -12,14 +13,53 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.incontext.references.estimators import Reference, as_sequences
 from isthmus.validation import as_count
 
 # Tasks per block, so that their arrays stay in the cache.
 TASKS_AT_ONCE = 8
 NUMBERS_AT_ONCE = 2**20
+
+
+class Reference(ABC):
+    """A predictor of the next point from the points before it."""
+
+    name: str
+    """Its name in tables."""
+
+    @abstractmethod
+    def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
+        """Return log-densities (B, M) of points (B, M, D) for each context size, ascending.
+
+        Contexts are that many leading points of the sequence (B, N, D). Results are float64, and
+        NaN where the predictor is not defined.
+        """
+
+    def log_prob(self, context: Tensor, points: Tensor) -> Tensor:
+        """Return the log-density of points (B, M, D) given contexts (B, n, D): (B, M)."""
+        return self.nested(context, (context.shape[1],), points)[0]
+
+
+def as_sequences(
+    sequence: Tensor, sizes: Sequence[int], points: Tensor, dim: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Check that the shapes match, and return sequence and points in float64."""
+    if sequence.ndim != 3 or points.ndim != 3 or sequence.shape[::2] != points.shape[::2]:
+        raise ShapeError(
+            f"Contexts must be (B, n, D) and points (B, M, D), with the same B and D; they are "
+            f"{tuple(sequence.shape)} and {tuple(points.shape)}."
+        )
+    if dim is not None and points.shape[-1] != dim:
+        raise ShapeError(f"The prior has {dim} coordinates, the points {points.shape[-1]}.")
+    if list(sizes) != sorted(sizes) or (sizes and not 0 <= sizes[0] <= sizes[-1]):
+        raise InvalidInputError(f"sizes must be ascending and not negative, not {list(sizes)}.")
+    if sizes and sizes[-1] > sequence.shape[1]:
+        raise InvalidInputError(
+            f"sizes asks for a context of {sizes[-1]} points, but the sequences have "
+            f"{sequence.shape[1]}."
+        )
+    return sequence.double(), points.double()
 
 
 @dataclass(frozen=True)
@@ -30,9 +70,8 @@ class Prediction:
     ----------
     log_prob : Tensor (B, M)
     error : Tensor (B,)
-        Monte Carlo error of each context's mean negative log-likelihood: half the difference
-        between two runs that share no random number. Zero where the sum over assignments is
-        complete.
+        Of each context's mean negative log-likelihood: half the difference between two independent
+        runs, zero where the sum over assignments is complete.
     log_evidence : Tensor (B,)
         Log marginal likelihood of the context.
     """
@@ -53,11 +92,8 @@ class BayesPredictive(Reference):
         \frac1K \sum_k p(x \mid \{x_i : z_i = k\})
 
     While there are no more distinct partitions than `particles`, the sum is complete. After that,
-    the particles are a weighted sample: each draws the component of every new point and is
-    weighted by its predictive density of that point; when the weights become uneven, the
-    particles of that task are resampled and moved by Gibbs sweeps (resample-move, Chopin 2002).
-    Unlike chains from a few starts, particles visit separate modes of the posterior in proportion
-    to their evidence.
+    particles are a weighted sample, resampled and moved by Gibbs sweeps when their weights become
+    uneven (resample-move, Chopin 2002), and visit modes in proportion to their evidence.
 
     Parameters
     ----------
@@ -95,8 +131,7 @@ class BayesPredictive(Reference):
     ) -> None:
         if not isinstance(prior, GaussianMixtures):
             raise InvalidInputError(
-                "The Bayes predictive is known for GaussianMixtures only, not for "
-                f"{type(prior).__name__}."
+                f"bayes is known for GaussianMixtures only, not for {type(prior).__name__}."
             )
         self.prior = prior
         self.particles = as_count(particles, "particles", at_least=2)

@@ -24,8 +24,8 @@ from isthmus.validation import as_count, as_number
 class LogIntegral:
     """The logarithm of an integral, and its error, both (...).
 
-    The error of quadrature is the difference from half the resolution, far above the actual error
-    once the integrand is resolved. That of annealing is one standard error.
+    The error of quadrature is the difference from half the resolution, far above the actual one;
+    that of annealing is one standard error.
     """
 
     value: Tensor
