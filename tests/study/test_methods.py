@@ -1,27 +1,80 @@
-"""The twelve methods have fair grids; what is written here agrees with plain computations."""
+"""The methods have fair grids; what is written here agrees with plain computations."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy.special import softmax
 from scipy.stats import multivariate_normal
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import InvalidInputError
-from isthmus.study import METHODS, DPMeans, Method, Store
+from isthmus.study import METHODS, DPMeans, Method, SahaClAM, Settings, Store
+from isthmus.study.estimators import completion
 from isthmus.study.fitting import METRICS, judge, prepare
 
 X = StandardScaler().fit_transform(load_iris().data)
 Y = load_iris().target
 
 
-def test_there_are_twelve_methods_with_grids_of_the_same_size() -> None:
-    assert len(METHODS) == 12
-    assert {len(method.grid) for method in METHODS.values()} == {8}
+def test_grids_are_of_the_same_size_except_that_of_saha_and_the_random_start() -> None:
+    sizes = {name: len(method.grid) for name, method in METHODS.items()}
+    assert sizes.pop("ClAM (Saha et al.)") == 36
+    assert sizes.pop("ClAM+ELBO (random start)") == 4
+    assert set(sizes.values()) == {8}
     kinds = [method.kind for method in METHODS.values()]
-    assert kinds.count("K given") == kinds.count("K unknown") == 6
+    assert (kinds.count("K given"), kinds.count("K unknown")) == (8, 10)
+
+
+def test_eight_settings_of_saha_cover_every_value_of_the_grid() -> None:
+    method = METHODS["ClAM (Saha et al.)"]
+    tasks = Settings(("iris",), (method.name,), seeds=(0,), entries=8).tasks()
+    for name in method.grid[0]:
+        assert {task.settings[name] for task in tasks} == {each[name] for each in method.grid}
+
+
+@pytest.mark.parametrize("hidden", [[1, 4], [0], [0, 1, 2, 3, 4, 5]])
+def test_the_loss_of_saha_and_its_gradient_are_those_of_the_plain_dynamics(
+    hidden: list[int],
+) -> None:
+    random = np.random.default_rng(0)
+    rows, means = random.normal(size=(9, 6)), random.normal(size=(4, 6))
+    masked, beta, steps = rows.min(0), 1.7, 5
+
+    def plain(memories: torch.Tensor) -> torch.Tensor:
+        x = torch.from_numpy(rows).clone()
+        x[:, hidden] = torch.from_numpy(masked[hidden])
+        for _ in range(steps):
+            shares = torch.softmax(-beta / 2 * torch.cdist(x, memories) ** 2, 1)
+            moved = x + (shares @ memories - x) / steps
+            x = torch.stack([moved[:, i] if i in hidden else x[:, i] for i in range(6)], 1)
+        return ((x - torch.from_numpy(rows)) ** 2).mean()
+
+    loss, slope = completion(rows, np.array(hidden), masked, means, beta, steps)
+    memories = torch.from_numpy(means)
+    assert loss == pytest.approx(float(plain(memories)))
+    expected = torch.autograd.functional.jacobian(plain, memories)
+    np.testing.assert_allclose(slope, expected, atol=1e-12)
+
+
+def test_saha_finds_blobs_from_its_own_start_and_labels_rows_by_the_memory_they_reach() -> None:
+    X, y = make_blobs(90, 5, centers=3, cluster_std=0.1, random_state=1)
+    X = StandardScaler().fit_transform(X)
+    model = SahaClAM(3, learning_rate=0.1, max_iter=60, random_state=0).fit(X)
+    assert adjusted_rand_score(y, model.labels_) == 1
+    assert model.n_iter_ == 60
+    x = X
+    for _ in range(10):
+        away = ((x[:, None] - model.cluster_centers_) ** 2).sum(2)
+        shares = softmax(-1.1 / 2 * away, axis=1)
+        x = x + 0.1 * (shares @ model.cluster_centers_ - x)
+    away = ((x[:, None] - model.cluster_centers_) ** 2).sum(2)
+    np.testing.assert_array_equal(model.labels_, away.argmin(1))
+    with pytest.raises(InvalidInputError, match="mask_value"):
+        SahaClAM(3, mask_value="zero").fit(X)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", METHODS)

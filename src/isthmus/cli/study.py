@@ -188,7 +188,7 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     count, size, number = options.whole_number(1), options.whole_number(0), options.positive_number
     add("--quick", action="store_true", help="small datasets and short grids; a few minutes")
     add("--datasets", type=options.names, metavar="NAME,...", help="default: all 15")
-    add("--methods", type=options.names, metavar="NAME,...", help="default: all 12")
+    add("--methods", type=options.names, metavar="NAME,...", help="default: all 18")
     add("--seeds", type=count, metavar="N", help="number of seeds (default: 3, --quick 1)")
     words = "first seed; the others are N+1, N+2, ... (default: 0)"
     add("--seed", type=size, default=0, metavar="N", help=words)

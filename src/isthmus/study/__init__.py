@@ -13,7 +13,7 @@ from isthmus.study.store import Store
 from isthmus.study.verdict import Claim, Report, make_report
 
 if TYPE_CHECKING:
-    from isthmus.study.dp_means import DPMeans
+    from isthmus.study.estimators import DPMeans, SahaClAM
     from isthmus.study.figures import study_figures
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Progress",
     "Report",
     "Run",
+    "SahaClAM",
     "Scores",
     "Settings",
     "Store",
@@ -48,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: they need scikit-learn and matplotlib.
-    modules = {"DPMeans": "dp_means", "study_figures": "figures"}
+    modules = {"DPMeans": "estimators", "SahaClAM": "estimators", "study_figures": "figures"}
     if name in modules:
         return getattr(import_module(f"isthmus.study.{modules[name]}"), name)
     raise AttributeError(f"module 'isthmus.study' has no attribute {name!r}")

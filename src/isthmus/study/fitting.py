@@ -152,11 +152,18 @@ def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, f
     }
     scores["calinski_harabasz"] = _finite(metrics.calinski_harabasz_score, X, labels)
     scores["davies_bouldin"] = _finite(metrics.davies_bouldin_score, X, labels)
+    scores["silhouette"] = silhouette(X, labels)
+    return scores
+
+
+def silhouette(X: NDArray[Any], labels: NDArray[Any]) -> float | None:
+    """Return the silhouette on a fixed subsample of at most 2,000 rows; None if undefined."""
+    from sklearn.metrics import silhouette_score
+
     if len(X) > SILHOUETTE_ROWS:
         kept = np.random.default_rng(0).permutation(len(X))[:SILHOUETTE_ROWS]
         X, labels = X[kept], labels[kept]
-    scores["silhouette"] = _finite(metrics.silhouette_score, X, labels)
-    return scores
+    return _finite(silhouette_score, X, labels)
 
 
 def _finite(score: Any, X: NDArray[Any], labels: NDArray[Any]) -> float | None:

@@ -129,9 +129,22 @@ def _clam(name: str, grid: tuple[Settings, ...], selects_by: str, kind: Kind = "
     return Method(name, factory, grid, kind, lambda model, X: model.objective_, selects_by)
 
 
+def _silhouette(model: Any, X: NDArray[Any]) -> float:
+    """Return the silhouette with its sign turned; NaN for a single cluster."""
+    from isthmus.study.fitting import silhouette
+
+    value = silhouette(X, model.labels_)
+    return np.nan if value is None else -value
+
+
 _CRP_GRID = combinations(alpha=[1.0, 0.01, 0.1, 10.0], discount=[0.0, 0.25])
 
-# Grids of eight settings each: diverse, and about the same number of fits, as in the paper.
+# Fits over all these numbers of clusters, as the violins of the paper show them.
+_SWEEP = {"n_clusters": [8, 2, 3, 5, 12, 16, 24, 40]}
+_BY_SILHOUETTE: dict[str, Any] = {"objective": _silhouette, "selects_by": "silhouette"}
+
+# Grids of eight settings each: diverse, and about the same number of fits, as in the paper. That of
+# Saha et al. is their own, of which a run may take eight.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -150,6 +163,23 @@ METHODS: dict[str, Method] = {
                 weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
             ),
             "ELBO",
+        ),
+        Method(
+            "ClAM (Saha et al.)",
+            "isthmus.study.estimators:SahaClAM",
+            combinations(
+                mask_value=["mean", "min", "max"],
+                learning_rate=[0.01, 0.1, 0.001],
+                beta=[1.1, 1.5, 1.9, 2.4],
+            ),
+            **_BY_SILHOUETTE,
+        ),
+        Method(
+            "ClAM+ELBO (random start)",
+            "isthmus.cluster:ClAMELBO",
+            combinations(weights=["uniform", "learned"], n_init=[10, 1], init=["random"]),
+            objective=lambda model, X: model.objective_,
+            selects_by="ELBO",
         ),
         Method(
             "KMeans",
@@ -225,9 +255,40 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "DP-means",
-            "isthmus.study.dp_means:DPMeans",
+            "isthmus.study.estimators:DPMeans",
             combinations(penalty=[1.0, 0.25, 0.5, 0.75, 1.5, 2.0, 3.0, 5.0]),
             "K unknown",
+        ),
+        Method(
+            "KMeans over K",
+            "sklearn.cluster:KMeans",
+            combinations(**_SWEEP, n_init=[10]),
+            "K unknown",
+            **_BY_SILHOUETTE,
+        ),
+        Method(
+            "GaussianMixture over K",
+            "sklearn.mixture:GaussianMixture",
+            combinations(
+                n_components=_SWEEP["n_clusters"], covariance_type=["diag"], reg_covar=[1e-3]
+            ),
+            "K unknown",
+            objective=lambda model, X: model.bic(X),
+            selects_by="BIC",
+        ),
+        Method(
+            "ClAM+ELBO over K",
+            "isthmus.cluster:ClAMELBO",
+            combinations(**_SWEEP),
+            "K unknown",
+            **_BY_SILHOUETTE,
+        ),
+        Method(
+            "ClAM (Saha et al.) over K",
+            "isthmus.study.estimators:SahaClAM",
+            combinations(**_SWEEP),
+            "K unknown",
+            **_BY_SILHOUETTE,
         ),
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ import isthmus
 from isthmus.datasets import load
 from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.files import write_atomically
+from isthmus.files import SHIPPED, write_atomically
 from isthmus.processes import Call, Outcome, run_all, run_limited
 from isthmus.progress import progress as progress_bar
 from isthmus.study.fitting import as_call
@@ -236,6 +237,16 @@ def _cost(task: Task) -> int:
     return FIXED_COST + min(known.n_samples, task.rows or known.n_samples) * known.n_features
 
 
+@cache
+def code_version() -> str:
+    """Return the version of the package with a digest of its sources: 0.1.0+1f2e3d4c5b6a."""
+    package, found = Path(isthmus.__file__).parent, hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        if SHIPPED not in path.parts:
+            found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{isthmus.__version__}+{found.hexdigest()[:12]}"
+
+
 def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
     """Return the row of a result; raise if the fit could not be started."""
     if isinstance(outcome.value, IsthmusError):
@@ -248,7 +259,7 @@ def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "entry": task.entry,
         "seed": task.seed,
-        "version": isthmus.__version__,
+        "version": code_version(),
         "finished": time.time(),
         "status": outcome.status,
         "message": outcome.message,

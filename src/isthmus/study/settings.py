@@ -57,7 +57,7 @@ class Settings:
     datasets : sequence of str, optional
         Default: all 15.
     methods : sequence of str or Method, optional
-        Names of methods, and methods of your own. Default: all twelve.
+        Names of methods, and methods of your own. Default: all of METHODS.
     seeds : sequence of int
         A method that draws nothing at random gets the first only.
     rows : int

@@ -1,0 +1,264 @@
+"""Clusterers that the study compares and no library has: DP-means, and ClAM as first published."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice, as_count
+
+# Training as Saha et al. do it stops at this learning rate.
+LOWEST_LEARNING_RATE = 1e-6
+# Number of batches in an epoch, at most: batches grow with the data.
+BATCHES = 12
+
+
+@dataclass(eq=False, repr=False)
+class DPMeans(ClusterMixin, BaseEstimator):
+    r"""Hard clustering with a price on each cluster (Kulis and Jordan, 2012).
+
+    Minimises :math:`\sum_n \|x_n - \mu_{z_n}\|^2 + \lambda K`, the small-variance limit of a
+    Dirichlet process mixture. Never rises from one iteration to the next.
+
+    Parameters
+    ----------
+    penalty : float
+        Lambda, in units of the rows' mean squared distance from their mean.
+    max_iter : int
+    random_state : int, RandomState or None
+        Decides the order in which rows may open clusters.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray (K, n_features)
+    labels_ : ndarray (n_samples,)
+    objective_ : float
+    objective_trace_ : ndarray
+    n_iter_ : int
+    converged_ : bool
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.study import DPMeans
+    >>> X = np.array([[0.0], [0.2], [5.0], [5.2], [9.0]])
+    >>> DPMeans(penalty=0.2, random_state=0).fit(X).labels_.max() + 1
+    np.int64(3)
+    """
+
+    penalty: float = 1.0
+    _: KW_ONLY
+    max_iter: int = 100
+    random_state: Any = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Open clusters and move them until nothing changes."""
+        if not self.penalty > 0:
+            raise InvalidInputError(f"penalty must be above zero, not {self.penalty!r}.")
+        if not self.max_iter >= 1:
+            raise InvalidInputError(f"max_iter must be at least 1, not {self.max_iter!r}.")
+        X = validate_data(self, X, dtype=np.float64)
+        order = check_random_state(self.random_state).permutation(len(X))
+        rows = X[order]
+        centres = rows.mean(0, keepdims=True)
+        price = self.penalty * float(((rows - centres) ** 2).sum(1).mean()) or 1.0
+        trace: list[float] = []
+        self.converged_ = False
+        for _ in range(self.max_iter):
+            centres = _opened(rows, centres, price)
+            found, labels = np.unique(_squared(rows, centres).argmin(1), return_inverse=True)
+            sums = np.zeros((len(found), rows.shape[1]))
+            np.add.at(sums, labels, rows)
+            centres = sums / np.bincount(labels)[:, None]
+            cost = float(((rows - centres[labels]) ** 2).sum()) + price * len(centres)
+            trace.append(cost)
+            if len(trace) > 1 and trace[-2] - cost <= 1e-9 * abs(cost):
+                self.converged_ = True
+                break
+        self.cluster_centers_ = centres
+        self.labels_ = np.empty(len(X), dtype=np.int64)
+        self.labels_[order] = labels
+        self.objective_trace_, self.objective_ = np.array(trace), trace[-1]
+        self.n_iter_ = len(trace)
+        return self
+
+
+def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[Any]:
+    """Return the centres and each row that is further than the price from all before it."""
+    nearest = _squared(rows, centres).min(1)
+    lengths = (rows**2).sum(1)
+    opened = []
+    for place in np.flatnonzero(nearest > price):
+        if nearest[place] > price:  # still: those opened meanwhile may be nearer
+            opened.append(place)
+            np.minimum(nearest, lengths - 2 * rows @ rows[place] + lengths[place], out=nearest)
+    return np.concatenate([centres, rows[opened]])
+
+
+def _squared(rows: NDArray[Any], centres: NDArray[Any]) -> NDArray[Any]:
+    squared = (rows**2).sum(1)[:, None] - 2 * rows @ centres.T + (centres**2).sum(1)
+    return np.maximum(squared, 0)
+
+
+@dataclass(eq=False, repr=False)
+class SahaClAM(ClusterMixin, BaseEstimator):
+    r"""ClAM as Saha et al. (2023) train it: pattern completion, from random memories.
+
+    Some coordinates are hidden behind `mask_value`. Only they move, for T steps of size 1 / T on
+    the energy of the memories, and only they count in the loss. Memories start at
+    :math:`N(0.1, 0.1^2)`, Adam follows the loss of mini-batches, and the epoch with the lowest loss
+    is kept. A row belongs to the memory nearest to where it ends with nothing hidden.
+
+    Unlike in the authors' code, every coordinate may be hidden and at least one is, the rows of a
+    batch hide the same ones, and an epoch has at most 12 batches. For other purposes than a
+    comparison, use :class:`isthmus.cluster.ClAM`, which starts from k-means.
+
+    Parameters
+    ----------
+    n_clusters : int
+    beta : float
+        In the authors' units: components have covariance I / beta.
+    learning_rate : float
+        Falls by a fifth when the mean loss of ten epochs has not fallen by 0.001 in five.
+    mask_value : {"mean", "min", "max"}
+        Value of hidden coordinates: that of the feature over all rows.
+    mask_fraction : float
+        Share of the coordinates that is hidden.
+    n_steps : int
+        T.
+    batch_size, max_iter : int
+        Smallest number of rows of a batch, and largest number of epochs.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray (K, n_features)
+    labels_ : ndarray (n_samples,)
+    objective_ : float
+        The lowest loss.
+    n_iter_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.study import SahaClAM
+    >>> X = np.array([[-1.0, -1.1], [-1.1, -1.0], [1.0, 1.1], [1.1, 1.0]])
+    >>> labels = SahaClAM(2, learning_rate=0.1, random_state=0).fit_predict(X)
+    >>> labels[0] == labels[1] != labels[2] == labels[3]
+    np.True_
+    """
+
+    n_clusters: int = 8
+    _: KW_ONLY
+    beta: float = 1.1
+    learning_rate: float = 0.01
+    mask_value: Literal["mean", "min", "max"] = "mean"
+    mask_fraction: float = 0.2
+    n_steps: int = 10
+    batch_size: int = 8
+    max_iter: int = 200
+    random_state: Any = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train memories to complete rows, then label the rows."""
+        as_choice(self.mask_value, "mask_value", ("mean", "min", "max"))
+        n_clusters = as_count(self.n_clusters, "n_clusters")
+        rows = validate_data(self, X, dtype=np.float32)
+        random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        n_rows, dim = rows.shape
+        masked = getattr(rows, self.mask_value)(0)
+        means = random.normal(0.1, 0.1, (n_clusters, dim)).astype(np.float32)
+        first, second = np.zeros_like(means), np.zeros_like(means)
+        n_batches = min(math.ceil(n_rows / self.batch_size), BATCHES)
+        n_hidden = max(1, int(dim * self.mask_fraction))
+        losses: list[float] = []
+        rate, updates, waited = self.learning_rate, 0, 0
+        lowest, lowest_mean, best = math.inf, math.inf, means
+        while len(losses) < self.max_iter and rate >= LOWEST_LEARNING_RATE:
+            epoch = 0.0
+            for batch in np.array_split(random.permutation(n_rows), n_batches):
+                hidden = random.permutation(dim)[:n_hidden]
+                loss, slope = completion(
+                    rows[batch], hidden, masked, means, self.beta, self.n_steps
+                )
+                updates += 1
+                first += 0.1 * (slope - first)
+                second += 0.001 * (slope**2 - second)
+                size = rate * math.sqrt(1 - 0.999**updates) / (1 - 0.9**updates)
+                means = means - size * first / (np.sqrt(second) + 1e-8)
+                epoch += loss * len(batch) / n_rows
+            losses.append(epoch)
+            if epoch < lowest:
+                lowest, best = epoch, means
+            mean = float(np.mean(losses[-10:]))
+            waited += 1
+            if mean < lowest_mean - 1e-3:
+                lowest_mean, waited = mean, 0
+            elif waited == 5:
+                rate, waited = 0.8 * rate, 0
+        gram = self.beta * best @ best.T
+        ends = _retrieve(-gram.diagonal() / 2, self.beta * rows @ best.T, gram, self.n_steps)
+        self.labels_ = ends[-1][2].argmax(1)
+        self.cluster_centers_ = best
+        self.objective_, self.n_iter_ = lowest, len(losses)
+        return self
+
+
+def completion(
+    rows: NDArray[Any],
+    hidden: NDArray[Any],
+    masked: NDArray[Any],
+    means: NDArray[Any],
+    beta: float,
+    steps: int,
+) -> tuple[float, NDArray[Any]]:
+    """Return the squared error of hidden coordinates at x(T), over all entries, and its gradient.
+
+    The state is a share of its start, which is equal for all rows, plus a blend of memories, so
+    that the steps need the products of memories only. The gradient is by the means. (K, D)
+    """
+    start, inner, visible = masked[hidden], means[:, hidden], rows.copy()
+    visible[:, hidden] = 0
+    pull, gram, left = beta * inner @ start, beta * inner @ inner.T, 1 - 1 / steps
+    fixed = beta * (visible @ means.T - (means**2).sum(1) / 2)
+    path = _retrieve(fixed, pull, gram, steps)
+    blend = path[-1][1]
+    error = left**steps * start + blend @ inner - rows[:, hidden]
+    by_end = 2 / rows.size * error
+    by_blend, by_inner = by_end @ inner.T, blend.T @ by_end
+    by_fixed, by_pull, by_gram = np.zeros_like(fixed), np.zeros_like(pull), np.zeros_like(gram)
+    for step in range(steps, 0, -1):
+        shares, before = path[step][0], path[step - 1][1]
+        flow = by_blend * shares
+        by_logits = (flow - shares * flow.sum(1, keepdims=True)) / steps
+        by_fixed += by_logits
+        by_pull += left ** (step - 1) * by_logits.sum(0)
+        by_gram += before.T @ by_logits
+        by_blend = left * by_blend + by_logits @ gram
+    slope: NDArray[Any] = beta * (by_fixed.T @ visible - by_fixed.sum(0)[:, None] * means)
+    slope[:, hidden] += by_inner + beta * (by_pull[:, None] * start + (by_gram + by_gram.T) @ inner)
+    return float((error**2).sum() / rows.size), slope
+
+
+def _retrieve(
+    fixed: NDArray[Any], pull: NDArray[Any], gram: NDArray[Any], steps: int
+) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Return shares, blend of memories and logits (n, K) at every step, the start included."""
+    logits = fixed + pull
+    blend = np.zeros_like(logits)
+    path = [(blend, blend, logits)]
+    for step in range(1, steps + 1):
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        blend = blend + (shares - blend) / steps
+        logits = fixed + (1 - 1 / steps) ** step * pull + blend @ gram
+        path.append((shares, blend, logits))
+    return path
