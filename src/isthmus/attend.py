@@ -23,11 +23,10 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.fused import FusedAttention, fused_attention
+from isthmus.fused import FusedAttention
 from isthmus.logits import (
     Keys,
     Metric,
@@ -38,14 +37,7 @@ from isthmus.logits import (
 )
 from isthmus.validation import as_log_weights, as_mask, as_points, as_positive, is_transforming
 
-__all__ = [
-    "Attention",
-    "Keys",
-    "Metric",
-    "attend",
-    "attention_logits",
-    "needs_float64",
-]
+__all__ = ["Attention", "Keys", "Metric", "attend", "attention_logits", "needs_float64"]
 
 # Below this many logits and entries of memories, plain torch operations are faster than setting
 # up the fused pass.
@@ -156,11 +148,8 @@ def _attend(
     size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
     if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
         return plain_attention(queries, keys, bias, beta, metric)
-    inputs = (queries, keys.memories, bias, beta)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        fused = FusedAttention.apply(*inputs, metric, keys)
-        return cast("tuple[Tensor, Tensor]", fused)
-    return fused_attention(queries, keys, bias, beta, metric)
+    fused = FusedAttention.apply(queries, keys.memories, bias, beta, metric, keys)
+    return cast("tuple[Tensor, Tensor]", fused)
 
 
 class _CallableModule(ModuleType):

@@ -113,18 +113,8 @@ class _Problem(NamedTuple):
         return logsumexp, mean
 
 
-@torch.no_grad()
-def fused_attention(
-    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
-) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp (Q,) and the mean about the centre (Q, D), without gradients."""
-    problem = _Problem.of(queries, keys, bias, beta, metric)
-    logsumexp, mean = problem.attend()
-    return (logsumexp + problem.row()).to(queries.dtype), mean.to(queries.dtype)
-
-
 class FusedAttention(torch.autograd.Function):
-    """:func:`fused_attention` with gradients by queries, memories, bias and beta."""
+    """The log-sum-exp (Q,) and the mean about the centre (Q, D), with their gradients."""
 
     @staticmethod
     def forward(
@@ -147,27 +137,20 @@ class FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Compute gradients block by block, or by plain operations for second derivatives."""
         queries, memories, bias, beta, logsumexp, mean = ctx.saved_tensors
+        inputs, needed = (queries, memories, bias, beta), ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
-            inputs, needed = (queries, memories, bias, beta), ctx.needs_input_grad[:4]
             with torch.enable_grad():
                 outputs = plain_attention(queries, Keys(memories), bias, beta, ctx.metric)
             wanted = [value for value, need in zip(inputs, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
-            return (*(next(found) if need else None for need in needed), None, None)
+            by_wanted = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
+            return (*(next(by_wanted) if need else None for need in needed), None, None)
         problem = _Problem.of(queries, ctx.keys, bias, beta, ctx.metric)
-        by_queries, by_memories, by_bias, by_beta = _fused_gradients(
-            problem, logsumexp, mean, *grads
+        found = _fused_gradients(problem, logsumexp, mean, *grads)
+        typed = (
+            None if value is None else gradient.to(value.dtype)
+            for value, gradient in zip(inputs, found, strict=True)
         )
-        if bias is not None:
-            by_bias = by_bias.to(bias.dtype)
-        return (
-            by_queries.to(queries.dtype),
-            by_memories.to(memories.dtype),
-            None if bias is None else by_bias,
-            by_beta.to(beta.dtype),
-            None,
-            None,
-        )
+        return (*typed, None, None)
 
 
 def _fused_gradients(
