@@ -93,10 +93,10 @@ def left_out_log_density(X: Any, sigma: float) -> float:
     squares = np.einsum("nd,nd->n", table, table)
     total = 0.0
     for start in range(0, n, BLOCK_ROWS):
-        rows = np.arange(start, min(start + BLOCK_ROWS, n))
-        logits = squares[rows, None] - 2 * table[rows] @ table.T + squares
+        block = slice(start, start + BLOCK_ROWS)
+        logits = squares[block, None] - 2 * table[block] @ table.T + squares
         logits /= -2 * sigma**2
-        logits[rows - start, rows] = -np.inf
+        np.fill_diagonal(logits[:, start:], -np.inf)
         total += float(logsumexp(logits, axis=1).sum())
     return total / n - math.log(n - 1) - dim / 2 * math.log(2 * math.pi * sigma**2)
 

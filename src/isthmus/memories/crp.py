@@ -94,7 +94,7 @@ class CRPMixture(Clusters):
             array = np.asarray(value)
             value = array.astype(np.float64) if array.dtype.kind in "iu" else array
         elif value.dtype in (torch.int32, torch.int64):
-            value = value.to(self.memories)
+            value = value.double()
         counts = as_tensor(value, "counts").to(self.memories)
         if counts.shape != (self.n_memories,):
             raise ShapeError(

@@ -71,29 +71,29 @@ class RadialKDE(KernelMemory):
     ) -> Attention:
         """Return the log-sum-exp of a weight of the squared distances, and the weighted mean.
 
-        (Q, D) -> (Q,) and (Q, D). The mean is relative to the centre, and zero without weights.
+        The mean is relative to the centre, and zero where there are no weights.
         """
-        rows = max(BLOCK_ENTRIES // max(x.shape[0], 1), 256)
-        found = []
-        for block in self.memories.split(rows):
-            logits = weight(self._squares(x, block, observed))
+        flat, found = x.reshape(-1, self.dim), []
+        seen = None if observed is None else observed.reshape(flat.shape)
+        for block in self.memories.split(max(BLOCK_ENTRIES // max(len(flat), 1), 256)):
+            logits = weight(self._squares(flat, block, seen))
             total = torch.logsumexp(logits, 1)
             shares = (logits - _finite(total)[:, None]).exp()
             mean = shares @ (block.to(shares.dtype) - self._keys().centre)
             found.append((total.to(x.dtype), mean.to(x.dtype)))
         sums, means = map(torch.stack, zip(*found, strict=True))
         total = torch.logsumexp(sums, 0)
-        return Attention(total, ((sums - _finite(total)).exp()[..., None] * means).sum(0))
+        mean = ((sums - _finite(total)).exp()[..., None] * means).sum(0)
+        return Attention(total.reshape(x.shape[:-1]), mean.reshape(x.shape))
 
-    def _log_total(self, x: Tensor, seen: Tensor | None = None) -> Attention:
-        """Attend to the kernels over observed coordinates. x: (Q, D)."""
-        unseen = 0 if seen is None else (~seen).sum(1, keepdim=True)
-        return self._attend(x, lambda squares: self._log_kernel(squares, unseen), seen)
+    def _kernel_of(self, seen: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return log g of squared distances (Q, n) over observed coordinates."""
+        unseen = 0 if seen is None else (~seen).reshape(-1, self.dim).sum(1, keepdim=True)
+        return lambda squares: self._log_kernel(squares, unseen)
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point, +inf outside the support. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        return -self._log_total(x.reshape(-1, self.dim)).logsumexp.reshape(x.shape[:-1])
+        return -self._attend(self.as_input(x), self._kernel_of(None)).logsumexp
 
     def log_normalizer(self) -> Tensor:
         """Return log Z, the logarithm of N times the integral of one kernel."""
@@ -102,27 +102,24 @@ class RadialKDE(KernelMemory):
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
         """Return the exact log-density, of observed coordinates alone if given. (...)."""
         x, seen = self._given(x, observed)
-        seen = None if seen is None else seen.reshape(-1, self.dim)
-        total = self._log_total(x.reshape(-1, self.dim), seen).logsumexp
-        return total.reshape(x.shape[:-1]) - self.log_normalizer()
+        return self._attend(x, self._kernel_of(seen), seen).logsumexp - self.log_normalizer()
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx, zero outside the support. x: (..., D) -> (..., D)."""
         x = self.as_input(x)
-        flat = x.reshape(-1, self.dim)
-        slope, total = self._attend(flat, self._log_slope), self._log_total(flat).logsumexp
-        size = 2 * (slope.logsumexp - _finite(total)).exp()[:, None]
-        force: Tensor = size * (slope.mean - (flat - self._keys().centre))
-        return force.reshape(x.shape)
+        slope, energy = self._attend(x, self._log_slope), self.energy(x)
+        size = 2 * (slope.logsumexp + torch.where(energy < torch.inf, energy, 0.0)).exp()
+        force: Tensor = size[..., None] * (slope.mean - (x - self._keys().centre))
+        return force
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Move to the weighted mean of the memories, or stay outside the support. (..., D)."""
         x = self.as_input(x)
-        flat = x.reshape(-1, self.dim)
-        slope = self._attend(flat, self._log_slope)
-        somewhere = (slope.logsumexp > -torch.inf)[:, None]
-        moved = torch.where(somewhere, slope.mean + self._keys().centre, flat)
-        return keep_observed(moved.reshape(x.shape), x, observed)
+        slope = self._attend(x, self._log_slope)
+        somewhere = (slope.logsumexp > -torch.inf)[..., None]
+        return keep_observed(
+            torch.where(somewhere, slope.mean + self._keys().centre, x), x, observed
+        )
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
         """Return the posterior of each memory, zero outside the support. (..., D) -> (..., N).
@@ -130,12 +127,13 @@ class RadialKDE(KernelMemory):
         With a mask `observed` (..., D), given the marked coordinates alone.
         """
         x, seen = self._given(x, observed)
-        flat, shape = x.reshape(-1, self.dim), (*x.shape[:-1], self.n_memories)
-        seen = None if seen is None else seen.reshape(flat.shape)
-        unseen = 0 if seen is None else (~seen).sum(1, keepdim=True)
-        logits = self._log_kernel(self._squares(flat, self.memories, seen), unseen)
+        flat = x.reshape(-1, self.dim)
+        squares = self._squares(
+            flat, self.memories, None if seen is None else seen.reshape(flat.shape)
+        )
+        logits = self._kernel_of(seen)(squares)
         shares = (logits - _finite(torch.logsumexp(logits, 1))[:, None]).exp()
-        return shares.to(x.dtype).reshape(shape)
+        return shares.to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
@@ -143,15 +141,15 @@ class RadialKDE(KernelMemory):
         x: (..., D), which may hold NaN where it is not observed.
         """
         x, seen = self._partial(x, observed)
-        found = self._log_total(x.reshape(-1, self.dim), seen.reshape(-1, self.dim))
+        found = self._attend(x, self._kernel_of(seen), seen)
         rows = 0 if is_transforming() else int((found.logsumexp == -torch.inf).sum())
         if rows:
             raise OutsideSupportError(
-                f"{rows} of {len(found.logsumexp)} rows have no memory within the bandwidth "
+                f"{rows} of {found.logsumexp.numel()} rows have no memory within the bandwidth "
                 f"{float(self.bandwidth):g} of their observed coordinates. Raise the bandwidth, "
                 "or use GaussianKDE, whose kernel reaches everywhere."
             )
-        return torch.where(seen, x, (found.mean + self._keys().centre).reshape(x.shape))
+        return torch.where(seen, x, found.mean + self._keys().centre)
 
     def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a direction and a distance."""
