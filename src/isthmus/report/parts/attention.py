@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
 from isthmus.attention.experiment import (
@@ -27,10 +29,7 @@ from isthmus.report.section import Section
 
 STEPS, PICTURES = 100, 40
 WIDTH, HEADS, LENGTH = 64, 4, 12
-# Concentration and mixing proportion are tied if they correlate this much in every head.
-TIED = 0.8
 RUN_STEPS, RUN_SEEDS = 200, 5
-HIGH_RATE = 0.1
 # Runs are repeated at one of these rates; at higher ones rounding decides the outcome.
 SAFE_RATES, SIMILAR = (0.001, 0.01), 0.05
 # Significance level of the sign tests.
@@ -38,38 +37,74 @@ LEVEL = 0.05
 
 
 def heads_as_mixtures(seed: int, full: bool = False) -> Section:
-    """Train a small transformer on digits and analyse its second block."""
-    model = PatchTransformer("pre-norm", seed=seed)
-    losses = train_on_digits(model, 0.01, steps=STEPS, seed=seed)
-    model = model.double().eval()
-    layer, x = model.layers(digit_patches()[2][:PICTURES].double())[-1]
+    """Train a small transformer on digits and analyse its second block; the same with SALN."""
+    layer, x, loss = _trained("pre-norm", seed)
     _, weights = layer(x, x, x, average_attn_weights=False)
     view = vmf_view(layer, x)
     tied = entanglement(view)
     off = largest_gap(view.responsibilities(), weights)
     printed = largest_gap(as_printed(view, layer.head_dim), weights)
-    weight, mixing = (
-        min(map(abs, values.tolist())) for values in (tied.correlation, tied.mixing_correlation)
-    )
+    saln, saln_x, _ = _trained("SALN", seed)
+    alone = {
+        "pre-norm": weight_without_key(view).tolist(),
+        "SALN": weight_without_key(vmf_view(saln, saln_x)).tolist(),
+    }
+    root_mean_square = posterior_gap(*_random_layer(seed, nn.RMSNorm))
+    cost = {"pre-norm": cost_of(layer, x), "SALN": cost_of(saln, saln_x)}
+    saves = any(cost["SALN"][name] < count for name, count in cost["pre-norm"].items())
     return compose(
         "attention-heads",
         attention_sphere(view),
         {
-            "loss": losses[-1],
+            "loss": loss,
             "largest_difference_to_attention_weights": off,
             "largest_difference_as_printed": printed,
+            "largest_difference_with_RMSNorm": root_mean_square,
             "mean_concentration_by_head": tied.mean_concentration.tolist(),
             "correlation_with_log_weight_by_head": tied.correlation.tolist(),
             "correlation_with_log_mixing_by_head": tied.mixing_correlation.tolist(),
             "spread_of_concentration_by_head": tied.concentration_spread.tolist(),
             "spread_of_log_weight_by_head": tied.weight_spread.tolist(),
+            "share_of_log_weight_without_the_key": {
+                variant: {f"head {head}": share for head, share in enumerate(shares, start=1)}
+                for variant, shares in alone.items()
+            },
+            "cost": cost,
         },
-        {"mixture": (printed <= EXACT, off <= EXACT), "tied": (weight >= TIED, mixing >= TIED)},
+        {
+            "mixture": (printed <= EXACT, off <= EXACT),
+            "rms": root_mean_square <= EXACT,
+            "tied": max(alone["pre-norm"]) <= EXACT,
+            "freed": min(alone["SALN"]) > EXACT,
+            "cost": not saves,
+        },
         weights=_listed(tied.correlation),
-        mixings=_listed(tied.mixing_correlation),
-        weight=weight,
-        mixing=mixing,
+        tied=max(alone["pre-norm"]),
+        freed=(min(alone["SALN"]), max(alone["SALN"])),
     )
+
+
+def _trained(variant: str, seed: int) -> tuple[Any, Tensor, float]:
+    """Return the attention of a trained transformer's last block, its input, and the loss."""
+    model = PatchTransformer(variant, seed=seed)
+    losses = train_on_digits(model, 0.01, steps=STEPS, seed=seed)
+    return *model.double().eval().layers(digit_patches()[2][:PICTURES].double())[-1], losses[-1]
+
+
+def weight_without_key(view: VMFMixture) -> Tensor:
+    """Return the share of the variance of log-weights that no linear map of the keys gives. (H,)"""
+    by_head = (view.concentration[..., None] * view.mean_direction).transpose(0, 1)
+    keys, weight = by_head.flatten(1, 2), view.log_weight.transpose(0, 1).flatten(1)[..., None]
+    left = weight - keys @ torch.linalg.lstsq(keys, weight, driver="gelsd").solution
+    return (left.square().sum(1) / (weight - weight.mean(1, keepdim=True)).square().sum(1))[:, 0]
+
+
+def cost_of(layer: nn.Module, x: Tensor) -> dict[str, int]:
+    """Return the parameters of a layer, and its matrix operations for one sequence."""
+    with FlopCounterMode(display=False) as counter:
+        layer(x[:1], x[:1], x[:1])
+    count = sum(parameter.numel() for parameter in layer.parameters())
+    return {"parameters": count, "operations": counter.get_total_flops()}
 
 
 def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict[str, int]]:
@@ -95,9 +130,8 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
 def training_at_high_rates(seed: int, full: bool = False) -> Section:
     """Compare three kinds of attention in one transformer, up to very high learning rates."""
     found, source, again = runs_of_the_experiment(seed, full)
-    pairs = {
-        variant: found.pairs_lower("loss", variant, "pre-norm") for variant in ("QK-norm", "SALN")
-    }
+    best = min(found.learning_rates, key=lambda rate: found.median("loss", "pre-norm", rate))
+    high = [rate for rate in found.learning_rates if rate > best]
 
     def table(measure: Any) -> dict[str, dict[str, float | None]]:
         return {
@@ -108,53 +142,77 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
             for variant in found.variants
         }
 
+    lower = {
+        variant: {f"{rate:g}": seeds_below(found, variant, [rate]) for rate in high}
+        for variant in ("QK-norm", "SALN")
+    }
     numbers: dict[str, Any] = {
         "runs": len(found.runs),
         "source": source,
         "done_again": again,
-        "training_loss_below_pre_norm": {
-            variant: {"pairs": total, "lower": lower} for variant, (lower, total) in pairs.items()
+        "seeds_with_a_loss_below_pre_norm_by_variant_and_rate": {
+            variant: {rate: f"{won} of {seeds}" for rate, (won, seeds) in by_rate.items()}
+            for variant, by_rate in lower.items()
         },
         **{
-            f"{name}_by_variant_and_rate": table(partial(found.median, name))
+            f"median_{name}_by_variant_and_rate": table(partial(found.median, name))
             for name in ("loss", "test_loss", "largest_logit", "entanglement")
         },
         "share_diverged_by_variant_and_rate": table(found.fraction_diverged),
     }
+    logits = {
+        variant: max(found.median("largest_logit", variant, rate) for rate in high)
+        for variant in found.variants
+    }
+    pairs = {variant: seeds_below(found, variant, high) for variant in lower}
+    p = {name: binomtest(*pair, alternative="greater").pvalue for name, pair in pairs.items()}
+    worse = [
+        f"At {rate:g}, however, it diverged in {ours:.0%} of its runs and pre-norm in {theirs:.0%}."
+        for rate in high
+        if (ours := found.fraction_diverged("QK-norm", rate))
+        > (theirs := found.fraction_diverged("pre-norm", rate))
+    ]
+    stable = logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL
     repeated = (
         f" {again['runs']} runs at a rate chosen by the seed were repeated: the training losses "
         f"of {again['agree']} agree to {SIMILAR:.0%}."
         if again
         else ""
     )
-    checks, values = _stability(found, pairs)
-    figure = attention_experiment(found)
-    return compose("attention-training", figure, numbers, checks, repeated=repeated, **values)
+    saln = (
+        f"Above a rate of {best:g}, SALN's mean training loss is below pre-norm's for "
+        f"{pairs['SALN'][0]} of {pairs['SALN'][1]} seeds (sign test: p = {p['SALN']:.2g}); its "
+        f"median largest logit is at most {logits['SALN']:.3g}."
+    )
+    return compose(
+        "attention-training",
+        attention_experiment(found),
+        numbers,
+        {"stable": (stable and not worse, stable)},
+        observations=(saln,),
+        best=best,
+        logits=logits,
+        pair=(*pairs["QK-norm"], p["QK-norm"]),
+        by_rate=", ".join(f"{won} of {n} at {rate}" for rate, (won, n) in lower["QK-norm"].items()),
+        worse=" ".join(worse) or "At no rate did it diverge more often.",
+        repeated=repeated,
+    )
 
 
-def _stability(
-    found: Experiment, pairs: dict[str, tuple[int, int]]
-) -> tuple[dict[str, bool], dict[str, Any]]:
-    """Check QK-norm, which others proposed, and SALN."""
-    high = [rate for rate in found.learning_rates if rate >= HIGH_RATE]
-    logits = {
-        variant: max(found.median("largest_logit", variant, rate) for rate in high)
-        for variant in found.variants
-    }
-    # At the high rates nothing is learned, and the correlation is one of noise.
-    low = [rate for rate in found.learning_rates if rate < HIGH_RATE]
-    tied = {
-        variant: fmean(found.median("entanglement", variant, rate) for rate in low)
-        for variant in found.variants
-    }
-    p = {name: binomtest(*pair, alternative="greater").pvalue for name, pair in pairs.items()}
-    checks = {
-        "stable": logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL,
-        "saln": p["SALN"] < LEVEL,
-        "freed": tied["SALN"] < 0.5 * tied["pre-norm"],
-    }
-    values = {"high_rate": HIGH_RATE, "logits": logits, "tied": tied, "pairs": pairs, "p": p}
-    return checks, values
+def seeds_below(found: Experiment, variant: str, rates: list[float]) -> tuple[int, int]:
+    """Return for how many seeds the mean loss over rates is below pre-norm's, and all seeds.
+
+    Runs of one seed start from the same weights and see the same batches, so that only seeds are
+    independent of each other.
+    """
+    ours, theirs = (
+        [
+            fmean(run.value("loss") for run in runs)
+            for runs in zip(*(found.of(name, rate) for rate in rates), strict=True)
+        ]
+        for name in (variant, "pre-norm")
+    )
+    return sum(map(operator.lt, ours, theirs)), len(ours)
 
 
 def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
@@ -186,18 +244,29 @@ def length_of_the_query(generator: torch.Generator) -> Check:
     )
 
 
-def _random_layer(seed: int) -> tuple[nn.LayerNorm, nn.MultiheadAttention, Tensor]:
+def _random_layer(
+    seed: int, kind: type[nn.Module] = nn.LayerNorm
+) -> tuple[Any, nn.MultiheadAttention, Tensor]:
     """Return a norm with gain and shift, attention with biases, and inputs (2, 12, 64)."""
     generator = torch.Generator().manual_seed(seed)
-    norm = nn.LayerNorm(WIDTH).double()
+    norm: Any = kind(WIDTH).double()
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
     with torch.no_grad():
         norm.weight.copy_(1 + 0.3 * normal(generator, WIDTH))
-        norm.bias.copy_(0.3 * normal(generator, WIDTH))
+        if kind is nn.LayerNorm:
+            norm.bias.copy_(0.3 * normal(generator, WIDTH))
         attention.in_proj_weight.copy_(normal(generator, 3 * WIDTH, WIDTH) / math.sqrt(WIDTH))
         attention.in_proj_bias.copy_(0.1 * normal(generator, 3 * WIDTH))
         attention.out_proj.weight.copy_(normal(generator, WIDTH, WIDTH) / math.sqrt(WIDTH))
     return norm, attention, normal(generator, 2, LENGTH, WIDTH)
+
+
+@torch.no_grad()
+def posterior_gap(norm: nn.Module, attention: nn.MultiheadAttention, x: Tensor) -> float:
+    """Return the largest difference of a mixture's posterior from the layer's attention."""
+    y = norm(x)
+    _, weights = attention(y, y, y, average_attn_weights=False)
+    return largest_gap(vmf_view(norm, attention, x).responsibilities(), weights)
 
 
 @erratum("E19")
