@@ -12,7 +12,6 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.special import (
     log_vmf_normalizer,
     sample_vmf,
-    vmf_concentration,
     vmf_mean_length,
 )
 
@@ -119,29 +118,6 @@ def test_density_matches_scipy(dim):
         expected = stats.vonmises_fisher(pole, kappa).logpdf(pole)
         found = log_vmf_normalizer(dim, tensor(kappa)).item() + kappa
         assert found == pytest.approx(expected, abs=1e-10)
-
-
-@pytest.mark.parametrize("dim", [2, 3, 10, 300, 10_000])
-def test_concentration_inverts_the_mean_length(dim):
-    kappa = tensor(0.0, *ARGUMENTS)
-    length = vmf_mean_length(dim, kappa)
-    found = vmf_concentration(dim, length)
-    assert (vmf_mean_length(dim, found) - length).abs().max() < 1e-15
-    torch.testing.assert_close(found, kappa, rtol=1e-10, atol=0)
-    steps = torch.linspace(0, 0.9999, 1000, dtype=DOUBLE)
-    back = vmf_mean_length(dim, vmf_concentration(dim, steps))
-    torch.testing.assert_close(back, steps, rtol=1e-14, atol=0)
-
-
-def test_concentration_is_differentiable_and_refuses_impossible_lengths():
-    length = tensor(0.1, 0.5, 0.95).requires_grad_()
-    assert torch.autograd.gradcheck(lambda r: vmf_concentration(7, r), length)
-    assert torch.isfinite(vmf_concentration(5, tensor(1 - 2**-53))).all()
-    for bad in (1.0, -0.1, math.nan):
-        with pytest.raises(InvalidInputError):
-            vmf_concentration(3, tensor(bad))
-    with pytest.raises(InvalidInputError, match="at least 2"):
-        vmf_concentration(1, tensor(0.5))
 
 
 @pytest.mark.parametrize("dim", [0, 2.5])

@@ -16,92 +16,57 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Where each public name lives. Imported on first use, so that `import isthmus` and the
-# command line's --help do not wait for torch.
-_HOMES = {
-    "CRPMixture": "isthmus.memories.crp",
-    "Chains": "isthmus.dynamics.diagnostics",
-    "Energy": "isthmus.energy",
-    "EpanechnikovKDE": "isthmus.memories.epanechnikov",
-    "GaussianKDE": "isthmus.memories.kde",
-    "HMC": "isthmus.dynamics.samplers",
-    "Hopfield": "isthmus.memories.hopfield",
-    "Langevin": "isthmus.dynamics.samplers",
-    "MALA": "isthmus.dynamics.samplers",
-    "Mixture": "isthmus.memories.mixture",
-    "ModernHopfield": "isthmus.memories.modern",
-    "Retrieval": "isthmus.dynamics.retrieve",
-    "VonMisesFisherMixture": "isthmus.memories.vmf",
-    "complete": "isthmus.dynamics.retrieve",
-    "retrieve": "isthmus.dynamics.retrieve",
-    "sample": "isthmus.dynamics.sample",
-    "sample_chains": "isthmus.dynamics.sample",
+# Imported on first use, so that `import isthmus` and the command line's --help do not wait for
+# torch: public names by module, and public modules.
+_NAMES = {
+    "isthmus.dynamics.diagnostics": "Chains",
+    "isthmus.dynamics.retrieve": "Retrieval complete retrieve",
+    "isthmus.dynamics.sample": "sample sample_chains",
+    "isthmus.dynamics.samplers": "HMC MALA Langevin",
+    "isthmus.energy": "Energy",
+    "isthmus.memories.crp": "CRPMixture",
+    "isthmus.memories.epanechnikov": "EpanechnikovKDE",
+    "isthmus.memories.hopfield": "Hopfield",
+    "isthmus.memories.kde": "GaussianKDE",
+    "isthmus.memories.mixture": "Mixture",
+    "isthmus.memories.modern": "ModernHopfield",
+    "isthmus.memories.vmf": "VonMisesFisherMixture",
+    "": "attend attention capacity checks cluster datasets dynamics energy errors figures impute "
+    "incontext memories report study tables",
 }
-
-_MODULES = (
-    "attend",
-    "attention",
-    "capacity",
-    "checks",
-    "cluster",
-    "datasets",
-    "dynamics",
-    "energy",
-    "errors",
-    "figures",
-    "impute",
-    "incontext",
-    "memories",
-    "report",
-    "study",
-    "tables",
-)
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from isthmus.attend import attend as attend
-    from isthmus.dynamics.diagnostics import Chains
-    from isthmus.dynamics.retrieve import Retrieval, complete, retrieve
-    from isthmus.dynamics.sample import sample, sample_chains
-    from isthmus.dynamics.samplers import HMC, MALA, Langevin
-    from isthmus.energy import Energy
-    from isthmus.memories.crp import CRPMixture
-    from isthmus.memories.epanechnikov import EpanechnikovKDE
-    from isthmus.memories.hopfield import Hopfield
-    from isthmus.memories.kde import GaussianKDE
-    from isthmus.memories.mixture import Mixture
-    from isthmus.memories.modern import ModernHopfield
-    from isthmus.memories.vmf import VonMisesFisherMixture
+    from isthmus.dynamics.diagnostics import Chains as Chains
+    from isthmus.dynamics.retrieve import Retrieval as Retrieval
+    from isthmus.dynamics.retrieve import complete as complete
+    from isthmus.dynamics.retrieve import retrieve as retrieve
+    from isthmus.dynamics.sample import sample as sample
+    from isthmus.dynamics.sample import sample_chains as sample_chains
+    from isthmus.dynamics.samplers import HMC as HMC
+    from isthmus.dynamics.samplers import MALA as MALA
+    from isthmus.dynamics.samplers import Langevin as Langevin
+    from isthmus.energy import Energy as Energy
+    from isthmus.memories.crp import CRPMixture as CRPMixture
+    from isthmus.memories.epanechnikov import EpanechnikovKDE as EpanechnikovKDE
+    from isthmus.memories.hopfield import Hopfield as Hopfield
+    from isthmus.memories.kde import GaussianKDE as GaussianKDE
+    from isthmus.memories.mixture import Mixture as Mixture
+    from isthmus.memories.modern import ModernHopfield as ModernHopfield
+    from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
 
-__all__ = [
-    "HMC",
-    "MALA",
-    "CRPMixture",
-    "Chains",
-    "Energy",
-    "EpanechnikovKDE",
-    "GaussianKDE",
-    "Hopfield",
-    "Langevin",
-    "Mixture",
-    "ModernHopfield",
-    "Retrieval",
-    "VonMisesFisherMixture",
-    "complete",
-    "retrieve",
-    "sample",
-    "sample_chains",
-]
+__all__ = sorted(name for name, home in _HOMES.items() if home)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    if name in _MODULES:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isthmus' has no attribute {name!r}")
+    if not _HOMES[name]:
         return import_module(f"isthmus.{name}")
-    raise AttributeError(f"module 'isthmus' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "__version__"])
+    return sorted([*_HOMES, "__version__"])

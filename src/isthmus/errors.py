@@ -4,21 +4,6 @@ All derive from :class:`IsthmusError`, and all are a ``ValueError`` or a ``TypeE
 that code written for scikit-learn or NumPy catches them too.
 """
 
-__all__ = [
-    "CheckFailedError",
-    "DatasetChangedError",
-    "DatasetNotFoundError",
-    "DivergenceError",
-    "DtypeError",
-    "InvalidInputError",
-    "IsthmusError",
-    "OutsideSupportError",
-    "RunInProgressError",
-    "ShapeError",
-    "UnknownNormalizerError",
-    "UnsupportedOperationError",
-]
-
 
 class IsthmusError(Exception):
     """Base class of all exceptions below."""

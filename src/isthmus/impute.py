@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -49,19 +49,13 @@ class FilledTable:
         Known values are unchanged. NaN remains in columns that a model does not know.
     gaps : ndarray (n, D) of bool
         True where a value was missing.
-    columns : tuple of str
     energy : str
         "kde", "crp", or the name of a model's estimator; empty if nothing was missing.
     sigma : float or None
-        The bandwidth of "kde", in standard deviations of the columns.
-    how : {"mean", "mode"}
+        The bandwidth of "kde", in standard deviations of the columns, which are `scale` (D,).
     errors, baseline : ndarray (m, D) or None
         Errors on m rows whose known cells were hidden, and those of column means, in the units
         of the table; NaN where no cell was hidden. None if errors cannot be measured.
-    scale : ndarray (D,)
-        Standard deviations of the columns.
-    notes : tuple of str
-        Remarks on the table.
     """
 
     X: FloatArray
@@ -193,18 +187,11 @@ def fill_gaps(
         )
     chosen, errors, baseline = found or (tried[-1], None, None)
     filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
-    return FilledTable(
-        np.where(gaps, filled, rows),
-        gaps,
-        names,
-        "crp" if chosen is None else "kde",
-        chosen,
-        how,
-        scaling.scale,
-        None if errors is None else errors * scaling.scale,
-        None if baseline is None else baseline * scaling.scale,
-        () if found else ("too few rows to measure how well the gaps are filled.",),
-    )
+    X, name = np.where(gaps, filled, rows), "crp" if chosen is None else "kde"
+    result = FilledTable(X, gaps, names, name, chosen, how, scaling.scale)
+    if errors is None:
+        return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
+    return replace(result, errors=errors * scaling.scale, baseline=baseline * scaling.scale)
 
 
 def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
@@ -225,13 +212,10 @@ def hide_and_fill(
 ) -> tuple[float | None, FloatArray, FloatArray] | None:
     """Hide known cells, fill them from other rows, and return the best candidate and its errors.
 
-    Rows are dealt into folds. In the rows of a fold, cells are hidden in the pattern of a random
-    row with gaps, and filled by an energy of the rows outside the fold. Half of the folds choose
-    the candidate; the other half measure its error, so that it is not that of the best of many.
-
-    `Z` (n, D) has the rows to learn from, NaN where unknown; `patterns` (m, D) is True at the gaps
-    of rows that have some; None among `tried` stands for ClAMCRP. Errors (k, D), and those of
-    column means, are NaN at cells that were not hidden. None: too few rows, or no cells to hide.
+    Cells of the rows `Z` (n, D) of a fold are hidden in a random one of the `patterns` (m, D), and
+    filled by an energy of the rows outside the fold. Half of the folds choose the candidate; the
+    other half measure its error, so that it is not that of the best of many. Errors (k, D), and
+    those of column means, are NaN at cells that were not hidden. None: too few rows or cells.
     """
     folds = list(_folds(Z, patterns, seed))
     if len(folds) < 2:
@@ -285,11 +269,11 @@ def _candidates(energy: str | None, sigma: float | None) -> list[float | None]:
     """Return the bandwidths to choose from, and None for ClAMCRP."""
     if energy is not None:
         as_choice(energy, "energy", ("kde", "crp"))
-    if sigma is not None:
-        if energy == "crp":
-            raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
-        return [as_number(sigma, "sigma", above=0)]
-    return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
+    if sigma is None:
+        return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
+    if energy == "crp":
+        raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
+    return [as_number(sigma, "sigma", above=0)]
 
 
 def _energy(sigma: float | None, Z: FloatArray, seed: int) -> Memory:

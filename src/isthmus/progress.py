@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-__all__ = ["ReportProgress", "progress"]
 
 # Seconds before a bar appears, unless it was asked for, and between two updates of it.
 PATIENCE = 2.0
 REFRESH = 0.1
 
 
-class ReportProgress(Protocol):
-    """The callback that :func:`progress` yields."""
-
-    def __call__(self, done: float, note: str = "") -> None:
-        """Set the amount of finished work and, optionally, a note on the current item."""
-        ...
+ReportProgress = Callable[..., None]
+"""``report(done, note="")`` sets the amount of finished work and a note on the current item."""
 
 
 @contextmanager
@@ -34,24 +28,11 @@ def progress(
     show: bool | None = None,
     unit: Literal["steps", "bytes"] = "steps",
 ) -> Iterator[ReportProgress]:
-    """Show a progress bar on stderr while the block runs.
+    """Show a progress bar on stderr while the block runs, and restore the terminal after it.
 
-    Parameters
-    ----------
-    title : str
-    total : float, optional
-        The amount of work at 100 %. Default: unknown.
-    show : bool, optional
-        Default: on a terminal, once the block has run for two seconds.
-    unit : {"steps", "bytes"}
+    `total` is the amount of work at 100 %, if known. By default the bar appears on a terminal,
+    once the block has run for two seconds. The yielded callback updates it.
 
-    Yields
-    ------
-    ReportProgress
-        ``report(done, note="")`` updates the bar. The terminal is restored however the block ends.
-
-    Examples
-    --------
     >>> with progress("fitting", 100, show=False) as report:
     ...     for step in range(100):
     ...         report(step + 1)
@@ -77,22 +58,19 @@ def progress(
 
 def _open_bar(title: str, total: float | None, unit: str) -> Progress:
     # Imported here: most runs are short, and importing rich takes longer than many of them.
+    import rich.progress as parts
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-    columns = (name, BarColumn(), amount, TimeRemainingColumn(), note)
     console = Console(stderr=True)
-    # A file keeps the last state of the bar; a terminal is left as it was.
-    bar = Progress(*columns, console=console, transient=console.is_terminal)
+    bar = parts.Progress(
+        parts.TextColumn("{task.description}"),
+        parts.BarColumn(),
+        parts.DownloadColumn() if unit == "bytes" else parts.MofNCompleteColumn(),
+        parts.TimeRemainingColumn(),
+        parts.TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=console.is_terminal,  # a file keeps the last state of the bar
+    )
     bar.add_task(title, total=total, note="")
     bar.start()
     return bar

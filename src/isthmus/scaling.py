@@ -15,10 +15,7 @@ FloatArray = NDArray[np.float64]
 
 
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return the rows (n, D) of an array or data frame in float64, and the names of its columns.
-
-    Without `columns`, the names are those of the data frame, or x1, x2, ...
-    """
+    """Return rows (n, D) in float64, and names: `columns`, those of a data frame, or x1, x2, ..."""
     try:
         rows = np.ascontiguousarray(X, dtype=np.float64)
     except (TypeError, ValueError):

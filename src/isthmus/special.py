@@ -21,31 +21,22 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_count, as_points, as_tensor, is_transforming, require_finite
 
-NEWTON_STEPS = 8
+# From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
+# series with SERIES_TERMS terms is.
+DEBYE_RADIUS, DEBYE_TERMS, SERIES_TERMS = 30.0, 12, 50
 
 
 def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
-    r"""Return the log-normaliser of the von Mises-Fisher density.
+    r"""Return the log-normaliser of the von Mises-Fisher density at concentrations of any shape.
 
     .. math::
         \log C_p(\kappa) = (\tfrac p2 - 1) \log \kappa - \tfrac p2 \log 2\pi
         - \log I_{p/2-1}(\kappa)
 
     The density :math:`C_p(\kappa)\, e^{\kappa \mu \cdot x}` is taken with respect to area on the
-    unit sphere in p dimensions, so that at :math:`\kappa = 0` this is minus the log of the
-    whole area.
+    unit sphere in `dim` = p >= 1 dimensions. The result is differentiable in :math:`\kappa \ge 0`,
+    any number of times.
 
-    Parameters
-    ----------
-    dim : int
-        p, at least 1 (where the "sphere" is the two points -1 and 1).
-    kappa : Tensor (...)
-        Concentrations, at least zero. The result is differentiable in them, any number of times.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.special import log_vmf_normalizer
     >>> log_vmf_normalizer(3, torch.tensor([0.0, 1.0, 1e4])).exp()
     tensor([0.0796, 0.0677, 0.0000])
     """
@@ -56,67 +47,13 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
 
 
 def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
-    r"""Return the length of the mean of a von Mises-Fisher distribution.
+    r"""Return the length of the mean, :math:`A_p(\kappa) = I_{p/2}(\kappa) / I_{p/2-1}(\kappa)`.
 
-    .. math:: A_p(\kappa) = I_{p/2}(\kappa) / I_{p/2-1}(\kappa)
-
-    Parameters
-    ----------
-    dim : int
-        p, at least 1.
-    kappa : Tensor (...)
-        Concentrations, at least zero. The result is differentiable in them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.special import vmf_mean_length
     >>> vmf_mean_length(3, torch.tensor([0.0, 1.0, 100.0]))
     tensor([0.0000, 0.3130, 0.9900])
     """
     kappa = at_least_zero(as_tensor(kappa, "kappa"), "kappa")
     return log_scaled_bessel(_order(dim), kappa, 1)
-
-
-def vmf_concentration(dim: int, mean_length: Tensor) -> Tensor:
-    r"""Return the concentration of the von Mises-Fisher distribution with this mean length.
-
-    The inverse of :func:`vmf_mean_length`, by Newton's method from the start of Banerjee et
-    al. (2005), :math:`r (p - r^2) / (1 - r^2)`, between Amos's bounds
-    :math:`(p - 1) r / (1 - r^2)` and :math:`p\, r / (1 - r^2)`.
-
-    Parameters
-    ----------
-    dim : int
-        p, at least 2.
-    mean_length : Tensor (...)
-        r, at least zero and below one. The result is differentiable in it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.special import vmf_concentration
-    >>> vmf_concentration(3, torch.tensor([0.0, 0.31303528, 0.99]))
-    tensor([  0.0000,   1.0000, 100.0001])
-    """
-    order = _order(dim, least=2)
-    given = at_least_zero(as_tensor(mean_length, "mean_length"), "mean_length")
-    if not is_transforming() and bool((given.detach() >= 1).any()):
-        raise InvalidInputError(
-            "mean_length must be below one: it is one only if all points coincide, and then the "
-            "concentration is infinite."
-        )
-    length = given.double()
-    with torch.no_grad():
-        unit = length / ((1 - length) * (1 + length))
-        kappa = unit * (dim - length.square())
-        for _ in range(NEWTON_STEPS):
-            excess = log_scaled_bessel(order, kappa, 1) - length
-            kappa = kappa - excess / log_scaled_bessel(order, kappa, 2)
-            kappa = torch.minimum(torch.maximum(kappa, (dim - 1) * unit), dim * unit)
-        slope = log_scaled_bessel(order, kappa, 2)
-    # Adds nothing to the value; its derivative is that of the inverse function.
-    return (kappa + (length - length.detach()) / slope).to(given.dtype)
 
 
 @torch.no_grad()
@@ -125,21 +62,8 @@ def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Gener
 
     Wood's (1994) rejection sampler finds the cosine :math:`w = \mu \cdot x`, with Ulrich's
     two-uniform draw of its Beta proposal; the rest of x is uniform across :math:`\mu`. The
-    work per draw does not grow with :math:`\kappa`.
+    work per draw does not grow with :math:`\kappa`, which is a number or (n,).
 
-    Parameters
-    ----------
-    directions : Tensor (n, p)
-        Unit vectors :math:`\mu`, with p at least 2.
-    kappa : float or Tensor () or (n,)
-        Concentrations, at least zero.
-    generator : torch.Generator
-        The random stream, on the device of `directions`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.special import sample_vmf
     >>> north = torch.tensor([[0.0, 0.0, 1.0]]).expand(1000, 3)
     >>> sample_vmf(north, 100.0, torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
     tensor([0.0000, 0.0000, 0.9900])
@@ -190,30 +114,13 @@ def _draw_one_minus_cosine(dim: int, kappa: Tensor, generator: torch.Generator) 
     return result
 
 
-def _order(dim: int, least: int = 1) -> float:
-    return 0.5 * as_count(dim, "dim", at_least=least) - 1
-
-
-# From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
-# series with SERIES_TERMS terms is.
-DEBYE_RADIUS = 30.0
-DEBYE_TERMS = 12
-SERIES_TERMS = 50
+def _order(dim: int) -> float:
+    return 0.5 * as_count(dim, "dim") - 1
 
 
 def log_bessel_i(order: float, x: ArrayLike) -> NDArray[np.float64]:
-    r"""Return :math:`\log I_\nu(x)`, of the modified Bessel function of the first kind.
+    r"""Return :math:`\log I_\nu(x)` of orders from -1/2 and of x >= 0 of any shape.
 
-    Parameters
-    ----------
-    order : float
-        :math:`\nu`, at least -1/2.
-    x : array (...)
-        At least zero.
-
-    Examples
-    --------
-    >>> from isthmus.special import log_bessel_i
     >>> log_bessel_i(400.0, [0.0, 1.0, 1e5]).round(3)
     array([     -inf, -2277.759, 99992.525])
     """

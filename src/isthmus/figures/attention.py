@@ -54,9 +54,9 @@ def attention_sphere(
 ) -> Figure:
     """Draw the components of heads, and the queries they cluster, on the sphere.
 
-    Each panel is the sphere seen along all but two directions: the two in which a head's
-    components are longest. A component is a disc, its area the mixing weight, its shade the
-    concentration. A dot is a query, with a line to the component that it attends to most.
+    Each panel shows the two directions in which a head's components are longest. A component is a
+    disc, its area the mixing weight, its shade the concentration. A dot is a query, with a line to
+    the component that it attends to most.
 
     Parameters
     ----------
@@ -97,7 +97,10 @@ def attention_sphere(
         if view.concentration.ndim == 4:  # these components are those of one query only
             queries, weights = queries[[position]], weights[[position]]
         plane, share = _plane(directions[seen])
-        _draw_sphere(axes)
+        axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=RULE, lw=1.2, zorder=0))
+        # The remaining height goes to the title.
+        axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal", anchor="S")
+        axes.set_axis_off()
         _draw_queries(axes, queries @ plane, directions @ plane, weights * seen)
         look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": INK}
         look |= {"linewidth": 0.6, "alpha": 0.85, "zorder": 3}
@@ -190,13 +193,6 @@ def _plane(directions: NDArray[Any]) -> tuple[NDArray[Any], float]:
     # The signs of singular vectors are arbitrary: make the larger side positive.
     plane = axes[:2].T * np.where((directions @ axes[:2].T).sum(0) < 0, -1.0, 1.0)
     return plane, float((sizes[:2] ** 2).sum() / (sizes**2).sum())
-
-
-def _draw_sphere(axes: Axes) -> None:
-    axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=RULE, lw=1.2, zorder=0))
-    axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
-    axes.set_anchor("S")  # what height is left over goes to the title
-    axes.set_axis_off()
 
 
 def _draw_queries(

@@ -1,4 +1,4 @@
-"""Figures of energies on a line and on a plane, with memories, retrieval and draws."""
+"""Figures of energies on a line or a plane, with retrieval and draws; and of completed images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, UnknownNormalizerError
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.figures.style import (
     CURVE,
     DEPTH,
@@ -25,11 +25,14 @@ from isthmus.figures.style import (
     MUTED,
     NOWHERE,
     PAPER,
+    PIXELS,
     RULE,
+    WIDTH,
     grid_points,
     heading,
     label_plane,
     limits_of,
+    new_figure,
     panels,
     styled,
     to_array,
@@ -110,10 +113,7 @@ def draw_landscape(
     window: Any = None,
     resolution: int = 1201,
 ) -> None:
-    """Draw one energy on a line: its curve, memories (N, 1), and the retrieval of queries (Q, 1).
-
-    The axes hold all points of `window` (M, 1); those of `memories` by default.
-    """
+    """Draw an energy on a line, with memories (N, 1) and queries (Q, 1), around `window` (M, 1)."""
     marks = to_array(memories).reshape(-1)
     limits = limits_of(marks if window is None else to_array(window).reshape(-1), 0.22)
     _draw_curve(axes, energy, np.linspace(*limits, resolution))
@@ -140,13 +140,8 @@ def _draw_curve(axes: Axes, energy: Energy, positions: NDArray[Any]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.plot(positions, np.where(finite, height, np.nan), color=CURVE, linewidth=1.6, zorder=2)
     if not finite.all():
-        hatched: dict[str, Any] = {
-            "facecolor": NOWHERE,
-            "edgecolor": RULE,
-            "hatch": "////",
-            "linewidth": 0,
-        }
-        axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **hatched)
+        look: dict[str, Any] = {"facecolor": NOWHERE, "edgecolor": RULE, "hatch": "////", "lw": 0}
+        axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **look)
 
 
 def _draw_line_retrieval(axes: Axes, energy: Energy, queries: Any) -> None:
@@ -200,10 +195,8 @@ def landscapes_2d(
         Marked by orange diamonds.
     queries : array or Tensor (Q, 2)
         Where retrieval starts.
-    notes : mapping of str to str, optional
-        A caption for each panel, of one or two lines.
-    resolution : int
-        Grid points along each axis.
+    notes, resolution
+        As in :func:`landscapes_1d`, with grid points along each axis.
 
     Examples
     --------
@@ -323,3 +316,128 @@ def draw_density(axes: Axes, energy: Energy, lower: Any, upper: Any, resolution:
 def draw_draws(axes: Axes, draws: NDArray[Any], size: float = 2.0) -> None:
     """Draw points (n, 2) as small dots."""
     axes.plot(*draws.T, "o", color=INK, ms=size, mec=PAPER, mew=0, alpha=0.55, zorder=3)
+
+
+@styled
+def completion(
+    originals: Any,
+    masked: Any,
+    completed: Any,
+    shape: tuple[int, int],
+    *,
+    title: str = "",
+) -> Figure:
+    """Draw three rows of images: masked, completed, original.
+
+    Parameters
+    ----------
+    originals, masked, completed : array or Tensor (M, D)
+        Images as rows; NaN in `masked` is an unknown pixel, left blank and hatched.
+    shape : (int, int)
+        Height and width, with D = height * width.
+    title : str
+        A line above the images.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> images = torch.eye(4)
+    >>> upper = torch.tensor([[0.9, 0.1, torch.nan, torch.nan]])
+    >>> whole = ist.complete(ist.GaussianKDE(images, sigma=0.2), upper)
+    >>> len(completion(images[:1], upper, whole, shape=(2, 2)).axes)
+    3
+    """
+    given, returned, truth = (
+        _as_images(images, name, shape)
+        for images, name in ((masked, "masked"), (completed, "completed"), (originals, "originals"))
+    )
+    if not given.shape == returned.shape == truth.shape:
+        raise ShapeError(
+            f"originals {truth.shape}, masked {given.shape} and completed {returned.shape} "
+            "must hold as many images."
+        )
+    count = given.shape[0]
+    side = (WIDTH - 0.5) / count
+    figure = new_figure(3 * side * shape[0] / shape[1] + 0.45 * bool(title), gap=0.0)
+    grid = figure.subplots(3, count, squeeze=False)
+    _draw_rows(grid, {"given": given, "returned": returned, "original": truth}, truth)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+    return figure
+
+
+def _draw_rows(grid: NDArray[Any], rows: Mapping[str, NDArray[Any]], scale: NDArray[Any]) -> None:
+    """Draw labelled rows of images (M, H, W), dark is high in `scale`; NaN is hatched."""
+    limits = {"vmin": float(np.nanmin(scale)), "vmax": float(np.nanmax(scale))}
+    for line, (label, images) in zip(grid, rows.items(), strict=True):
+        for axes, image in zip(line, images, strict=True):
+            axes.set_facecolor(NOWHERE)
+            axes.patch.set_hatch("/////")
+            axes.imshow(np.ma.masked_invalid(image), PIXELS, interpolation="nearest", **limits)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(visible=True, color=RULE)
+        line[0].set_ylabel(label, fontsize=10.5)
+
+
+def _as_images(images: Any, name: str, shape: tuple[int, int]) -> NDArray[Any]:
+    """Return rows (M, D) as images (M, H, W)."""
+    array = to_array(images)
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != shape[0] * shape[1]:
+        raise ShapeError(
+            f"{name} must be (M, {shape[0] * shape[1]}) for images of {shape[0]} by {shape[1]} "
+            f"pixels, not {array.shape}."
+        )
+    return array.reshape(-1, *shape)
+
+
+@styled
+def hero(
+    energy: Energy,
+    memories: Any,
+    queries: Any,
+    draws: Any,
+    masked: Any,
+    completed: Any,
+    shape: tuple[int, int],
+) -> Figure:
+    """Draw the valleys of an energy, its density, and completed images, side by side.
+
+    Parameters
+    ----------
+    energy : Energy
+        With two coordinates; drawn twice.
+    memories, queries, draws : array or Tensor (N, 2), (Q, 2), (n, 2)
+        The queries are where retrieval starts; the draws are from the energy.
+    masked, completed : array or Tensor (M, D)
+        Images as rows, before (NaN is unknown) and after.
+    shape : (int, int)
+        Height and width of an image.
+    """
+    marks, starts, drawn = (
+        to_array(energy.as_input(value)) for value in (memories, queries, draws)
+    )
+    given, returned = _as_images(masked, "masked", shape), _as_images(completed, "completed", shape)
+    reach = 1.08 * float(np.abs(np.concatenate([marks, starts])).max())
+    figure = new_figure(height=3.8)
+    grid = figure.add_gridspec(1, 3, wspace=0.06)
+    valleys, density = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+    draw_energy(valleys, energy, reach)
+    draw_memories(valleys, marks)
+    draw_retrieval(valleys, energy, starts)
+    draw_density(density, energy, -reach, reach)
+    draw_draws(density, drawn)
+    for axes in (valleys, density):
+        axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂", anchor="N")
+        axes.spines[:].set_visible(True)
+    cells = grid[2].subgridspec(2, len(given)).subplots(squeeze=False)
+    _draw_rows(cells, {"half in": given, "whole out": returned}, returned)
+    for row, anchor in enumerate("NS"):
+        for axes in cells[row]:
+            axes.set_anchor(anchor)
+    for axes, title, note in (
+        (valleys, "It remembers", "Queries fall into the valley of a memory."),
+        (density, "It knows probabilities", "The same energy is a density; dots are draws."),
+        (cells[0, 0], "It completes", "Half an image in, the whole out."),
+    ):
+        heading(axes, title, note, characters=60, lines=1)
+    return figure

@@ -37,9 +37,8 @@ DEPTH = LinearSegmentedColormap.from_list(
 )
 PIXELS = LinearSegmentedColormap.from_list("pixels", [PAPER, INK])
 
-WIDTH = 10.0
-"""Inches. At 160 dots to the inch that is 1600 pixels, twice a README's column."""
-
+WIDTH, DOTS_PER_INCH = 10.0, 160
+"""In inches, 1600 pixels: twice a README's column."""
 NOTE_SIZE = 9.0
 
 styled = matplotlib.rc_context(
@@ -81,10 +80,7 @@ def to_array(values: Any) -> NDArray[Any]:
 
 
 def new_figure(height: float, gap: float = 0.03) -> Figure:
-    """Return an empty figure of the given height in inches, without overlapping parts.
-
-    `gap` is the space between parts, as a share of their size.
-    """
+    """Return an empty figure of this height in inches; `gap` parts its panels, in their sizes."""
     engine = ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05, wspace=gap, hspace=gap)
     return Figure(figsize=(WIDTH, height), layout=engine)
 
@@ -111,11 +107,9 @@ def heading(
     """
     above = 1.35 * NOTE_SIZE * (lines if note else 0)
     axes.set_title(title, pad=above + 7)
+    look: dict[str, Any] = {"xycoords": "axes fraction", "color": MUTED, "in_layout": False}
     for number, line in enumerate(textwrap.wrap(note, characters), 1):
-        offset = (0, above - 1.35 * NOTE_SIZE * number + 6)
-        note_at(axes, line, (0, 1), offset, xycoords="axes fraction", color=MUTED).set_in_layout(
-            False
-        )
+        note_at(axes, line, (0, 1), (0, above - 1.35 * NOTE_SIZE * number + 6), **look)
 
 
 def note_at(
@@ -165,11 +159,9 @@ def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-DOTS_PER_INCH = 160
-
-
 @styled
-def _bytes_of(figure: Figure, form: str, dpi: int) -> bytes:
+def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH, form: str = "png") -> bytes:
+    """Return the figure as a PNG, or an SVG; equal figures give equal bytes."""
     buffer = io.BytesIO()
     # Without matplotlib's version and the date, the file depends on the figure only.
     metadata = {"svg": {"Date": None}, "png": {"Software": None}}[form]
@@ -177,12 +169,7 @@ def _bytes_of(figure: Figure, form: str, dpi: int) -> bytes:
     return buffer.getvalue()
 
 
-def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH) -> bytes:
-    """Return the figure as a PNG; equal figures give equal bytes."""
-    return _bytes_of(figure, "png", dpi)
-
-
 def save(figure: Figure, path: str | Path, dpi: int = DOTS_PER_INCH) -> Path:
     """Write the figure as a PNG, or as an SVG if the path ends in .svg, and return its path."""
     form = "svg" if Path(path).suffix.lower() == ".svg" else "png"
-    return write_atomically(path, _bytes_of(figure, form, dpi))
+    return write_atomically(path, png_bytes(figure, dpi, form))
