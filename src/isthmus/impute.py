@@ -35,8 +35,8 @@ FEWEST_MEMORIES = 5
 CHECKED_ROWS, LEARNED_ROWS = 2000, 20_000
 FOLDS_OF_FEW, FOLDS_OF_MANY, FEW_ROWS = 10, 4, 500
 LISTED_COLUMNS = 15
-# An error this close to that of column means is no improvement.
-NO_BETTER = 0.95
+# An error this close to that of column means is no improvement; below this, theirs is rounding.
+NO_BETTER, EXACT = 0.95, 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -325,10 +325,14 @@ def _filled_by_model(
 
 def _check_lines(check: dict[str, Any]) -> list[str]:
     """Return the errors as an aligned table with a line for each column."""
-    ratio = check["error"] / max(check["error_of_column_means"], 1e-300)
+    exact = check["error_of_column_means"] < EXACT
+    ratio = 0.0 if exact else check["error"] / check["error_of_column_means"]
+    outcome = (
+        "column means are exact" if exact else f"the error is {ratio:.0%} of that of column means"
+    )
     lines = [
         f"Checked on {counted(check['cells'], 'known cell')}, hidden in the pattern of the gaps: "
-        f"the error is {ratio:.0%} of that of column means."
+        f"{outcome}."
     ]
     if ratio > NO_BETTER:
         lines.append("Column means would do as well here: the columns are hardly related.")

@@ -166,3 +166,33 @@ def test_bad_input_ends_with_2_and_one_line_and_no_file(
     assert captured.err.count("\n") == 1
     assert words in captured.err
     assert {path.name: path.read_bytes() for path in iris.parent.iterdir()} == before
+
+
+def test_a_table_with_semicolons_stays_one_and_a_second_run_says_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("semi.csv").write_text("a;b\n1,5;2\n2,5;3\n9,5;8\n8;9\n")
+    assert main(["cluster", "semi.csv"]) == 0
+    rows = pd.read_csv("semi.clusters.csv", sep=";", decimal=",")
+    assert rows["certainty"].between(0.5, 1).all()
+    assert capsys.readouterr().out.endswith("rows written to  semi.clusters.csv\n")
+    assert main(["cluster", "semi.csv"]) == 0
+    assert capsys.readouterr().out.endswith("rows written to  semi.clusters.csv (replaced)\n")
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, "there is one row"), (3, "all rows are equal")])
+def test_equal_rows_are_one_cluster_without_an_estimate_or_a_density(
+    rows: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "same.csv").write_text("a,b\n" + "1,2\n" * rows)
+    assert main(["cluster", str(tmp_path / "same.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    streams = capsys.readouterr()
+    assert f"{words}, so there is one cluster" in streams.err
+    assert "estimate" not in streams.out
+    assert "density" not in streams.out
+
+
+def test_a_directory_is_not_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"isthmus: {tmp_path} is a directory; name a file in it.\n"

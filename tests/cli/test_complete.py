@@ -197,3 +197,13 @@ def test_the_page_on_the_command_line_shows_the_real_output(
     for command, expected in shown:
         assert main(command.split()) == 0
         assert capsys.readouterr().out == expected
+
+
+def test_a_constant_column_has_no_error_to_compare_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "same.csv").write_text("a,b\n1,0.1\n1,\n1,0.1\n1,0.1\n")
+    assert main(["complete", str(tmp_path / "same.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    out = capsys.readouterr().out
+    assert "column means are exact" in out
+    assert "%" not in out

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def parts(place: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 def reproduced(place: Path, *more: str) -> tuple[int, dict[str, Any]]:
     """Run the command: the exit code, and the results."""
     out = place / "report"
-    code = main(["reproduce", "--out", str(out), *more])
+    code = main(["reproduce", "--out", str(out), "--quiet", *more])
     return code, json.loads((out / "results.json").read_text())
 
 
@@ -145,6 +146,20 @@ def test_a_failing_part_leaves_the_others_alone(
     html = (place / "report" / "index.html").read_text()
     assert "no luck with &lt;b&gt;this&lt;/b&gt;" in html
     assert "parts/raises.log" in html
+
+
+def test_without_a_terminal_there_is_a_line_for_each_part(
+    parts: Make, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts("one", "raises")
+    command = ["reproduce", "--out", str(place / "report"), "--jobs", "1"]
+    assert main(command) == 1
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "isthmus: 0 of 2 parts are up to date"
+    for line, words in zip(lines, ("one: done", "raises: failed"), strict=False):
+        assert re.fullmatch(rf"isthmus: {words} after \d+\.\d s \([12] of 2\)", line)
+    assert main([*command, "--only", "one"]) == 0
+    assert capsys.readouterr().err == "isthmus: 1 of 1 parts are up to date\n"
 
 
 def test_a_failed_part_is_tried_again_and_shown_until_then(parts: Make, place: Path) -> None:

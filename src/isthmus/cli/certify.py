@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
         frame.insert(0, name, table.ids)
-        write_table(frame, arguments.output)
+        write_table(frame, arguments.output, like=table)
     if arguments.output != STDIN:
         summary = {
             "rows": len(X),
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         written = {"output": arguments.output, "plot": arguments.plot}
         how = "\n\nsigma was chosen automatically: the largest value that stores enough rows"
         text = f"{found}{how if arguments.choose else ''}"
-        options.print_result(text, summary, written, arguments.json)
+        options.print_result(text, summary, written, arguments)
     return 0
 
 

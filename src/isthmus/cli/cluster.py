@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         _draw(found, arguments)
     if arguments.save is not None:
         model.save(arguments.save)
-    write_table(found.to_frame(arguments.posteriors), arguments.output)
+    write_table(found.to_frame(arguments.posteriors), arguments.output, like=table)
     if arguments.output != STDIN:
         written = {"output": arguments.output, "plot": arguments.plot, "model": arguments.save}
-        options.print_result(found, found.summary, written, arguments.json)
+        options.print_result(found, found.summary, written, arguments)
     return 0
 
 

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_table(table.filled(found.X), arguments.output, like=table)
     if arguments.output != STDIN:
         written = {"output": arguments.output}
-        options.print_result(found, found.summary, written, arguments.json)
+        options.print_result(found, found.summary, written, arguments)
     return 0
 
 

@@ -235,8 +235,10 @@ def check_outputs(
 ) -> None:
     """Refuse outputs that cannot be written, or that are the same file, before any work.
 
-    `targets` are outputs other than ``-o``, by option.
+    `targets` are outputs other than ``-o``, by option. ``arguments.replaced`` are those that exist.
     """
+    outputs = [arguments.output, *targets.values()]
+    arguments.replaced = [one for one in outputs if one is not None and one.is_file()]
     seen = {one.resolve(): "DATA" for one in inputs if one is not None}
     if arguments.output == STDIN:
         if arguments.json:
@@ -273,17 +275,24 @@ def put(text: str, target: Path | None) -> None:
 
 
 def print_result(
-    text: object, summary: Mapping[str, Any], written: Mapping[str, Path | None], as_json: bool
+    text: object,
+    summary: Mapping[str, Any],
+    written: Mapping[str, Path | None],
+    arguments: argparse.Namespace,
 ) -> None:
     """Print a result and the files that were written, as text or JSON."""
     files = {name: str(place) for name, place in written.items() if place is not None}
-    if as_json:
+    if arguments.json:
         print(json.dumps({**summary, **files}, indent=1, allow_nan=False))
         return
     print(text)
     titles = {"output": "rows written to", "plot": "figure written to", "model": "model written to"}
+    shown = {
+        titles[name]: f"{place}{' (replaced)' * (Path(place) in arguments.replaced)}"
+        for name, place in files.items()
+    }
     if files:
-        print("", *definitions({titles[name]: place for name, place in files.items()}), sep="\n")
+        print("", *definitions(shown), sep="\n")
 
 
 def as_line(message: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
             limit=arguments.limit,
             fresh=arguments.fresh,
             show_progress=False if arguments.quiet else None,
+            # Where there is no bar, lines show that the work goes on.
+            **({} if arguments.quiet or sys.stderr.isatty() else {"announce": options.warn}),
         )
     except KeyboardInterrupt:
         options.warn("interrupted; run the same command to continue")

@@ -178,11 +178,13 @@ class TableClusters:
                 f"{found['share_sure']:.0%} of rows belong to their cluster with probability "
                 f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
             )
-        if "new_rows" in found:
-            estimate = "is an estimate; data without groups may be split, too"
-            facts["clusters"] = f"{found['n_clusters']} {estimate}"
-        density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
-        facts["mean log-density"] = density
+        # Equal rows make one cluster, whose density is that of the smallest width allowed.
+        if found["n_clusters"] > 1 or (self.X[:1] != self.X).any():
+            if "new_rows" in found:
+                estimate = "is an estimate; data without groups may be split, too"
+                facts["clusters"] = f"{found['n_clusters']} {estimate}"
+            density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
+            facts["mean log-density"] = density
         if "new_rows" in found:
             count, ids = found["new_rows"], [str(one) for one in found["new_ids"]]
             more = ", ..." if count > len(ids) else ""

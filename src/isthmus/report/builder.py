@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -21,9 +21,9 @@ from typing import Any, get_args
 import isthmus
 from isthmus.files import exclusive, make_directory, shipped, write_atomically
 from isthmus.processes import Call, Limits, fresh_server, run_all
-from isthmus.progress import ReportProgress, progress
+from isthmus.progress import progress
 from isthmus.report import registry
-from isthmus.report.html import page
+from isthmus.report.html import duration, page
 from isthmus.report.registry import Part, select
 from isthmus.report.section import VERDICTS, Section, Status
 from isthmus.validation import as_count, as_flag, as_number
@@ -90,6 +90,7 @@ def build(
     limit: float | None = None,
     fresh: bool = False,
     show_progress: bool | None = None,
+    announce: Callable[[str], object] = lambda line: None,
 ) -> BuiltReport:
     """Compute the parts that are not up to date, and write the page and the results.
 
@@ -114,7 +115,9 @@ def build(
     fresh : bool
         Compute parts again that are up to date.
     show_progress : bool, optional
-        Default: on a terminal.
+        Show a bar. Default: on a terminal.
+    announce : callable, optional
+        Called with a line when the work begins, and whenever a part ends; ``print``, for example.
 
     Examples
     --------
@@ -135,8 +138,13 @@ def build(
     with workspace.writing():
         waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
         done = len(chosen) - len(waiting)
+        announce(f"{done} of {len(chosen)} parts are up to date")
         with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
-            workspace.make(waiting, jobs, limit, lambda more, note="": report(done + more, note))
+            parts_made = workspace.make(waiting, jobs, limit, lambda note: report(done, note))
+            for name, section in parts_made:
+                done += 1
+                taken = duration(section.seconds or 0.0)
+                announce(f"{name}: {section.status} after {taken} ({done} of {len(chosen)})")
         return workspace.write(tuple(part.name for part in chosen))
 
 
@@ -212,20 +220,24 @@ class Workspace:
             log=self._link(f"{part.name}.log"),
         )
 
-    def make(self, parts: Sequence[Part], jobs: int, limit: float, report: ReportProgress) -> None:
-        """Compute and store parts, each in a process of its own."""
+    def make(
+        self, parts: Sequence[Part], jobs: int, limit: float, report: Callable[[str], None]
+    ) -> Iterator[tuple[str, Section]]:
+        """Compute and store parts, each in a process of its own, and yield them as they end.
+
+        `report` is called with the names of those that are running.
+        """
         by_name = {part.name: part for part in parts}
         needed = list(dict.fromkeys(part.needs for part in parts if part.needs))
         calls = [self._call(need, need, limit) for need in needed]
         calls += [self._call(part.name, part.function, limit, part.needs) for part in parts]
         began: dict[str, float] = {}
         unprepared: dict[str | None, str] = {}
-        over = 0
 
         def started(call: Call) -> None:
             began[call.name] = time.monotonic()
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
-            report(over, ", ".join(began))
+            report(", ".join(began))
 
         fresh_server()  # a part depends on what its process imported, and on nothing else
         for call, outcome in run_all(calls, jobs=jobs, started=started):
@@ -238,7 +250,7 @@ class Workspace:
             if call.name in needed:
                 unprepared[call.name] = problem and f"{call.name} failed: {problem}"
                 continue
-            part, over = by_name[call.name], over + 1
+            part = by_name[call.name]
             problem = unprepared.get(part.needs) or problem
             if not (problem or isinstance(outcome.value, Section)):
                 problem = f"The part returned {outcome.value!r:.50}, which is not a Section."
@@ -250,7 +262,8 @@ class Workspace:
             if isinstance(section.figure, bytes):
                 write_atomically(self.directory / f"{part.name}.png", section.figure)
             write_atomically(self.directory / f"{part.name}.json", section.to_json())
-            report(over, ", ".join(began))
+            yield part.name, section
+            report(", ".join(began))
 
     def _call(self, name: str, function: str, limit: float, after: str | None = None) -> Call:
         return Call(

@@ -190,6 +190,8 @@ def read_table(
     from isthmus.tables.sources import read_source
 
     path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
+    if path.is_dir():
+        raise InvalidInputError(f"{path} is a directory; name a file in it.")
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
     wanted = {name for name in (*chosen.values(), *drop) if name is not None}
