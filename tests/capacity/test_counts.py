@@ -5,18 +5,25 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from isthmus.capacity import (
     capacity_bound,
     capacity_rate,
+    dense_radius,
     guaranteed_radius,
     random_coding,
     required_separation,
 )
-from isthmus.capacity.counts import SphereQuadrature, log_cap_fraction, log_kernel_mean
+from isthmus.capacity.counts import (
+    SphereQuadrature,
+    log_cap_fraction,
+    log_kernel_mean,
+    log_levenshtein,
+)
 from isthmus.errors import InvalidInputError, IsthmusError
 
-KINDS = ["claimed", "packing", "random", "certified", "ceiling"]
+KINDS = ["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
 
 def uniform_on_sphere(count, dim, radius, seed=0):
@@ -72,7 +79,7 @@ def test_packing_is_the_largest_self_consistent_count(dim):
     [(6, 3.09), (8, 4.15), (10, 5.22), (20, 10.53), (50, 26.48), (100, 53.07)],
 )
 def test_ceilings(dim, expected):
-    found = capacity_bound(dim, kind="ceiling", log=True) / math.log(10)
+    found = capacity_bound(dim, kind="half-weight", log=True) / math.log(10)
     assert found == pytest.approx(expected, abs=0.006)
 
 
@@ -89,7 +96,7 @@ def test_mean_inverse_own_weight_at_the_claimed_count(dim, expected):
 def test_the_claim_passes_the_ceiling_from_eight_dimensions_on():
     above = {
         dim: capacity_bound(dim, kind="claimed", log=True)
-        > capacity_bound(dim, kind="ceiling", log=True)
+        > capacity_bound(dim, kind="half-weight", log=True)
         for dim in [*range(2, 300), 1000, 10_000]
     }
     assert all(passes == (dim >= 8) for dim, passes in above.items())
@@ -130,7 +137,7 @@ def test_random_counts():
 def test_lower_bounds_stay_below_the_ceiling(factor):
     for dim in [*range(4, 201, 1 if factor == 2 else 14), 1000, 10_000]:
         norm = factor * math.sqrt(dim - 1)
-        ceiling = capacity_bound(dim, 1.0, norm, "ceiling", log=True)
+        ceiling = capacity_bound(dim, 1.0, norm, "half-weight", log=True)
         for kind in ("packing", "random", "certified"):
             bound = capacity_bound(dim, 1.0, norm, kind, log=True)
             assert math.isnan(bound) or 0 <= bound < ceiling
@@ -141,7 +148,7 @@ def test_certified_and_ceiling_grow_at_the_capacity_rate(factor):
     def log_bound(dim, kind):
         return capacity_bound(dim, 1.0, factor * math.sqrt(dim - 1), kind, log=True)
 
-    for kind in ("certified", "ceiling"):
+    for kind in ("certified", "half-weight"):
         errors = [
             abs((log_bound(2 * dim, kind) - log_bound(dim, kind)) / dim - capacity_rate(factor))
             for dim in (500, 5000)
@@ -178,7 +185,55 @@ def test_only_the_ratio_of_radius_to_bandwidth_counts(kind):
         assert capacity_bound(60, sigma, kind=kind) == pytest.approx(capacity_bound(60, kind=kind))
 
 
-@pytest.mark.parametrize("kind", ["packing", "random", "certified", "ceiling"])
+# Kissing numbers and the icosahedron, for which the bound is sharp; Rankin's simplex and axes;
+# regular polygons.
+@pytest.mark.parametrize(
+    ("dim", "cosine", "count"),
+    [(8, 0.5, 240), (24, 0.5, 196_560), (3, 5**-0.5, 12), (7, 1 / 3, 56), (5, -0.2, 6), (4, 0, 8)]
+    + [(2, math.cos(2 * math.pi / n), n) for n in (3, 7, 18)],
+)
+def test_levenshteins_bound_is_sharp_for_known_codes(dim, cosine, count):
+    assert math.exp(log_levenshtein(dim, cosine)) == pytest.approx(count, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dim", "angle"), [(3, 20.0), (4, 36.0), (10, 15.0), (40, 25.0)])
+def test_levenshteins_bound_is_below_that_of_disjoint_caps(dim, angle):
+    bound = log_levenshtein(dim, math.cos(math.radians(angle)))
+    assert bound < -log_cap_fraction(dim, math.radians(angle / 2))
+
+
+def test_levenshteins_bound_has_its_rate():
+    sine = math.sin(2 * math.asin(1 - math.sqrt(0.75)))  # the angle of the dense limit for K = 2
+    more, less = (1 + sine) / (2 * sine), (1 - sine) / (2 * sine)
+    rate = more * math.log(more) - less * math.log(less)
+    found = [capacity_bound(dim, kind="dense", log=True) for dim in (10_000, 20_000)]
+    assert (found[1] - found[0]) / 10_000 == pytest.approx(rate, abs=2e-3)
+    assert math.exp(rate) == pytest.approx(5.06, abs=0.01)
+
+
+@pytest.mark.parametrize(("dim", "factor"), [(2, 2.0), (3, 2.0), (10, 1.7), (40, 3.0)])
+def test_dense_radius_is_at_rest_under_a_uniform_density(dim, factor):
+    norm = factor * math.sqrt(dim - 1)
+    radius = dense_radius(dim, 1.0, norm)
+
+    def moment(power):
+        return quad(
+            lambda t: (
+                math.cos(t) ** power
+                * math.exp(radius * norm * (math.cos(t) - 1))
+                * math.sin(t) ** (dim - 2)
+            ),
+            0,
+            math.pi,
+            epsabs=0,
+        )[0]
+
+    assert norm * moment(1) / moment(0) == pytest.approx(radius, rel=1e-7)
+    assert dense_radius(dim, 3.0, 3 * norm) == pytest.approx(3 * radius)
+    assert dense_radius(dim, 1.0, 0.99 * math.sqrt(dim)) == 0
+
+
+@pytest.mark.parametrize("kind", ["packing", "random", "certified", "half-weight"])
 def test_capacity_grows_with_dimension_and_with_radius(kind):
     by_dim = [capacity_bound(dim, kind=kind, log=True) for dim in range(50, 400, 25)]
     by_norm = [capacity_bound(60, 1.0, norm, kind, log=True) for norm in range(16, 40, 2)]
@@ -199,7 +254,7 @@ def test_one_pattern_is_always_stored():
         assert capacity_bound(5, 1.0, norm, "certified") == 1
         assert capacity_bound(5, 1.0, norm, "packing") == 1
         assert math.isnan(capacity_bound(5, 1.0, norm, "random"))
-        assert capacity_bound(5, 1.0, norm, "ceiling") >= 2
+        assert capacity_bound(5, 1.0, norm, "half-weight") >= 2
     assert random_coding(10, radius=50.0).log_count == 0
 
 

@@ -44,7 +44,7 @@ def test_spread_patterns_are_stored_beyond_the_packing_bound(dim: int) -> None:
 @pytest.mark.parametrize(("count", "dim"), [(10, 2), (120, 4)])
 def test_spread_patterns_are_stored_beyond_the_half_weight_ceiling(count: int, dim: int) -> None:
     assert certify(2 * np.sqrt(dim - 1) * spread_on_sphere(count, dim)).stored.all()
-    assert count > capacity_bound(dim, kind="ceiling")
+    assert count > capacity_bound(dim, kind="half-weight")
 
 
 def test_what_is_returned_is_stored_and_a_tenth_more_is_not() -> None:

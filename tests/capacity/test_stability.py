@@ -8,52 +8,19 @@ import torch
 from numpy.typing import NDArray
 
 import isthmus as ist
-from isthmus.capacity import capacity_bound, certify
+from isthmus.capacity import capacity_bound, cell_600, certify, e8_shell, regular_polygon
 from isthmus.dynamics.modes import is_attracting
 
 Array = NDArray[np.float64]
 
 
-def even_permutations() -> list[tuple[int, ...]]:
-    return [
-        order
-        for order in itertools.permutations(range(4))
-        if sum(a > b for a, b in itertools.combinations(order, 2)) % 2 == 0
-    ]
-
-
-def cell_600() -> Array:
-    """The 120 vertices of the 600-cell, of length 1."""
-    golden = (1 + 5**0.5) / 2
-    vertices = [
-        *2 * np.eye(4),
-        *-2 * np.eye(4),
-        *map(np.array, itertools.product((1, -1), repeat=4)),
-    ]
-    for signs in itertools.product((1, -1), repeat=3):
-        corner = np.array([*(np.array(signs) * (golden, 1, 1 / golden)), 0])
-        vertices += [corner[list(order)] for order in even_permutations()]
-    return np.array(vertices) / 2
-
-
-def norm_8_of_e8() -> tuple[Array, Array]:
-    """The 240 doubled roots and the 17,280 primitive vectors of norm 8 of the E8 lattice."""
-    half = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])
-    vectors = []
-    for values in (np.arange(-2.0, 3.0), half):
-        # Grids of four coordinates are joined in pairs, by their squares and the parity of sums.
-        four = np.array(list(itertools.product(values, repeat=4)))
-        squares, sums = (four**2).sum(1), four.sum(1)
-        for square in np.unique(squares[squares <= 8]):
-            first, second = np.flatnonzero(squares == square), np.flatnonzero(squares == 8 - square)
-            pairs = np.array(list(itertools.product(first, second)), dtype=int).reshape(-1, 2)
-            pairs = pairs[(sums[pairs[:, 0]] + sums[pairs[:, 1]]) % 2 == 0]
-            vectors.append(np.concatenate([four[pairs[:, 0]], four[pairs[:, 1]]], axis=1))
-    found = np.concatenate(vectors)
-    halved = found / 2
-    whole = (halved == np.round(halved)).all(1) | (halved + 0.5 == np.round(halved + 0.5)).all(1)
-    doubled = whole & (halved.sum(1) % 2 == 0)
-    return found[doubled], found[~doubled]
+def doubled_roots_of_e8() -> Array:
+    """The 240 roots of the E8 lattice, doubled."""
+    signs = np.array(list(itertools.product((1.0, -1.0), repeat=8)))
+    pairs = np.array(
+        [np.eye(8)[i] + s * np.eye(8)[j] for i in range(8) for j in range(i) for s in (1, -1)]
+    )
+    return np.concatenate([2 * pairs, -2 * pairs, signs[signs.prod(1) > 0]])
 
 
 def test_a_saddle_is_not_stored() -> None:
@@ -64,45 +31,72 @@ def test_a_saddle_is_not_stored() -> None:
     assert not found.stored[0]
 
 
-@pytest.mark.parametrize("count", [8, 9, 10, 11, 12])
+@pytest.mark.parametrize("count", [8, 9, 10, 11, 12, 13])
 def test_points_on_a_circle_are_stored_beyond_the_half_weight_ceiling(count: int) -> None:
-    angles = 2 * np.pi * np.arange(count) / count
-    X = 2 * np.stack([np.cos(angles), np.sin(angles)], 1)
-    assert certify(X, 1.0).stored.all()
-    assert capacity_bound(2, kind="ceiling") < 10
+    assert certify(2 * regular_polygon(count), 1.0, tol=1e-9, max_steps=20_000).stored.all()
+    assert capacity_bound(2, kind="half-weight") < 10
 
 
-def test_the_600_cell_is_stored_and_adversarial_starts_return() -> None:
+def adversarial_starts(X: Array, count: int) -> torch.Tensor:
+    """Draw starts about the first pattern up to half-way to the next, half towards neighbours."""
+    rng = np.random.default_rng(0)
+    apart = X[1:] - X[0]
+    length = np.linalg.norm(apart, axis=1)
+    directions = rng.standard_normal((count, X.shape[1]))
+    near = apart[length < 1.5 * length.min()]
+    half = count // 2
+    directions[:half] = near[rng.integers(0, len(near), half)] + 0.1 * directions[:half]
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    radii = 0.4999 * length.min() * rng.uniform(0, 1, (count, 1)) ** (1 / X.shape[1])
+    return torch.from_numpy(X[0] + radii * directions)
+
+
+@pytest.mark.parametrize("count", [4000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_the_600_cell_is_stored_and_adversarial_starts_return(count: int) -> None:
     X = 2 * 3**0.5 * cell_600()
     found = certify(X, 1.0)
-    assert len(X) == 120 > capacity_bound(4, kind="ceiling")
+    assert len(X) == 120 > capacity_bound(4, kind="half-weight") > capacity_bound(4, kind="claimed")
     assert found.stored.all()
     # The cell looks the same from all its vertices, so one of them stands for all.
-    rng = np.random.default_rng(0)
-    nearest = np.linalg.norm(X - X[0], axis=1)
-    half = 0.5 * np.sort(nearest)[1]
-    directions = rng.standard_normal((100_000, 4))
-    directions[:50_000] = (X - X[0])[rng.integers(1, 120, 50_000)] + 0.1 * directions[:50_000]
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    radii = half * 0.999 * rng.uniform(0, 1, (100_000, 1)) ** 0.25
-    starts = torch.from_numpy(X[0] + radii * directions)
-    ends = ist.retrieve(ist.GaussianKDE(X, 1.0), starts, tol=1e-6).state
+    ends = ist.retrieve(ist.GaussianKDE(X, 1.0), adversarial_starts(X, count), tol=1e-6).state
     assert np.abs(ends.numpy() - found.fixed_point[0]).max() < 1e-3
 
 
 def test_vectors_of_e8_are_stored_and_doubled_roots_are_not() -> None:
-    doubled, primitive = norm_8_of_e8()
-    assert (len(doubled), len(primitive)) == (240, 17_280)
-    scale = 2 * 7**0.5 / 8**0.5
-    alone = ist.GaussianKDE(scale * primitive, 1.0)
-    start = torch.from_numpy(scale * primitive[:1])
+    points, M = e8_shell(), 2 * 7**0.5
+    assert points.shape == (17_280, 8)
+    assert len(points) > capacity_bound(8, kind="claimed") > capacity_bound(8, kind="half-weight")
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
+    assert np.unique((points @ points[:3].T).round(9))[-2] == 7 / 8
+    alone = ist.GaussianKDE(M * points, 1.0)
+    rows = [0, 5000, 17_279]  # symmetries of the lattice map every vector to every other
+    start = torch.from_numpy(M * points[rows])
     fixed = ist.retrieve(alone, start, tol=1e-9).state
-    assert float(torch.linalg.vector_norm(fixed - start)) == pytest.approx(0.6150, abs=1e-3)
+    error = torch.linalg.vector_norm(fixed - start, dim=1)
+    np.testing.assert_allclose(error, 0.6150, atol=1e-3)
+    assert (error < 0.25 * M).all()  # half of the smallest distance, which is M / 2
     assert is_attracting(alone, fixed).all()
-    with_roots = ist.GaussianKDE(scale * np.concatenate([doubled, primitive]), 1.0)
-    starts = torch.from_numpy(scale * doubled[:10])
+    apart = alone.memories - fixed[0]
+    covariance = apart.T @ (apart * alone.responsibilities(fixed[0])[:, None])
+    assert float(torch.linalg.eigvalsh(covariance)[-1]) == pytest.approx(0.848, abs=1e-3)
+    own = alone.responsibilities(start)[range(3), rows]
+    np.testing.assert_allclose(own, 0.337, atol=1e-3)
+    ends = ist.retrieve(alone, adversarial_starts(M * points, 40), tol=1e-6).state
+    assert float((ends - fixed[0]).abs().max()) < 1e-3
+    doubled = doubled_roots_of_e8() / 8**0.5
+    with_roots = ist.GaussianKDE(M * np.concatenate([doubled, points]), 1.0)
+    starts = torch.from_numpy(M * doubled[:10])
     ends = ist.retrieve(with_roots, starts, tol=1e-9, max_steps=100).state
     assert not is_attracting(with_roots, ends).any()
+
+
+@pytest.mark.slow
+def test_all_vectors_of_e8_are_stored() -> None:
+    X = 2 * 7**0.5 * e8_shell()
+    memory = ist.GaussianKDE(X, 1.0)
+    fixed = ist.retrieve(memory, torch.from_numpy(X), tol=1e-9).state
+    np.testing.assert_allclose(np.linalg.norm(fixed - X, axis=1), 0.6150, atol=1e-3)
+    assert is_attracting(memory, fixed).all()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -53,10 +53,11 @@ def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
     marks = [line for line in left.lines if line.get_marker() == "|"]
     assert [mark.get_color() for mark in marks] == [line.get_color() for line in lines]
     assert [float(mark.get_xdata()[0]) for mark in marks] == [
-        capacity_bound(dim, kind="ceiling") for dim in (2, 3)
+        capacity_bound(dim, kind="half-weight") for dim in (2, 3)
     ]
     assert len({line.get_marker() for line in lines}) == 2
-    assert "no more can keep half of" in " ".join(text.get_text() for text in left.texts)
+    words = " ".join(text.get_text() for text in left.texts)
+    assert "half-weight ceiling, no more can keep half" in words.replace("\n", " ")
 
 
 def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
@@ -65,17 +66,17 @@ def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
     ).axes
     handles, labels = close_up.get_legend_handles_labels()
     assert labels == ["random", "spread"]
-    np.testing.assert_allclose(handles[-1].get_ydata(), np.log10(24))
+    np.testing.assert_allclose(handles[-1].get_ydata(), 24**0.5)  # N^(1/(D-1))
     assert [float(handle.get_xdata()[0]) for handle in handles] == [3, 3]  # where they belong
     assert handles[0].get_markersize() > handles[1].get_markersize()  # and both to be seen
     assert "half of their own weight" in " ".join(text.get_text() for text in everything.texts)
     names = dict(zip(*reversed(everything.get_legend_handles_labels()), strict=True))
-    assert len(names) == len(close_up.lines) - 2 == 5
+    assert len(names) == len(close_up.lines) - 2 == 6
     for kind in get_args(CapacityKind):
         drawn = next(handle for name, handle in names.items() if name.startswith(kind))
         expected = [capacity_bound(dim, kind=kind, log=True) for dim in (2, 5, 9)]
         np.testing.assert_allclose(drawn.get_ydata(), np.array(expected) / np.log(10))
-    assert close_up.get_xlim()[1] < 4
+    assert close_up.get_xlim()[1] == 4.5
     assert len(capacity_bounds([2, 5]).axes) == 1
 
 

@@ -42,7 +42,7 @@ def test_there_are_thirty_and_three_are_notation_only(found: dict[int, Erratum])
     [
         (1, "needed_degrees", eq, approx(90)),
         (1, "reached_degrees", eq, approx(41, abs=1.5)),
-        (1, "first_dimension_above_ceiling", eq, 8),
+        (1, "first_dimension_above_half_weight", eq, 8),
         (1, "base_per_dimension", eq, approx(3.402, abs=1e-3)),
         (2, "gradient_off_corrected", lt, 1e-12),
         (2, "gradient_off_printed", gt, 0.1),
@@ -105,7 +105,7 @@ def test_the_capacity_claim_passes_the_ceiling_at_eight_dimensions(found) -> Non
     kappa = 4 * 7
     mean = math.gamma(4) * (2 / kappa) ** 3 * ive(3, kappa)
     assert 2 / mean < 4**7
-    assert capacity_bound(8, kind="ceiling") == approx(2 / mean)
+    assert capacity_bound(8, kind="half-weight") == approx(2 / mean)
 
 
 @pytest.mark.parametrize(("dim", "power"), [(2, math.log10(11)), (13, 6.77), (54, 28.1)])

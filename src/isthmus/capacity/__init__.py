@@ -21,8 +21,21 @@ from isthmus.capacity.bounds import (
     retrieval_error_bound,
 )
 from isthmus.capacity.certificate import Certificate, certify
-from isthmus.capacity.counts import RandomCoding, capacity_bound, capacity_rate, random_coding
-from isthmus.capacity.experiments import Sweep, measured_capacity, spread_on_sphere, sweep
+from isthmus.capacity.counts import (
+    RandomCoding,
+    capacity_bound,
+    capacity_rate,
+    dense_radius,
+    random_coding,
+)
+from isthmus.capacity.experiments import Sweep, sweep
+from isthmus.capacity.sphere import (
+    cell_600,
+    e8_shell,
+    measured_capacity,
+    regular_polygon,
+    spread_on_sphere,
+)
 
 __all__ = [
     "Basins",
@@ -37,8 +50,11 @@ __all__ = [
     "capacity_bound",
     "capacity_curve",
     "capacity_rate",
+    "cell_600",
     "certify",
     "choose_sigma",
+    "dense_radius",
+    "e8_shell",
     "guaranteed_radius",
     "measured_capacity",
     "merge_tree",
@@ -47,6 +63,7 @@ __all__ = [
     "random_coding",
     "random_pattern_capacity",
     "random_pattern_dimension",
+    "regular_polygon",
     "required_separation",
     "retrieval_error_bound",
     "spread_on_sphere",

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaln, log_expit, logsumexp
 
 from isthmus.capacity.bounds import exponential, random_pattern_capacity
 from isthmus.errors import InvalidInputError
-from isthmus.special import log_bessel_i
+from isthmus.special import log_bessel_i, vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_number
 
-CapacityKind = Literal["claimed", "packing", "random", "certified", "ceiling"]
+CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
@@ -82,15 +83,17 @@ def capacity_bound(
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
     "random"      this many random patterns are all stored, except with probability `failure`:
                   Ramsauer et al.'s Theorem 3/A5; see :func:`random_pattern_capacity`
-    "ceiling"     upper bound, if each pattern keeps half of the weight at its own place, as
-                  every pattern with a certified ball of its own does:
-                  :math:`N \le 2/A_0`, where
+    "half-weight" half-weight ceiling: no more than :math:`2/A_0` patterns can each keep half of
+                  the weight at their own place, as those with a certified ball of their own do;
                   :math:`A_0 = \Gamma(\frac D2) (\frac 2\kappa)^{D/2-1} e^{-\kappa}
-                  I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`
+                  I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`. More can be stored.
+    "dense"       no more patterns can be stored with fixed points that are all as far inside the
+                  sphere as the mode of a uniform density, at :func:`dense_radius`: Levenshtein's
+                  bound on points at least :math:`2(M - r^*)` apart
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
-                  D >= 50. **Unproved**: the proof places patterns that do not fit on the
-                  sphere. From D = 8 on it lies above the ceiling, which does not exclude it.
+                  D >= 50. The printed proof is invalid: it places patterns that do not fit on the
+                  sphere. At D = 4 and D = 8 more can be stored; in general it is open.
     ============  ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.
@@ -103,7 +106,7 @@ def capacity_bound(
         Bandwidth.
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
-    kind : {"certified", "packing", "random", "ceiling", "claimed"}
+    kind : {"certified", "packing", "random", "half-weight", "dense", "claimed"}
     failure : float
         For "random", the probability that the statement fails.
     log : bool
@@ -118,12 +121,13 @@ def capacity_bound(
     Examples
     --------
     >>> from isthmus.capacity import capacity_bound
-    >>> for kind in ("packing", "certified", "ceiling", "claimed"):
-    ...     print(f"{kind:9} {capacity_bound(20, kind=kind):.3g}")
-    packing   5.75e+03
-    certified 4.82e+07
-    ceiling   3.39e+10
-    claimed   2.75e+11
+    >>> for kind in ("packing", "certified", "half-weight", "claimed", "dense"):
+    ...     print(f"{kind:11} {capacity_bound(20, kind=kind):.3g}")
+    packing     5.75e+03
+    certified   4.82e+07
+    half-weight 3.39e+10
+    claimed     2.75e+11
+    dense       5.21e+15
     >>> round(capacity_bound(10_000, log=True))
     12231
     """
@@ -134,7 +138,8 @@ def capacity_bound(
         "packing": lambda: _log_packing(dim, ratio),
         "random": lambda: random_pattern_capacity(dim, 1.0, ratio, failure).log_count,
         "certified": lambda: random_coding(dim, 1.0, ratio).log_count,
-        "ceiling": lambda: math.log(2) - log_kernel_mean(dim, ratio),
+        "half-weight": lambda: math.log(2) - log_kernel_mean(dim, ratio),
+        "dense": lambda: _log_dense(dim, ratio),
     }
     log_count = bounds[kind]()
     return log_count if log else float(exponential(log_count))
@@ -146,8 +151,9 @@ def capacity_rate(K: float = 2.0) -> float:
     .. math:: c = \tfrac12 \Big[1 + z - \sqrt{1+z^2} + \ln \frac{1 + \sqrt{1+z^2}}2\Big],
               \qquad z = 2 K^2
 
-    Both the "certified" lower bound and the "ceiling" of :func:`capacity_bound` grow at this
-    rate; they differ by a factor that is polynomial in D.
+    Both the "certified" lower bound and the "half-weight" ceiling of :func:`capacity_bound` grow
+    at this rate; they differ by a factor that is polynomial in D. The rate of stored patterns is
+    at least c; its value is open.
 
     Parameters
     ----------
@@ -252,6 +258,65 @@ def _log_packing(dim: int, ratio: float) -> float:
         upper *= 2
     found = float(brentq(lambda u: max(room(u), -1.0), math.log(2), upper, xtol=1e-13, rtol=1e-14))
     return math.log(math.floor(math.exp(found))) if found < LARGEST_EXACT_LOG else found
+
+
+def dense_radius(dim: int, sigma: float = 1.0, max_norm: float | None = None) -> float:
+    r"""Return the radius at which a density that is uniform on the sphere has its modes.
+
+    .. math:: r^* = M\, \frac{I_{D/2}(r^* M/\sigma^2)}{I_{D/2-1}(r^* M/\sigma^2)}
+
+    Zero where :math:`M^2 \le D \sigma^2`; for :math:`M = K\sigma\sqrt{D-1}` it tends to
+    :math:`M \sqrt{1 - 1/K^2}`. Parameters are as in :func:`capacity_bound`.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import dense_radius
+    >>> round(dense_radius(2, max_norm=2.0), 4)
+    1.6629
+    """
+    dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
+    kappa = ratio * ratio
+    if kappa <= dim * (1 + 1e-9):
+        return 0.0
+
+    def excess(share: float) -> float:
+        concentration = torch.tensor(share * kappa, dtype=torch.float64)
+        return float(vmf_mean_length(dim, concentration)) / share - 1
+
+    return float(brentq(excess, 1e-9, 1.0)) * ratio * sigma
+
+
+def _log_dense(dim: int, ratio: float) -> float:
+    """Bound the number of points that are 2 (M - r*) apart."""
+    return log_levenshtein(dim, 1 - 2 * (1 - dense_radius(dim, 1.0, ratio) / ratio) ** 2)
+
+
+def log_levenshtein(dim: int, cosine: float) -> float:
+    """Return the log of Levenshtein's bound on the points of a sphere with cosines up to this."""
+    if cosine <= -1:
+        return math.log(2)
+    # Gegenbauer polynomials P_k with P_k(1) = 1 at the cosine. Only their ratios matter, so they
+    # are scaled to avoid underflow. P_k - P_{k+1} and P_k - P_{k+2} are positive beyond the largest
+    # zeros of the Jacobi polynomials that separate the cases.
+    before, now, degree = 1.0, cosine, 1
+    while True:
+        ahead = ((2 * degree + dim - 2) * cosine * now - degree * before) / (degree + dim - 2)
+        beyond = ((2 * degree + dim) * cosine * ahead - (degree + 1) * now) / (degree + dim - 1)
+        if now <= ahead:
+            log_front = _log_binomial(degree + dim - 3, degree - 1)
+            term = (2 * degree + dim - 3) / (dim - 1)
+            return log_front + math.log(term - (before - now) / ((1 - cosine) * now))
+        if now <= beyond:
+            log_front = _log_binomial(degree + dim - 2, degree)
+            term = (2 * degree + dim - 1) / (dim - 1)
+            share = (1 + cosine) * (now - ahead) / ((1 - cosine) * (now + ahead))
+            return log_front + math.log(term - share)
+        scale = abs(now) + abs(ahead)
+        before, now, degree = now / scale, ahead / scale, degree + 1
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _log_claimed(dim: int, ratio: float) -> float:

@@ -38,11 +38,12 @@ from isthmus.memories.modern import ModernHopfield
 
 SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
 MARKS = "osDPX*"
-FACES = (PAPER, SKY, MEMORY)
+FACES = (PAPER, SKY, MEMORY, YELLOW)
 # Colour, line and name of each bound.
 BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
-    "ceiling": (INK, "-", "ceiling"),
+    "dense": (SKY, "--", "dense limit, not proved to bind"),
+    "half-weight": (INK, "-", "half-weight ceiling"),
     "certified": (CURVE, "-", "certified, random coding"),
     "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
     "random": (PURPLE, ":", "random, Ramsauer's theorem"),
@@ -51,7 +52,7 @@ BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
 # and the smallest and largest height of the axes.
 HEADING, BESIDE_LEGEND, HEIGHTS = 0.95, 7.3, (1.6, 7.5)
 # References of the sweep, with their markers.
-THEORY: dict[CapacityKind, str] = {"certified": "v", "ceiling": "|"}
+THEORY: dict[CapacityKind, str] = {"certified": "v", "half-weight": "|"}
 
 
 @styled
@@ -104,8 +105,8 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     """Draw retrieval against the number of patterns, one line per dimension.
 
     Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, which
-    is written beside them: a triangle at a certified number of stored patterns, a bar
-    where no more can keep half of their own weight.
+    is written beside them: a triangle at a certified number of stored patterns, a bar at the
+    half-weight ceiling.
 
     Parameters
     ----------
@@ -133,8 +134,8 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial distance")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     note = (
-        "Triangle: certified number of stored patterns. "
-        "Bar: no more can keep half of their own weight."
+        "Triangle: certified number of stored patterns. Bar: half-weight ceiling, "
+        "no more can keep half of their own weight."
     )
     heading(left, "Retrieved", note, characters=56)
     heading(right, "Distance that is left", "Below 1, particles come closer.")
@@ -154,10 +155,10 @@ def _theory_mark(axes: Axes, count: float, marker: str, name: str, shade: str) -
 def capacity_bounds(
     dims: Iterable[int], measured: Mapping[str, Mapping[int, float]] | None = None
 ) -> Figure:
-    """Draw every bound on the number of patterns against the dimension.
+    """Draw every bound on the number N of patterns against the dimension D.
 
-    On the sphere of radius 2 sigma sqrt(D - 1). With measured counts, a second panel shows the
-    dimensions that they are from.
+    On the sphere of radius 2 sigma sqrt(D - 1). With measured counts, a second panel shows them
+    with the bounds as growth N^(1/(D-1)), for the first half of the dimensions.
 
     Parameters
     ----------
@@ -166,47 +167,41 @@ def capacity_bounds(
         Names of experiments, and how many patterns each found stored at each dimension, such as
         :func:`isthmus.capacity.measured_capacity` finds.
     """
-    grid, measured = list(dims), measured or {}
-    figure = new_figure(5.0)
-    panels = figure.subplots(1, 2, width_ratios=(1.15, 1)) if measured else [figure.subplots()]
-    for axes in panels:
-        _draw_bounds(axes, grid)
-    note = (
-        "Certified, packing and random: numbers that can be stored. Ceiling: no more keep half of "
-        "their own weight."
-    )
-    heading(panels[0], "How many patterns fit on a sphere", note, characters=62)
+    grid = np.array(list(dims))
+    figure = new_figure(5.4)
+    panels = figure.subplots(1, 2) if measured else [figure.subplots()]
+    for kind, (colour, line, name) in BOUNDS.items():
+        logs = np.array([capacity_bound(int(dim), kind=kind, log=True) for dim in grid])
+        panels[0].plot(grid, logs / np.log(10), line, color=colour, lw=1.8, label=name)
+        if measured:
+            panels[1].plot(grid, np.exp(logs / (grid - 1)), line, color=colour, lw=1.8)
+    panels[0].set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
+    panels[0].yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
+    panels[0].yaxis.set_major_locator(MaxNLocator(7, integer=True))
+    panels[0].yaxis.set_minor_locator(NullLocator())
     panels[0].legend(loc="upper left")
+    note = "Half-weight: no more keep half of their own weight, which storage does not need."
+    heading(panels[0], "How many patterns fit on a sphere", note)
     if measured:
-        close_up, last = panels[1], max(dim for counts in measured.values() for dim in counts)
-        _draw_measured(close_up, measured)
-        top = capacity_bound(last, kind="ceiling", log=True) / np.log(10)
-        close_up.set(xlim=(grid[0] - 0.3, last + 0.5), ylim=(-0.08, top + 0.3))
-        close_up.xaxis.set_major_locator(MaxNLocator(integer=True))
-        close_up.legend(loc="upper left", title="measured")
-        heading(close_up, "Few dimensions, close up", "Lines as on the left; marks are measured.")
+        _draw_growth(panels[1], measured, int(grid.max()))
     return figure
 
 
-def _draw_measured(axes: Axes, measured: Mapping[str, Mapping[int, float]]) -> None:
-    """Draw labelled marks, each smaller than the one before, so that none hides another."""
-    for line in axes.lines:
-        line.set_label("_" + str(line.get_label()))
+def _draw_growth(axes: Axes, measured: Mapping[str, Mapping[int, float]], last: int) -> None:
+    """Draw marks, each smaller than the one before, so that none hides another."""
     for number, (name, counts) in enumerate(measured.items()):
-        at, found = np.array(list(counts)), np.array(list(counts.values()), dtype=float)
+        growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
         mark, face = MARKS[number % len(MARKS)], FACES[number % len(FACES)]
         look: dict[str, Any] = {"color": INK, "mfc": face, "mew": 1.3, "zorder": 4}
-        axes.plot(at, np.log10(found), mark, ms=max(9.5 - 1.5 * number, 4), label=name, **look)
-
-
-def _draw_bounds(axes: Axes, grid: list[int]) -> None:
-    for kind, (colour, line, name) in BOUNDS.items():
-        logs = [capacity_bound(dim, kind=kind, log=True) for dim in grid]
-        axes.plot(grid, np.array(logs) / np.log(10), line, color=colour, lw=1.8, label=name)
-    axes.set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
-    axes.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
-    axes.yaxis.set_major_locator(MaxNLocator(7, integer=True))
+        axes.plot([*counts], growth, mark, ms=max(9.5 - 1.5 * number, 7), label=name, **look)
+    farthest = max(dim for counts in measured.values() for dim in counts)
+    axes.set(xlim=(1.5, max(last / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
+    axes.set(xlabel="dimension D", ylabel="growth N^(1/(D-1))", yticks=(1, 2, 3, 4, 5, 10, 20))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="upper right", title="stored")
+    heading(axes, "Growth per dimension", "Lines as on the left, marks are stored.")
 
 
 @styled

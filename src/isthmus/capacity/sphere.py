@@ -1,0 +1,169 @@
+"""Arrangements of points on a sphere, and how many of them are stored."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, permutations, product
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from isthmus.capacity.certificate import certify
+from isthmus.validation import as_choice, as_count, as_number
+
+FloatArray = NDArray[np.float64]
+Placement = Literal["random", "spread"]
+# Powers of the squared distance with which the repulsion falls, in turn.
+POWERS = (2.0, 8.0, 32.0, 80.0)
+# Relative tolerance of a count.
+COUNT_TOLERANCE = 0.05
+# Number of random patterns over which the share stored is averaged, and the most draws of them.
+DRAWN, DRAWS = 500, 60
+
+
+def regular_polygon(count: int) -> FloatArray:
+    """Return unit vectors (count, 2) at equal angles."""
+    angles = 2 * math.pi * np.arange(as_count(count, "count", at_least=2)) / count
+    return np.stack([np.cos(angles), np.sin(angles)], 1)
+
+
+def cell_600() -> FloatArray:
+    """Return the vertices of the 600-cell, unit vectors (120, 4) at least 36 degrees apart."""
+    golden = (1 + math.sqrt(5)) / 2
+    even = [
+        list(order)
+        for order in permutations(range(4))
+        if sum(a > b for a, b in combinations(order, 2)) % 2 == 0
+    ]
+    corners = [
+        np.array([*signs, 1.0]) * (golden, 1, 1 / golden, 0) for signs in product((1, -1), repeat=3)
+    ]
+    axes = np.concatenate([2 * np.eye(4), -2 * np.eye(4)])
+    cube = np.array(list(product((1.0, -1.0), repeat=4)))
+    others = np.array([corner[order] for corner in corners for order in even])
+    return np.concatenate([axes, cube, others]) / 2
+
+
+def e8_shell() -> FloatArray:
+    r"""Return the primitive vectors of norm 8 of the E8 lattice, as unit vectors (17280, 8).
+
+    The lattice has all coordinates whole or all half-odd, with an even sum. Primitive vectors
+    are not twice another. Neighbours are :math:`\arccos(7/8) = 29` degrees apart.
+    """
+    found = []
+    for values in (np.arange(-2.0, 3.0), np.arange(-2.5, 3.0)):
+        # Quadruples are joined in pairs, by their squares and the parity of their sums.
+        four = np.array(list(product(values, repeat=4)))
+        squares, sums = (four**2).sum(1), four.sum(1)
+        for square in np.unique(squares[squares <= 8]):
+            first, second = np.nonzero(squares == square)[0], np.nonzero(squares == 8 - square)[0]
+            pairs = np.array(list(product(first, second)), dtype=int).reshape(-1, 2)
+            pairs = pairs[sums[pairs].sum(1) % 2 == 0]
+            found.append(four[pairs].reshape(-1, 8))
+    vectors = np.concatenate(found)
+    halved = vectors / 2
+    whole = (halved % 1 == 0).all(1) | (halved % 1 == 0.5).all(1)
+    primitive = ~(whole & (halved.sum(1) % 2 == 0))
+    return vectors[primitive] / math.sqrt(8)
+
+
+def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -> FloatArray:
+    r"""Return unit vectors (count, dim) that have repelled each other until they are spread out.
+
+    They minimise :math:`\frac1p \log \sum_{i \ne j} \lVert x_i - x_j \rVert^{-2p}` for growing
+    powers p, which approaches the largest smallest distance.
+
+    Parameters
+    ----------
+    count, dim : int
+    seed : int
+        Seed of the random vectors that they start from.
+    steps : int
+        Number of iterations of L-BFGS, for all powers together.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import spread_on_sphere
+    >>> points = spread_on_sphere(6, 3)  # an octahedron: each has four at a right angle
+    >>> bool((abs(points @ points.T) < 0.01).sum() == 24)
+    True
+    """
+    count, dim = as_count(count, "count", at_least=2), as_count(dim, "dim", at_least=2)
+
+    def repulsion(flat: FloatArray, power: float) -> tuple[float, FloatArray]:
+        norms = np.linalg.norm(flat.reshape(count, dim), axis=1, keepdims=True)
+        points = flat.reshape(count, dim) / norms
+        squared = np.maximum(2 - 2 * points @ points.T, 1e-12)
+        np.fill_diagonal(squared, np.inf)
+        nearest = squared.min()
+        terms = (nearest / squared) ** power
+        gradient = 4 * (terms / squared) @ points / terms.sum()
+        gradient -= (gradient * points).sum(1, keepdims=True) * points
+        return np.log(terms.sum()) / power - np.log(nearest), (gradient / norms).ravel()
+
+    options = {"maxiter": -(-steps // len(POWERS)), "ftol": 1e-15, "gtol": 1e-10}
+    flat = _random_directions(count, dim, seed).ravel()
+    for power in POWERS:
+        flat = minimize(
+            repulsion, flat, args=(power,), jac=True, method="L-BFGS-B", options=options
+        ).x
+    points = flat.reshape(count, dim)
+    spread: FloatArray = points / np.linalg.norm(points, axis=1, keepdims=True)
+    return spread
+
+
+def measured_capacity(
+    dim: int,
+    share: float = 0.95,
+    placement: Placement = "random",
+    *,
+    seed: int = 0,
+    most: int = 512,
+) -> int:
+    """Find the largest number of patterns on a sphere of which a given share is stored.
+
+    The sphere has radius 2 sigma sqrt(D - 1), as in the paper. Bisection finds the number up to
+    5 %. The share of random patterns is a mean over several draws.
+
+    Parameters
+    ----------
+    dim : int
+    share : float in (0, 1]
+    placement : {"random", "spread"}
+        Drawn at random, or spread by :func:`spread_on_sphere`.
+    most : int
+        The largest number to try, which is returned if its patterns are stored.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import measured_capacity
+    >>> measured_capacity(2, placement="random"), measured_capacity(2, placement="spread")
+    (1, 11)
+    """
+    as_choice(placement, "placement", get_args(Placement))
+    share = as_number(share, "share", above=0, at_most=1)
+    dim, most = as_count(dim, "dim", at_least=2), as_count(most, "most", at_least=2)
+    place = spread_on_sphere if placement == "spread" else _random_directions
+
+    def enough(count: int) -> bool:
+        draws = 1 if placement == "spread" else min(-(-DRAWN // count), DRAWS)
+        sets = [2 * math.sqrt(dim - 1) * place(count, dim, seed + draw) for draw in range(draws)]
+        found = [certify(points, iterate="undecided", tol=1e-5) for points in sets]
+        return float(np.mean([each.fraction_stored for each in found])) >= share
+
+    low, high = 1, 2
+    while enough(high):
+        if high == most:
+            return most
+        low, high = high, min(2 * high, most)
+    while high - low > max(1, COUNT_TOLERANCE * low):
+        middle = (low + high) // 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
+
+
+def _random_directions(count: int, dim: int, seed: int) -> FloatArray:
+    points = np.random.default_rng(seed).standard_normal((count, dim))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
