@@ -61,6 +61,10 @@ GAUSSIANS: dict[str, MakeMemory] = {
 DENSITIES: dict[str, MakeMemory] = {
     **GAUSSIANS,
     "epanechnikov-kde": lambda m: ist.EpanechnikovKDE(m, bandwidth=2.5),
+    "uniform-kde": lambda m: ist.UniformKDE(m, bandwidth=2.5),
+    "laplace-kde": lambda m: ist.LaplaceKDE(m, bandwidth=0.8),
+    "student-kde": lambda m: ist.StudentKDE(m, bandwidth=0.7, dof=2.5),
+    "cauchy-kde": lambda m: ist.StudentKDE(m, bandwidth=0.7, dof=1.0),
     "von-mises-fisher": lambda m: ist.VonMisesFisherMixture(m, beta=2.0),
     "von-mises-fisher-weighted": lambda m: ist.VonMisesFisherMixture(m, 2.0, log_weights(m)),
 }

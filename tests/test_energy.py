@@ -318,7 +318,8 @@ def test_memories_out_of_a_network_keep_their_graph(make_energy, memories, point
         energy = make_energy(2 * weights)
     assert "memories" not in dict(energy.named_parameters())
     energy.energy(points).sum().backward()
-    assert weights.grad.abs().sum() > 0
+    # A uniform kernel counts, so that its derivative is zero.
+    assert (weights.grad.abs().sum() > 0) != isinstance(energy, ist.UniformKDE)
     assert "memories" in energy.state_dict()
 
 

@@ -28,8 +28,11 @@ _NAMES = {
     "isthmus.memories.epanechnikov": "EpanechnikovKDE",
     "isthmus.memories.hopfield": "Hopfield",
     "isthmus.memories.kde": "GaussianKDE",
+    "isthmus.memories.laplace": "LaplaceKDE",
     "isthmus.memories.mixture": "Mixture",
     "isthmus.memories.modern": "ModernHopfield",
+    "isthmus.memories.student": "StudentKDE",
+    "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
     "": "attend attention capacity checks cluster datasets dynamics energy errors figures impute "
     "incontext memories report study tables",
@@ -52,8 +55,11 @@ if TYPE_CHECKING:
     from isthmus.memories.epanechnikov import EpanechnikovKDE as EpanechnikovKDE
     from isthmus.memories.hopfield import Hopfield as Hopfield
     from isthmus.memories.kde import GaussianKDE as GaussianKDE
+    from isthmus.memories.laplace import LaplaceKDE as LaplaceKDE
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
+    from isthmus.memories.student import StudentKDE as StudentKDE
+    from isthmus.memories.uniform import UniformKDE as UniformKDE
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
 
 __all__ = sorted(name for name, home in _HOMES.items() if home)

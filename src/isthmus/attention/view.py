@@ -100,15 +100,16 @@ def vmf_view(
         norm, attention, x = _from_block(norm, attention, x)
     if x is None:
         raise InvalidInputError("Call vmf_view(norm, attention, x), or vmf_view(block, x).")
-    weight = _weight_of(attention)
+    width = _query_width(attention)
+    weight = as_tensor(next(attention.parameters()).detach(), "The attention's weights")
     parts = read_norm(norm, weight)
     x = _as_batch(x, attention, weight)
     if x.shape[-1] != parts.dim:
         raise ShapeError(f"x has {x.shape[-1]} coordinates, but the norm is over {parts.dim}.")
-    if parts.dim != _query_width(attention):
+    if parts.dim != width:
         raise ShapeError(
-            f"The norm is over {parts.dim} coordinates, but the attention takes "
-            f"{_query_width(attention)}. Pass the norm that stands in front of it."
+            f"The norm is over {parts.dim} coordinates, but the attention takes {width}. "
+            "Pass the norm that stands in front of it."
         )
     window = sliding_window(attention)
     if window is not None and mask is None and x.shape[1] > window:
@@ -163,16 +164,15 @@ def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None
     )
 
 
-def _read_heads(attention: nn.Module, source: Tensor, position_ids: Tensor | None) -> Heads:
+def _read_heads(attention: Any, source: Tensor, position_ids: Tensor | None) -> Heads:
     if is_hugging_face(attention):
         return hugging_face_heads(attention, source, position_ids)
     if position_ids is not None:
         raise UnsupportedOperationError("position_ids are for layers with rotary positions only.")
     if isinstance(attention, nn.MultiheadAttention):
         return torch_heads(attention, source)
-    if isinstance(attention, PreNormAttention | SALNAttention):
-        return attention.heads(source)
-    raise _unsupported(attention)
+    heads: Heads = attention.heads(source)
+    return heads
 
 
 def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, Any]:
@@ -189,8 +189,7 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
         return block.norm1, block.self_attn, x
     if isinstance(block, PreNormAttention | SALNAttention):
         return block.norm, block, x
-    found = split_block(block)
-    if found is not None:
+    if (found := split_block(block)) is not None:
         return *found, x
     if isinstance(block, nn.MultiheadAttention) or is_hugging_face(block):
         raise UnsupportedOperationError(
@@ -202,13 +201,6 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
 
 def _unsupported(module: object) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"{type(module).__name__} is not supported. {SUPPORTED}")
-
-
-def _weight_of(attention: nn.Module) -> Tensor:
-    weight = next(attention.parameters(), None)
-    if weight is None:
-        raise _unsupported(attention)
-    return as_tensor(weight.detach(), "The attention's weights")
 
 
 def _query_width(attention: Any) -> int:

@@ -5,8 +5,11 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.epanechnikov import EpanechnikovKDE
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.student import StudentKDE
+from isthmus.memories.uniform import UniformKDE
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
@@ -15,8 +18,11 @@ __all__ = [
     "GaussianKDE",
     "GaussianMemory",
     "Hopfield",
+    "LaplaceKDE",
     "Memory",
     "Mixture",
     "ModernHopfield",
+    "StudentKDE",
+    "UniformKDE",
     "VonMisesFisherMixture",
 ]

@@ -88,7 +88,9 @@ class RadialKDE(KernelMemory):
 
     def _kernel_of(self, seen: Tensor | None) -> Callable[[Tensor], Tensor]:
         """Return log g of squared distances (Q, n) over observed coordinates."""
-        unseen = 0 if seen is None else (~seen).reshape(-1, self.dim).sum(1, keepdim=True)
+        unseen: int | Tensor = 0
+        if seen is not None:
+            unseen = (~seen).reshape(-1, self.dim).sum(1, keepdim=True).double()
         return lambda squares: self._log_kernel(squares, unseen)
 
     def energy(self, x: Any) -> Tensor:
