@@ -417,6 +417,16 @@ def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
             assert numbers["integral_of_density"] == pytest.approx(1, abs=1e-4), name
 
 
+def test_student_kernels_survive_outliers_that_gaussian_ones_do_not() -> None:
+    numbers = numbers_of("likelihoods")
+    for name in ("Laplace KDE", "Uniform KDE", "Student-t KDE"):
+        assert 0 <= numbers[name]["largest_energy_rise"] < 1e-12, name
+        assert numbers[name]["integral_of_density"] == pytest.approx(1, abs=1e-3), name
+    clean, mixed = numbers["clean_log_density"], numbers["clean_log_density_with_outliers"]
+    assert mixed["Student-t"] > clean["Student-t"] - 0.2
+    assert mixed["Gaussian"] < clean["Gaussian"] - 0.5
+
+
 def test_completion_beats_filling_with_the_mean() -> None:
     numbers = numbers_of("completion")
     assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]

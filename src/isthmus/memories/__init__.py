@@ -8,6 +8,7 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.radial import RadialKDE
 from isthmus.memories.student import StudentKDE
 from isthmus.memories.uniform import UniformKDE
 from isthmus.memories.vmf import VonMisesFisherMixture
@@ -22,6 +23,7 @@ __all__ = [
     "Memory",
     "Mixture",
     "ModernHopfield",
+    "RadialKDE",
     "StudentKDE",
     "UniformKDE",
     "VonMisesFisherMixture",

@@ -189,7 +189,7 @@ class AtBeta(Energy):
         return self.beta
 
 
-class Clusters(AtBeta, Memory):
+class ComponentMeans(AtBeta, Memory):
     """Memories that are means of round components with covariance I / (2 beta)."""
 
     @property

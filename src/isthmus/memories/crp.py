@@ -12,12 +12,12 @@ from torch import Tensor
 from isthmus.attend import attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.logits import new_cluster_logits
-from isthmus.memories.base import Clusters, draw_index, generator_for, keep_observed
+from isthmus.memories.base import ComponentMeans, draw_index, generator_for, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
 
 @final
-class CRPMixture(Clusters):
+class CRPMixture(ComponentMeans):
     r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
 
     .. math::

@@ -27,7 +27,7 @@ class LaplaceKDE(RadialKDE):
 
     :meth:`step` is Weiszfeld's: the mean of the memories, weighted by responsibility over
     distance. The kernel is convex in the squared distance, so it never raises the energy
-    (:class:`~isthmus.memories.radial.RadialKDE` has the proof). Memories at x itself, with the
+    (:class:`~isthmus.memories.RadialKDE` has the proof). Memories at x itself, with the
     responsibilities :math:`\eta`, keep their cusp in the bound (Vardi and Zhang, 2000): with the
     pull R of the others, the sum of responsibilities times unit vectors, the bound is least after
     the share :math:`\max(0, 1 - \eta/\lVert R \rVert)` of the step.

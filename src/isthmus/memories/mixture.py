@@ -6,12 +6,12 @@ from typing import Any, final
 
 from torch import Tensor
 
-from isthmus.memories.base import Clusters, GaussianMemory
+from isthmus.memories.base import ComponentMeans, GaussianMemory
 from isthmus.validation import as_positive
 
 
 @final
-class Mixture(Clusters, GaussianMemory):
+class Mixture(ComponentMeans, GaussianMemory):
     r"""ClAM's energy: a finite mixture of round Gaussians.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)

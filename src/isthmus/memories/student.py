@@ -21,13 +21,13 @@ class StudentKDE(RadialKDE):
         \Bigl(1 + \frac{\lVert x - x_n \rVert^2}{\nu h^2}\Bigr)^{-(\nu + D)/2}
 
     The kernel is convex in the squared distance, so :meth:`step` never raises the energy
-    (:class:`~isthmus.memories.radial.RadialKDE` has the proof): it weighs each memory by its
+    (:class:`~isthmus.memories.RadialKDE` has the proof): it weighs each memory by its
     responsibility divided by :math:`1 + \lVert x - x_n \rVert^2/(\nu h^2)`, as EM does for a
     scale mixture of Gaussians. Far memories count less than under :class:`GaussianKDE`, which is
     the limit of many degrees of freedom.
 
-    One degree of freedom is the Cauchy kernel. It is the only Lévy-stable kernel beside the
-    Gaussian whose density has a closed form in every dimension; the others are not offered.
+    One degree of freedom is the Cauchy kernel, the only symmetric Lévy-stable one beside the
+    Gaussian with an elementary density. Lévy's own law, one-sided, is not offered.
 
     Parameters
     ----------

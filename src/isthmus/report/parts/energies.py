@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ PLANE = torch.tensor(
 PLANE_QUERIES = torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, turn=0.5)]))
 # Tolerances for rounding in an update, integration on a grid, and finite differences.
 LARGEST_RISE, LARGEST_LOSS, SAME = 1e-9, 1e-3, 1e-6
+# Share of the memories that are outliers, where likelihoods are compared.
+OUTLIERS = 0.02
 
 SHAPE, HELD_OUT, HERO_DIGITS = (8, 8), 400, (3, 5)
 # Completion works if its error is at most this share of the mean image's, and at least this
@@ -118,6 +121,56 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
         change=change,
         leftover=leftover,
     )
+
+
+def other_likelihoods(seed: int, full: bool = False) -> Section:
+    """Draw Laplace, uniform and Student-t memories on a line, and fit them to outliers."""
+    energies: dict[str, ist.Energy] = {
+        "Laplace KDE": ist.LaplaceKDE(LINE, bandwidth=0.25),
+        "Uniform KDE": ist.UniformKDE(LINE, bandwidth=0.8),
+        "Student-t KDE": ist.StudentKDE(LINE, bandwidth=0.2, dof=3.0),
+    }
+    numbers, rise = measured(energies, LINE_QUERIES)
+    loss = max(abs(each["integral_of_density"] - 1) for each in numbers.values())
+    forces = [float(energy.score(LINE_QUERIES).abs().max()) for energy in energies.values()]
+    clean, mixed = (fit_with_outliers(seed, share) for share in (0.0, OUTLIERS))
+    return compose(
+        "likelihoods",
+        figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=text_of("likelihoods").notes),
+        {**numbers, "clean_log_density": clean, "clean_log_density_with_outliers": mixed},
+        {"likelihoods": (min(forces) > 0, rise <= LARGEST_RISE and loss <= LARGEST_LOSS)},
+        rise=rise,
+        loss=loss,
+        outliers=OUTLIERS,
+    )
+
+
+def fit_with_outliers(seed: int, share: float) -> dict[str, float]:
+    """Return the log-density of clean points under memories of which a share are outliers.
+
+    Half of the data are stored and the other half, with as many outliers, choose the bandwidth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
+    points = centres[torch.randint(3, (600,), generator=generator)]
+    points = points + 0.4 * normal(generator, 600, 2)
+    stored, chooses, clean = points[:150], points[150:300], points[300:]
+    for some in (stored, chooses):
+        count = round(share * len(some))
+        some[:count] = 10 * normal(generator, count, 2)
+    kinds = {
+        "Gaussian": ist.GaussianKDE,
+        "Laplace": ist.LaplaceKDE,
+        "Student-t": partial(ist.StudentKDE, dof=2.0),
+    }
+    fits = {
+        name: max(
+            (kind(stored, width) for width in np.geomspace(0.05, 10, 24)),
+            key=lambda kde: float(kde.log_prob(chooses).mean()),
+        )
+        for name, kind in kinds.items()
+    }
+    return {name: float(kde.log_prob(clean).mean()) for name, kde in fits.items()}
 
 
 def measured(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[dict[str, Any], float]:
