@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -158,7 +159,7 @@ def fit_with_outliers(seed: int, share: float) -> dict[str, float]:
     for some in (stored, chooses):
         count = round(share * len(some))
         some[:count] = 10 * normal(generator, count, 2)
-    kinds = {
+    kinds: dict[str, Callable[..., ist.Energy]] = {
         "Gaussian": ist.GaussianKDE,
         "Laplace": ist.LaplaceKDE,
         "Student-t": partial(ist.StudentKDE, dof=2.0),
