@@ -185,13 +185,13 @@ def fill_gaps(
             "There are too few complete rows to choose a bandwidth; give sigma, or use the energy "
             "crp."
         )
-    chosen, errors, baseline = found or (tried[-1], None, None)
+    chosen = tried[-1] if found is None else found[0]
     filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
     X, name = np.where(gaps, filled, rows), "crp" if chosen is None else "kde"
     result = FilledTable(X, gaps, names, name, chosen, how, scaling.scale)
-    if errors is None:
+    if found is None:
         return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
-    return replace(result, errors=errors * scaling.scale, baseline=baseline * scaling.scale)
+    return replace(result, errors=found[1] * scaling.scale, baseline=found[2] * scaling.scale)
 
 
 def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:

@@ -156,14 +156,12 @@ class TextFile:
         self.width = len(rows[0]) + short
         self.skip = top + (found[0][0] if named and not commented else 0)
         sample = pd.DataFrame([row for row in rows[named:] if len(row) == self.width])
-        kinds = {place: parse_cells(sample[place], decimal)[1] for place in sample}
-        self.words = {
-            place for place, kind in kinds.items() if ((kind == FLAG) | (kind == WORD)).any()
-        }
+        kinds = {place: set(parse_cells(sample[place], decimal)[1].tolist()) for place in sample}
+        self.words = {place for place, found in kinds.items() if not found.isdisjoint((FLAG, WORD))}
         self.padded = any(separator + " " in line for line in lines)
 
     def source(self, wanted: set[str], as_written: bool) -> Source:
-        """Read the file; columns that are `wanted`, by name or number, keep their text."""
+        """Read the file."""
         names = unique(self.names or [""] * self.width)
         kept = {
             place
@@ -180,7 +178,7 @@ class TextFile:
             self.path,
             frame,
             self.format,
-            lambda row: f"line {self.lines()[row]}",
+            lambda row: f"line {list(self.rows())[row][0]}",
             ids=0 if named and not self.names[0] else None,
             cells=self.read(set(range(self.width))).set_axis(names, axis=1) if as_written else None,
             notes=self.notes,
@@ -208,7 +206,7 @@ class TextFile:
                     **({"dtype_backend": "numpy_nullable"} if nullable else {}),
                 )
         except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-            self.lines()
+            list(self.rows())  # raises an error that names the broken line, as a rule
             raise InvalidInputError(f"{self.path} cannot be read: {error}") from None
         last = frame[self.width - 1]
         if self.width > 1 and (last.isna() | (last == "")).any():
@@ -219,9 +217,9 @@ class TextFile:
                     raw.readline()
                 while part := raw.read(2**18):
                     quoted = quoted or b'"' in part
-                    separators += np.count_nonzero(np.frombuffer(part, np.uint8) == mark)
+                    separators += int(np.count_nonzero(np.frombuffer(part, np.uint8) == mark))
             if quoted or separators != len(frame) * (self.width - 1):
-                self.lines()
+                list(self.rows())
         return frame
 
     def _open(self) -> io.TextIOWrapper:
@@ -251,10 +249,6 @@ class TextFile:
             except csv.Error as error:
                 where = f"{self.path}, below line {line}"
                 raise InvalidInputError(f"{where}: {error}. Is a quote left open?") from None
-
-    def lines(self) -> list[int]:
-        """Return the line number of each row, or raise an error that names a broken line."""
-        return [line for line, _ in self.rows()]
 
     def _check_commas(self, places: set[int], names: list[str]) -> list[str]:
         """Return a note on decimal commas; refuse commas that may stand between thousands."""
