@@ -43,18 +43,10 @@ RESULTS = (
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """A report on disk.
+    """A report on disk: its page, its ``results.json`` and the directory of the parts' output.
 
-    Attributes
-    ----------
-    page, results : Path
-        ``index.html`` and ``results.json``.
-    logs : Path
-        The directory of the parts' output.
-    sections : tuple of Section
-        All parts in the order of the page, made or not.
-    requested : tuple of str
-        The names of the parts that were asked for.
+    ``sections`` are all parts in the order of the page, made or not; ``requested`` are the names
+    of those that were asked for.
     """
 
     page: Path
@@ -194,7 +186,7 @@ class Workspace:
         """Return the inputs of a part that was computed from these source files."""
         return {
             "function": part.function,
-            "text": [part.caption, part.findings, part.notes],
+            "text": [part.caption, part.findings, part.notes, [*part.observations]],
             "seed": self.seed,
             "full": self.full,
             "isthmus": isthmus.__version__,
@@ -230,7 +222,10 @@ class Workspace:
         by_name = {part.name: part for part in parts}
         needed = list(dict.fromkeys(part.needs for part in parts if part.needs))
         calls = [self._call(need, need, limit) for need in needed]
-        calls += [self._call(part.name, part.function, limit, part.needs) for part in parts]
+        calls += [
+            self._call(part.name, part.function, limit, *filter(None, [part.needs]))
+            for part in parts
+        ]
         began: dict[str, float] = {}
         unprepared: dict[str | None, str] = {}
 
@@ -265,16 +260,10 @@ class Workspace:
             yield part.name, section
             report(", ".join(began))
 
-    def _call(self, name: str, function: str, limit: float, after: str | None = None) -> Call:
-        return Call(
-            name,
-            make,
-            (function, self.seed, self.full),
-            Limits(math.inf, math.inf, limit),
-            self.directory / f"{name.rpartition(':')[2]}.log",
-            import_packages,
-            () if after is None else (after,),
-        )
+    def _call(self, name: str, function: str, limit: float, *after: str) -> Call:
+        arguments, limits = (function, self.seed, self.full), Limits(math.inf, math.inf, limit)
+        log = self.directory / f"{name.rpartition(':')[2]}.log"
+        return Call(name, make, arguments, limits, log, import_packages, after)
 
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""

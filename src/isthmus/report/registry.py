@@ -32,6 +32,7 @@ class Part:
     caption: str = ""
     findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    observations: tuple[str, ...] = ()
 
 
 _CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
@@ -105,7 +106,8 @@ def compose(
         return judge(claim, because, as_printed=printed, corrected=corrected)
 
     findings = tuple(finding(key, check) for key, check in (checks or {}).items())
-    return Section(fill(part.caption), figure, numbers or {}, findings, table, observations)
+    seen = (*map(fill, part.observations), *observations)
+    return Section(fill(part.caption), figure, numbers or {}, findings, table, seen)
 
 
 def select(names: Iterable[str] | None, parts: tuple[Part, ...] = PARTS) -> list[Part]:

@@ -60,12 +60,10 @@ def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool 
     >>> judge("Coins are fair.", "Heads in 70 % of tosses.", as_printed=False).verdict
     'did not hold'
     """
-    verdict: Verdict = "held with a correction" if corrected else "did not hold"
     if as_printed is None:
-        verdict = "open"
-    elif as_printed:
-        verdict = "held"
-    return Finding(claim, verdict, because)
+        return Finding(claim, "open", because)
+    otherwise: Verdict = "held with a correction" if corrected else "did not hold"
+    return Finding(claim, "held" if as_printed else otherwise, because)
 
 
 @dataclass(frozen=True)
@@ -103,19 +101,12 @@ class Section:
     table : TextTable or None
     observations : tuple of str
         Results beyond the paper's claims: sentences without a verdict.
-    status : {"done", "failed", "missing"}
-    message : str
-        Why the part failed or is missing.
-    seconds : float or None
-        Wall-clock time.
+    status, message, seconds
+        "done", "failed" or "missing", the reason, and the wall-clock time.
     inputs : mapping
         What the section was computed from: the seed, versions, digests of source files.
-    name, title, chapter : str
-        As in :class:`isthmus.report.Part`.
-    command : str
-        The command that makes the part.
-    log : str
-        Path of the part's output, relative to the page; empty if it printed nothing.
+    name, title, chapter, command, log : str
+        Those of the part, the command that makes it, and the path of its output, if any.
     """
 
     caption: str = ""

@@ -7,8 +7,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -42,16 +41,8 @@ def page(
 ) -> str:
     """Return the sections as an HTML page that loads no other file.
 
-    Parameters
-    ----------
-    title, introduction : str
-        Plain text, as all text here is; text between backticks is shown as code.
-    sections : sequence of Section
-        In the order of the page within each chapter.
-    chapters : mapping
-        From the chapters of the sections to their titles, in the order of the page.
-    facts : sequence of str
-        Facts about the whole report: versions, the seed.
+    All text is plain; text between backticks is shown as code. `chapters` are titles by name, in
+    the order of the page; `facts` are about the whole report, such as versions and the seed.
     """
     rows = Counter(row[0] for section in sections if section.table for row in section.table.rows)
     targets = {head for head, count in rows.items() if count == 1 and ROW_LABEL.fullmatch(head)}
@@ -111,12 +102,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-@dataclass(frozen=True)
-class NumberTable:
-    """A table of values: headings of columns, and the name and the cells of each row.
-
-    A table without headings has a single value in each row.
-    """
+class NumberTable(NamedTuple):
+    """A table of values: headings of columns, if any, and the name and the cells of each row."""
 
     title: str
     columns: tuple[str, ...]
@@ -194,20 +181,17 @@ def number_tables(
     }
     single = {name: value for name, value in opened.items() if _is_cell(value)}
     if single:
-        rows = tuple(
-            (_capitalised(_heading(name, levels)), (value_text(value),))
-            for name, value in single.items()
-        )
-        yield NumberTable(title, (), rows)
-    group: dict[str, Any] = {}
+        names = [_capitalised(_heading(name, levels)) for name in single]
+        cells = [(value_text(value),) for value in single.values()]
+        yield NumberTable(title, (), tuple(zip(names, cells, strict=True)))
+    groups: list[dict[str, Any]] = []
     for name, value in opened.items():
         if name in single or not value:
             continue
-        if group and not _share_columns(next(reversed(group.items())), (name, value)):
-            yield from _tables_of(group, title, levels)
-            group = {}
-        group[name] = value
-    if group:
+        if not groups or not _share_columns(next(reversed(groups[-1].items())), (name, value)):
+            groups.append({})
+        groups[-1][name] = value
+    for group in groups:
         yield from _tables_of(group, title, levels)
 
 

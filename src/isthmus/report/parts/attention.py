@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
 from isthmus.attention.experiment import (
@@ -50,8 +49,6 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
         "SALN": weight_without_key(vmf_view(saln, saln_x)).tolist(),
     }
     root_mean_square = posterior_gap(*_random_layer(seed, nn.RMSNorm))
-    cost = {"pre-norm": cost_of(layer, x), "SALN": cost_of(saln, saln_x)}
-    saves = any(cost["SALN"][name] < count for name, count in cost["pre-norm"].items())
     return compose(
         "attention-heads",
         attention_sphere(view),
@@ -65,18 +62,15 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
             "correlation_with_log_mixing_by_head": tied.mixing_correlation.tolist(),
             "spread_of_concentration_by_head": tied.concentration_spread.tolist(),
             "spread_of_log_weight_by_head": tied.weight_spread.tolist(),
-            "share_of_log_weight_without_the_key": {
-                variant: {f"head {head}": share for head, share in enumerate(shares, start=1)}
-                for variant, shares in alone.items()
+            "share_of_log_weight_without_the_key_by_variant_and_head": {
+                variant: dict(enumerate(shares, start=1)) for variant, shares in alone.items()
             },
-            "cost": cost,
         },
         {
             "mixture": (printed <= EXACT, off <= EXACT),
             "rms": root_mean_square <= EXACT,
             "tied": max(alone["pre-norm"]) <= EXACT,
             "freed": min(alone["SALN"]) > EXACT,
-            "cost": not saves,
         },
         weights=_listed(tied.correlation),
         tied=max(alone["pre-norm"]),
@@ -99,14 +93,6 @@ def weight_without_key(view: VMFMixture) -> Tensor:
     return (left.square().sum(1) / (weight - weight.mean(1, keepdim=True)).square().sum(1))[:, 0]
 
 
-def cost_of(layer: nn.Module, x: Tensor) -> dict[str, int]:
-    """Return the parameters of a layer, and its matrix operations for one sequence."""
-    with FlopCounterMode(display=False) as counter:
-        layer(x[:1], x[:1], x[:1])
-    count = sum(parameter.numel() for parameter in layer.parameters())
-    return {"parameters": count, "operations": counter.get_total_flops()}
-
-
 def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict[str, int]]:
     """Return all runs, their source, and how many repeated runs agree with the recorded ones.
 
@@ -123,7 +109,11 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
         <= SIMILAR * (run.loss or 0)
         for run in again.runs
     )
-    source = "all runs of `python benchmarks/attention.py`, as recorded"
+    source = (
+        "all runs of `python benchmarks/attention.py`, as recorded. "
+        f"{len(again.runs)} runs at a rate chosen by the seed were repeated: the training losses "
+        f"of {agree} agree to {SIMILAR:.0%}"
+    )
     return found, source, {"runs": len(again.runs), "agree": agree}
 
 
@@ -173,29 +163,17 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
         > (theirs := found.fraction_diverged("pre-norm", rate))
     ]
     stable = logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL
-    repeated = (
-        f" {again['runs']} runs at a rate chosen by the seed were repeated: the training losses "
-        f"of {again['agree']} agree to {SIMILAR:.0%}."
-        if again
-        else ""
-    )
-    saln = (
-        f"Above a rate of {best:g}, SALN's mean training loss is below pre-norm's for "
-        f"{pairs['SALN'][0]} of {pairs['SALN'][1]} seeds (sign test: p = {p['SALN']:.2g}); its "
-        f"median largest logit is at most {logits['SALN']:.3g}."
-    )
     return compose(
         "attention-training",
         attention_experiment(found),
         numbers,
         {"stable": (stable and not worse, stable)},
-        observations=(saln,),
         best=best,
         logits=logits,
-        pair=(*pairs["QK-norm"], p["QK-norm"]),
+        pairs=pairs,
+        p=p,
         by_rate=", ".join(f"{won} of {n} at {rate}" for rate, (won, n) in lower["QK-norm"].items()),
         worse=" ".join(worse) or "At no rate did it diverge more often.",
-        repeated=repeated,
     )
 
 
