@@ -115,22 +115,50 @@ def test_with_too_few_datasets_no_p_value_decides(datasets: int) -> None:
     assert Pair("a", "b", datasets, 0.3, p_value=0.001).verdict == "undecided"
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.02, -0.03, 0.05, 0.2])
+@pytest.mark.parametrize("datasets", [9, 15, 60])
+def test_equivalence_is_two_one_sided_tests_of_scipy(shift: float, datasets: int) -> None:
+    gaps = np.random.default_rng(datasets).normal(shift, 0.03, datasets)
+    pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
+    method = "exact" if datasets <= 50 else "approx"
+    above = stats.wilcoxon(gaps + 0.05, alternative="greater", method=method).pvalue
+    below = stats.wilcoxon(gaps - 0.05, alternative="less", method=method).pvalue
+    assert pair.equivalence_p_value == pytest.approx(max(above, below))
+    assert pair.reversed().equivalence_p_value == pair.equivalence_p_value
+    wider = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"], margin=1.0)[0]
+    assert wider.verdict == "competitive"
+    alone = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"], margin=None)[0]
+    assert alone.equivalence_p_value == 1.0
+
+
+def test_equivalence_at_the_edge_of_the_margin_is_as_rare_as_its_level() -> None:
+    random = np.random.default_rng(0)
+    gaps = random.normal(0.05, 0.05, (15, 400))
+    shown = [
+        pairwise(np.column_stack([column, 0 * column]), ["a", "b"])[0].equivalence_p_value < 0.05
+        for column in gaps.T
+    ]
+    assert 0.02 < np.mean(shown) < 0.08
+
+
 @pytest.mark.parametrize(
-    ("difference", "p_value", "verdict"),
+    ("difference", "p_value", "equivalence", "verdict"),
     [
-        (0.01, 0.5, "competitive"),
-        (-0.02, 0.05, "competitive"),
-        (-0.05, 0.5, "undecided"),
-        (0.01, 0.01, "better"),
-        (-0.3, 0.01, "worse"),
+        (0.01, 0.5, 0.01, "competitive"),
+        (-0.02, 0.01, 0.049, "competitive"),
+        (-0.01, 0.5, 0.05, "undecided"),
+        (0.1, 0.01, 0.9, "better"),
+        (-0.3, 0.01, 0.9, "worse"),
     ],
 )
-def test_competitive_is_no_significant_difference_and_means_within_two_hundredths(
-    difference: float, p_value: float, verdict: str
+def test_competitive_is_equivalent_and_no_difference_is_not(
+    difference: float, p_value: float, equivalence: float, verdict: str
 ) -> None:
-    pair = Pair("a", "b", 15, difference, p_value)
+    pair = Pair("a", "b", 15, difference, p_value, equivalence_p_value=equivalence)
     assert pair.verdict == verdict
     assert verdict in str(pair)
+    bare = Pair("a", "b", 15, difference, 0.5, margin=None, equivalence_p_value=equivalence)
+    assert (bare.verdict, bare.wording) == ("undecided", "no difference shown")
 
 
 def test_tables_that_allow_no_comparison_are_refused() -> None:

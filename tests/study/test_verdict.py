@@ -33,6 +33,8 @@ def fit(dataset: str, method: str, score: float | None, **more: Any) -> dict[str
         "converged": True,
         "n_rows": 100,
         "n_available": 100,
+        "n_clusters": 3,
+        "n_classes": 3,
         "seconds": 1.0,
         "finished": 0.0,
         "message": "",
@@ -96,8 +98,9 @@ WOBBLE = 0.001 * np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14,
     ("shift", "outcome", "verdict"),
     [
         (WOBBLE, "held", "competitive"),
-        (-0.01 - np.abs(WOBBLE), "did not hold", "worse"),
-        (0.01 + np.abs(WOBBLE), "held", "better"),
+        (-0.01 - np.abs(WOBBLE), "held", "competitive"),  # a difference, but one that is small
+        (-0.06 - np.abs(WOBBLE), "did not hold", "worse"),
+        (0.06 + np.abs(WOBBLE), "held", "better"),
         (40 * WOBBLE, "undecided", "undecided"),
     ],
 )
@@ -125,7 +128,7 @@ def test_one_metric_can_spoil_the_claim_under_all_of_them() -> None:
 
 def test_significance_is_judged_after_the_correction() -> None:
     pair = Pair("a", "b", 15, 0.01, p_value=0.2, raw_p_value=0.03)
-    assert pair.verdict == "competitive"
+    assert pair.verdict == "undecided"
     assert replace(pair, p_value=0.04).verdict == "better"
     assert "0.03 before correction" in str(pair)
 
@@ -255,13 +258,42 @@ def test_growing_methods_meet_all_others_of_their_kind_once() -> None:
     table = {method: RANDOM.random(8).tolist() for method in UNKNOWN}
     report = make_report(rows_of(table))
     found = report.growing()
-    assert len(found) == 9
+    assert len(found) == 2 * (len(UNKNOWN) - 1) - 1
     assert ("ClAM+CRP", "ClAM+CRP+ELBO") in found
     assert ("ClAM+CRP+ELBO", "ClAM+CRP") not in found
     gaps = np.subtract(table["ClAM+CRP"], table["HDBSCAN"])
     pair = found["ClAM+CRP", "HDBSCAN"]["nmi"]
     assert pair.difference == pytest.approx(gaps.mean())
     assert "| ClAM+CRP against HDBSCAN |" in report.text()
+
+
+def test_numbers_of_clusters_are_those_of_the_selected_fits_beside_the_classes() -> None:
+    def clusters(dataset: str, found: int, **more: Any) -> dict[str, Any]:
+        return fit(dataset, "ClAM+CRP", 0.5, n_clusters=found, n_classes=4, **more)
+
+    rows = [clusters(f"d{place}", found) for place, found in enumerate([4, 6, 3, 2, 8, 40, 5])]
+    rows += [clusters("d0", 99, entry=1, objective=2.0), clusters("d0", 12, seed=1)]
+    (found,) = make_report(rows).cluster_numbers
+    # On d0: the fit with an objective, and that of the other seed.
+    assert found.found["d0"] == (99 + 12) / 2
+    np.testing.assert_allclose(found.factors, [111 / 8, 1.5, 4 / 3, 2, 2, 10, 1.25])
+    assert (found.within, found.outcome) == (3, "did not hold")
+    assert replace(found, found=dict.fromkeys(found.found, 4.0)).outcome == "held"
+    assert replace(found, found={"d1": 4.0}).outcome == "undecided"
+    text = make_report(rows).text(metrics=[])
+    assert "ClAM+CRP: median factor 2.00, within 1.5 on 3 of 7 datasets" in text
+    assert "| d5 | 4 | 40 |" in text
+
+
+def test_versions_of_the_code_are_listed_with_their_methods_and_days() -> None:
+    rows = [
+        fit("d0", "ClAM", 0.5, version="0.1.0"),
+        fit("d0", "KMeans", 0.5, version="0.1.0+abc", finished=86400.0),
+        fit("d1", "KMeans", 0.5, version="0.1.0+abc", finished=3 * 86400.0),
+    ]
+    text = str(make_report(rows).summary)
+    assert "| 0.1.0 | 1 | 1970-01-01 | ClAM |" in text
+    assert "| 0.1.0+abc | 2 | 1970-01-02 to 1970-01-04 | KMeans |" in text
 
 
 def test_every_failed_fit_is_counted() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 
 from isthmus.errors import InvalidInputError
 from isthmus.study.fitting import BOUNDED, LOWER_IS_BETTER, METRICS
@@ -26,7 +27,7 @@ from isthmus.study.statistics import (
     mean_ranks,
     pairwise,
 )
-from isthmus.study.store import Row, grouped
+from isthmus.study.store import COLUMNS, Row
 from isthmus.validation import as_choice
 
 View = Literal["grid", "selected", "oracle"]
@@ -38,6 +39,24 @@ VIEWS: dict[View, str] = {
 }
 # Scores without a common scale are compared by their logarithms; zero is replaced by this.
 SMALLEST = 1e-12
+CELL = ["dataset", "method"]
+
+
+def as_frame(rows: Iterable[Row]) -> DataFrame:
+    """Return results as a table, NaN where a number is missing."""
+    if isinstance(rows, DataFrame):
+        return rows
+    numbers = [name for name, kind in COLUMNS.items() if kind in ("int64", "float64")]
+    return DataFrame(list(rows), columns=list(COLUMNS)).astype(dict.fromkeys(numbers, float))
+
+
+def selected(frame: DataFrame) -> DataFrame:
+    """Return the fit with the lowest objective for each dataset, method and seed.
+
+    Without objectives, it is that of the first settings.
+    """
+    best_first = frame[frame.status == "ok"].sort_values(["objective", "entry"], kind="stable")
+    return best_first.drop_duplicates([*CELL, "seed"])
 
 
 @dataclass(frozen=True)
@@ -99,9 +118,9 @@ def distribution(
     rows: Iterable[Row], metric: str, kind: Kind
 ) -> dict[tuple[str, str], list[float]]:
     """Return the scores of all fits of each (dataset, method), as violins show them."""
-    scored = [row for row in rows if row["kind"] == kind and row.get(metric) is not None]
-    cells = grouped(scored, "dataset", "method").items()
-    return {(dataset, method): [row[metric] for row in fits] for (dataset, method), fits in cells}
+    frame = as_frame(rows)
+    scored = frame[frame.kind == kind].dropna(subset=metric)
+    return {cell: fits.tolist() for cell, fits in scored.groupby(CELL, sort=False)[metric]}
 
 
 def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Scores:
@@ -123,34 +142,25 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
     if metric not in METRICS:
         raise InvalidInputError(f"There is no metric {metric!r}; there are {', '.join(METRICS)}.")
     as_choice(view, "view", tuple(VIEWS))
-    cells = grouped((row for row in rows if row["kind"] == kind), "dataset", "method")
-    datasets = tuple(dict.fromkeys(dataset for dataset, _ in cells))
-    methods = tuple(dict.fromkeys(method for _, method in cells))
-    fits = [cells.get(cell, []) for cell in product(datasets, methods)]
+    frame = as_frame(rows)
+    frame = frame[frame.kind == kind]
+    datasets, methods = (tuple(frame[name].unique()) for name in CELL)
+    attempts = frame.groupby(CELL).size()
+    best = "min" if metric in LOWER_IS_BETTER else "max"
+    reduction = {"grid": "median", "selected": "mean", "oracle": best}[view]
+    kept = selected(frame) if view == "selected" else frame[frame.status == "ok"]
+    values = kept.groupby(CELL)[metric].agg(reduction)
+    cells = list(product(datasets, methods))
     shape = (len(datasets), len(methods))
-    values = np.array([_score(each, metric, view) for each in fits], np.float64).reshape(shape)
-    attempts = np.array([len(each) for each in fits], np.int64).reshape(shape)
-    return Scores(metric, view, kind, datasets, methods, values, attempts)
-
-
-def _score(fits: list[Row], metric: str, view: View) -> float:
-    successful = [fit for fit in fits if fit["status"] == "ok"]
-    if view == "grid":
-        return _reduce(np.median, successful, metric)
-    if view == "oracle":
-        return _reduce(np.min if metric in LOWER_IS_BETTER else np.max, successful, metric)
-    return _reduce(np.mean, map(_selected, grouped(successful, "seed").values()), metric)
-
-
-def _selected(fits: list[Row]) -> Row:
-    """Return the fit with the lowest objective; without objectives, that of the first settings."""
-    judged = [fit for fit in fits if fit["objective"] is not None]
-    return min(judged or fits, key=lambda fit: (fit["objective"] or 0.0, fit["entry"]))
-
-
-def _reduce(function: Any, fits: Iterable[Row], metric: str) -> float:
-    values = [fit[metric] for fit in fits if fit[metric] is not None]
-    return float(function(values)) if values else float("nan")
+    return Scores(
+        metric,
+        view,
+        kind,
+        datasets,
+        methods,
+        values.reindex(cells).to_numpy(np.float64).reshape(shape),
+        attempts.reindex(cells, fill_value=0).to_numpy(np.int64).reshape(shape),
+    )
 
 
 @dataclass(frozen=True)
@@ -264,9 +274,14 @@ class Comparison:
             f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
             f"Not significantly different: {together}."
         )
-        different = (_sentence(pair) for pair in self.pairs if pair.p_value < LEVEL)
-        words = "; ".join(different) or "none"
-        yield f"Pairs that differ (Wilcoxon, Holm): {words}."
+        different = "; ".join(_sentence(pair) for pair in self.pairs if pair.p_value < LEVEL)
+        yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
+        if self.scores.metric in BOUNDED:
+            equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
+            yield (
+                f"Pairs that are equivalent within {MARGIN:g} (two one-sided tests): "
+                f"{'; '.join(equal) or 'none'}."
+            )
         if self.left_out:
             names = ", ".join(self.left_out)
             yield f"Not ranked, because a method was not run or none has a score: {names}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from isthmus.errors import InvalidInputError, ShapeError
 Verdict = Literal["competitive", "better", "worse", "undecided"]
 
 LEVEL = 0.05
-MARGIN = 0.02
+# Differences of scores below this do not matter.
+MARGIN = 0.05
 
 # Scores that agree to this many digits are equal: the order of labels changes the last digits.
 DIGITS = 10
@@ -141,7 +142,7 @@ class Pair:
     difference: float
     """Mean score of the first minus that of the second."""
     p_value: float
-    """Of Wilcoxon's signed-rank test, with Holm's correction for all tested pairs."""
+    """Of a difference: Wilcoxon's signed-rank test, with Holm's correction for all tested pairs."""
     raw_p_value: float | None = None
     """Before the correction: valid if this was the only pair of interest."""
     ahead: int = 0
@@ -149,21 +150,25 @@ class Pair:
     behind: int = 0
     """Number of datasets on which it is worse."""
     margin: float | None = MARGIN
-    """Largest difference of competitive means; None for scores without a common scale."""
+    """Difference that matters; None for scores without a common scale."""
+    equivalence_p_value: float = 1.0
+    """Of equivalence: the larger of two one-sided signed-rank tests against the margin."""
 
     @property
     def verdict(self) -> Verdict:
         """Verdict on the first method.
 
-        "Better" and "worse" are significant after the correction. "Competitive" means no
-        significant difference, and means within the margin. All other cases are "undecided".
+        "Competitive" means that equivalence within the margin is shown. Otherwise "better" and
+        "worse" are differences that are significant after the correction, and all else is
+        "undecided", such as everything on five datasets or less.
         """
         if self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL:
             return "undecided"
+        if self.margin is not None and self.equivalence_p_value < LEVEL:
+            return "competitive"
         if self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
-        apart = self.margin is None or not abs(self.difference) <= self.margin
-        return "undecided" if apart else "competitive"
+        return "undecided"
 
     @property
     def wording(self) -> str:
@@ -179,23 +184,32 @@ class Pair:
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
         difference = self.difference if math.isfinite(self.difference) else None
-        fields = {**vars(self), "verdict": self.verdict, "difference": difference}
-        return {name: value for name, value in fields.items() if name != "margin"}
+        scaled = self.margin is not None
+        return {
+            **vars(self),
+            "verdict": self.verdict,
+            "difference": difference,
+            "equivalence_p_value": self.equivalence_p_value if scaled else None,
+        }
 
     def __str__(self) -> str:
         raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
         return (
             f"{self.first} against {self.second}: {self.verdict} (mean difference "
-            f"{self.difference:+.3f}, p = {self.p_value:.2g}{raw}, {self.datasets} datasets)"
+            f"{self.difference:+.3f}, p = {self.p_value:.2g}{raw}, equivalence p = "
+            f"{self.equivalence_p_value:.2g}, {self.datasets} datasets)"
         )
 
 
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
-    """Return Wilcoxon's signed-rank test of every pair of methods, with Holm's correction.
+    r"""Return tests of difference and of equivalence of every pair of methods over datasets.
+
+    Both are Wilcoxon's signed-rank test. Of a difference: two-sided, with Holm's correction for
+    all pairs. Of equivalence: two one-sided tests that the differences d are above -margin and
+    below margin, :math:`p = \max(p_{d > -\delta}, p_{d < \delta})`; it is not corrected.
 
     The test is exact for up to 50 datasets, also with ties: it enumerates the signs of the
-    differences. Equal differences share their ranks. Zero differences are ranked with the others
-    and then dropped (Pratt's method).
+    differences. Zero differences are ranked with the others and then dropped (Pratt's method).
 
     Parameters
     ----------
@@ -203,13 +217,15 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
         Higher is better. NaN excludes a dataset from the pairs of that method.
     methods : sequence of str
     margin : float or None
-        Largest difference of competitive means; None for scores without a common scale.
+        Difference that matters; None for scores without a common scale.
 
     Examples
     --------
     >>> pair = pairwise([[0.7, 0.5]] * 4, ["a", "b"])[0]
     >>> pair.p_value, pair.verdict
     (0.125, 'undecided')
+    >>> pairwise([[0.70, 0.71], [0.5, 0.5], [0.31, 0.30]] * 3, ["a", "b"])[0].verdict
+    'competitive'
     """
     table = _table(scores)
     if table.shape[1] != len(methods):
@@ -218,38 +234,39 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
         )
     pairs = []
     for (first, one), (second, other) in combinations(zip(methods, table.T, strict=True), 2):
-        gaps = np.round(one - other, DIGITS)  # so that equal differences are equal
+        gaps = one - other
         gaps = gaps[np.isfinite(gaps)]
-        mean, p_value = float(gaps.mean()) if len(gaps) else math.nan, _wilcoxon(gaps)
-        counts = int((gaps > 0).sum()), int((gaps < 0).sum())
-        pairs.append(Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin))
+        mean, p_value = float(gaps.mean()) if len(gaps) else math.nan, min(1, 2 * min(_tails(gaps)))
+        counts = int((gaps.round(DIGITS) > 0).sum()), int((gaps.round(DIGITS) < 0).sum())
+        within = 1.0
+        if margin is not None and len(gaps):
+            within = max(_tails(gaps + margin)[1], _tails(gaps - margin)[0])
+        pair = Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin, within)
+        pairs.append(pair)
     adjusted = holm([pair.p_value for pair in pairs]).tolist()
     return [replace(pair, p_value=p) for pair, p in zip(pairs, adjusted, strict=True)]
 
 
-def _wilcoxon(gaps: NDArray[np.float64]) -> float:
-    """Return the two-sided p-value; zeros have ranks and no sign."""
+def _tails(gaps: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the signed-rank p-values of gaps that are too low, and too high, to be around zero."""
     from scipy.stats import rankdata, wilcoxon
 
+    gaps = gaps.round(DIGITS)  # so that equal differences are equal
     if not gaps.any():  # no dataset, or no difference
-        return 1.0
+        return 1.0, 1.0
     if len(gaps) > EXACT:
-        return float(wilcoxon(gaps, zero_method="pratt", method="approx").pvalue)
+        test = partial(wilcoxon, gaps, zero_method="pratt", method="approx")
+        return float(test(alternative="less").pvalue), float(test(alternative="greater").pvalue)
     # Shared ranks may end in a half; twice a rank is a whole number.
     doubled = np.rint(2 * rankdata(np.abs(gaps))).astype(int)
     above = int(doubled[gaps > 0].sum())
-    chances = _signed_rank_chances(doubled[gaps != 0])
-    return min(1.0, 2 * float(min(chances[: above + 1].sum(), chances[above:].sum())))
-
-
-def _signed_rank_chances(ranks: NDArray[np.int_]) -> NDArray[np.float64]:
-    """Return the probability of each sum 0, 1, ... if each rank is in it with probability 1/2."""
-    chances = np.zeros(int(ranks.sum()) + 1)
+    # The probability of each sum 0, 1, ... if each rank is in it with probability 1/2.
+    chances = np.zeros(int(doubled[gaps != 0].sum()) + 1)
     chances[0] = 1.0
-    for rank in ranks:
+    for rank in doubled[gaps != 0]:
         chances /= 2
         chances[rank:] += chances[:-rank].copy()
-    return chances
+    return float(chances[: above + 1].sum()), float(chances[above:].sum())
 
 
 def _table(scores: Any) -> NDArray[np.float64]:

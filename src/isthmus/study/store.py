@@ -43,6 +43,8 @@ COLUMNS: dict[str, str] = {
 """Columns of the results, with their Arrow types. `entry` is the position of the settings in the
 grid, `finished` the time in seconds since 1970."""
 
+# Columns that identify a fit.
+FIT = ["dataset", "method", "parameters", "seed"]
 # Columns that identify a row.
 NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
 # A directory with more files than this is compacted during the run.
@@ -62,7 +64,7 @@ def newest(rows: Iterable[RowT], *names: str) -> list[RowT]:
 
     A directory holds a fit twice if it was run on different numbers of rows.
     """
-    fits = grouped(rows, *(names or ("dataset", "method", "parameters", "seed"))).values()
+    fits = grouped(rows, *(names or FIT)).values()
     return [max(each, key=lambda row: row["finished"]) for each in fits]
 
 

@@ -1,32 +1,54 @@
-"""Report of a study: the verdict on the paper's claim, comparisons, and a summary of fits."""
+"""Report of a study: verdicts on claims, comparisons, and numbers of clusters."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+from pandas import DataFrame
+
 from isthmus.errors import InvalidInputError
-from isthmus.study.comparison import VIEWS, Comparison, View, compare, markdown
+from isthmus.study.comparison import (
+    CELL,
+    VIEWS,
+    Comparison,
+    View,
+    as_frame,
+    compare,
+    markdown,
+    selected,
+)
 from isthmus.study.fitting import BOUNDED, METRICS, UNLABELLED
 from isthmus.study.methods import METHODS, Kind, Method
 from isthmus.study.statistics import LEVEL, MARGIN, Pair
-from isthmus.study.store import Row, grouped, newest
+from isthmus.study.store import FIT, Row
+from isthmus.study.summary import Summary, summarize
 
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
 SCALED = tuple(metric for metric in METRICS if metric in BOUNDED)
-CLAIM = "ClAM+ELBO is competitive with ClAM across benchmarks"
-CLAIMED = ("ClAM+ELBO", "ClAM")
+CLAIMS = {
+    "ClAM+ELBO is competitive with ClAM across benchmarks": ("ClAM+ELBO", "ClAM"),
+    "The same if neither starts from k-means": ("ClAM+ELBO (random start)", "ClAM (Saha et al.)"),
+    "ClAM as published is competitive with k-means": ("ClAM (Saha et al.)", "KMeans"),
+    "ClAM+ELBO from random starts is competitive with k-means": (
+        "ClAM+ELBO (random start)",
+        "KMeans",
+    ),
+}
+"""Claims, the paper's first, and the two methods that each compares."""
 GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
+# A number of clusters within this factor of the number of classes is right.
+FACTOR = 1.5
 DEFINITION = (
-    f'"Competitive" means no significant difference (Wilcoxon\'s signed-rank test over datasets, '
-    f"level {LEVEL:g}, after Holm's correction for all pairs of methods), and "
-    f'mean scores within {MARGIN:g} of each other. "Better" and "worse" are significant after the '
-    f'correction. All else is "undecided", and with fewer than 6 datasets nothing can be decided.'
+    f'"Competitive" means equivalent: two one-sided signed-rank tests over datasets at level '
+    f"{LEVEL:g} exclude differences of {MARGIN:g} or more in either direction. Otherwise "
+    f'"better" and "worse" are significant differences (Wilcoxon\'s signed-rank test, level '
+    f"{LEVEL:g}, after Holm's correction for all pairs of methods), and all else is "
+    f'"undecided". With fewer than 6 datasets nothing can be decided.'
 )
 
 ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
@@ -34,16 +56,22 @@ ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
 
 @dataclass(frozen=True)
 class Claim:
-    """Test of the paper's claim in one view."""
+    """Test of a claim in one view."""
 
+    statement: str
     view: View
     comparisons: tuple[Comparison, ...]
     """One for each metric."""
 
     @property
+    def methods(self) -> tuple[str, str]:
+        """The method that the claim is about, and the one that it is compared with."""
+        return CLAIMS[self.statement]
+
+    @property
     def pairs(self) -> dict[str, Pair]:
-        """ClAM+ELBO against ClAM, by metric; empty if one of them is missing."""
-        found = {each.scores.metric: each.pair(*CLAIMED) for each in self.comparisons}
+        """The two methods by metric; empty if one of them is missing."""
+        found = {each.scores.metric: each.pair(*self.methods) for each in self.comparisons}
         return {metric: pair for metric, pair in found.items() if pair is not None}
 
     def outcome(self, metrics: Iterable[str]) -> ClaimOutcome:
@@ -70,15 +98,15 @@ class Claim:
     def as_dict(self) -> dict[str, Any]:
         """Return the test for JSON."""
         return {
-            "claim": CLAIM,
+            "claim": self.statement,
             "view": self.view,
             "outcomes": self.outcomes,
             "metrics": {name: pair.as_dict() for name, pair in self.pairs.items()},
         }
 
     def __str__(self) -> str:
-        heads = ["metric", *CLAIMED, "difference", "ahead / even / behind"]
-        heads += ["p", "p, Holm", "verdict"]
+        heads = ["metric", *self.methods, "difference", "ahead / even / behind"]
+        heads += ["p, equivalence", "p, difference", "p, difference, Holm", "verdict"]
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
         return (
@@ -86,16 +114,17 @@ class Claim:
         )
 
     def _cells(self, comparison: Comparison) -> list[str]:
-        metric, pair = comparison.scores.metric, comparison.pair(*CLAIMED)
+        metric, pair = comparison.scores.metric, comparison.pair(*self.methods)
         if pair is None:
-            return [metric, *["not run"] * 7]
-        means = [comparison.mean(*CLAIMED), comparison.mean(*reversed(CLAIMED))]
+            return [metric, *["not run"] * 8]
+        means = [comparison.mean(*self.methods), comparison.mean(*reversed(self.methods))]
         scaled = metric in BOUNDED
         return [
             metric,
             *(f"{mean:.3f}" if scaled else "" for mean in means),
             f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
             f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
+            f"{pair.equivalence_p_value:.2g}" if scaled else "",
             f"{pair.raw_p_value:.2g}",
             f"{pair.p_value:.2g}",
             pair.wording,
@@ -103,10 +132,55 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class ClusterNumbers:
+    """Number of clusters that a method finds, beside the number of classes. Prints as a sentence.
+
+    It is that of the selected fit, the median over seeds.
+    """
+
+    method: str
+    found: dict[str, float]
+    """By dataset."""
+    classes: dict[str, int]
+
+    @property
+    def factors(self) -> list[float]:
+        """For each dataset, the larger of the two numbers over the smaller."""
+        ratios = [found / self.classes[name] for name, found in self.found.items()]
+        return [max(ratio, 1 / ratio) for ratio in ratios]
+
+    @property
+    def within(self) -> int:
+        """Number of datasets on which the two are within a factor of 1.5."""
+        return sum(factor <= FACTOR for factor in self.factors)
+
+    @property
+    def outcome(self) -> ClaimOutcome:
+        """Return "held" if three quarters are within the factor, "did not hold" if under half."""
+        if len(self.found) < 6:
+            return "undecided"
+        share = self.within / len(self.found)
+        return "held" if share >= 0.75 else "did not hold" if share < 0.5 else "undecided"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
+        known = {"median_factor": float(np.median(self.factors)), "within": self.within}
+        return {**vars(self), **known, "outcome": self.outcome}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method}: median factor {np.median(self.factors):.2f}, within {FACTOR:g} on "
+            f"{self.within} of {len(self.found)} datasets"
+        )
+
+
+@dataclass(frozen=True)
 class Report:
     """All results of a study. Prints as Markdown; :meth:`to_json` is for machines."""
 
     comparisons: tuple[Comparison, ...]
+    cluster_numbers: tuple[ClusterNumbers, ...]
+    """One for each method that finds the number of clusters."""
     summary: Summary
 
     def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
@@ -118,27 +192,28 @@ class Report:
             f"{', '.join(KINDS)}; metrics {', '.join(METRICS)}; views {', '.join(VIEWS)}."
         )
 
-    def claim(self, view: View = "selected") -> Claim:
-        """Return the test of the paper's claim that ClAM+ELBO is competitive with ClAM."""
-        return Claim(view, tuple(self.comparison("K given", name, view) for name in METRICS))
+    def claim(self, view: View = "selected", statement: str = next(iter(CLAIMS))) -> Claim:
+        """Return the test of a claim, by default the paper's: ClAM+ELBO is as good as ClAM."""
+        comparisons = (self.comparison("K given", name, view) for name in METRICS)
+        return Claim(statement, view, tuple(comparisons))
 
     def growing(self, view: View = "selected") -> dict[tuple[str, str], dict[str, Pair]]:
         """Compare ClAM+CRP and ClAM+CRP+ELBO with all methods that find K, by metric."""
         found: dict[tuple[str, str], dict[str, Pair]] = {}
         for metric in SCALED:
             comparison = self.comparison("K unknown", metric, view)
-            for first in GROWING:
-                for second in comparison.scores.methods:
-                    pair = comparison.pair(first, second)
-                    if pair is not None and (second, first) not in found:
-                        found.setdefault((first, second), {})[metric] = pair
+            for first, second in product(GROWING, comparison.scores.methods):
+                pair = comparison.pair(first, second)
+                if pair is not None and (second, first) not in found:
+                    found.setdefault((first, second), {})[metric] = pair
         return found
 
     def as_dict(self, **chosen: Iterable[str]) -> dict[str, Any]:
         """Return the report for JSON; see :meth:`text` for the parameters."""
         return {
             "definition": DEFINITION,
-            "claims": [self.claim(view).as_dict() for view in VIEWS],
+            "claims": [self.claim(*each).as_dict() for each in product(VIEWS, CLAIMS)],
+            "numbers_of_clusters": [each.as_dict() for each in self.cluster_numbers],
             "growing": [
                 {
                     "first": first,
@@ -167,8 +242,12 @@ class Report:
         sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
         parts = ["# Tables of the study"]
         parts += [f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."]
-        parts += [DEFINITION, f"## The paper's claim: {CLAIM}"]
-        parts += [str(self.claim(view)) for view in VIEWS]
+        parts += [DEFINITION]
+        for place, statement in enumerate(CLAIMS):
+            title = "A further claim" if place else "The paper's claim"
+            parts += [f"## {title}: {statement}"]
+            parts += [str(self.claim(view, statement)) for view in VIEWS]
+        parts += ["## Numbers of clusters", self._numbers_text()]
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
         for each in self._chosen(**chosen):
@@ -189,6 +268,22 @@ class Report:
         tables = [(each.scores, each) for each in self.comparisons]
         return [each for s, each in tables if (s.metric, s.kind, s.view) in wanted]
 
+    def _numbers_text(self) -> str:
+        numbers = self.cluster_numbers
+        if not numbers:
+            return "No method that finds the number of clusters was run."
+        classes = {name: count for each in numbers for name, count in each.classes.items()}
+        found = [{name: f"{count:g}" for name, count in each.found.items()} for each in numbers]
+        rows = [
+            [name, str(count), *(each.get(name, "none") for each in found)]
+            for name, count in classes.items()
+        ]
+        heads = ["dataset", "classes", *(each.method for each in numbers)]
+        note = "Clusters of the selected fit, the median over seeds. " + "; ".join(
+            map(str, numbers)
+        )
+        return f"{note}.\n\n{markdown(heads, rows)}"
+
     def _growing_text(self) -> str:
         found = self.growing()
         if not found:
@@ -202,10 +297,18 @@ class Report:
             for (first, second), pairs in found.items()
         ]
         note = (
-            f"{VIEWS['selected'].capitalize()}. In brackets p, and p after Holm's correction; "
-            '"on n" if only n of the datasets have scores of both.'
+            f"{VIEWS['selected'].capitalize()}. In brackets p of a difference, and p after Holm's "
+            'correction; "on n" if only n of the datasets have scores of both.'
         )
         return f"{note}\n\n{markdown(['', *SCALED], rows)}"
+
+
+def _cell(pair: Pair, datasets: int) -> str:
+    if not pair.datasets:
+        return "no dataset"
+    covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
+    p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
+    return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
 
 
 def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) -> Report:
@@ -224,182 +327,29 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     >>> report = make_report(Store("docs/study").read())  # doctest: +SKIP
     >>> print(report.claim(), report.comparison("K unknown", "ari"))  # doctest: +SKIP
     """
-    order = {name: place for place, name in enumerate(methods)}
-    kept = sorted(newest(rows), key=lambda row: order.get(row["method"], len(order)))
-    if not kept:
+    frame = as_frame(rows)
+    if frame.empty:
         raise InvalidInputError("There are no results yet; `isthmus study run` makes some.")
+    order = {name: place for place, name in enumerate(methods)}
+    place = frame.method.map(order).fillna(len(order))
+    # A directory holds a fit twice if it was run on different numbers of rows.
+    frame = frame.assign(place=place).sort_values("finished", kind="stable")
+    frame = frame.drop_duplicates(FIT, keep="last").sort_index().sort_values("place", kind="stable")
     comparisons = (
-        compare(kept, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
+        compare(frame, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
     )
-    return Report(tuple(comparisons), summarize(kept, methods))
+    return Report(tuple(comparisons), _cluster_numbers(frame), summarize(frame, methods))
 
 
-def _cell(pair: Pair, datasets: int) -> str:
-    if not pair.datasets:
-        return "no dataset"
-    covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
-    p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
-    return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
-
-
-# A fit that took more than this share of the time limit might be stopped on a slower machine.
-NEARLY = 0.8
-MESSAGE_LENGTH = 100
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Methods, failures and rows of a study. Prints as Markdown."""
-
-    methods: list[dict[str, Any]]
-    """For each method: the number of settings ("entries"), the criterion that selects one of them,
-    the numbers of fits by status and of those that did not converge, the CPU seconds of all fits
-    and of those that failed or were stopped, and the number of the latter without a time."""
-    failures: list[dict[str, Any]]
-    """For each dataset, method and status other than "ok": the number of fits, and the message of
-    the first of them."""
-    samples: list[dict[str, Any]]
-    """For each dataset: the number of rows, and the methods by the number of rows they used."""
-    time_limit: float | None = None
-    """CPU seconds after which fits were stopped; None if the results do not show it."""
-    nearly_stopped: int = 0
-    """Number of successful fits that took more than 80 % of the time limit."""
-
-    @property
-    def fits(self) -> int:
-        """Number of fits."""
-        return sum(each["fits"] for each in self.methods)
-
-    @property
-    def succeeded(self) -> int:
-        """Number of fits with a result."""
-        return sum(each["ended"].get("ok", 0) for each in self.methods)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the summary for JSON."""
-        found = dict(vars(self))
-        return {"methods": found["methods"], "not_ok": found.pop("failures"), **found}
-
-    def __str__(self) -> str:
-        heads = ["method", "question", "settings", "selected by", "fits", "succeeded"]
-        heads += ["did not converge", "median CPU s", "total CPU s", "of which stopped"]
-        parts = [markdown(heads, map(_method_cells, self.methods)), "", *self._times(), ""]
-        if self.failures:
-            heads = ["dataset", "method", "status", "fits", "first message"]
-            parts += ["Fits that failed or were stopped:", ""]
-            parts += [markdown(heads, map(_failure_cells, self.failures)), ""]
-        else:
-            parts += ["All fits succeeded.", ""]
-        rows = [[each["dataset"], _rows_text(**each)] for each in self.samples]
-        return "\n".join([*parts, markdown(["dataset", "rows"], rows)])
-
-    def _times(self) -> Iterable[str]:
-        names = ("total_seconds", "stopped_seconds", "untimed")
-        total, stopped, untimed = (sum(each[name] for each in self.methods) for name in names)
-        text = f"All fits took {total:,.0f} s of CPU time"
-        if self.failures:
-            text += f", including {stopped:,.0f} s of fits that failed or were stopped"
-        if untimed:
-            text += f" and excluding {untimed} of those, whose time was not recorded"
-        yield f"{text}."
-        if self.time_limit is not None:
-            yield (
-                f"{self.nearly_stopped} of the successful fits took more than {NEARLY:.0%} of the "
-                f"time limit of {self.time_limit:.0f} s. A slower machine may stop them, which "
-                "changes the results."
-            )
-
-
-def summarize(rows: Sequence[Row], methods: Mapping[str, Method]) -> Summary:
-    """Count the fits of a study by method, dataset and status.
-
-    The selection criteria are those of `methods`; those of other methods follow from the rows.
-    """
-    cells = grouped(rows, "dataset", "method").values()
-    return Summary(
-        [_method(fits, methods.get(name)) for (name,), fits in grouped(rows, "method").items()],
-        [failure for fits in cells for failure in _failures(fits)],
-        [used for (name,), fits in grouped(rows, "dataset").items() for used in _used(name, fits)],
-        *_time_limit(rows),
+def _cluster_numbers(frame: DataFrame) -> tuple[ClusterNumbers, ...]:
+    unknown = frame[frame.kind == "K unknown"]
+    fits = selected(unknown).groupby(CELL)[["n_clusters", "n_classes"]].median().dropna()
+    return tuple(
+        ClusterNumbers(
+            name,
+            fits.xs(name, level="method").n_clusters.to_dict(),
+            fits.xs(name, level="method").n_classes.astype(int).to_dict(),
+        )
+        for name in unknown.method.unique()
+        if name in fits.index.get_level_values("method")
     )
-
-
-def _time_limit(rows: Sequence[Row]) -> tuple[float | None, int]:
-    """Return the time limit, and the number of successful fits that came close to it.
-
-    The limit is the longest time of a stopped fit. If a successful fit took longer, the stopped
-    fits were waiting rather than working, and the limit is unknown.
-    """
-    stopped = [row["seconds"] for row in rows if row["status"] == "timeout"]
-    limit = max((each for each in stopped if each is not None), default=None)
-    times = [row["seconds"] for row in rows if row["status"] == "ok"]
-    if limit is None or max(times, default=0.0) > limit:
-        return None, 0
-    return limit, sum(each > NEARLY * limit for each in times)
-
-
-def _method(fits: list[Row], method: Method | None) -> dict[str, Any]:
-    successful = [fit for fit in fits if fit["status"] == "ok"]
-    seconds = [fit["seconds"] for fit in successful]
-    others = [fit["seconds"] for fit in fits if fit["status"] != "ok"]
-    stopped = [each for each in others if each is not None]
-    judged = any(fit["objective"] is not None for fit in successful)
-    criterion = "its objective" if judged else "its first settings"
-    return {
-        "method": fits[0]["method"],
-        "kind": fits[0]["kind"],
-        "entries": len({fit["parameters"] for fit in fits}),
-        "selects_by": criterion if method is None else method.selects_by,
-        "fits": len(fits),
-        "ended": dict(Counter(fit["status"] for fit in fits)),
-        "not_converged": sum(fit["converged"] is False for fit in successful),
-        "median_seconds": median(seconds) if seconds else None,
-        "total_seconds": sum(seconds) + sum(stopped),
-        "stopped_seconds": sum(stopped),
-        "untimed": len(others) - len(stopped),
-    }
-
-
-def _failures(fits: list[Row]) -> Iterable[dict[str, Any]]:
-    for (status,), each in grouped(fits, "status").items():
-        if status != "ok":
-            cell = {name: each[0][name] for name in ("dataset", "method", "status")}
-            message = each[0]["message"] or ""
-            yield {**cell, "fits": len(each), "of": len(fits), "message": message}
-
-
-def _used(dataset: str, fits: list[Row]) -> Iterable[dict[str, Any]]:
-    known = [fit for fit in fits if fit["n_rows"] is not None]
-    used = {
-        count: tuple(dict.fromkeys(fit["method"] for fit in each))
-        for (count,), each in grouped(known, "n_rows").items()
-    }
-    if known:
-        yield {"dataset": dataset, "available": known[0]["n_available"], "used": used}
-
-
-def _rows_text(dataset: str, available: int, used: Mapping[int, Iterable[str]]) -> str:
-    most = max(used)
-    text = f"{most:,} of {available:,} rows" if most < available else f"all {most:,}"
-    fewer = [f"{', '.join(used[n])}: {n:,}" for n in sorted(used, reverse=True) if n < most]
-    return "; ".join([text, *fewer])
-
-
-def _method_cells(each: Mapping[str, Any]) -> list[str]:
-    middle = each["median_seconds"]
-    return [
-        *(str(each[name]) for name in ("method", "kind", "entries", "selects_by", "fits")),
-        str(each["ended"].get("ok", 0)),
-        str(each["not_converged"]),
-        "none" if middle is None else f"{middle:.2f}",
-        f"{each['total_seconds']:.0f}",
-        f"{each['stopped_seconds']:.0f}",
-    ]
-
-
-def _failure_cells(each: Mapping[str, Any]) -> list[str]:
-    message = " ".join(each["message"].replace("|", "/").split())
-    if len(message) > MESSAGE_LENGTH:
-        message = f"{message[: MESSAGE_LENGTH - 1]}…"
-    counts = f"{each['fits']} of {each['of']}"
-    return [each["dataset"], each["method"], each["status"], counts, message]

@@ -32,7 +32,6 @@ SIZES = (0.0, 5.0, 10.0, 20.0)
 CENTRES = [[-4.2, -0.2], [-0.6, 4.0], [0.8, -3.4], [4.0, -1.0]]
 STRANGERS = [[-5.0, 4.6], [4.6, 4.4], [-4.4, -4.8], [2.4, -2.2]]
 UNKNOWN_SHARE = 0.1
-GOOD_INDEX = 0.8
 LARGEST_RISE = 1e-12
 LOG_JOINT, STEPS = (-1.0, -2.0, -3.0, -4.0), 3000
 
@@ -206,9 +205,7 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         "clustering-tour",
         clustering_tour(model, given, strangers),
         numbers,
-        {"count": model.n_clusters_ == len(CENTRES) and score >= GOOD_INDEX},
         clusters=len(CENTRES),
-        good=GOOD_INDEX,
     )
 
 
