@@ -14,6 +14,7 @@ from isthmus.figures.clustering import (
     clustering_tour,
     elbo_dynamics,
     elbo_trace,
+    matrices,
     memory_creation,
 )
 from isthmus.figures.style import png_bytes
@@ -136,3 +137,11 @@ def test_the_report_says_how_long_each_dynamic_takes() -> None:
     assert set(steps["exact"].values()) == {1}
     assert max(steps["mirror"].values()) < 30
     assert steps["euclidean"]["20"] is None
+
+
+def test_matrices_show_every_entry_with_its_sign() -> None:
+    figure = matrices({"A": [[0.5, -0.25], [0.0, 1.0]]}, ["one", "two"])
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["+0.500", "-0.250", "+0.000", "+1.000"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["one", "two"]
+    assert axes.get_title(loc="left") == "A"

@@ -22,7 +22,7 @@ from isthmus.capacity.experiments import Sweep, SweepCell
 from isthmus.errors import InvalidInputError
 from isthmus.report import PARTS, Part, Section
 from isthmus.report.builder import make
-from isthmus.report.parts import attention, capacity, clustering, energies
+from isthmus.report.parts import attention, capacity, clustering, energies, engrams
 from isthmus.report.parts import study as study_part
 from isthmus.report.parts.energies import energy_distance, integral, largest_rise
 from isthmus.report.registry import text_of
@@ -66,6 +66,7 @@ def test_every_part_has_its_function(part: Part) -> None:
         ("hopfield-equivalence", ["held", CORRECTED]),
         ("four-models", ["held"]),
         ("elbo-dynamics", [CORRECTED, CORRECTED, "did not hold"]),
+        ("engrams", [CORRECTED]),
     ],
 )
 def test_verdicts(part: str, expected: list[str]) -> None:
@@ -451,6 +452,17 @@ def test_heads_are_mixtures_by_the_corrected_theorem_only() -> None:
     assert numbers["largest_difference_as_printed"] > 0.05
     alone = numbers["share_of_log_weight_without_the_key_by_variant_and_head"]
     assert max(alone["pre-norm"].values()) < 1e-20 < 1e-4 < min(alone["SALN"].values())
+
+
+def test_memories_respond_to_evidence_and_states_with_opposite_signs() -> None:
+    log_joint = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    step = 1e-6 * torch.eye(3, dtype=torch.float64)
+    moved = [engrams.flow(log_joint, log_joint + one) for one in step]
+    by_evidence = torch.stack(moved, 1) / 1e-6
+    by_state = torch.stack([engrams.flow(log_joint + one, log_joint) for one in step], 1) / 1e-6
+    expected = torch.tensor([[0.25, -0.15, -0.1], [-0.15, 0.21, -0.06], [-0.1, -0.06, 0.16]])
+    torch.testing.assert_close(by_evidence, expected.double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(by_state, -expected.double(), atol=1e-5, rtol=0)
 
 
 def test_energy_distance_on_a_line_is_that_of_scipy() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from isthmus.memories.mixture import Mixture
 NEW = GREEN
 CLUSTERS = (CURVE, "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
 NEWNESS = LinearSegmentedColormap.from_list("newness", [PAPER, "#e3f4ee", "#b5e1d2", "#7fcab1"])
+SIGNED = LinearSegmentedColormap.from_list("signed", ["#e69f00", PAPER, "#56b4e9"])
 FLOOR = 1e-12
 
 
@@ -304,7 +305,24 @@ def four_models(
         "ClAM + CRP + ELBO": "Posterior over memories and a new one (green): both at once.",
     }
     for axes, (name, note) in zip(grid, notes.items(), strict=True):
-        heading(axes, name, note, characters=64, lines=2)
+        heading(axes, name, note, characters=58, lines=2)
+    return figure
+
+
+@styled
+def matrices(named: Mapping[str, Any], names: Sequence[str]) -> Figure:
+    """Draw square matrices side by side, with their entries: blue above zero, orange below."""
+    figure, grid = panels(len(named), columns=len(named), panel_height=4.6)
+    for axes, (title, values) in zip(grid, named.items(), strict=True):
+        matrix = to_array(values)
+        most = float(abs(matrix).max())
+        axes.imshow(matrix, cmap=SIGNED, vmin=-most, vmax=most)
+        for (row, column), value in np.ndenumerate(matrix):
+            axes.text(column, row, f"{value:+.3f}", ha="center", va="center", color=INK)
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), names)
+        axes.spines[:].set_visible(False)
+        heading(axes, title)
     return figure
 
 
