@@ -118,6 +118,16 @@ def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--standardise" in capsys.readouterr().err
 
 
+def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    options = ["--sigma", "0.5", "--noise", "--delta", "0.01", "-o", str(rows), "--quiet"]
+    assert main(["certify", str(data), *options]) == 0
+    expected = certify(X, 0.5, noise=True, delta=0.01).noise
+    found = pd.read_csv(rows)
+    np.testing.assert_allclose(found["noise"], expected)
+    np.testing.assert_allclose(found["noise_norm"], expected * 2**0.5)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_the_figure_shows_rows_of_any_number_of_columns(columns: int, tmp_path: Path) -> None:
     table = np.random.default_rng(0).normal(size=(12, columns))
@@ -139,6 +149,8 @@ IMPOSSIBLE = {
     "two of one": (["{data}", "--sigma", "1", "--beta", "1"], "give one"),
     "no beta": (["{data}", "--model", "hopfield"], "needs --beta"),
     "stored for nothing": (["{data}", "--sigma", "1", "--stored", "0.5"], "--sigma auto"),
+    "risk of nothing": (["{data}", "--delta", "0.1"], "--delta is for --noise"),
+    "risk too high": (["{data}", "--noise", "--delta", "0.5"], "delta"),
     "no such model": (["{data}", "--model", "gpt"], "gpt"),
     "nowhere": (["{data}", "-o", "{tmp}/no/rows.csv"], "{tmp}/no"),
     "what format": (["{data}", "-o", "{tmp}/rows.docx"], ".parquet"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,6 +21,7 @@ from isthmus.capacity.contraction import (
     kde_terms,
     nearest_neighbors,
 )
+from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
 from isthmus.dynamics.modes import (
     SAME_POINT,
     centred,
@@ -34,7 +35,7 @@ from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import counted, definitions
-from isthmus.validation import as_choice, as_count, as_points
+from isthmus.validation import as_choice, as_count, as_number, as_points
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +87,11 @@ class Certificate:
         The origin of `stored`: "proved" by the bound, "iterated", or "open".
     basin : ndarray (N,)
         Patterns of one basin flow to the same fixed point; -1 where not iterated.
+    noise : ndarray (N,) or None
+        With ``noise=True``: the largest standard deviation s, per coordinate, at which a query
+        x_n + N(0, s^2 I) is proved to reach the fixed point with a probability of at least
+        1 - `delta`. The length of such noise is about s sqrt(D). 0 without a certified ball.
+    delta : float or None
     """
 
     kind: str
@@ -100,6 +106,8 @@ class Certificate:
     stored: NDArray[np.bool_]
     decided: NDArray[np.str_]
     basin: NDArray[np.int64]
+    noise: FloatArray | None = None
+    delta: float | None = None
 
     def __len__(self) -> int:
         return len(self.separation)
@@ -129,7 +137,14 @@ class Certificate:
             "retrieval_error": _spread(self.retrieval_error),
             "basins": len(basins) or None,
             "largest_basin": int(basins.max()) if len(basins) else None,
+            **({} if self.noise is None else self._noise_summary(proved)),
         }
+
+    def _noise_summary(self, proved: NDArray[np.bool_]) -> dict[str, Any]:
+        level = _spread(self.noise[proved]) if self.noise is not None else None
+        root = self.fixed_point.shape[1] ** 0.5
+        norm = level and {name: value * root for name, value in level.items()}
+        return {"noise": level, "noise_norm": norm, "delta": self.delta}
 
     def __str__(self) -> str:
         found, few = self.summary, self.fraction_stored < FEW
@@ -144,6 +159,13 @@ class Certificate:
             facts["proved"] += (
                 f"; a query may be off by {radius['median']:.3g} (median; {radius['smallest']:.3g} "
                 f"to {radius['largest']:.3g}) and ends within {found['largest_proved_error']:.3g}"
+            )
+        if noise := found.get("noise"):
+            facts["noise"] = (
+                f"normal noise of deviation {noise['median']:.3g} per coordinate (median; "
+                f"{noise['smallest']:.3g} to {noise['largest']:.3g}), of length "
+                f"{found['noise_norm']['median']:.3g}, is recalled with probability "
+                f"{1 - found['delta']:.6g}"
             )
         if found["open"]:
             facts["open"] = f"{counted(found['open'], 'pattern')}, not iterated"
@@ -173,7 +195,8 @@ class Certificate:
     def save(self, path: str | Path) -> None:
         """Write the certificate to an ``.npz`` file, atomically."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **vars(self))
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        np.savez_compressed(buffer, **known)
         write_atomically(path, buffer.getvalue())
 
     @classmethod
@@ -181,14 +204,14 @@ class Certificate:
         """Read a certificate that :meth:`save` wrote."""
         try:
             with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                values = {field.name: file[field.name] for field in fields(cls)}
+                known = [field.name for field in fields(cls) if field.default is MISSING]
+                optional = [name for name in ("noise", "delta") if name in file]
+                values = {name: file[name] for name in known + optional}
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise InvalidInputError(f"{path} is not a readable certificate: {error}") from None
-        for name in ("kind", "sigma", "required_separation"):
-            values[name] = values[name].item()
-        return cls(**values)
+        return cls(**{name: each if each.ndim else each.item() for name, each in values.items()})
 
 
 def certify(
@@ -199,8 +222,10 @@ def certify(
     n_neighbors: int = 128,
     tol: float = 1e-6,
     max_steps: int = 2000,
+    noise: bool = False,
+    delta: float = 1e-3,
 ) -> Certificate:
-    """Decide for each pattern whether a memory of all of them stores it, and how firmly.
+    r"""Decide for each pattern whether a memory of all of them stores it, and how firmly.
 
     Parameters
     ----------
@@ -216,6 +241,17 @@ def certify(
         on their sum. Up to 2,048 patterns, all are neighbours.
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
+    noise : bool
+        Compute also the normal noise that each pattern survives. The guaranteed radius allows for
+        a push straight at a neighbour; random noise of that length, in many dimensions, is far
+        less harmful. For :math:`\varepsilon \sim N(0, s^2 I)` the projections on the directions
+        of the others are :math:`g_j \sim N(0, s^2)`, and one update of :math:`x_n + \varepsilon`
+        ends in the guaranteed ball, of radius R, if
+        :math:`\sum_j (d_j - R)_+ e^{-d_j^2/(2\sigma^2) + d_j g_j/\sigma^2} \le R`. Markov's
+        inequality for truncated terms, or a union of Gaussian tails, bounds the probability that it
+        does not (docs/capacity-proofs.md, section 12).
+    delta : float in (0, 1/3]
+        The probability with which such a query may fail to reach the fixed point.
 
     Examples
     --------
@@ -229,14 +265,17 @@ def certify(
     """
     as_choice(iterate, "iterate", get_args(Iterate))
     n_neighbors = as_count(n_neighbors, "n_neighbors")
+    delta = as_number(delta, "delta", above=0, at_most=LARGEST_DELTA)
     memory = as_memory(X, sigma)
     patterns = memory.memories.detach().double().numpy()
     if len(patterns) == 1:
-        return _alone(memory, patterns, float(memory.sigma))
+        found = _alone(memory, patterns, float(memory.sigma))
+        return replace(found, noise=np.full(1, np.inf), delta=delta) if noise else found
     most = len(patterns) - 1
     k = most if len(patterns) <= ALL_PAIRS else min(n_neighbors, most)
     neighbors = None if isinstance(memory, ModernHopfield) else nearest_neighbors(patterns, k)
-    return certify_memory(memory, neighbors, k, iterate, tol, max_steps)
+    allowed = delta if noise else None
+    return certify_memory(memory, neighbors, k, iterate, tol, max_steps, allowed)
 
 
 def _spread(values: FloatArray) -> dict[str, float] | None:
@@ -255,6 +294,7 @@ def certify_memory(
     iterate: Iterate,
     tol: float = 1e-6,
     max_steps: int = 2000,
+    delta: float | None = None,
 ) -> Certificate:
     """Certify a memory whose neighbours, which do not depend on sigma, are known."""
     patterns = memory.memories.detach().double().numpy()
@@ -289,6 +329,8 @@ def certify_memory(
         stored=proved | own,
         decided=decided,
         basin=basin,
+        noise=None if delta is None else noise_levels(terms, radius, delta),
+        delta=delta,
     )
 
 

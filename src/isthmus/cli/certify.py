@@ -39,7 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         from isthmus.figures import save
 
         save(_draw(X, found, table.columns), arguments.plot)
-    frame = found.to_frame()[BOUNDS + OUTCOMES].replace([float("inf")], float("nan"))
+    noise = ["noise", "noise_norm"] if arguments.noise else []
+    frame = found.to_frame()
+    if arguments.noise:
+        frame["noise_norm"] = frame["noise"] * X.shape[1] ** 0.5
+    frame = frame[BOUNDS + noise + OUTCOMES].replace([float("inf")], float("nan"))
     if arguments.output is not None:
         name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
         frame.insert(0, name, table.ids)
@@ -73,6 +77,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")
     if arguments.stored is not None and not arguments.choose:
         raise InvalidInputError("--stored is for --sigma auto.")
+    if arguments.delta is not None and not arguments.noise:
+        raise InvalidInputError("--delta is for --noise.")
 
 
 def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certificate:
@@ -87,7 +93,8 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
             sigma = 1.0 if len(X) == 1 else choose_sigma(X, arguments.stored).sigma
         report(1, f"rows at sigma {sigma:.4g}")
         memory = X if arguments.model == "kde" else ModernHopfield(X, sigma**-2)
-        return certify(memory, sigma, iterate=arguments.iterate)
+        delta = {} if arguments.delta is None else {"delta": arguments.delta}
+        return certify(memory, sigma, iterate=arguments.iterate, noise=arguments.noise, **delta)
 
 
 def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str]:
@@ -144,6 +151,10 @@ def parser() -> options.Parser:
     rows = ("all", "undecided", "none")
     fixed = "rows to follow to their fixed points (default: all)"
     add("--iterate", choices=rows, default="all", help=fixed)
+    level = "prove also the normal noise per coordinate that each row survives"
+    add("--noise", action="store_true", help=level)
+    risk = "probability with which a noisy row may be lost, up to 1/3 (default: 0.001)"
+    add("--delta", type=options.share, metavar="P", help=risk)
     options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
     parser.add_argument("--plot", **options.FILE, help="write a .png figure of the rows")
     options.add_shared(parser, *options.COMMON)
