@@ -9,6 +9,7 @@ import torch
 
 from isthmus import errors
 from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
+from isthmus.scaling import as_table
 from isthmus.validation import (
     as_array,
     as_choice,
@@ -205,6 +206,17 @@ def test_log_weights_may_leave_memories_out_but_not_all():
             as_log_weights(wrong, "bias", memories)
     with pytest.raises(ShapeError, match="one per memory"):
         as_log_weights([0.0, 1.0], "bias", memories)
+
+
+def test_masked_values_are_unknown():
+    masked = np.ma.array(TABLE, mask=TABLE == 4)
+    found = as_points(masked, "x", allow_nan=True).numpy()
+    assert np.isnan(found).sum() == 1
+    assert np.isnan(found[1, 1])
+    assert np.isnan(as_table(masked.astype(int))[0][1, 1])
+    for check in (as_points, as_array):
+        with pytest.raises(InvalidInputError, match="NaN"):
+            check(masked, "x")
 
 
 def test_transforms_are_noticed():

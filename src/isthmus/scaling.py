@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import DtypeError, ShapeError
+from isthmus.validation import unmasked
 
 FloatArray = NDArray[np.float64]
 
@@ -17,7 +18,7 @@ FloatArray = NDArray[np.float64]
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
     """Return rows (n, D) in float64, and names: `columns`, those of a data frame, or x1, x2, ..."""
     try:
-        rows = np.ascontiguousarray(X, dtype=np.float64)
+        rows = np.ascontiguousarray(unmasked(X), dtype=np.float64)
     except (TypeError, ValueError):
         raise DtypeError("X must hold numbers only; drop or encode columns of text.") from None
     if np.ndim(X) != 2 or 0 in rows.shape:

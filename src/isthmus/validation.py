@@ -84,10 +84,17 @@ def as_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def unmasked(values: Any) -> Any:
+    """Return a masked array as floats, with NaN where it is masked; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
+
+
 def as_array(values: Any, name: str, *, allow_negative: bool = True) -> NDArray[np.float64]:
     """Return `values` as a float64 array (...) without NaN; infinities are allowed."""
     try:
-        array = np.asarray(values, dtype=np.float64)
+        array = np.asarray(unmasked(values), dtype=np.float64)
     except (TypeError, ValueError):
         raise DtypeError(f"{name} must hold numbers, not {values!r}.") from None
     if bool(np.isnan(array).any()):
@@ -126,7 +133,7 @@ def _wrong_dtype(name: str, dtype: object) -> DtypeError:
 
 def _from_array(value: Any, name: str) -> Tensor:
     try:
-        array = np.asarray(value)
+        array = np.asarray(unmasked(value))
     except (ValueError, TypeError, RuntimeError) as error:
         raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
     if array.dtype.kind not in "fciub":

@@ -32,7 +32,7 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
-from isthmus.validation import as_count, as_flag, as_number
+from isthmus.validation import as_count, as_flag, as_number, unmasked
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
@@ -237,7 +237,11 @@ class MemoryEstimator(
             X = X.detach().cpu().numpy()
         with name_text_columns(X):
             table: NDArray[Any] = validate_data(
-                self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
+                self,
+                unmasked(X),
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                ensure_all_finite="allow-nan",
             )
         if table.dtype == np.float64:
             return table

@@ -16,7 +16,7 @@ from isthmus.dynamics.modes import centred, distances, find_modes
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
-from isthmus.validation import as_count, as_number
+from isthmus.validation import as_count, as_number, unmasked
 
 
 class GaussianMeanShift(ClusterMixin, BaseEstimator):
@@ -75,7 +75,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
         with name_text_columns(X):
             table: NDArray[Any] = validate_data(
-                self, X, reset=reset, dtype=[np.float64, np.float32]
+                self, unmasked(X), reset=reset, dtype=[np.float64, np.float32]
             )
         return table
 
