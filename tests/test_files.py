@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.errors import RunInProgressError
-from isthmus.files import exclusive, write_atomically
+from isthmus.errors import InvalidInputError, RunInProgressError
+from isthmus.files import check_writable, exclusive, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,39 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_atomically(path, "new")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "old"
+
+
+def test_permissions_are_kept_and_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    real = write_atomically(tmp_path / "elsewhere" / "file", "old")
+    real.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    assert check_writable(link) == link == write_atomically(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_files_of_the_user_are_not_touched(tmp_path: Path) -> None:
+    own = {name: tmp_path / name for name in (".out.probe", ".out.part", "out.part", ".lock")}
+    for file in own.values():
+        file.write_text("mine")
+    write_atomically(check_writable(tmp_path / "out"), "result")
+    with pytest.raises(InvalidInputError, match="not a lock of isthmus"):
+        exclusive(tmp_path).__enter__()
+    assert all(file.read_text() == "mine" for file in own.values())
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*out\.csv'"):
+        write_atomically(tmp_path / "out.csv", "text")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

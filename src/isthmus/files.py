@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,26 +15,34 @@ from isthmus.errors import InvalidInputError, RunInProgressError
 # Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
 LOCK = ".lock"
+# What a killed process may leave of a write, and nothing that a user would name so.
+PARTIAL_NAMES = ".*." + 16 * "[0-9a-f]" + ".part"
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write a file under a temporary name and move it into place. Text is encoded as UTF-8."""
-    target = Path(path)
+    """Write a file under a temporary name and move it into place. Text is encoded as UTF-8.
+
+    A file that is replaced passes on its permissions; a symbolic link is followed.
+    """
+    target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} is not a folder; make it first to save {target}.")
-    data = content.encode() if isinstance(content, str) else content
     # Not tempfile: its files are private to the user, whatever the umask.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         with partial.open("xb") as file:
-            file.write(data)
+            if target.exists():
+                partial.chmod(stat.S_IMODE(target.stat().st_mode))
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            raise OSError(error.errno, error.strerror, str(target)) from None
         raise
-    return target
+    return Path(path)
 
 
 def check_writable(path: str | Path, option: str = "-o") -> Path:
@@ -40,20 +50,16 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
 
     `option` is the name of the argument, for messages.
     """
-    target = Path(path)
+    target, parent = Path(path), Path(os.path.realpath(path)).parent
     if target.is_dir():
         raise InvalidInputError(f"{option} {target} is a directory; name a file.")
-    if not target.parent.is_dir():
-        raise InvalidInputError(
-            f"{option} {target}: {target.parent} is not a directory; make it first."
-        )
-    probe = target.with_name(f".{target.name}.probe")
+    if not parent.is_dir():
+        raise InvalidInputError(f"{option} {target}: {parent} is not a directory; make it first.")
     try:
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=parent).close()
     except OSError:
         raise InvalidInputError(
-            f"{option} {target}: {target.parent} cannot be written to; name another directory."
+            f"{option} {target}: {parent} cannot be written to; name another directory."
         ) from None
     return target
 
@@ -77,11 +83,15 @@ def exclusive(directory: str | Path) -> Iterator[None]:
     """Lock a directory for this process until the block ends.
 
     Raise RunInProgressError if another process holds the lock. The operating system releases it
-    if the process is killed. The file ``.lock`` remains and carries no information.
+    if the process is killed. The file ``.lock`` remains and is empty.
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(Path(directory) / LOCK)
+    place = Path(directory) / LOCK
+    if place.exists() and (not place.is_file() or place.stat().st_size):
+        # To lock it would empty it.
+        raise InvalidInputError(f"{place} is not a lock of isthmus; choose another directory.")
+    lock = FileLock(place)
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -407,10 +407,13 @@ def test_two_runs_do_not_share_a_directory(
     assert streams.err.count("\n") == 1
     assert "Another run" in streams.err
     assert runs(place, "one") == 0
-    leftover = place / "report" / "parts" / ".one.json.abc.part"
+    leftover = place / "report" / "parts" / f".one.json.{'0a' * 8}.part"
+    own = place / "report" / ".download.part"
     leftover.write_text("half")
+    own.write_text("a user's file")
     assert reproduced(place)[0] == 0
     assert not leftover.exists()
+    assert own.exists()
 
 
 def test_results_are_the_same_for_any_number_of_jobs(parts: Make, place: Path) -> None:

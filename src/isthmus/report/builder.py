@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
-from isthmus.files import exclusive, make_directory, shipped, write_atomically
+from isthmus.files import PARTIAL_NAMES, exclusive, make_directory, shipped, write_atomically
 from isthmus.processes import Call, Limits, fresh_server, run_all
 from isthmus.progress import progress
 from isthmus.report import registry
@@ -169,8 +169,9 @@ class Workspace:
         """Lock the report for this process, and remove what an interrupted write has left."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with exclusive(self.out / "parts"):
-            for leftover in [*self.out.glob(".*.part"), *self.directory.glob(".*.part")]:
-                leftover.unlink(missing_ok=True)
+            for folder in (self.out, self.directory):
+                for leftover in folder.glob(PARTIAL_NAMES):
+                    leftover.unlink(missing_ok=True)
             yield
 
     def read(self, name: str) -> Section | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import exclusive, write_atomically
+from isthmus.files import PARTIAL_NAMES, exclusive, write_atomically
 from isthmus.study.fitting import METRICS
 from isthmus.study.settings import Task
 
@@ -91,7 +91,7 @@ class Store:
         """Lock the directory for this process; raise RunInProgressError if another has it."""
         self.results.mkdir(parents=True, exist_ok=True)
         with exclusive(self.directory):
-            for leftover in self.results.glob(".*.part"):
+            for leftover in self.results.glob(PARTIAL_NAMES):
                 leftover.unlink()
             self.compact()
             yield
