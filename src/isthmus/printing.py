@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters written out, since terminals obey some.
+
+    >>> print(printable("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def counted(number: int, noun: str) -> str:

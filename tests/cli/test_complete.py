@@ -207,3 +207,18 @@ def test_a_constant_column_has_no_error_to_compare_with(
     out = capsys.readouterr().out
     assert "column means are exact" in out
     assert "%" not in out
+
+
+def test_escape_sequences_in_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{x},{2 * x},w\n" for x in range(30))
+    Path("data.csv").write_text(f"\x1b[31ma,b,\x1b]0;c\x07\n{rows},4,w\n")
+    assert main(["complete", "data.csv", "--sigma", "0.5"]) == 0
+    assert main(["complete", "data.csv", "--drop", "\x1b[2J"]) == 2
+    streams = capsys.readouterr()
+    assert "\\x1b[31ma" in streams.out
+    assert "\\x1b]0;c\\x07" in streams.err
+    assert not {"\x1b", "\x07"} & {*streams.out, *streams.err}
+    assert Path("data.completed.csv").read_text().startswith("\x1b[31ma,b,")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import check_writable, write_atomically
-from isthmus.printing import definitions
+from isthmus.printing import definitions, printable
 from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output, read_table
 
 EXIT_CODES = """
@@ -285,7 +285,7 @@ def print_result(
     if arguments.json:
         print(json.dumps({**summary, **files}, indent=1, allow_nan=False))
         return
-    print(text)
+    print(printable(str(text)))
     titles = {"output": "rows written to", "plot": "figure written to", "model": "model written to"}
     shown = {
         titles[name]: f"{place}{' (replaced)' * (Path(place) in arguments.replaced)}"
@@ -297,7 +297,7 @@ def print_result(
 
 def as_line(message: object) -> str:
     """Return a message as one line, with options of the library as they are typed."""
-    words = " ".join(str(message).split())
+    words = printable(" ".join(str(message).split()))
     return "isthmus: " + re.sub(rf"\boption ({TABLE_OPTIONS})\b", r"--\1", words, flags=re.I)
 
 
