@@ -3,6 +3,8 @@
 import json
 import sys
 import tempfile
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +262,44 @@ def test_damaged_files_are_refused(tmp_path: Path, name: str, content: bytes, wo
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInputError, match=words):
         read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["data.csv.gz", "data.csv.zip", "data.npz", "data.npy"])
+def test_flipped_bits_are_refused_or_harmless(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    if name == "data.npz":
+        np.savez_compressed(path, X=X)
+    else:
+        write_table(pd.DataFrame(X, columns=list("abc")), path)
+    content = path.read_bytes()
+    for place in range(0, min(len(content), 400), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x5A
+        path.write_bytes(damaged)
+        with suppress(InvalidInputError), warnings.catch_warnings(action="ignore"):
+            read_table(path)
+
+
+def test_encrypted_and_deeply_nested_files_are_refused(tmp_path: Path) -> None:
+    path = write_table({"a": [1, 2]}, tmp_path / "data.csv.zip")
+    content = bytearray(path.read_bytes())
+    for start in (b"PK\x03\x04", b"PK\x01\x02"):
+        content[content.index(start) + (6 if start[2] == 3 else 8)] |= 1  # the flag of encryption
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="cannot be read: .* encrypted"):
+        read_table(path)
+    for name, text in (("data.json", "[" * 10**5), ("data.jsonl", '{"a":' * 10**5)):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InvalidInputError, match="cannot be read: .*recursion"):
+            read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".xlsx"])
+def test_ids_of_64_bits_are_exact(tmp_path: Path, suffix: str) -> None:
+    columns = {"id": np.array([2**64 - 1, 2**53 + 1], np.uint64), "a": [0.5, 1.5], "t": ["u", "v"]}
+    path = write_table(pd.DataFrame(columns), tmp_path / f"data{suffix}")
+    assert read_table(path).ids.tolist() == [2**64 - 1, 2**53 + 1]
 
 
 def test_pickles_are_never_loaded(tmp_path: Path) -> None:

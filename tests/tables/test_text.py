@@ -168,6 +168,21 @@ def test_points_are_not_decimal_marks_where_commas_are(tmp_path: Path) -> None:
         read_table(path)
 
 
+@pytest.mark.parametrize("mark", "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e")
+def test_only_line_feeds_and_carriage_returns_end_lines(tmp_path: Path, mark: str) -> None:
+    table = read_table(written(tmp_path, f"a{mark}b,c,d\n1,2,x{mark}y\n3,4,z\n"))
+    assert table.columns == (f"a{mark}b", "c")
+    assert same(table.X, [[1, 2], [3, 4]])
+    assert table.frame["d"].tolist() == [f"x{mark}y", "z"]
+
+
+def test_many_columns_of_one_name_are_named_in_linear_time(tmp_path: Path) -> None:
+    count = 20_000
+    lines = [",".join([cell] * count) for cell in ("a", "1")]
+    table = read_table(written(tmp_path, "\n".join(lines)))
+    assert (table.columns[:3], table.columns[-1]) == (("a", "a.2", "a.3"), f"a.{count}")
+
+
 def test_wide_tables_are_read(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(30, 5000))
     pd.DataFrame(X).add_prefix("column").to_csv(tmp_path / "wide.csv", index=False)

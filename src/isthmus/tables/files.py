@@ -8,7 +8,9 @@ import io
 import json
 import lzma
 import sys
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,9 +205,11 @@ def read_table(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
             "invalid. Name its encoding (option encoding), or save it as UTF-8."
         ) from None
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or f"it is not a complete {path.suffix} file"
         raise InvalidInputError(f"{path} cannot be read: {reason}.") from None
+    except (RuntimeError, tokenize.TokenError) as error:  # encrypted, nested too deeply, damaged
+        raise InvalidInputError(f"{path} cannot be read: {error}.") from None
     how = {"find_ids": id is None, "missing": missing, "as_written": as_written}
     return build_table(source, chosen, drop, **how)
 
@@ -326,8 +330,13 @@ def _write_arrays(
     is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
     numeric = [name for name in features or frame if is_number[name]]
     beside = frame.drop(columns=numeric)
-    X = frame[numeric].to_numpy(na_value=np.nan)
-    X = X.astype(np.float64) if X.dtype == object else X
+    columns = [
+        frame[name].to_numpy(np.float64, na_value=np.nan)
+        if frame[name].hasnans
+        else frame[name].to_numpy()
+        for name in numeric
+    ]
+    X = np.column_stack(columns) if columns else np.empty((len(frame), 0))
     if form.kind == "npy":
         if len(beside.columns):
             raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")

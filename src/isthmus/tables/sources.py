@@ -42,6 +42,8 @@ from isthmus.tables.files import STDIN, FileFormat, require_openpyxl
 GAPS = sorted({case(word) for word in MISSING for case in (str, str.upper, str.title)} | {"NaN"})
 # The first of several that fit equally well is taken: a comma may be a decimal mark.
 SEPARATORS = ("\t", ";", "|", ",", " ")
+# Older versions of pandas may round the last digit.
+PRECISION = None if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else "round_trip"
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 Opener = Callable[[], IO[bytes]]
@@ -203,6 +205,7 @@ class TextFile:
                     na_values=gaps or None,
                     na_filter=bool(gaps),
                     skipinitialspace=self.padded,
+                    float_precision=PRECISION,
                     **({"dtype_backend": "numpy_nullable"} if nullable else {}),
                 )
         except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
