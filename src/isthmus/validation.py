@@ -88,7 +88,7 @@ def unmasked(values: Any) -> Any:
     """Return a masked array as floats, with NaN where it is masked; anything else as it is."""
     if not isinstance(values, np.ma.MaskedArray):
         return values
-    return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
+    return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
 def as_array(values: Any, name: str, *, allow_negative: bool = True) -> NDArray[np.float64]:

@@ -314,7 +314,7 @@ def test_absent_files_directories_and_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
         read_table(tmp_path / "absent.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
+    with pytest.raises(InvalidInputError, match="is a directory; name a file in it"):
         read_table(tmp_path / "folder.csv")
     path = written(tmp_path, "a,b\n1,2\n")
     for wrong in ({"id": "c"}, {"label": "9"}, {"drop": ["zz"]}):
