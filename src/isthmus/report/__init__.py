@@ -1,4 +1,4 @@
-"""The report: every figure and claim of the paper, computed again, on one page.
+"""The report: every figure and claim of the paper on one page, with verdicts.
 
 >>> import isthmus.report
 >>> report = isthmus.report.build("report")  # doctest: +SKIP
