@@ -1,5 +1,6 @@
 """Learned memories as scikit-learn estimators."""
 
+from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
@@ -8,6 +9,7 @@ from isthmus.cluster.table_clusters import TableClusters
 from isthmus.cluster.tabular import TableModel
 
 __all__ = [
+    "BasinFlow",
     "ClAM",
     "ClAMCRP",
     "ClAMCRPELBO",

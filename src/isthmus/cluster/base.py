@@ -55,13 +55,121 @@ def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float)
     return value
 
 
+class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
+    """Base class of clusterers that learn an energy: everything that follows from it.
+
+    A subclass defines `fit`, which sets `memories_`, the energy and the labels of rows.
+    """
+
+    memories_: NDArray[Any]
+    random_state: Any
+
+    @property
+    @abstractmethod
+    def energy_(self) -> LearnedEnergy:
+        """The learned energy, in the units of the data."""
+
+    @abstractmethod
+    def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return the most probable cluster of each row. -> (n,)"""
+
+    def _validated(
+        self, X: Any, sample_weight: Any, reset: bool
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        X = self._table(X, reset=reset)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weights.any():
+            raise InvalidInputError("All sample weights are zero; at least one must be positive.")
+        return X, weights
+
+    def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
+        """Return X as a checked float32 or float64 table that may hold NaN."""
+        if not reset:
+            check_is_fitted(self, "memories_")
+        if isinstance(X, torch.Tensor):
+            X = X.detach().cpu().numpy()
+        with name_text_columns(X):
+            table: NDArray[Any] = validate_data(
+                self,
+                unmasked(X),
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                ensure_all_finite="allow-nan",
+            )
+        if table.dtype == np.float64:
+            return table
+        fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
+        return table if fits else table.astype(np.float64)
+
+    def _by_chunk(
+        self, function: Callable[..., Tensor], X: NDArray[Any], width: int
+    ) -> NDArray[Any]:
+        """Apply a function to chunks of rows, each followed by its mask if it has gaps."""
+        size = max(CHUNK_ENTRIES // max(width, 1), 1)
+        parts = []
+        for start in range(0, len(X), size):
+            chunk = X[start : start + size]
+            gaps = np.isnan(chunk)
+            with torch.no_grad():
+                parts.append(function(chunk, *([torch.from_numpy(~gaps)] if gaps.any() else [])))
+        return torch.cat(parts).numpy()
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable cluster of each row. -> (n_samples,)"""
+        return self._labels(self._table(X))
+
+    def score_samples(self, X: Any) -> NDArray[Any]:
+        """Return the log-density of the known coordinates of each row. -> (n,)"""
+        X = self._table(X)
+        return self._by_chunk(self.energy_.log_prob, X, 1)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the mean log-density of the rows."""
+        X = self._table(X)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        return float(np.average(self.score_samples(X), weights=weights))
+
+    def complete(self, X: Any) -> NDArray[Any]:
+        """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
+        X = self._table(X)
+        energy = self.energy_
+        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk), X, X.shape[1])
+        return np.where(np.isnan(X), filled, X)
+
+    def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Draw rows from the learned density.
+
+        Returns them (n_samples, n_features), and the most probable memory of each (n_samples,).
+        """
+        check_is_fitted(self, "memories_")
+        n_samples = as_count(n_samples, "n_samples")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        X = self.energy_.sample(n_samples, seed=seed).numpy()
+        return X, self._labels(X)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to one file. An interrupted write leaves no partial file."""
+        check_is_fitted(self, "memories_")
+        save_estimator(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an estimator that :meth:`save` wrote. Executes nothing from the file."""
+        return load_estimator(cls, Path(path))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        if tags.transformer_tags is not None:
+            tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
 @dataclass(eq=False, repr=False)
 class MemoryEstimator(
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
-    ClusterMixin,
-    BaseEstimator,
-    metaclass=ABCMeta,
+    DensityEstimator,
 ):
     """Base class of the clusterers: everything except how memories are updated.
 
@@ -111,11 +219,6 @@ class MemoryEstimator(
         as_number(self.verbose, "verbose", at_least=0)
         as_flag(self.warm_start, "warm_start")
 
-    @property
-    @abstractmethod
-    def energy_(self) -> LearnedEnergy:
-        """The learned energy, in the units of the data."""
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn memories from the rows of X.
 
@@ -131,7 +234,7 @@ class MemoryEstimator(
         generator = check_random_state(self.random_state)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
-        values, masses = distinct_rows(X[kept], weights[kept])
+        values, masses, _ = distinct_rows(X[kept], weights[kept])
         self._units = self._units_of(values, masses)
         rows = Rows.of(values, masses, self._units)
         with torch.no_grad():
@@ -220,47 +323,6 @@ class MemoryEstimator(
                 )
         return torch.from_numpy(self._units.to_internal(given.astype(rows.values.numpy().dtype)))
 
-    def _validated(
-        self, X: Any, sample_weight: Any, reset: bool
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        X = self._table(X, reset=reset)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
-            raise InvalidInputError("All sample weights are zero; at least one must be positive.")
-        return X, weights
-
-    def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        """Return X as a checked float32 or float64 table that may hold NaN."""
-        if not reset:
-            check_is_fitted(self, "memories_")
-        if isinstance(X, torch.Tensor):
-            X = X.detach().cpu().numpy()
-        with name_text_columns(X):
-            table: NDArray[Any] = validate_data(
-                self,
-                unmasked(X),
-                reset=reset,
-                dtype=[np.float64, np.float32],
-                ensure_all_finite="allow-nan",
-            )
-        if table.dtype == np.float64:
-            return table
-        fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
-        return table if fits else table.astype(np.float64)
-
-    def _by_chunk(
-        self, function: Callable[..., Tensor], X: NDArray[Any], width: int
-    ) -> NDArray[Any]:
-        """Apply a function to chunks of rows, each followed by its mask if it has gaps."""
-        size = max(CHUNK_ENTRIES // max(width, 1), 1)
-        parts = []
-        for start in range(0, len(X), size):
-            chunk = X[start : start + size]
-            gaps = np.isnan(chunk)
-            with torch.no_grad():
-                parts.append(function(chunk, *([torch.from_numpy(~gaps)] if gaps.any() else [])))
-        return torch.cat(parts).numpy()
-
     @property
     def _known_energy(self) -> LearnedEnergy:
         """The energy of the known memories alone, without the new cluster of a CRP."""
@@ -271,10 +333,6 @@ class MemoryEstimator(
         return self._by_chunk(
             lambda *rows: energy.responsibilities(*rows).argmax(1), X, self.n_clusters_
         )
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable memory of each row. -> (n_samples,)"""
-        return self._labels(self._table(X))
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
@@ -303,54 +361,9 @@ class MemoryEstimator(
     def _n_features_out(self) -> int:
         return int(self.n_clusters_)
 
-    def score_samples(self, X: Any) -> NDArray[Any]:
-        """Return the log-density of the known coordinates of each row. -> (n,)"""
-        X = self._table(X)
-        return self._by_chunk(self.energy_.log_prob, X, 1)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the mean log-density of the rows."""
-        X = self._table(X)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        return float(np.average(self.score_samples(X), weights=weights))
-
-    def complete(self, X: Any) -> NDArray[Any]:
-        """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
-        X = self._table(X)
-        energy = self.energy_
-        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk), X, X.shape[1])
-        return np.where(np.isnan(X), filled, X)
-
-    def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Draw rows from the learned density.
-
-        Returns them (n_samples, n_features), and the most probable memory of each (n_samples,).
-        """
-        check_is_fitted(self, "memories_")
-        n_samples = as_count(n_samples, "n_samples")
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        X = self.energy_.sample(n_samples, seed=seed).numpy()
-        return X, self._labels(X)
-
     @property
     def cluster_centers_(self) -> NDArray[Any]:
         """The memories, under their name in scikit-learn. (K, D)"""
         check_is_fitted(self, "memories_")
         centres: NDArray[Any] = self.memories_
         return centres
-
-    def save(self, path: str | Path) -> None:
-        """Write the fitted estimator to one file. An interrupted write leaves no partial file."""
-        check_is_fitted(self, "memories_")
-        save_estimator(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read an estimator that :meth:`save` wrote. Executes nothing from the file."""
-        return load_estimator(cls, Path(path))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags

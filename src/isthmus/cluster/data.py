@@ -158,8 +158,8 @@ class Rows:
             yield block, self.take(block)
 
 
-def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the distinct rows in a canonical order, and the sum of the weights of each.
+def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Return the distinct rows in a canonical order, their weights, and where each row went.
 
     Rows count as equal if they differ by rounding errors of the largest value.
     """
@@ -171,7 +171,7 @@ def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any],
         # Row by row sums, unlike a matrix product, do not depend on where a row stands.
         key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=-0.137) * direction).sum(1)
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    return X[first], np.bincount(group, weights)
+    return X[first], np.bincount(group, weights), group
 
 
 def largest_value(X: NDArray[Any]) -> float:

@@ -1,0 +1,379 @@
+"""Clusters as basins of leave-one-out retrieval, for an unknown number of clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import randomized_svd
+
+from isthmus.cluster.base import DensityEstimator
+from isthmus.cluster.data import Units, distinct_rows
+from isthmus.errors import InvalidInputError
+from isthmus.memories.bandwidth import leave_one_out
+from isthmus.memories.mixture import Mixture
+from isthmus.validation import as_count, as_number
+
+if TYPE_CHECKING:  # the compiled parts are imported by the first fit
+    from isthmus.cluster.resolution import Choice
+    from isthmus.cluster.retrieval_graph import Memories
+
+# Principal components keep this share of the variance, and are at most this many.
+KEPT_VARIANCE, MOST_COMPONENTS = 0.9, 50
+EXACT_COMPONENTS = 1000
+# Up to this many distinct rows, every row is a memory; above, this many memories are learned.
+STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
+# Columns as they are, instead of standardised, must raise a weak gap by this, and their
+# deviations may differ by this factor.
+RAW_MARGIN, RAW_SCALES = 0.1, 10.0
+BANDWIDTH_ROWS = 1000
+FILLING_ROUNDS = 2
+
+
+class BasinFlow(DensityEstimator):
+    r"""Clustering by the flow of retrieval, with an unknown number of clusters.
+
+    Each row, left out of the memory, recalls its nearest stored rows: a softmax whose width is set
+    by its entropy. The steps of this retrieval are a random walk between rows, and a cluster is a
+    set of rows that the walk seldom leaves. A partition at resolution :math:`\gamma` has the energy
+
+    .. math:: E_\gamma = \Pr[\text{a step leaves its cluster}]
+              + \gamma \Pr[\text{two independent rows share a cluster}].
+
+    The resolution is the one at which this energy lies furthest below that of a null with one
+    memory, a Gaussian with the covariance of the data. If the gap is small there, or vanishes
+    against a uniform ellipsoid, or if (in up to three dimensions) the clusters share one mode of
+    the density, the rows are one cluster.
+
+    Columns are standardised and reduced to principal components internally. The energy is
+    modularity with a resolution, its minimiser Louvain's moves, the softmax an entropic affinity
+    and the choice a gap statistic; references in the documentation.
+
+    Parameters
+    ----------
+    n_clusters : int, optional
+        Number of clusters, if it is known.
+    resolution : float, optional
+        Gamma, if it is known. Larger values give more clusters.
+    min_cluster_size : int
+        Smaller clusters join the neighbour that they exchange most flow with.
+    n_memories : "auto", "all" or int
+        "all" stores every row. A number of memories is learned from the rows instead; "auto" does
+        so above 5,000 distinct rows, with 1,500 memories.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    labels_ : ndarray (n_samples,)
+        Numbered from 0, largest cluster first.
+    n_clusters_ : int
+    cluster_centers_ : ndarray (n_clusters, n_features)
+        Means of the clusters.
+    resolution_, gap_, objective_ : float
+        The resolution, the largest gap over all resolutions, and the energy of the partition.
+    gap_curve_ : dict of ndarray
+        "resolution", "n_clusters" and "gap" at each resolution tried, finest first. The gap is
+        NaN where a partition has one cluster or too many.
+    barriers_ : ndarray (n_clusters, n_clusters)
+        -log of the flow between two clusters over its value by chance; infinite without flow.
+    linkage_ : ndarray (n_clusters - 1, 4)
+        Tree of merges for `scipy.cluster.hierarchy`: at height h, two clusters join if the
+        resolution falls to ``resolution_ * exp(-h)``.
+    memories_ : ndarray (n_memories, n_features)
+        The stored patterns.
+    energy_ : Mixture
+        The density of the stored patterns, one round kernel each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.cluster import BasinFlow
+    >>> rng = np.random.default_rng(0)
+    >>> blob = rng.normal(size=(200, 2))
+    >>> BasinFlow(random_state=0).fit(blob).n_clusters_
+    1
+    >>> two = np.concatenate([blob, blob + 9])
+    >>> model = BasinFlow(random_state=0).fit(two)
+    >>> model.n_clusters_, model.predict([[0, 0], [9, 9]]).tolist()
+    (2, [0, 1])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int | None = None,
+        *,
+        resolution: float | None = None,
+        min_cluster_size: int = 1,
+        n_memories: Any = "auto",
+        random_state: Any = None,
+    ):
+        self.n_clusters = n_clusters
+        self.resolution = resolution
+        self.min_cluster_size = min_cluster_size
+        self.n_memories = n_memories
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the clusters of the rows of X.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            NaN marks an unknown value.
+        y : ignored
+        sample_weight : array-like (n_samples,), optional
+            A row of weight two counts as written twice, one of weight zero as absent.
+        """
+        X, weights = self._validated(X, sample_weight, reset=True)
+        kept = weights > 0
+        rows, masses, group = distinct_rows(X[kept], weights[kept])
+        self._check_settings(len(rows))
+        generator = check_random_state(self.random_state)
+        self._units = Units.of(rows, masses)
+        table = self._units.to_internal(rows.astype(np.float64))
+        gaps = np.isnan(table)
+        table[gaps] = 0.0
+        if gaps.any() and len(rows) > 1:
+            self._fill(table, gaps, masses, generator)
+        points, choice = self._chosen(table, masses, generator)
+        self._adopt(table, points, masses, choice, X.dtype)
+        labels = np.empty(len(X), dtype=np.int64)
+        labels[kept] = self._row_labels[group]
+        del self._row_labels
+        if not kept.all():
+            labels[~kept] = self._labels(X[~kept])
+        self.labels_ = labels
+        return self
+
+    def _check_settings(self, n_rows: int) -> None:
+        as_count(self.min_cluster_size, "min_cluster_size")
+        if self.resolution is not None:
+            as_number(self.resolution, "resolution", above=0)
+            if self.n_clusters is not None:
+                raise InvalidInputError("Give n_clusters or resolution, not both.")
+        if self.n_clusters is not None and as_count(self.n_clusters, "n_clusters") > n_rows:
+            raise InvalidInputError(
+                f"n_clusters={self.n_clusters} is more than the {n_rows} distinct rows of X."
+            )
+        if not isinstance(self.n_memories, str):
+            as_count(self.n_memories, "n_memories", at_least=2)
+        elif self.n_memories not in ("auto", "all"):
+            raise InvalidInputError(
+                f"n_memories must be 'auto', 'all' or a number, not {self.n_memories!r}."
+            )
+
+    def _remember(
+        self, points: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
+    ) -> Memories:
+        from isthmus.cluster.retrieval_graph import Memories
+
+        size = self.n_memories
+        if size == "auto":
+            size = "all" if len(points) <= STORED_ROWS else LEARNED_MEMORIES
+        if size == "all" or size >= len(points):
+            return Memories.of_rows(points, weights)
+        return Memories.learned(points, weights, int(size), generator)
+
+    def _fill(
+        self,
+        table: NDArray[Any],
+        gaps: NDArray[Any],
+        weights: NDArray[Any],
+        generator: np.random.RandomState,
+    ) -> None:
+        """Fill gaps, at first with means, by the means of the memories that a row recalls."""
+        from isthmus.cluster.retrieval_graph import recall
+
+        known = ~gaps * weights[:, None]
+        for _ in range(FILLING_ROUNDS):
+            points = table @ _components(table, weights, standardised=True, generator=generator)
+            memories = self._remember(points, weights, generator)
+            own = len(memories.patterns) == len(points)
+            shares = recall(points, memories.patterns, memories.weights, memories.k, others=own)
+            held = shares.T @ known
+            means = (shares.T @ (known * table)) / np.maximum(held, 1e-12)
+            parts = shares @ (held > 1e-12)
+            table[gaps] = ((shares @ means) / np.maximum(parts, 1e-12))[gaps]
+
+    def _chosen(
+        self, table: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
+    ) -> tuple[NDArray[Any], Choice]:
+        """Partition standardised columns, or columns as they are if they show much more."""
+        from isthmus.cluster.resolution import WEAK_GAP, choose, one_cluster
+
+        deviations = np.sqrt(np.average(np.square(table), axis=0, weights=weights))
+        deviations = deviations[np.ptp(table, axis=0) > 0]
+        if len(table) == 1 or not len(deviations):
+            self._rotation = np.zeros((table.shape[1], 1))
+            points = table @ self._rotation
+            return points, one_cluster(points, weights)
+
+        def view(standardised: bool) -> tuple[NDArray[Any], NDArray[Any], Choice]:
+            rotation = _components(table, weights, standardised, generator)
+            points = table @ rotation
+            given = self.resolution, self.n_clusters
+            return rotation, points, choose(points, weights, self._remember, generator, *given)
+
+        self._rotation, points, choice = view(standardised=True)
+        spread = deviations.max() / deviations.min()
+        free = self.resolution is None and self.n_clusters is None
+        if free and choice.gap < WEAK_GAP and 1.05 < spread < RAW_SCALES:
+            rotation, other, found = view(standardised=False)
+            if found.labels.any() and found.gap > choice.gap + RAW_MARGIN:
+                self._rotation, points, choice = rotation, other, found
+        return points, choice
+
+    def _adopt(
+        self,
+        table: NDArray[Any],
+        points: NDArray[Any],
+        weights: NDArray[Any],
+        choice: Choice,
+        dtype: Any,
+    ) -> None:
+        """Set the fitted attributes."""
+        from isthmus.cluster.partition import flux_ratios, merge_tree
+        from isthmus.cluster.resolution import without_small
+        from isthmus.cluster.retrieval_graph import nearest
+
+        memories, labels = choice.memories, choice.labels
+        stored = len(memories.patterns) == len(points)
+
+        def of_rows(labels: NDArray[Any]) -> NDArray[Any]:
+            return labels if stored else memories.retrieved(points, labels).argmax(1)
+
+        sizes = np.bincount(of_rows(labels), weights, minlength=labels.max() + 1)
+        least = self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
+        labels = without_small(memories, labels, sizes, least)
+        sizes = np.bincount(of_rows(labels), weights, minlength=labels.max() + 1)
+        labels = np.argsort(np.argsort(-sizes, kind="stable"))[labels]
+        self._row_labels = of_rows(labels)
+        self.n_clusters_ = int(labels.max()) + 1
+        self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
+        self.objective_ = memories.graph.energy(labels, choice.resolution)
+        flow = memories.graph.flow(labels)
+        with np.errstate(divide="ignore"):
+            self.barriers_ = -np.log(flux_ratios(flow))
+        np.fill_diagonal(self.barriers_, 0.0)
+        self.linkage_ = merge_tree(flow, choice.resolution)
+        self._patterns, self._pattern_weights = memories.patterns, memories.weights
+        self._pattern_labels, self._neighbours = labels, memories.k
+        self.cluster_centers_ = self._means(table, weights, self._row_labels, self.n_clusters_)
+        inside, masses = table, weights
+        if not stored:
+            owners = nearest(points, memories.patterns, 1)[:, 0]
+            masses = np.bincount(owners, weights, minlength=len(memories.patterns))
+            inside = _group_means(table, weights, owners, len(masses))
+        self.memories_ = self._units.to_user(torch.from_numpy(inside)).astype(dtype)
+        self._weights = masses
+        self.beta_ = 0.5 / (self._units.scale * self._width(table, inside, weights, stored)) ** 2
+
+    def _means(
+        self, table: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
+    ) -> NDArray[Any]:
+        return self._units.to_user(torch.from_numpy(_group_means(table, weights, labels, size)))
+
+    @staticmethod
+    def _width(
+        table: NDArray[Any], memories: NDArray[Any], weights: NDArray[Any], stored: bool
+    ) -> float:
+        """Return the deviation of the kernels, in internal units."""
+        n, dim = table.shape
+        if n < 2:
+            return 1.0
+        few = np.random.RandomState(0).permutation(len(memories))[:BANDWIDTH_ROWS]
+        width = leave_one_out(memories[few])
+        return width * float((len(few) / len(memories)) ** (1 / (dim + 4)))
+
+    @property
+    def energy_(self) -> Mixture:
+        """The density of the stored patterns: an :class:`isthmus.Mixture` in data units."""
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(self._weights).astype(self.memories_.dtype)
+        return Mixture(self.memories_, self.beta_, log_weights)
+
+    def _points(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return the principal components of rows, gaps filled by their conditional means."""
+        if np.isnan(X).any():
+            energy = self.energy_
+            filled = self._by_chunk(
+                lambda chunk, *known: (
+                    energy.conditional_mean(chunk, *known) if known else torch.from_numpy(chunk)
+                ),
+                X,
+                len(self.memories_),
+            )
+            X = np.where(np.isnan(X), filled, X)
+        return self._units.to_internal(X.astype(np.float64)) @ self._rotation
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the mass that each row retrieves from each cluster. -> (n_samples, K)"""
+        from isthmus.cluster.retrieval_graph import retrieved
+
+        points = self._points(self._table(X))
+        kept = self._patterns, self._pattern_weights, self._neighbours, self._pattern_labels
+        return retrieved(points, *kept)
+
+    def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
+        from isthmus.cluster.retrieval_graph import retrieved
+
+        kept = self._patterns, self._pattern_weights, self._neighbours, self._pattern_labels
+        return retrieved(self._points(X), *kept).argmax(1)
+
+    def novelty(self, X: Any) -> NDArray[Any]:
+        """Return the probability that each row comes from no stored pattern. -> (n_samples,)
+
+        The alternative is one further pattern from a round Gaussian of twice the deviation of the
+        data, with the weight of one row.
+        """
+        X = self._table(X)
+        inside = self._units.to_internal(X.astype(np.float64)) / 2
+        known = ~np.isnan(inside)
+        broad = -0.5 * np.where(known, inside**2, 0.0).sum(1)
+        broad -= known.sum(1) * (0.5 * np.log(2 * np.pi) + np.log(2 * self._units.scale))
+        return expit(broad - self.score_samples(X) - np.log(self._weights.sum()))
+
+
+def _group_means(
+    table: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
+) -> NDArray[Any]:
+    """Return the weighted mean of the rows of each label; zero without rows. (size, D)"""
+    from scipy.sparse import csr_array
+
+    members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
+    masses = np.asarray(members.sum(0))
+    means: NDArray[Any] = (members.T @ table) / np.maximum(masses, 1e-300)[:, None]
+    return means
+
+
+def _components(
+    table: NDArray[Any],
+    weights: NDArray[Any],
+    standardised: bool,
+    generator: np.random.RandomState,
+) -> NDArray[Any]:
+    """Return the map from centred rows to principal components, scaled. (D, d)"""
+    shares = weights / weights.sum()
+    deviations = np.sqrt(shares @ np.square(table))
+    varies = np.ptp(table, axis=0) > 0
+    scale = np.zeros(table.shape[1])
+    scale[varies] = 1 / (deviations[varies] if standardised else deviations[varies].max())
+    scaled = table * scale * np.sqrt(shares)[:, None]
+    if min(scaled.shape) > EXACT_COMPONENTS:
+        seed = generator.randint(2**31)
+        _, sizes, directions = randomized_svd(scaled, MOST_COMPONENTS, random_state=seed)
+        variances = sizes**2
+    elif scaled.shape[1] <= scaled.shape[0]:
+        variances, vectors = np.linalg.eigh(scaled.T @ scaled)
+        variances, directions = variances[::-1], vectors.T[::-1]
+    else:
+        variances, vectors = np.linalg.eigh(scaled @ scaled.T)
+        variances = np.maximum(variances[::-1], 1e-300)
+        directions = (vectors.T[::-1] @ scaled) / np.sqrt(variances)[:, None]
+    total = np.square(scaled).sum()
+    count = int(np.searchsorted(np.cumsum(variances), KEPT_VARIANCE * total)) + 1
+    return (scale * directions[: min(count, MOST_COMPONENTS)]).T

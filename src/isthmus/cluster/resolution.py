@@ -1,0 +1,185 @@
+"""The choice of a resolution: the gap between the energy of the data and that of one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.cluster.hierarchy import cut_tree
+from scipy.sparse import diags_array
+
+from isthmus.cluster.partition import FloatArray, Graph, IntArray, Path, flux_ratios, merge_tree
+from isthmus.cluster.retrieval_graph import Memories, basins
+
+# The resolutions that are compared, finest first.
+RESOLUTIONS = np.geomspace(6.0, 0.03, 16)
+# A gap below these is none: to a Gaussian, and to a uniform ellipsoid where the first is weak.
+LEAST_GAP, LEAST_UNIFORM_GAP = 0.07, 0.05
+WEAK_GAP = 0.3
+# Partitions have at most this many clusters per memory.
+LARGEST_SHARE = 1 / 6
+# Up to this dimension, densities can be estimated, and clusters must be modes.
+DENSITY_DIM = 3
+DENSITY_ROWS = 5000
+RESTARTS = 5
+
+Remember = Callable[[FloatArray, FloatArray, np.random.RandomState], Memories]
+
+
+class Choice(NamedTuple):
+    """A partition of the memories and the evidence for it."""
+
+    memories: Memories
+    labels: IntArray
+    resolution: float
+    gap: float
+    curve: dict[str, FloatArray]
+
+
+def n_nulls(n_rows: int) -> int:
+    """Return the number of null draws: more for few rows, whose energies vary more."""
+    return 20 if n_rows < 500 else 10 if n_rows < 2000 else 5 if n_rows <= 5000 else 3
+
+
+def draw_null(kind: str, n: int, deviations: FloatArray, generator: Any) -> FloatArray:
+    """Draw rows of one memory with these deviations: Gaussian, or uniform in an ellipsoid."""
+    points: FloatArray = generator.normal(size=(n, len(deviations)))
+    if kind == "uniform":
+        dim = len(deviations)
+        radii = generator.uniform(size=(n, 1)) ** (1 / dim) * np.sqrt(dim + 2)
+        points *= radii / np.linalg.norm(points, axis=1, keepdims=True)
+    return points * deviations
+
+
+def choose(
+    points: FloatArray,
+    weights: FloatArray,
+    remember: Remember,
+    generator: np.random.RandomState,
+    resolution: float | None = None,
+    n_clusters: int | None = None,
+) -> Choice:
+    """Partition the rows at the resolution with the largest gap, or at the one given."""
+    seed = int(generator.randint(2**31))
+    memories = remember(points, weights, np.random.RandomState(seed))
+    deviations = np.sqrt(np.average(np.square(points), axis=0, weights=weights))
+    gammas = RESOLUTIONS
+    if resolution is not None:
+        gammas = np.sort(np.append(RESOLUTIONS, resolution))[::-1]
+    path = memories.graph.path(gammas, seed)
+
+    def null_energies(kind: str, count: int) -> FloatArray:
+        draws = []
+        for draw in range(count):
+            stream = np.random.RandomState((seed + 1 + draw) % 2**32)
+            null = draw_null(kind, len(points), deviations, stream)
+            graph = remember(null, stream.permutation(weights), stream).graph
+            draws.append(np.log(graph.path(gammas, seed).energies))
+        return np.array(draws)
+
+    count = n_nulls(len(points))
+    null = null_energies("Gaussian", count)
+    log_energies = np.log(np.maximum(path.energies, 1e-9))
+    gaps = null.mean(0) - log_energies
+    possible = (path.sizes >= 2) & (path.sizes <= LARGEST_SHARE * len(memories.patterns))
+    gaps[~possible] = -np.inf
+    best = int(gaps.argmax())
+    gap = float(gaps[best]) if possible.any() else 0.0
+    curve = {
+        "resolution": gammas,
+        "n_clusters": path.sizes.astype(float),
+        "gap": np.where(possible, gaps, np.nan),
+    }
+    if n_clusters is not None:
+        labels, chosen = _with_count(memories, path, gammas, n_clusters, seed)
+        return Choice(memories, labels, chosen, gap, curve)
+    if resolution is not None:
+        place = int(np.flatnonzero(gammas == resolution)[0])
+        return Choice(memories, path.labels[place], resolution, gap, curve)
+    labels = np.zeros(len(memories.patterns), dtype=np.int64)
+    chosen = float(gammas[best])
+    if gap > max(LEAST_GAP, _spread(null)):
+        uniform = gap
+        if gap < WEAK_GAP:
+            levels = null_energies("uniform", max(count // 2, 2))[:, best].mean()
+            uniform = float(levels - log_energies[best])
+        if uniform > LEAST_UNIFORM_GAP:
+            labels = _lowest(memories, path, best, gammas, seed)
+            labels = _joined_by_mode(points, memories, labels, generator)
+    return Choice(memories, labels, chosen, gap, curve)
+
+
+def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
+    """Return the partition of rows that are all equal."""
+    loops = Graph.of(diags_array(weights))
+    memories = Memories(points, weights / weights.mean(), len(points), loops)
+    empty = np.zeros(0)
+    curve = {"resolution": empty, "n_clusters": empty, "gap": empty}
+    return Choice(memories, np.zeros(len(points), dtype=np.int64), 1.0, 0.0, curve)
+
+
+def _spread(null: FloatArray) -> float:
+    """Return the largest gap to expect from a null draw against the others."""
+    others = (null.sum(0) - null) / (len(null) - 1)
+    gaps = (others - null).max(1)
+    return float(gaps.mean() + 3 * gaps.std()) if len(null) >= 10 else 0.0
+
+
+def _lowest(memories: Memories, path: Path, place: int, gammas: FloatArray, seed: int) -> IntArray:
+    """Return the partition of the lowest energy among several starts."""
+    graph, gamma = memories.graph, float(gammas[place])
+    found = [path.labels[place]]
+    for start in range(RESTARTS):
+        again = graph.path(gammas[: place + 1], (seed + 1 + start) % 2**31).labels[-1]
+        found.append(graph.lowered(again, gamma))
+    return min(found, key=lambda labels: graph.energy(labels, gamma))
+
+
+def _joined_by_mode(
+    points: FloatArray, memories: Memories, labels: IntArray, generator: np.random.RandomState
+) -> IntArray:
+    """Join clusters that share a mode of the density, where its dimension permits an estimate."""
+    if points.shape[1] > DENSITY_DIM:
+        return labels
+    if len(points) > DENSITY_ROWS:
+        points = points[generator.permutation(len(points))[:DENSITY_ROWS]]
+    size = int(labels.max()) + 1
+    basin = basins(points, 0.65 + 3 / np.sqrt(len(points)))
+    owners = memories.retrieved(points, labels).argmax(1)
+    shared = np.zeros((size, basin.max() + 1))
+    np.add.at(shared, (owners, basin), 1)
+    joined: IntArray = np.unique(shared.argmax(1), return_inverse=True)[1]
+    return joined[labels]
+
+
+def _with_count(
+    memories: Memories, path: Path, gammas: FloatArray, n_clusters: int, seed: int
+) -> tuple[IntArray, float]:
+    """Return a partition with this many clusters, and its resolution."""
+    graph = memories.graph
+    if path.sizes[0] < n_clusters:
+        gammas = np.geomspace(6.0, 6.0 * 4**15, 16)[::-1]
+        path = graph.path(gammas, seed)
+    place = int(np.flatnonzero(path.sizes >= n_clusters)[-1])
+    labels, chosen = path.labels[place], float(gammas[place])
+    if path.sizes[place] > n_clusters:
+        tree = merge_tree(graph.flow(labels), chosen)
+        groups = cut_tree(tree, n_clusters=n_clusters)[:, 0]
+        labels = groups[labels].astype(np.int64)
+    return labels, chosen
+
+
+def without_small(memories: Memories, labels: IntArray, sizes: Any, least: float) -> IntArray:
+    """Join each cluster below the least size to the one it exchanges most flow with."""
+    sizes = sizes.copy()
+    while len(sizes) > 1 and sizes.min() < least:
+        small = int(sizes.argmin())
+        ratios = flux_ratios(memories.graph.flow(labels))[small]
+        ratios[small] = -1.0
+        other = int(ratios.argmax())
+        labels = np.where(labels == small, other, labels)
+        sizes[other] += sizes[small]
+        labels = labels - (labels > small)
+        sizes = np.delete(sizes, small)
+    return labels

@@ -1,0 +1,304 @@
+"""BasinFlow against brute force, closed forms and data whose number of clusters is known."""
+
+import numpy as np
+import pytest
+from scipy.cluster.hierarchy import dendrogram, fcluster, is_valid_linkage
+from scipy.sparse import csr_array
+from sklearn.datasets import make_blobs, make_circles, make_moons
+from sklearn.metrics import adjusted_rand_score
+from sklearn.neighbors import NearestNeighbors
+
+from isthmus.cluster import BasinFlow
+from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
+from isthmus.cluster.retrieval_graph import FLATNESS, Memories, basins, nearest, recall
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    return make_blobs(240, 4, centers=3, cluster_std=1.0, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted(blobs):
+    return BasinFlow(random_state=0).fit(blobs[0])
+
+
+def random_graph(n, seed):
+    weights = np.random.default_rng(seed).exponential(size=(n, n)) ** 3
+    return weights + weights.T
+
+
+def partitions(n):
+    """Yield every partition of n nodes, as restricted growth strings."""
+
+    def grow(prefix):
+        if len(prefix) == n:
+            yield np.array(prefix)
+        else:
+            for label in range(max(prefix, default=-1) + 2):
+                yield from grow([*prefix, label])
+
+    yield from grow([])
+
+
+def energy_by_definition(weights, labels, gamma):
+    weights = weights / weights.sum()
+    same = labels[:, None] == labels
+    masses = weights.sum(0)
+    return weights[~same].sum() + gamma * np.outer(masses, masses)[same].sum()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 2.5])
+def test_energy_is_escape_plus_crowding(gamma):
+    weights, labels = random_graph(7, 0), np.array([0, 1, 1, 2, 0, 2, 2])
+    expected = energy_by_definition(weights, labels, gamma)
+    assert Graph.of(csr_array(weights)).energy(labels, gamma) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_local_moves_come_close_to_the_best_of_all_partitions(seed):
+    n = 6 + seed % 3
+    weights = random_graph(n, seed)
+    graph = Graph.of(csr_array(weights))
+    gammas = np.array([2.0, 1.0, 0.6])
+    path = graph.path(gammas, seed=0)
+    for place, gamma in enumerate(gammas):
+        energies = [energy_by_definition(weights, labels, gamma) for labels in partitions(n)]
+        assert path.energies[place] >= min(energies) - 1e-12
+        assert path.energies[place] <= min(energies) + 0.1 * (np.median(energies) - min(energies))
+        assert path.sizes[place] == len(set(path.labels[place]))
+
+
+def test_no_single_move_lowers_the_energy(blobs):
+    graph = Memories.of_rows(blobs[0][:60], np.ones(60)).graph
+    labels = graph.path(np.array([1.0]), seed=3).labels[0]
+    lowest = graph.energy(labels, 1.0)
+    for row in range(60):
+        for other in np.unique(labels):
+            moved = labels.copy()
+            moved[row] = other
+            assert graph.energy(moved, 1.0) >= lowest - 1e-12
+
+
+def test_retrieval_has_the_entropy_asked_for():
+    points = np.random.default_rng(0).normal(size=(80, 3))
+    shares = recall(points, points, np.ones(80), 20, others=True).toarray()
+    np.testing.assert_allclose(shares.sum(1), 1)
+    np.testing.assert_array_equal(np.diag(shares), 0)
+    entropy = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), 1)
+    np.testing.assert_allclose(entropy, np.log(FLATNESS * 20), atol=1e-3)
+
+
+def test_neighbours_are_those_of_scikit_learn():
+    points = np.random.default_rng(0).normal(size=(300, 5))
+    expected = NearestNeighbors(n_neighbors=7).fit(points).kneighbors(return_distance=False)
+    np.testing.assert_array_equal(
+        np.sort(nearest(points, points, 7, others=True)), np.sort(expected)
+    )
+
+
+def test_tree_merges_the_pair_with_the_highest_flux_ratio_first():
+    flow = np.array([[4.0, 1.0, 0.1], [1.0, 3.0, 0.2], [0.1, 0.2, 2.0]])
+    flow /= flow.sum()
+    tree = merge_tree(flow, resolution=2.0)
+    assert is_valid_linkage(tree)
+    assert tree[0, :2].tolist() == [0, 1]
+    assert tree[0, 2] == pytest.approx(np.log(2.0 / flux_ratios(flow)[0, 1]))
+    masses = flow.sum(1)
+    last = flow[:2, 2].sum() / (masses[:2].sum() * masses[2])
+    assert tree[1, 2] == pytest.approx(np.log(2.0 / last))
+
+
+def test_a_basin_is_a_mode_that_rises_above_its_saddle():
+    rng = np.random.default_rng(0)
+    one = rng.uniform(size=(400, 2))
+    two = np.concatenate([one[:200], one[200:] + np.array([2, 0])])
+    assert basins(one, 0.8).max() == 0
+    found = basins(two, 0.8)
+    assert found.max() == 1
+    assert len(set(found[:200])) == 1
+
+
+def banana(n, rng):
+    angle = rng.uniform(0, np.pi, n)
+    return np.c_[np.cos(angle), np.sin(angle)] + rng.normal(scale=0.15, size=(n, 2))
+
+
+ONE_CLUSTER = {
+    "Gaussian, 2 columns": lambda n, rng: rng.normal(size=(n, 2)),
+    "Gaussian, 50 columns": lambda n, rng: rng.normal(size=(n, 50)),
+    "uniform square": lambda n, rng: rng.uniform(size=(n, 2)),
+    "Student t": lambda n, rng: rng.standard_t(4, size=(n, 10)),
+    "banana": banana,
+}
+
+
+@pytest.mark.parametrize("name", ONE_CLUSTER)
+def test_data_without_structure_are_one_cluster(name):
+    X = ONE_CLUSTER[name](300, np.random.default_rng(2))
+    model = BasinFlow(random_state=0).fit(X)
+    assert model.n_clusters_ == 1
+    assert model.linkage_.shape == (0, 4)
+    np.testing.assert_array_equal(model.predict_proba(X[:3]), 1)
+
+
+def test_a_blob_has_no_gap():
+    assert BasinFlow(random_state=0).fit(np.random.default_rng(0).normal(size=(400, 5))).gap_ < 0.07
+
+
+SHAPES = {
+    "pair": lambda: make_blobs(300, 2, centers=[[0, 0], [6, 0]], random_state=1),
+    "moons": lambda: make_moons(600, noise=0.06, random_state=0),
+    "rings": lambda: make_circles(600, factor=0.4, noise=0.04, random_state=0),
+    "64 columns": lambda: make_blobs(300, 64, centers=6, cluster_std=4, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_clusters_of_many_shapes_are_found(name):
+    X, y = SHAPES[name]()
+    assert adjusted_rand_score(y, BasinFlow(random_state=0).fit(X).labels_) > 0.95
+
+
+def test_columns_that_only_differ_in_scale_show_their_clusters():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 50))
+    X[:200, 0] += 8  # standardising hides this among 49 columns of noise
+    y = np.arange(400) < 200
+    assert adjusted_rand_score(y, BasinFlow(random_state=0).fit(X).labels_) > 0.9
+
+
+def test_fitted_attributes_agree(blobs, fitted):
+    X, y = blobs
+    assert adjusted_rand_score(y, fitted.labels_) > 0.95
+    assert fitted.n_clusters_ == 3
+    counts = np.bincount(fitted.labels_)
+    assert (np.diff(counts) <= 0).all()
+    curve = fitted.gap_curve_
+    assert fitted.gap_ == np.nanmax(curve["gap"])
+    assert fitted.resolution_ == curve["resolution"][np.nanargmax(curve["gap"])]
+    assert fitted.barriers_.shape == (3, 3)
+    np.testing.assert_allclose(fitted.barriers_, fitted.barriers_.T)
+    means = [X[fitted.labels_ == c].mean(0) for c in range(3)]
+    np.testing.assert_allclose(fitted.cluster_centers_, means)
+    dendrogram(fitted.linkage_, no_plot=True)
+    assert len(set(fcluster(fitted.linkage_, 2, "maxclust"))) == 2
+
+
+def test_new_rows(blobs, fitted):
+    X, _ = blobs
+    assert (fitted.predict(X) == fitted.labels_).mean() > 0.97
+    np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1)
+    np.testing.assert_allclose(fitted.score_samples(X), fitted.energy_.log_prob(X).numpy())
+    assert fitted.novelty(X).max() < 0.5
+    assert fitted.novelty(X[:5] + 100).min() > 0.99
+    drawn, labels = fitted.sample(20)
+    assert drawn.shape == (20, 4)
+    assert adjusted_rand_score(labels, fitted.predict(drawn)) == 1
+    assert fitted.novelty(drawn).mean() < 0.2
+
+
+def test_same_seed_same_labels(blobs):
+    first, second = (BasinFlow(random_state=5).fit(blobs[0]) for _ in range(2))
+    np.testing.assert_array_equal(first.labels_, second.labels_)
+    assert first.gap_ == second.gap_
+
+
+@pytest.mark.parametrize("n_clusters", [1, 2, 5, 40])
+def test_a_known_number_of_clusters(blobs, n_clusters):
+    model = BasinFlow(n_clusters, random_state=0).fit(blobs[0])
+    assert model.n_clusters_ == n_clusters == len(set(model.labels_))
+    assert is_valid_linkage(model.linkage_) or n_clusters == 1
+
+
+def test_resolution_and_size(blobs):
+    coarse, fine = (BasinFlow(resolution=g, random_state=0).fit(blobs[0]) for g in (0.01, 5.0))
+    assert coarse.n_clusters_ <= 3 < fine.n_clusters_
+    assert fine.resolution_ == 5.0
+    least = BasinFlow(resolution=5.0, min_cluster_size=30, random_state=0).fit(blobs[0])
+    assert np.bincount(least.labels_).min() >= 30
+
+
+def test_memories_in_place_of_rows(blobs):
+    X, y = blobs
+    model = BasinFlow(n_memories=80, random_state=0).fit(X)
+    assert adjusted_rand_score(y, model.labels_) > 0.95
+    assert len(model.memories_) <= 80
+    np.testing.assert_array_equal(model.labels_, model.predict(X))
+    centres = np.stack([X[y == label].mean(0) for label in range(3)])
+    assert np.isfinite(model.score_samples(centres)).all()
+
+
+def test_missing_values(blobs, fitted):
+    X, y = blobs
+    gaps = X.copy()
+    gaps[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
+    model = BasinFlow(random_state=0).fit(gaps)
+    assert adjusted_rand_score(y, model.labels_) > 0.9
+    filled = model.complete(gaps)
+    hidden = np.isnan(gaps)
+    assert np.mean((filled - X)[hidden] ** 2) < 0.3 * np.mean((X - X.mean(0))[hidden] ** 2)
+    assert (fitted.predict(gaps) == fitted.labels_).mean() > 0.9
+
+
+def test_weights_are_repeated_rows(blobs):
+    X = blobs[0][:120]
+    weights = np.random.default_rng(0).integers(0, 3, len(X))
+    weighted = BasinFlow(random_state=0).fit(X, sample_weight=weights)
+    repeated = BasinFlow(random_state=0).fit(np.repeat(X, weights, axis=0))
+    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
+    assert weighted.gap_ == pytest.approx(repeated.gap_)
+    np.testing.assert_allclose(weighted.score_samples(X), repeated.score_samples(X))
+
+
+def test_save_and_load(tmp_path, blobs, fitted):
+    fitted.save(tmp_path / "model")
+    again = BasinFlow.load(tmp_path / "model")
+    X = blobs[0]
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(again.score_samples(X), fitted.score_samples(X))
+    np.testing.assert_array_equal(again.gap_curve_["gap"], fitted.gap_curve_["gap"])
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+
+
+def test_an_offset_changes_nothing(blobs, fitted):
+    model = BasinFlow(random_state=0).fit(blobs[0] + 1e9)
+    assert adjusted_rand_score(model.labels_, fitted.labels_) > 0.99
+    assert (model.predict(blobs[0] + 1e9) == model.labels_).mean() > 0.97
+
+
+def test_constant_columns_and_units_change_nothing(blobs, fitted):
+    X = np.c_[blobs[0] * [1, 1e6, 1e-6, 1], np.full(240, 7.0)]
+    assert adjusted_rand_score(BasinFlow(random_state=0).fit(X).labels_, fitted.labels_) > 0.99
+
+
+def test_few_or_equal_rows():
+    rng = np.random.default_rng(0)
+    for rows in (rng.normal(size=(1, 3)), np.full((20, 2), 5.0), rng.normal(size=(5, 2))):
+        model = BasinFlow(random_state=0).fit(rows)
+        assert model.n_clusters_ == 1
+        assert np.isfinite(model.score(rows))
+        assert model.predict(rows + 1).tolist() == [0] * len(rows)
+
+
+def test_duplicates_by_the_thousand():
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 8])
+    labels = rng.integers(60, size=5000)
+    model = BasinFlow(random_state=0).fit(places[labels])
+    assert adjusted_rand_score(labels >= 30, model.labels_) > 0.95
+
+
+def test_bad_input(blobs):
+    X = blobs[0]
+    with pytest.raises(ValueError, match="Column 1 of X has no observed value"):
+        BasinFlow().fit(np.c_[X[:, 0], np.full(240, np.nan)])
+    for settings, words in (
+        ({"n_clusters": 1000}, "n_clusters=1000 is more than the 240 distinct rows"),
+        ({"n_clusters": 2, "resolution": 1.0}, "not both"),
+        ({"resolution": -1.0}, "resolution must be a finite number above 0"),
+        ({"n_memories": "few"}, "n_memories must be 'auto', 'all' or a number"),
+        ({"min_cluster_size": 0}, "min_cluster_size must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            BasinFlow(**settings).fit(X)
