@@ -13,9 +13,9 @@ from scipy import stats
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
 from isthmus.study import METHODS, Store, compare, make_report
+from isthmus.study.comparison import as_frame
 from isthmus.study.fitting import METRICS
 from isthmus.study.statistics import Pair, groups, mean_ranks, pairwise
-from isthmus.study.store import newest
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
 UNKNOWN = [name for name, method in METHODS.items() if method.kind == "K unknown"]
@@ -374,7 +374,7 @@ def test_of_a_fit_that_was_done_twice_the_last_counts() -> None:
         fit("iris", "KMeans", 0.1, finished=1.0),
         fit("iris", "KMeans", 0.2, finished=1.0, seed=1),
     ]
-    assert [row["ari"] for row in newest(rows)] == [0.9, 0.2]
+    assert as_frame(rows).ari.tolist() == [0.9, 0.2]
     assert make_report(rows).summary.fits == 2
 
 

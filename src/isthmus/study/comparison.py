@@ -43,11 +43,17 @@ CELL = ["dataset", "method"]
 
 
 def as_frame(rows: Iterable[Row]) -> DataFrame:
-    """Return results as a table, NaN where a number is missing."""
+    """Return results as a table, NaN where a number is missing, each fit once: the newest.
+
+    A directory holds a fit twice if it was run on different numbers of rows.
+    """
     if isinstance(rows, DataFrame):
         return rows
     numbers = [name for name, kind in COLUMNS.items() if kind in ("int64", "float64")]
-    return DataFrame(list(rows), columns=list(COLUMNS)).astype(dict.fromkeys(numbers, float))
+    frame = DataFrame(list(rows), columns=list(COLUMNS)).astype(dict.fromkeys(numbers, float))
+    by_age = frame.sort_values("finished", kind="stable")
+    fit = [*CELL, "parameters", "entry", "seed"]
+    return by_age.drop_duplicates(fit, keep="last").sort_index()
 
 
 def selected(frame: DataFrame) -> DataFrame:

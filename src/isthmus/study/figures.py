@@ -17,7 +17,7 @@ from isthmus.figures.study import (
 from isthmus.study.comparison import distribution
 from isthmus.study.fitting import BOUNDED, LABELLED, UNLABELLED
 from isthmus.study.methods import Kind
-from isthmus.study.store import Row, newest
+from isthmus.study.store import Row
 from isthmus.study.verdict import Report, make_report
 
 QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
@@ -75,6 +75,6 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
 def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
     selected = report.comparison(kind, metric, "selected").scores
     oracle = report.comparison(kind, metric, "oracle").scores
-    fits = distribution(newest(rows), metric, kind)
+    fits = distribution(rows, metric, kind)
     scale: Literal["shared", "log"] = "shared" if metric in BOUNDED else "log"
     return MetricColumn(TITLES[metric], fits, selected.cells, oracle.cells, scale, selected.fits)

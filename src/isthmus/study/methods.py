@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
@@ -100,13 +102,22 @@ class Method:
         return model.set_params(**late)
 
 
-def _left_out_surprise(model: Any, X: NDArray[Any]) -> float:
+def left_out_surprise(model: Any, X: NDArray[Any]) -> float:
+    """Return minus the mean log-density of rows under the kernels of all others."""
     from isthmus.memories.bandwidth import left_out_log_density
 
     return -left_out_log_density(X, model.bandwidth_)
 
 
-def _share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
+def silhouette_of(model: Any, X: NDArray[Any]) -> float:
+    """Return minus the silhouette, NaN for a single cluster."""
+    from isthmus.study.fitting import silhouette
+
+    value = silhouette(X, model.labels_)
+    return np.nan if value is None else -value
+
+
+def share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
     """Convert a bandwidth from units of the largest standard deviation in any direction.
 
     At a bandwidth of about one unit, few densities have more than one mode. Scott's rule averages
@@ -116,180 +127,45 @@ def _share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
     return {"bandwidth": settings["share"] * widest}
 
 
-def _gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
+def gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
     """Divide the kernel coefficient by the number of features, which have unit variance."""
     if "gamma" not in settings:
         return settings
     return {**settings, "gamma": settings["gamma"] / X.shape[1]}
 
 
-def _clam(name: str, grid: tuple[Settings, ...], selects_by: str, kind: Kind = "K given") -> Method:
-    """Return a clusterer of isthmus, which has an objective of its own."""
-    factory = f"isthmus.cluster:{name.replace('+', '')}"
-    return Method(name, factory, grid, kind, lambda model, X: model.objective_, selects_by)
+def _objective(text: str) -> Callable[[Any, NDArray[Any]], float]:
+    """Return the function of a fitted model and its data that a name stands for."""
+
+    def objective(model: Any, X: NDArray[Any]) -> float:
+        if ":" in text:
+            return float(resolve_name(text)(model, X))
+        value = getattr(model, text.removeprefix("-"))
+        value = value(X) if callable(value) else value
+        return -value if text.startswith("-") else value
+
+    return objective
 
 
-def _silhouette(model: Any, X: NDArray[Any]) -> float:
-    """Return the silhouette with its sign turned; NaN for a single cluster."""
-    from isthmus.study.fitting import silhouette
-
-    value = silhouette(X, model.labels_)
-    return np.nan if value is None else -value
-
-
-_CRP_GRID = combinations(alpha=[1.0, 0.01, 0.1, 10.0], discount=[0.0, 0.25])
-
-# Fits over all these numbers of clusters, as the violins of the paper show them.
-_SWEEP = {"n_clusters": [8, 2, 3, 5, 12, 16, 24, 40]}
-_BY_SILHOUETTE: dict[str, Any] = {"objective": _silhouette, "selects_by": "silhouette"}
-
-# Grids of eight settings each: diverse, and about the same number of fits, as in the paper. That of
-# Saha et al. is their own, of which a run may take eight.
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        _clam(
-            "ClAM",
-            combinations(
-                schedule=["fixed", "annealed"],
-                learning_rate=[0.01, 0.03],
-                weights=["uniform", "learned"],
-            ),
-            "reconstruction error",
-        ),
-        _clam(
-            "ClAM+ELBO",
-            combinations(
-                weights=["uniform", "learned"], init=["k-means", "k-means++"], n_init=[10, 1]
-            ),
-            "ELBO",
-        ),
-        Method(
-            "ClAM (Saha et al.)",
-            "isthmus.study.estimators:SahaClAM",
-            combinations(
-                mask_value=["mean", "min", "max"],
-                learning_rate=[0.01, 0.1, 0.001],
-                beta=[1.1, 1.5, 1.9, 2.4],
-            ),
-            **_BY_SILHOUETTE,
-        ),
-        Method(
-            "ClAM+ELBO (random start)",
-            "isthmus.cluster:ClAMELBO",
-            combinations(weights=["uniform", "learned"], n_init=[10, 1], init=["random"]),
-            objective=lambda model, X: model.objective_,
-            selects_by="ELBO",
-        ),
-        Method(
-            "KMeans",
-            "sklearn.cluster:KMeans",
-            combinations(n_init=[10, 1, 3, 30], init=["k-means++", "random"]),
-            objective=lambda model, X: model.inertia_,
-            selects_by="inertia",
-        ),
-        Method(
-            "GaussianMixture",
-            "sklearn.mixture:GaussianMixture",
-            combinations(
-                covariance_type=["full", "tied", "diag", "spherical"], reg_covar=[1e-3, 1e-1]
-            ),
-            objective=lambda model, X: model.bic(X),
-            selects_by="BIC",
-        ),
-        Method(
-            "Agglomerative",
-            "sklearn.cluster:AgglomerativeClustering",
-            (
-                *combinations(linkage=["ward", "average", "complete", "single"]),
-                *combinations(metric=["l1", "cosine"], linkage=["average", "complete"]),
-            ),
-            seeded=False,
-        ),
-        Method(
-            "Spectral",
-            "sklearn.cluster:SpectralClustering",
-            (
-                *combinations(affinity=["nearest_neighbors"], n_neighbors=[10, 5, 20, 40]),
-                *combinations(affinity=["rbf"], gamma=[1.0, 0.3, 3.0, 10.0]),
-            ),
-            adapt=_gamma_per_feature,
-            max_rows=3000,
-        ),
-        _clam("ClAM+CRP", _CRP_GRID, "log evidence", "K unknown"),
-        _clam("ClAM+CRP+ELBO", _CRP_GRID, "log evidence", "K unknown"),
-        Method(
-            "GaussianMeanShift",
-            "isthmus.cluster:GaussianMeanShift",
-            combinations(share=[0.5, 0.2, 0.3, 0.4, 0.6, 0.65, 0.7, 0.8]),
-            "K unknown",
-            objective=_left_out_surprise,
-            selects_by="left-out likelihood",
-            seeded=False,
-            adapt=_share_of_widest,
-        ),
-        Method(
-            "BayesianGaussianMixture",
-            "sklearn.mixture:BayesianGaussianMixture",
-            combinations(
-                covariance_type=["full", "diag"],
-                weight_concentration_prior=[1e-1, 1e-3, 1.0, 1e2],
-                n_components=[30],
-                reg_covar=[1e-3],
-                max_iter=[300],
-            ),
-            "K unknown",
-            objective=lambda model, X: -model.lower_bound_,
-            selects_by="ELBO",
-        ),
-        Method(
-            "HDBSCAN",
-            "sklearn.cluster:HDBSCAN",
-            combinations(
-                min_cluster_size=[5, 10, 20, 50],
-                cluster_selection_method=["eom", "leaf"],
-                copy=[True],
-            ),
-            "K unknown",
-            seeded=False,
-        ),
-        Method(
-            "DP-means",
-            "isthmus.study.estimators:DPMeans",
-            combinations(penalty=[1.0, 0.25, 0.5, 0.75, 1.5, 2.0, 3.0, 5.0]),
-            "K unknown",
-        ),
-        Method(
-            "KMeans over K",
-            "sklearn.cluster:KMeans",
-            combinations(**_SWEEP, n_init=[10]),
-            "K unknown",
-            **_BY_SILHOUETTE,
-        ),
-        Method(
-            "GaussianMixture over K",
-            "sklearn.mixture:GaussianMixture",
-            combinations(
-                n_components=_SWEEP["n_clusters"], covariance_type=["diag"], reg_covar=[1e-3]
-            ),
-            "K unknown",
-            objective=lambda model, X: model.bic(X),
-            selects_by="BIC",
-        ),
-        Method(
-            "ClAM+ELBO over K",
-            "isthmus.cluster:ClAMELBO",
-            combinations(**_SWEEP),
-            "K unknown",
-            **_BY_SILHOUETTE,
-        ),
-        Method(
-            "ClAM (Saha et al.) over K",
-            "isthmus.study.estimators:SahaClAM",
-            combinations(**_SWEEP),
-            "K unknown",
-            **_BY_SILHOUETTE,
-        ),
+def _method(
+    name: str,
+    grid: list[dict[str, list[Any]]],
+    objective: str | None = None,
+    given: bool = True,
+    adapt: str | None = None,
+    **fields: Any,
+) -> Method:
+    """Return a method as ``methods.toml`` describes it."""
+    return Method(
+        name,
+        grid=tuple(settings for choices in grid for settings in combinations(**choices)),
+        kind="K given" if given else "K unknown",
+        objective=None if objective is None else _objective(objective),
+        adapt=None if adapt is None else lambda *values: resolve_name(adapt)(*values),
+        **fields,
     )
-}
+
+
+_LISTED = tomllib.loads(Path(__file__).with_name("methods.toml").read_text(encoding="utf-8"))
+METHODS: dict[str, Method] = {name: _method(name, **fields) for name, fields in _LISTED.items()}
 """The methods of the study by name, each with its grid of settings."""

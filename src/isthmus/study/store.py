@@ -9,8 +9,9 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import PARTIAL_NAMES, exclusive, write_atomically
@@ -18,7 +19,6 @@ from isthmus.study.fitting import METRICS
 from isthmus.study.settings import Task
 
 Row = Mapping[str, Any]
-RowT = TypeVar("RowT", bound=Row)
 Plan = dict[tuple[str, str], dict[str, int | None]]
 """By dataset and method, the ids of the fits that count, each with the position of its settings
 in the grid; None stands for the position that is stored with the result."""
@@ -43,29 +43,10 @@ COLUMNS: dict[str, str] = {
 """Columns of the results, with their Arrow types. `entry` is the position of the settings in the
 grid, `finished` the time in seconds since 1970."""
 
-# Columns that identify a fit.
-FIT = ["dataset", "method", "parameters", "seed"]
 # Columns that identify a row.
 NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
 # A directory with more files than this is compacted during the run.
 MANY_FILES = 200
-
-
-def grouped(rows: Iterable[RowT], *names: str) -> dict[tuple[Any, ...], list[RowT]]:
-    """Return rows by their values in these columns."""
-    found: dict[tuple[Any, ...], list[RowT]] = defaultdict(list)
-    for row in rows:
-        found[tuple(row[name] for name in names)].append(row)
-    return dict(found)
-
-
-def newest(rows: Iterable[RowT], *names: str) -> list[RowT]:
-    """Return the newest row of each fit, or of those that are equal in other columns.
-
-    A directory holds a fit twice if it was run on different numbers of rows.
-    """
-    fits = grouped(rows, *(names or FIT)).values()
-    return [max(each, key=lambda row: row["finished"]) for each in fits]
 
 
 class Store:
@@ -118,8 +99,7 @@ class Store:
             for row in rows:  # the grid may have changed since the fit
                 place = places[row["id"]]
                 row["entry"] = row["entry"] if place is None else place
-        keys = ("dataset", "method", "entry", "seed", "id")
-        return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
+        return sorted(rows, key=itemgetter("dataset", "method", "entry", "seed", "id"))
 
     def compact(self) -> None:
         """Merge all files into one."""
@@ -136,7 +116,7 @@ class Store:
             rows = [row for path in self._files() for row in _read(path)]
         except FileNotFoundError:  # another process has just compacted the directory
             return self._newest()
-        return newest(rows, "id")
+        return list({row["id"]: row for row in sorted(rows, key=itemgetter("finished"))}.values())
 
     def _files(self) -> list[Path]:
         return sorted(self.results.glob("*.parquet"))

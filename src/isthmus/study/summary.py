@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class Summary:
     def __str__(self) -> str:
         heads = ["method", "question", "settings", "selected by", "fits", "succeeded"]
         heads += ["did not converge", "median CPU s", "total CPU s", "of which stopped"]
-        parts = [markdown(heads, map(_method_cells, self.methods)), "", *self._times(), ""]
+        parts = [markdown(heads, map(_method_cells, self.methods)), "", self._times(), ""]
         if self.failures:
             heads = ["dataset", "method", "status", "fits", "first message"]
             parts += ["Fits that failed or were stopped:", ""]
@@ -68,7 +68,7 @@ class Summary:
         rows = [[each["dataset"], _rows_text(**each)] for each in self.samples]
         return "\n".join([*parts, markdown(["dataset", "rows"], rows)])
 
-    def _times(self) -> Iterable[str]:
+    def _times(self) -> str:
         names = ("total_seconds", "stopped_seconds", "untimed")
         total, stopped, untimed = (sum(each[name] for each in self.methods) for name in names)
         text = f"All fits took {total:,.0f} s of CPU time"
@@ -76,13 +76,13 @@ class Summary:
             text += f", including {stopped:,.0f} s of fits that failed or were stopped"
         if untimed:
             text += f" and excluding {untimed} of those, whose time was not recorded"
-        yield f"{text}."
-        if self.time_limit is not None:
-            yield (
-                f"{self.nearly_stopped} of the successful fits took more than {NEARLY:.0%} of the "
-                f"time limit of {self.time_limit:.0f} s. A slower machine may stop them, which "
-                "changes the results."
-            )
+        if self.time_limit is None:
+            return f"{text}."
+        return (
+            f"{text}.\n{self.nearly_stopped} of the successful fits took more than {NEARLY:.0%} of "
+            f"the time limit of {self.time_limit:.0f} s. A slower machine may stop them, which "
+            "changes the results."
+        )
 
 
 def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> Summary:
@@ -90,33 +90,55 @@ def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> Summary:
 
     The selection criteria are those of `methods`; those of other methods follow from the rows.
     """
+    limit = frame.seconds[frame.status == "timeout"].max()
+    times = frame.seconds[frame.status == "ok"]
+    # The limit is the longest time of a stopped fit, unless a successful one took longer: then the
+    # stopped fits were waiting rather than working.
+    limited = limit >= times.max()
+    bad, sampled = frame[frame.status != "ok"], frame.dropna(subset="n_rows")
+    counts = frame.groupby(CELL).size()
+    days = pd.to_datetime(frame.finished, unit="s").dt.date.astype(str)
     return Summary(
-        [_method(name, fits, methods.get(name)) for name, fits in _by(frame, "method")],
-        [failure for cell, fits in _by(frame, CELL) for failure in _failures(cell, fits)],
-        [_used(name, fits) for name, fits in _by(frame.dropna(subset="n_rows"), "dataset")],
-        _versions(frame),
-        *_time_limit(frame),
+        [
+            _method(name, fits, methods.get(name))
+            for name, fits in frame.groupby("method", sort=False)
+        ],
+        [
+            {
+                **dict(zip([*CELL, "status"], cell, strict=True)),
+                "fits": len(fits),
+                "of": int(counts[cell[:2]]),
+                "message": fits.message.fillna("").iloc[0],
+            }
+            for cell, fits in bad.groupby([*CELL, "status"], sort=False)
+        ],
+        [
+            {
+                "dataset": name,
+                "available": int(fits.n_available.max()),
+                "used": {
+                    int(count): tuple(each.method.unique())
+                    for count, each in fits.groupby("n_rows", sort=False)
+                },
+            }
+            for name, fits in sampled.groupby("dataset", sort=False)
+        ],
+        [
+            {
+                "version": version,
+                "fits": len(fits),
+                "methods": list(fits.method.unique()),
+                "first": fits.day.min(),
+                "last": fits.day.max(),
+            }
+            for version, fits in frame.assign(day=days).groupby("version", sort=False)
+        ],
+        float(limit) if limited else None,
+        int((times > NEARLY * limit).sum()) if limited else 0,
     )
 
 
-def _by(frame: DataFrame, names: str | list[str]) -> Iterable[tuple[Any, DataFrame]]:
-    return frame.groupby(names, sort=False)
-
-
-def _time_limit(frame: DataFrame) -> tuple[float | None, int]:
-    """Return the time limit, and the number of successful fits that came close to it.
-
-    The limit is the longest time of a stopped fit. If a successful fit took longer, the stopped
-    fits were waiting rather than working, and the limit is unknown.
-    """
-    limit = frame.seconds[frame.status == "timeout"].max()
-    times = frame.seconds[frame.status == "ok"]
-    if not limit >= times.max():  # or there is none
-        return None, 0
-    return float(limit), int((times > NEARLY * limit).sum())
-
-
-def _method(name: str, fits: DataFrame, method: Method | None) -> dict[str, Any]:
+def _method(name: Any, fits: DataFrame, method: Method | None) -> dict[str, Any]:
     ok = fits.status == "ok"
     others = fits.seconds[~ok]
     criterion = "its objective" if fits.objective[ok].notna().any() else "its first settings"
@@ -135,33 +157,7 @@ def _method(name: str, fits: DataFrame, method: Method | None) -> dict[str, Any]
     }
 
 
-def _failures(cell: tuple[str, str], fits: DataFrame) -> Iterable[dict[str, Any]]:
-    for status, each in _by(fits[fits.status != "ok"], "status"):
-        known = dict(zip(CELL, cell, strict=True))
-        message = each.message.fillna("").iloc[0]
-        yield {**known, "status": status, "fits": len(each), "of": len(fits), "message": message}
-
-
-def _used(dataset: str, fits: DataFrame) -> dict[str, Any]:
-    counts = {int(count): tuple(each.method.unique()) for count, each in _by(fits, "n_rows")}
-    return {"dataset": dataset, "available": int(fits.n_available.max()), "used": counts}
-
-
-def _versions(frame: DataFrame) -> list[dict[str, Any]]:
-    days = pd.to_datetime(frame.finished, unit="s").dt.date.astype(str)
-    return [
-        {
-            "version": version,
-            "fits": len(fits),
-            "methods": list(fits.method.unique()),
-            "first": fits.day.min(),
-            "last": fits.day.max(),
-        }
-        for version, fits in _by(frame.assign(day=days), "version")
-    ]
-
-
-def _rows_text(dataset: str, available: int, used: Mapping[int, Iterable[str]]) -> str:
+def _rows_text(dataset: str, available: int, used: Mapping[int, tuple[str, ...]]) -> str:
     most = max(used)
     text = f"{most:,} of {available:,} rows" if most < available else f"all {most:,}"
     fewer = [f"{', '.join(used[n])}: {n:,}" for n in sorted(used, reverse=True) if n < most]

@@ -25,7 +25,7 @@ from isthmus.study.comparison import (
 from isthmus.study.fitting import BOUNDED, METRICS, UNLABELLED
 from isthmus.study.methods import METHODS, Kind, Method
 from isthmus.study.statistics import LEVEL, MARGIN, Pair
-from isthmus.study.store import FIT, Row
+from isthmus.study.store import Row
 from isthmus.study.summary import Summary, summarize
 
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
@@ -331,10 +331,9 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     if frame.empty:
         raise InvalidInputError("There are no results yet; `isthmus study run` makes some.")
     order = {name: place for place, name in enumerate(methods)}
-    place = frame.method.map(order).fillna(len(order))
-    # A directory holds a fit twice if it was run on different numbers of rows.
-    frame = frame.assign(place=place).sort_values("finished", kind="stable")
-    frame = frame.drop_duplicates(FIT, keep="last").sort_index().sort_values("place", kind="stable")
+    frame = frame.sort_values(
+        "method", key=lambda names: names.map(order).fillna(len(order)), kind="stable"
+    )
     comparisons = (
         compare(frame, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
     )
