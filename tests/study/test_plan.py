@@ -66,25 +66,18 @@ def test_a_small_run_does_not_make_an_unfinished_one_look_finished(tmp_path: Pat
     assert found.seconds_left is None
 
 
-def test_a_plan_of_the_earlier_form_is_read_and_brought_up_to_date(tmp_path: Path) -> None:
+def test_without_a_plan_all_results_count_and_a_run_replaces_its_own_pairs(tmp_path: Path) -> None:
     settings = Settings(("iris", "wine"), (method(1, 2),), seeds=(0,))
     run(tmp_path, settings)
     ids = [task.id for task in settings.tasks()]
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps([*ids[:3], "unknown"]))
-    assert [row["id"] for row in Store(tmp_path).read()] == ids[:3]
-    assert status(tmp_path).missing == 1
-    run(tmp_path, Settings(("iris",), (method(2),), seeds=(0,)))
-    assert [row["id"] for row in Store(tmp_path).read()] == ids[1:3]
-    assert read_plan(tmp_path) == {
-        ("wine", "mine"): {ids[2]: None},
-        ("", ""): {"unknown": None},
-        ("iris", "mine"): {ids[1]: 0},
-    }
-    plan.unlink()
+    (tmp_path / "plan.json").unlink()
     assert len(Store(tmp_path).read()) == 4
     run(tmp_path, Settings(("iris",), (method(2),), seeds=(0,)))
     assert [row["id"] for row in Store(tmp_path).read()] == ids[1:]
+    assert read_plan(tmp_path) == {
+        ("iris", "mine"): {ids[1]: 0},
+        ("wine", "mine"): {ids[2]: None, ids[3]: None},
+    }
 
 
 def test_a_plan_is_written_and_read_back(tmp_path: Path) -> None:
@@ -111,7 +104,9 @@ def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None
     assert status(tmp_path).seconds_left is None
 
 
-@pytest.mark.parametrize("text", ["5", "null", '"x"', "{", '{"iris": 3}', '{"iris": {"m": 3}}'])
+@pytest.mark.parametrize(
+    "text", ["5", "[]", "null", '"x"', "{", '{"iris": 3}', '{"iris": {"m": 3}}']
+)
 def test_a_plan_that_is_none_is_estimates_by_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(InvalidInputError, match=r"plan\.json is not the plan.* Remove it"):

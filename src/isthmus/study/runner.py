@@ -241,8 +241,8 @@ def _cost(task: Task) -> int:
 def code_version() -> str:
     """Return the version of the package with a digest of its sources: 0.1.0+1f2e3d4c5b6a."""
     package, found = Path(isthmus.__file__).parent, hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        if SHIPPED not in path.parts:
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".toml") and SHIPPED not in path.parts:
             found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return f"{isthmus.__version__}+{found.hexdigest()[:12]}"
 

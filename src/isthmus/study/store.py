@@ -24,8 +24,6 @@ Plan = dict[tuple[str, str], dict[str, int | None]]
 in the grid; None stands for the position that is stored with the result."""
 
 PLAN = "plan.json"
-# Key of the ids in an earlier form of the plan, a list of ids without datasets and methods.
-UNPLACED = ("", "")
 
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), "string"),
@@ -160,8 +158,6 @@ def read_plan(directory: Path) -> Plan | None:
     path = directory / PLAN
     try:
         found = json.loads(path.read_text())
-        if isinstance(found, list):
-            return {UNPLACED: dict.fromkeys(found)}
         return {
             (dataset, method): dict(ids)
             for dataset, methods in found.items()
@@ -184,23 +180,16 @@ def write_plan(directory: Path, plan: Plan) -> None:
     write_atomically(directory / PLAN, json.dumps(written) + "\n")
 
 
-def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]]) -> Plan:
+def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Row]) -> Plan:
     """Return the plan after a run of `tasks`, which replaces only the pairs that they cover.
 
-    If there was no plan, all rows count. The rows also give the dataset and method of the ids in
-    an earlier form of plan.
+    If there was no plan, all rows count.
     """
     new: Plan = defaultdict(dict)
     for task in tasks:
         new[task.dataset, task.method][task.id] = task.entry
-    asked = {key for ids in new.values() for key in ids}
-    origin = {row["id"]: (row["dataset"], row["method"]) for row in rows}
     if before is None:
-        before = {UNPLACED: dict.fromkeys(origin)}
-    kept: Plan = defaultdict(dict)
-    for pair, ids in before.items():
-        for key, place in ids.items():
-            home = origin.get(key, pair) if pair == UNPLACED else pair
-            if home not in new and key not in asked:
-                kept[home][key] = place
-    return {**kept, **new}
+        before = defaultdict(dict)
+        for row in rows:
+            before[row["dataset"], row["method"]][row["id"]] = None
+    return {**before, **new}
