@@ -21,7 +21,7 @@ from isthmus.dynamics.retrieve import require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import KernelMemory, Memory, draw_index, generator_for
+from isthmus.memories.base import Memory, WeightedMemory, draw_index, generator_for
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_flag, as_points
 
@@ -234,7 +234,7 @@ def _starting_points(
     if isinstance(energy, Memory):
         generator = generator_for(seed, energy.memories.device)
         weights = torch.ones(energy.n_memories, device=energy.memories.device)
-        if isinstance(energy, KernelMemory):
+        if isinstance(energy, WeightedMemory):
             weights = energy.log_mixing_weights.detach().exp()
         return energy.memories[draw_index(weights, chains, generator)].detach(), generator
     if energy.dim is None:

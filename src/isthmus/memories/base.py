@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.attend import Attention, Keys, Metric, attend_centred, attention_logits
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.validation import (
     as_count,
     as_log_weights,
@@ -208,8 +208,8 @@ class ComponentMeans(AtBeta, Memory):
         return self.variance.sqrt()
 
 
-class KernelMemory(Memory):
-    """A memory whose density is a mixture of kernels of one shape, one about each memory."""
+class WeightedMemory(Memory):
+    """A memory whose density is a mixture with a component about each memory."""
 
     log_weights: Tensor | None
     """Log-weights log w of the memories, (N,), or None if every w is 1."""
@@ -245,6 +245,53 @@ class KernelMemory(Memory):
     @abstractmethod
     def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a point from the kernel about each centre. (n, D) -> (n, D)."""
+
+
+class KernelMemory(WeightedMemory):
+    """A weighted memory whose components are kernels of one shape."""
+
+    @abstractmethod
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
+        """Return the log-density of observed coordinates, and the mean about the centre."""
+
+    @abstractmethod
+    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """Return the log-joint of each memory, up to a term per point. (..., N)."""
+
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the exact log-density. x: (..., D) -> (...).
+
+        With a mask `observed` (..., D), return that of the marked coordinates alone.
+        """
+        return self._attend_density(*self._given(x, observed)).logsumexp
+
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
+
+        With a mask `observed` (..., D), given the marked coordinates alone. All are zero where the
+        density is.
+        """
+        x, seen = self._given(x, observed)
+        logits = self._logits(x, seen)
+        nowhere = (logits == -torch.inf).all(-1, keepdim=True)
+        shares = torch.softmax(logits.masked_fill(nowhere, 0), -1)
+        return shares.masked_fill(nowhere, 0).to(x.dtype)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
+
+        x: (..., D), which may hold NaN where it is not observed.
+        """
+        x, seen = self._partial(x, observed)
+        found = self._attend_density(x, seen)
+        rows = 0 if is_transforming() else int((found.logsumexp == -torch.inf).sum())
+        if rows:
+            raise OutsideSupportError(
+                f"{rows} of {found.logsumexp.numel()} rows have no memory within reach of their "
+                "observed coordinates. Raise the bandwidth, or use GaussianKDE, whose kernel "
+                "reaches everywhere."
+            )
+        return torch.where(seen, x, found.mean + self._keys().centre)
 
 
 class GaussianMemory(KernelMemory):
@@ -289,15 +336,15 @@ class GaussianMemory(KernelMemory):
         """Return the log-sum-exp, and the mean relative to the centre of the memories."""
         return attend_centred(x, self._keys(), *self._kernel())
 
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density. x: (..., D) -> (...).
-
-        With a mask `observed` (..., D), return that of the marked coordinates alone.
-        """
-        x, seen = self._given(x, observed)
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
         coordinates = self.dim if seen is None else seen.sum(-1)
-        return found.logsumexp - coordinates * (self._log_scale / self.dim)
+        log_prob = found.logsumexp - coordinates * (self._log_scale / self.dim)
+        return Attention(log_prob, found.mean)
+
+    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
+        return attention_logits(x, self._keys(), bias, beta, metric, seen)
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
@@ -329,25 +376,6 @@ class GaussianMemory(KernelMemory):
         displacement = self._attend(x).mean - (x - self._keys().centre)
         force: Tensor = displacement / (self.variance * self.inverse_temperature)
         return force
-
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
-
-        With a mask `observed` (..., D), given the marked coordinates alone.
-        """
-        x, seen = self._given(x, observed)
-        beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
-        logits = attention_logits(x, self._keys(), bias, beta, metric, seen)
-        return torch.softmax(logits, -1).to(x.dtype)
-
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        x: (..., D), which may hold NaN where it is not observed.
-        """
-        x, seen = self._partial(x, observed)
-        found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
-        return torch.where(seen, x, found.mean + self._keys().centre)
 
     def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
         return centres + self.sigma * torch.empty_like(centres).normal_(generator=generator)

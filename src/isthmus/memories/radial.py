@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from isthmus.attend import Attention
-from isthmus.errors import OutsideSupportError
 from isthmus.logits import distance_logits, needs_float64
 from isthmus.memories.base import KernelMemory, keep_observed
-from isthmus.validation import as_positive, is_transforming
+from isthmus.validation import as_positive
 
 BLOCK_ENTRIES = 2**22
 
@@ -101,10 +100,15 @@ class RadialKDE(KernelMemory):
         """Return log Z, the logarithm of N times the integral of one kernel."""
         return self.log_total_weight + self._log_kernel(self.memories.new_zeros(()), self.dim)
 
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density, of observed coordinates alone if given. (...)."""
-        x, seen = self._given(x, observed)
-        return self._attend(x, self._kernel_of(seen), seen).logsumexp - self.log_normalizer()
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
+        found = self._attend(x, self._kernel_of(seen), seen)
+        return Attention(found.logsumexp - self.log_normalizer(), found.mean)
+
+    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        flat = x.reshape(-1, self.dim)
+        observed = None if seen is None else seen.reshape(flat.shape)
+        logits = self._kernel_of(seen)(self._squares(flat, self.memories, observed))
+        return logits.reshape(*x.shape[:-1], self.n_memories)
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx, zero outside the support. x: (..., D) -> (..., D)."""
@@ -122,36 +126,6 @@ class RadialKDE(KernelMemory):
         return keep_observed(
             torch.where(somewhere, slope.mean + self._keys().centre, x), x, observed
         )
-
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior of each memory, zero outside the support. (..., D) -> (..., N).
-
-        With a mask `observed` (..., D), given the marked coordinates alone.
-        """
-        x, seen = self._given(x, observed)
-        flat = x.reshape(-1, self.dim)
-        squares = self._squares(
-            flat, self.memories, None if seen is None else seen.reshape(flat.shape)
-        )
-        logits = self._kernel_of(seen)(squares)
-        shares = (logits - _finite(torch.logsumexp(logits, 1))[:, None]).exp()
-        return shares.to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
-
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        x: (..., D), which may hold NaN where it is not observed.
-        """
-        x, seen = self._partial(x, observed)
-        found = self._attend(x, self._kernel_of(seen), seen)
-        rows = 0 if is_transforming() else int((found.logsumexp == -torch.inf).sum())
-        if rows:
-            raise OutsideSupportError(
-                f"{rows} of {found.logsumexp.numel()} rows have no memory within the bandwidth "
-                f"{float(self.bandwidth):g} of their observed coordinates. Raise the bandwidth, "
-                "or use GaussianKDE, whose kernel reaches everywhere."
-            )
-        return torch.where(seen, x, found.mean + self._keys().centre)
 
     def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a direction and a distance."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import AtBeta, KernelMemory
+from isthmus.memories.base import AtBeta, WeightedMemory
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
@@ -18,7 +18,7 @@ LENGTH_SLACK = 1e-4
 
 
 @final
-class VonMisesFisherMixture(AtBeta, KernelMemory):
+class VonMisesFisherMixture(AtBeta, WeightedMemory):
     r"""A finite mixture of von Mises-Fisher distributions with one concentration.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
