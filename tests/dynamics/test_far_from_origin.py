@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_blobs
 
 import isthmus as ist
-from isthmus.capacity import basins, certify
+from isthmus.capacity import basins, certify, merge_tree
 from isthmus.cluster import GaussianMeanShift
 from isthmus.dynamics.modes import MANY, Attractors, distances, find_modes
 
@@ -51,6 +51,31 @@ def test_basins_and_certificates_are_those_of_centred_data() -> None:
         for name in ("separation", "guaranteed_radius", "error_bound", "retrieval_error"):
             assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-6)
         assert_array_equal(basins(far, sigma).labels, basins(near, sigma).labels)
+
+
+@pytest.mark.parametrize("shift", [1e4, 1e6])
+def test_float32_states_far_from_the_origin_rest_where_those_near_it_do(shift: float) -> None:
+    line = torch.tensor([[0.0], [1.0], [2.5]])
+    weights = [1.0, 2.0, 1.0]
+    makers = (
+        lambda m: ist.GaussianKDE(m, 1.0),
+        lambda m: ist.Mixture(m, 0.5, np.log(weights)),
+        lambda m: ist.StudentKDE(m, 1.0),
+        lambda m: ist.CRPMixture(m, weights, 0.5, prior_mean=m.new_full((1,), float(m[0]))),
+    )
+    for make in makers:
+        expected = ist.retrieve(make(line.double()), line)
+        found = ist.retrieve(make(line + shift), line + shift, trace=True)
+        assert found.state.dtype == found.energy.dtype == found.trace.dtype == torch.float32
+        assert found.converged.all()
+        assert_allclose(found.state - shift, expected.state, atol=0.04)  # steps of 1/16 at 1e6
+        assert_allclose(found.energy, expected.energy, rtol=1e-4)
+
+
+def test_basins_merge_in_the_same_way_far_from_the_origin() -> None:
+    far, near = shifted_blobs(200, 1.7e9, np.float64)
+    found, expected = (merge_tree(X, [0.3, 1.0, 3.0]).n_basins for X in (far, near))
+    assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

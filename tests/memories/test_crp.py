@@ -231,3 +231,13 @@ def test_moving_everything_with_the_prior_mean_changes_nothing():
     torch.testing.assert_close(there.sample(5), here.sample(5) + shift)
     swapped = there.with_memories(means)
     assert torch.equal(swapped.prior_mean, shift)
+
+
+def test_second_derivatives_are_finite_where_one_term_is_much_larger_than_the_other():
+    far = torch.tensor([[30.0, 0.0], [0.0, 40.0]], dtype=torch.float64)
+    crp = ist.CRPMixture(far, counts=[1.0, 2.0], beta=2.0, rho=0.5)
+    for x in (far[0], far[1] + 0.1, torch.zeros(2, dtype=torch.float64)):
+        hessian = torch.autograd.functional.hessian(crp.energy, x)
+        expected = -torch.autograd.functional.jacobian(crp.score, x)
+        torch.testing.assert_close(hessian, expected)
+        assert torch.isfinite(hessian).all()

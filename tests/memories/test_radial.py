@@ -9,6 +9,8 @@ import torch
 from scipy import integrate, stats
 from scipy.special import gammaln
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, OutsideSupportError
@@ -257,6 +259,26 @@ def test_outside_every_ball_a_uniform_memory_says_so():
     assert not ist.retrieve(kde, far).converged
     with pytest.raises(OutsideSupportError, match=r"1 of 1 rows.*Raise the bandwidth"):
         ist.complete(kde, torch.tensor([[50.0, torch.nan]]))
+
+
+def test_completion_never_holds_all_queries_against_all_memories(kernel, monkeypatch):
+    monkeypatch.setattr("isthmus.memories.radial.BLOCK_ENTRIES", 10_000)
+    energy = kernel(draw(3000, 2))
+    x = torch.stack([0.5 * draw(50, 1)[:, 0], torch.full((50,), torch.nan)], 1)
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+            self.size = max([self.size, *(tensor.numel() for tensor in made)])
+            return out
+
+    with Largest() as largest:
+        filled = ist.complete(energy, x, max_steps=2)
+    assert torch.isfinite(filled).all()
+    assert largest.size < 50 * 3000 / 5
 
 
 def test_heavy_tails_complete_from_the_nearest_memory():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isthmus.energy import ConditionalMean, Energy, FixedPoint
 from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.validation import as_count, as_mask, as_number
 
@@ -123,8 +124,9 @@ def retrieve(
     tol = as_number(tol, "tol", at_least=0)
     max_steps = as_count(max_steps, "max_steps", at_least=0)
     start = energy.as_input(x)
-    shape = start.shape
-    rows = start.reshape(-1, shape[-1])
+    shape, dtype = start.shape, start.dtype
+    energy = _resolving(energy)
+    rows = energy.as_input(start).reshape(-1, shape[-1])
     require_pointwise(energy, rows)
     held = None
     if observed is not None:
@@ -135,12 +137,22 @@ def retrieve(
     )
     final = energy.energy(found.state)
     return Retrieval(
-        state=found.state.reshape(shape),
-        energy=final.reshape(shape[:-1]),
+        state=found.state.to(dtype).reshape(shape),
+        energy=final.to(dtype).reshape(shape[:-1]),
         steps=found.steps.reshape(shape[:-1]),
         converged=(found.resting & torch.isfinite(final)).reshape(shape[:-1]),
-        trace=torch.stack(history).reshape(len(history), *shape) if history else None,
+        trace=torch.stack(history).to(dtype).reshape(-1, *shape) if history else None,
     )
+
+
+def _resolving(energy: Energy) -> Energy:
+    """Return a memory in float64 if it lies so far off that float32 would take steps for rest."""
+    if not isinstance(energy, Memory) or energy.memories.dtype == torch.float64:
+        return energy
+    keys = energy._keys()
+    if keys.off_centre <= MAX_OFF_CENTRE * keys.radius or energy.memories.device.type == "mps":
+        return energy
+    return energy.with_memories(energy.memories.detach().double())
 
 
 def require_energy(energy: object) -> None:

@@ -154,7 +154,8 @@ class CRPMixture(ComponentMeans):
         """
         weights, log_new = self._log_counts, self._log_new(x, observed)
         known = attend_centred(x, self._keys(), self.beta, weights, "sqeuclidean", observed)
-        total = torch.logaddexp(known.logsumexp, log_new)
+        # The second derivative of logaddexp overflows where one term is much larger.
+        total = torch.logsumexp(torch.stack([known.logsumexp, log_new]), 0)
         return total, (log_new - total).exp(), known.mean
 
     def energy(self, x: Any) -> Tensor:
@@ -165,7 +166,7 @@ class CRPMixture(ComponentMeans):
         """Return log Z, log(sum of counts + alpha) + (D/2) log(pi / beta) if normalised."""
         log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
         log_known = (self.counts - self.discount).sum().log()
-        return torch.logaddexp(log_known, self._log_new_weight) + log_scale
+        return torch.logsumexp(torch.stack([log_known, self._log_new_weight]), 0) + log_scale
 
     def score(self, x: Any) -> Tensor:
         """Return -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
