@@ -141,7 +141,7 @@ def retrieve(
         energy=final.to(dtype).reshape(shape[:-1]),
         steps=found.steps.reshape(shape[:-1]),
         converged=(found.resting & torch.isfinite(final)).reshape(shape[:-1]),
-        trace=torch.stack(history).to(dtype).reshape(-1, *shape) if history else None,
+        trace=torch.stack(history).to(dtype).reshape(len(history), *shape) if history else None,
     )
 
 
