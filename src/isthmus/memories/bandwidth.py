@@ -28,9 +28,8 @@ BLOCK_ROWS = 512
 def leave_one_out(X: Any, seed: int = 0) -> float:
     r"""Return the bandwidth at which each row is most likely given all the others.
 
-    Exact duplicates count as one row, because they would drive the bandwidth to zero. If X has
-    more than 2,000 distinct rows, a random subset of 2,000 is used, and the result is scaled to
-    the number of distinct rows by Scott's rule, :math:`\sigma \propto n^{-1/(D + 4)}`.
+    Exact duplicates count as one row. If X has more than 2,000 distinct rows, a random subset of
+    2,000 is used, and the result is scaled by Scott's rule, :math:`\sigma \propto n^{-1/(D + 4)}`.
 
     Parameters
     ----------

@@ -16,16 +16,14 @@ class EpanechnikovKDE(BallKDE):
     with the density :math:`p = e^{-E}\, (D+2) / (2 N V_D h^D)`, where :math:`V_D` is the
     volume of the unit ball.
 
-    The kernel ends at distance h. Farther than that from every memory, the density is zero
-    and **the energy is +inf**; there the score is zero, :meth:`step` does not move the point,
-    and :meth:`responsibilities` are all zero. :func:`isthmus.retrieve` returns such a
-    row unchanged with energy +inf and ``converged=False``.
-    :func:`isthmus.complete` raises :class:`~isthmus.errors.OutsideSupportError` where no memory
-    is in reach of the observed coordinates; where the mean of the unknown ones lies in a gap
+    The kernel ends at distance h. Farther than that from every memory, **the energy is +inf**,
+    the score and all responsibilities are zero, and :meth:`step` does not move. Where no memory is
+    in reach of the observed coordinates, :func:`isthmus.complete` raises
+    :class:`~isthmus.errors.OutsideSupportError`; where the mean of the unknown ones lies in a gap
     between memories, it returns that mean.
 
-    :meth:`step` is flat-kernel mean shift, the plain mean of all memories within h. It never
-    raises the energy and converges after finitely many steps.
+    :meth:`step` is the plain mean of all memories within h. It never raises the energy and
+    converges after finitely many steps.
 
     Parameters
     ----------

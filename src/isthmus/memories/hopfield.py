@@ -29,10 +29,8 @@ class Hopfield(Memory):
     :meth:`step` moves to the state of that set that the current force :math:`Wx` points to:
     :math:`\mathrm{sign}(Wx)`, or :math:`Wx` scaled to the length of x. With the full diagonal
     W has no negative eigenvalue and neither update ever raises the energy of a state in that
-    set. With a zero diagonal, synchronous updates can oscillate between two states;
-    asynchronous ones, one coordinate after another, still never raise it.
-    ``step_descends`` is True where updates never raise it. The first update takes a binary
-    query that is not a corner to one.
+    set. With a zero diagonal, synchronous updates can oscillate between two states, and
+    ``step_descends`` is False; asynchronous ones, one coordinate after another, never raise it.
 
     Parameters
     ----------

@@ -19,13 +19,10 @@ class UniformKDE(BallKDE):
     with the density :math:`p = e^{-E} / (N V_D h^D)`, where :math:`V_D` is the volume of the unit
     ball. Where no memory is in reach, the density is zero and **the energy is +inf**.
 
-    The energy is constant between the edges of the balls, so the score is zero and says nothing.
-    :meth:`step` moves to the mean of the memories in reach if no fewer are in reach there, and
-    else stays: it never raises the energy. A move to another point strictly lowers the energy of
-    :class:`EpanechnikovKDE` with the same bandwidth, whose step is this mean, and there are
-    finitely many means, so that retrieval ends after finitely many steps.
-
-    Outside the support, it behaves as :class:`EpanechnikovKDE`.
+    Between the edges of the balls the energy is constant and the score zero. :meth:`step` moves to
+    the mean of the memories in reach if no fewer are in reach there, and else stays, so that it
+    never raises the energy. A move strictly lowers the energy of :class:`EpanechnikovKDE` with the
+    same bandwidth, whose step is this mean; the means are finitely many, so retrieval ends.
 
     Parameters
     ----------

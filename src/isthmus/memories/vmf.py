@@ -29,10 +29,9 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     :func:`isthmus.special.log_vmf_normalizer`.
 
     **Points should be unit vectors.** They are not rescaled: off the sphere, :meth:`energy` and
-    :meth:`score` are those of the formula. :meth:`log_prob` is
-    a density with respect to area on the sphere, and :meth:`step`, :meth:`sample` and
-    :func:`isthmus.retrieve` return points of it; use :meth:`sample`, which is exact, rather
-    than :func:`isthmus.sample`, which would leave it.
+    :meth:`score` are those of the formula. :meth:`log_prob` is a density with respect to area.
+    Use :meth:`sample`, which is exact, rather than :func:`isthmus.sample`, which would leave the
+    sphere.
 
     Parameters
     ----------
