@@ -138,7 +138,7 @@ IMPOSSIBLE = {
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
     "two on stdout": (["{data}", "-o", "-", "--json"], "choose one"),
     "one row": (["{tmp}/one.csv"], "sigma"),
-    "too many clusters": (["{tmp}/one.csv", "--energy", "clam", "-k", "9"], "more than the 1 row"),
+    "too many clusters": (["{tmp}/one.csv", "--energy", "clam", "-k", "9"], "n_clusters=9"),
 }
 
 

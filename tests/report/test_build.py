@@ -344,7 +344,7 @@ def test_a_stopped_run_ends_its_parts_and_continues_later(
         "from isthmus.report import Part, registry\nfrom isthmus.cli.main import main\n"
         "registry.PARTS = (Part('one', 'One', 'energies', 'fake_parts:one'), "
         "Part('hangs', 'Hangs', 'energies', 'fake_parts:hangs'))\n"
-        f"sys.exit(main(['reproduce', '--jobs', '1', '--out', {str(out)!r}]))"
+        f"sys.exit(main(['reproduce', '--jobs', '1', '--quiet', '--out', {str(out)!r}]))"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     held, deadline = place / "hangs.held", time.monotonic() + 60

@@ -88,7 +88,7 @@ def add_commands(parser: Parser, *actions: Action) -> Iterator[Parser]:
         yield one
 
 
-def _texts(text: dict[str, Any], opening: str = "") -> dict[str, str]:
+def _texts(text: dict[str, Any], opening: str = "") -> dict[str, Any]:
     """Return the description of a command, and the end of its help: files, codes, examples."""
     inside = [one["examples"] for one in text.values() if isinstance(one, dict)]
     examples = text.get("examples") or "\n".join(inside)

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             fresh=arguments.fresh,
             show_progress=False if arguments.quiet else None,
             # Where there is no bar, lines show that the work goes on.
-            **({} if arguments.quiet or sys.stderr.isatty() else {"announce": options.warn}),
+            announce=None if arguments.quiet or sys.stderr.isatty() else options.warn,
         )
     except KeyboardInterrupt:
         options.warn("interrupted; run the same command to continue")

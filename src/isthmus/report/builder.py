@@ -82,7 +82,7 @@ def build(
     limit: float | None = None,
     fresh: bool = False,
     show_progress: bool | None = None,
-    announce: Callable[[str], object] = lambda line: None,
+    announce: Callable[[str], object] | None = None,
 ) -> BuiltReport:
     """Compute the parts that are not up to date, and write the page and the results.
 
@@ -130,6 +130,7 @@ def build(
     with workspace.writing():
         waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
         done = len(chosen) - len(waiting)
+        announce = announce or (lambda line: None)
         announce(f"{done} of {len(chosen)} parts are up to date")
         with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
             parts_made = workspace.make(waiting, jobs, limit, lambda note: report(done, note))

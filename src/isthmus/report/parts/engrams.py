@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def interactions_of_memories(seed: int, full: bool = False) -> Section:
     own = printed.diagonal()
     competing = bool((own > 0).all() and (printed - own.diag() <= 0).all())
     names = [*(f"memory {number}" for number in range(1, len(MEANS) + 1)), "new"]
-    numbers = {
+    numbers: dict[str, Any] = {
         "posterior": dict(zip(names, log_joint.exp().tolist(), strict=True)),
         "response_to_evidence_off": largest_gap(to_evidence, printed),
         "response_to_states_off": largest_gap(to_state, printed),
