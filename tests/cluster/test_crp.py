@@ -220,3 +220,34 @@ def test_given_memories_are_where_it_begins(make_crp, blobs):
     assert model.n_clusters_ == 3
     with pytest.raises(ValueError, match="init"):
         make_crp(init=[[0.0, 0.0, 0.0]]).fit(blobs)
+
+
+@pytest.mark.parametrize("dim", [2, 10, 50])
+@pytest.mark.parametrize("shape", ["round", "elongated"])
+def test_one_gaussian_blob_stays_whole(make_crp, dim, shape):
+    widths = np.ones(dim) if shape == "round" else 1 / np.arange(1, dim + 1)
+    X = np.random.default_rng(dim).normal(size=(1000, dim)) * widths
+    model = make_crp().fit(X)
+    assert model.n_clusters_ == 1
+    np.testing.assert_allclose(0.5 / model.beta_, X.var(0).mean(), rtol=0.01)
+    assert model.novelty(X).mean() < 0.2
+    assert model.novelty(30 + X[:5]).min() > 0.9
+
+
+@pytest.mark.parametrize("dim", [2, 10, 50])
+def test_a_pair_of_small_blobs_is_found(make_crp, dim):
+    X = np.random.default_rng(dim).normal(size=(200, dim))
+    X[:100, 0] += 6
+    labels = make_crp().fit(X).labels_
+    assert adjusted_rand_score(np.arange(200) < 100, labels) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100, 1000])
+@pytest.mark.parametrize("dim", [2, 10, 50])
+def test_structureless_draws_are_one_cluster_in_19_of_20(dim, size):
+    whole = [
+        ClAMCRP(random_state=0).fit(np.random.default_rng(seed).normal(size=(size, dim)))
+        for seed in range(20)
+    ]
+    assert sum(model.n_clusters_ == 1 for model in whole) >= 19

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from sklearn.covariance import ledoit_wolf
 
 from isthmus.cluster import ClAMELBO, GaussianMeanShift
-from isthmus.cluster.data import Units, distinct_rows
+from isthmus.cluster.data import Rows, Units, distinct_rows
 from isthmus.errors import InvalidInputError
 
 NUMBERS = st.one_of(st.just(np.nan), st.integers(-3, 3), st.integers(-(10**7), 10**7)).map(
@@ -77,3 +78,26 @@ def test_other_errors_of_a_frame_stay_as_they_are():
 def test_numbers_kept_as_objects_are_numbers():
     frame = pd.DataFrame({"a": pd.Series([0, 1, 9, 10], dtype=object)})
     assert len(GaussianMeanShift(1.0).fit(frame).cluster_centers_) == 2
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_rows_without_clusters_have_the_covariance_of_ledoit_and_wolf(gaps):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(40, 3)) * [3.0, 1.0, 0.5]
+    X[:20, 0] += 5
+    X -= X.mean(0)
+    weights = np.full(40, 500.0)
+    if gaps:
+        X[::2, 1] = np.nan
+    rows = Rows.of(X, weights, Units(np.zeros(3), 1.0))
+    drawn = rows.without_clusters(20_000, np.random.RandomState(0))
+    assert len(drawn) == 20_000
+    assert drawn.total == pytest.approx(rows.total)
+    assert drawn.square == pytest.approx(rows.square)
+    assert (drawn.observed is not None) == gaps
+    if gaps:
+        np.testing.assert_allclose(drawn.observed.mean(0), rows.observed.mean(0))
+        assert not drawn.values[drawn.observed == 0].any()
+    else:
+        expected = ledoit_wolf(X, assume_centered=True)[0]
+        np.testing.assert_allclose(np.cov(drawn.values.numpy().T), expected, atol=0.15)

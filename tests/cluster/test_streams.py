@@ -158,3 +158,21 @@ def test_later_batches_may_be_small_but_not_of_other_features(make, blobs):
     assert model.partial_fit(blobs[:1]).labels_.shape == (1,)
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(np.zeros((5, 3)))
+
+
+@pytest.mark.parametrize("order", ["shuffled", "sorted"])
+def test_a_stream_ends_near_the_batch_fit(make_crp, order):
+    # Tails of rows far from every cluster must not leave a memory in each batch.
+    generator = np.random.default_rng(7)
+    labels = generator.integers(0, 4, 4000)
+    rows = 2 * CENTRES[labels] + generator.standard_t(4, size=(4000, 2))
+    whole = make_crp().fit(rows)
+    assert whole.n_clusters_ == 4
+    places = np.argsort(labels, kind="stable") if order == "sorted" else np.arange(4000)
+    model, found = make_crp(), []
+    for start in range(0, 4000, 500):
+        found.append(model.partial_fit(rows[places[start : start + 500]]).n_clusters_)
+    assert found[-1] == 4
+    assert max(found) <= 5
+    assert adjusted_rand_score(whole.labels_, model.predict(rows)) > 0.98
+    np.testing.assert_allclose(model.counts_.sum(), 4000)

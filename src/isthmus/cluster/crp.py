@@ -30,7 +30,12 @@ from isthmus.validation import as_choice, as_count, as_flag
 # With beta="auto": the shares of the variance that clusters may keep inside them, and how many
 # rows are used to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
-CHOOSING_ROWS = 5000
+CHOOSING_ROWS = 2000
+# There is one cluster unless the evidence per row, in nats, is higher by this than the mean over
+# so many sets of rows drawn from one Gaussian with the covariance of the data.
+SMALLEST_GAP, NULLS = 0.15, 3
+# Smaller clusters dissolve, unless there are more than 50 of much the same size.
+SMALLEST_SHARE = 0.01
 # Means keep at least this share of the variance, so that the prior on them stays proper.
 SMALLEST_OUTER_SHARE = 0.05
 
@@ -90,7 +95,7 @@ class _CRPEstimator(MemoryEstimator):
             few = rows.take(torch.from_numpy(generator.permutation(len(rows))[:CHOOSING_ROWS]))
         temper = math.sqrt(_effective_dimension(few) / rows.dim)
         limit = max(100, len(few) // 20)
-        tries: list[tuple[float, _CRPState]] = []
+        tries: list[tuple[float, _CRPState, _CRPState]] = []
         for _ in range(int(self.n_init)):
             order = generator.permutation(len(few))
             for share in INNER_SHARES:
@@ -99,18 +104,33 @@ class _CRPEstimator(MemoryEstimator):
                 if len(opened) > limit and tries:
                     break  # a larger beta would open even more clusters
                 found = _CRPState(settle(few, opened, prior, self._soft), prior)
-                kept = self._without_small(few, found).clusters
-                tries.append((kept.calinski_harabasz(), found))
+                kept = self._without_small(few, found)
+                tries.append((kept.clusters.calinski_harabasz(), found, kept))
         # Several values of beta often find the same clusters. The largest of them is the best at
         # separating new clusters of a stream from known ones.
-        best = max(score for score, _ in tries)
-        equals = [found for score, found in tries if score >= best * (1 - 1e-9)]
-        chosen = max(equals, key=lambda found: found.prior.beta)
+        best = max(score for score, _, _ in tries)
+        equals = [states for score, *states in tries if score >= best * (1 - 1e-9)]
+        found, kept = max(equals, key=lambda states: states[0].prior.beta)
+        chosen = found if few is rows else kept
+        asks = len(found.clusters) > 1 and self.alpha == self.discount == "auto"
+        if asks and self._null_gap(few, found, generator) < SMALLEST_GAP:
+            one = ClusterStatistics.of_shares(few, few.weights[:, None]).with_totals_of(few)
+            chosen = _CRPState(one, self._prior_of(1.0, temper, outer=1.0))
         return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
 
-    def _prior_of(self, inner: float, temper: float) -> CRPPrior:
+    def _null_gap(self, rows: Rows, found: _CRPState, generator: np.random.RandomState) -> float:
+        """Return by how much the objective is lower than on Gaussian rows without clusters."""
+        gaps = []
+        for _ in range(NULLS):
+            null = rows.without_clusters(CHOOSING_ROWS, generator)
+            opened = sequential_pass(null, generator.permutation(len(null)), found.prior)
+            clusters = settle(null, opened, found.prior, self._soft)
+            gaps.append(_CRPState(clusters, found.prior).objective - found.objective)
+        return float(np.mean(gaps))
+
+    def _prior_of(self, inner: float, temper: float, outer: float = 0.0) -> CRPPrior:
         """Return the prior for clusters that keep the share `inner` of the variance."""
-        outer = max(1 - inner, SMALLEST_OUTER_SHARE)
+        outer = max(outer, 1 - inner, SMALLEST_OUTER_SHARE)
         rho = 0.5 / outer if self.rho == "auto" else float(self.rho) * self._units.scale**2
         return CRPPrior(
             beta=temper * 0.5 / inner,
@@ -131,6 +151,11 @@ class _CRPEstimator(MemoryEstimator):
     def _reassigned(
         self, rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, opens: bool = True
     ) -> _CRPState:
+        if self.beta == "auto":
+            # One cluster stays the only one. Clusters that the rows for choosing beta do not show
+            # would be too small to keep.
+            all_chose = len(rows) <= CHOOSING_ROWS or self.min_cluster_size != "auto"
+            opens = opens and all_chose and len(clusters) > 1
         return _CRPState(reassign(rows, clusters, prior, self._soft, opens=opens), prior)
 
     def _advance(self, rows: Rows, state: _CRPState) -> _CRPState:
@@ -148,18 +173,18 @@ class _CRPEstimator(MemoryEstimator):
         return self._without_small(rows, self._advance(rows, state))
 
     def _without_small(self, rows: Rows, state: _CRPState) -> _CRPState:
-        """Dissolve the clusters that are too small to keep."""
+        """Dissolve the clusters that are too small to keep, until none is."""
         counts, smallest = state.clusters.counts, self.min_cluster_size
-        if smallest == "auto":
-            smallest = max(3.0, 0.1 * float(counts.mean()))
         # At most one cluster per row stays.
         allowed = counts.argsort(descending=True, stable=True).argsort() < len(rows)
-        kept = (counts >= smallest) & allowed
-        if not bool(kept.any()):  # if all are small, only those that hold next to nothing go
+        kept = (counts >= (_smallest_size(counts) if smallest == "auto" else smallest)) & allowed
+        all_small = not bool(kept.any())
+        if all_small:  # only those that hold next to nothing go
             kept = (counts >= SMALLEST_COUNT * rows.total / len(rows)) & allowed
         if bool(kept.all()) or not bool(kept.any()):
             return state
-        return self._reassigned(rows, state.clusters.select(kept), state.prior, opens=False)
+        fewer = self._reassigned(rows, state.clusters.select(kept), state.prior, opens=False)
+        return fewer if all_small else self._without_small(rows, fewer)
 
     def _adopt(self, rows: Rows, state: _CRPState) -> None:
         largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
@@ -180,23 +205,44 @@ class _CRPEstimator(MemoryEstimator):
         if self.beta != "auto":
             variance = 0.5 / (float(self.beta) * self._units.scale**2)
         self.beta_ = 0.5 / variance / self._units.scale**2
-        outer = max(1 - variance, SMALLEST_OUTER_SHARE)
+        spread = clusters.square / max(clusters.coordinates, 1e-300)
+        alone = len(clusters) == 1 and self.beta == "auto"
+        outer = 1.0 if alone else max(spread - variance, SMALLEST_OUTER_SHARE)
         self.rho_ = 0.5 / outer / self._units.scale**2 if self.rho == "auto" else float(self.rho)
 
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """Assign one batch, opening clusters as needed, and merge clusters."""
         generator = check_random_state(self.random_state)
         if not hasattr(self, "memories_"):
-            opening = next(self._openings(rows, generator))
-            self._adopt(rows, self._reassigned(rows, opening.clusters, opening.prior))
-            clusters = self._statistics
+            state = self._train(rows, generator, self._given_means(rows))[0]
+            state = self._finished(rows, state)
+            self._adopt(rows, state)
         else:
+            prior, before = self._widened_prior(rows), self._statistics
             order = generator.permutation(len(rows))
-            clusters = sequential_pass(rows, order, self._prior, self._statistics)
-        state = _CRPState(self._prior.merged(clusters), self._prior)
-        self._adopt_clusters(rows, state, self.memories_.dtype)
+            clusters = sequential_pass(rows, order, prior, before)
+            # Small clusters that the batch adds little to join their neighbours.
+            gained = clusters.counts.clone()
+            gained[: len(before)] -= before.counts
+            small = (clusters.counts < _smallest_size(clusters.counts)) & (
+                gained < SMALLEST_SHARE * rows.total
+            )
+            if self.min_cluster_size == "auto" and rows.total >= 1 / SMALLEST_SHARE:
+                gains = prior.merge_gains(clusters).masked_fill_(small, -torch.inf)
+                nearest = torch.where(small, gains.argmax(1), torch.arange(len(clusters)))
+                clusters = clusters.grouped(nearest)
+            state = _CRPState(prior.merged(clusters), prior)
+            self._adopt_clusters(rows, state, self.memories_.dtype)
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         return self._labels(X), state.objective
+
+    def _widened_prior(self, rows: Rows) -> CRPPrior:
+        """Return the prior with means as far apart as the stream is wide, these rows included."""
+        seen, prior = self._statistics.with_totals_of(rows, added=True), self._prior
+        outer = seen.square / max(seen.coordinates, 1e-300) - 0.5 * prior.temper / prior.beta
+        if self.rho != "auto" or 0.5 * prior.temper >= outer * prior.rho:
+            return prior
+        return replace(prior, rho=0.5 * prior.temper / outer)
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
@@ -250,7 +296,9 @@ class ClAMCRP(_CRPEstimator):
         Pitman-Yor discount; auto is 0.
     beta : "auto" or float
         Memories have covariance I / (2 beta). Auto tries clusters that keep 0.17 to 0.6 of the
-        variance inside them, on at most 5,000 rows, and takes the best by Calinski-Harabasz.
+        variance inside them, on at most 2,000 rows, and takes the best by Calinski-Harabasz. If
+        alpha and discount are automatic, too, there is one cluster where these are hardly more
+        probable than those of rows drawn from one Gaussian with the covariance of the data.
         Likelihoods are then raised to the power of the square root of the share of dimensions in
         use (participation ratio), because correlated features would count repeatedly.
     rho : "auto" or float
@@ -260,7 +308,9 @@ class ClAMCRP(_CRPEstimator):
         False is the paper's printed energy, without the normaliser of the new cluster; it opens
         far too many memories in more than a few dimensions.
     min_cluster_size : "auto" or float
-        Memories of less weight are dissolved at the end; auto is a tenth of the mean, at least 3.
+        Memories of less weight are dissolved at the end; auto is a hundredth of all rows or half
+        of the mean size, whichever is less, and at least 3 rows. In a stream, auto dissolves those
+        that a batch of 100 rows or more also gives less than a hundredth of its own.
     init : "sequential" or array (K, n_features)
         Initial memories; default: none.
     n_init : int
@@ -273,7 +323,7 @@ class ClAMCRP(_CRPEstimator):
     Attributes
     ----------
     memories_ : ndarray (n_clusters, n_features)
-        Largest first. A stream leaves them in their places and adds new ones at the end.
+        Largest first. A stream leaves those that stay in their order and adds new ones at the end.
     counts_ : ndarray (n_clusters,)
     rho_, alpha_, discount_ : float
     energy_ : CRPMixture
@@ -317,6 +367,12 @@ class ClAMCRPELBO(_CRPEstimator):
     """
 
     _soft = True
+
+
+def _smallest_size(counts: Tensor) -> float:
+    """Return the weight that a cluster needs to stay if no least size is given."""
+    mean, total = float(counts.mean()), float(counts.sum())
+    return max(3.0, 0.1 * mean, min(0.5 * mean, SMALLEST_SHARE * total))
 
 
 def _equal_clusters(rows: Rows, means: Tensor) -> ClusterStatistics:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
@@ -150,6 +151,29 @@ class Rows:
         observed = None if self.observed is None else self.observed[index]
         return Rows(self.values[index], self.weights[index], observed, self.squares[index])
 
+    def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
+        """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian.
+
+        The covariance is that of Ledoit and Wolf: the sample's own would show spurious directions.
+        """
+        size = max(len(self), min(round(self.total), most))
+        weights = self.weights.double()
+        places = torch.arange(size, dtype=torch.float64).add_(0.5) * self.total / size
+        # Gaps are those of the rows, in proportion to their weights.
+        like = self.take(torch.searchsorted(weights.cumsum(0), places).clamp_(max=len(self) - 1))
+        scaled = self.values.double() * (weights / self.total).sqrt()[:, None]
+        shrunk = float(ledoit_wolf_shrinkage(math.sqrt(len(self)) * scaled.numpy()))
+        root = torch.linalg.qr(scaled, mode="r").R
+        draws = torch.from_numpy(generator.standard_normal((size, len(root) + self.dim)))
+        values = math.sqrt(1 - shrunk) * draws[:, : len(root)] @ root
+        values += math.sqrt(shrunk / self.dim) * scaled.norm() * draws[:, len(root) :]
+        if like.observed is not None:
+            values *= like.observed
+        values *= math.sqrt(size * self.square / self.total) / max(float(values.norm()), 1e-300)
+        values = values.to(self.values.dtype)
+        shares = values.new_full((size,), self.total / size)
+        return Rows(values, shares, like.observed, values.square().sum(1))
+
     def blocks(self, width: int) -> Iterator[tuple[slice, Rows]]:
         """Yield consecutive blocks of rows, small enough for `width` numbers each in cache."""
         size = max(BLOCK_ENTRIES // max(width, 1), 64)
@@ -245,9 +269,12 @@ class ClusterStatistics:
         counts, sums, masses = map(function, (self.counts, self.sums, self.masses))
         return replace(self, counts=counts, sums=sums, masses=masses)
 
-    def with_totals_of(self, rows: Rows) -> ClusterStatistics:
-        """Set the totals over all rows."""
-        return replace(self, square=rows.square, coordinates=rows.known_total)
+    def with_totals_of(self, rows: Rows, added: bool = False) -> ClusterStatistics:
+        """Set the totals over all rows, or add to them."""
+        square, coordinates = (self.square, self.coordinates) if added else (0.0, 0.0)
+        return replace(
+            self, square=square + rows.square, coordinates=coordinates + rows.known_total
+        )
 
     def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> ClusterStatistics:
         """Add rows to the clusters of their labels; labels may exceed the present clusters."""
