@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from sklearn import datasets as scikit_learn
 
-from isthmus.datasets import describe, load, names, store
-from isthmus.datasets import download as downloading
+from isthmus.datasets import describe, load, loading, names, store
 from isthmus.datasets.manifest import entry
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
 
@@ -231,7 +230,7 @@ def test_words_are_dropped_truths_are_numbers_and_a_missing_target_is_the_last_c
         feature_names=names_,
         categories={"animal": ["bear"] * 101, "hair": ["true", "false"]},
     )
-    arrays = downloading._arrays(known, bunch)
+    arrays = loading._arrays(known, bunch)
     assert arrays["X"].shape == (101, 16)
     assert arrays["X"][:2, 0].tolist() == [1.0, 0.0]
     assert np.bincount(arrays["y"]).tolist() == list(known.class_counts)
@@ -241,7 +240,7 @@ def test_grey_levels_of_olivetti_come_back(monkeypatch: pytest.MonkeyPatch) -> N
     grey = np.random.default_rng(0).integers(0, 243, (400, 4096)).astype(np.float32)
     bunch = SimpleNamespace(data=grey / 242, target=np.repeat(np.arange(40), 10))
     monkeypatch.setattr(scikit_learn, "fetch_olivetti_faces", lambda data_home: bunch)
-    np.testing.assert_array_equal(downloading.download(entry("olivetti_faces"))["X"], grey)
+    np.testing.assert_array_equal(loading.download(entry("olivetti_faces"))["X"], grey)
 
 
 def test_all_genes_of_the_paper_are_welcome_too(

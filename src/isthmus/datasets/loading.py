@@ -6,20 +6,27 @@ import hashlib
 import io
 import os
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.datasets.download import Arrays, download, labelled
 from isthmus.datasets.manifest import Entry, entry
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError
 from isthmus.files import write_atomically
+from isthmus.progress import progress
 
+Arrays = dict[str, NDArray[Any]]
+
+# Seconds between two looks at the size of a download.
+REFRESH = 0.2
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 
@@ -105,14 +112,21 @@ def load(
     >>> X.shape, y.shape
     ((150, 4), (150,))
     """
-    known = entry(name)
-    places = directories(data_home)
+    known, places = entry(name), directories(data_home)
     path = find(name, places)
-    if path is not None:
-        arrays = read(known, path)
-    else:
+    if path is None:
         arrays = _downloaded(known, places, download_if_missing, progress)
-    return _dataset(known, arrays, leak)
+    else:
+        arrays = read(known, path)
+    X = arrays["X"]
+    # The note is about the stored file, not about one with all features of the source.
+    note = known.note if X.shape[1] == known.n_features else ""
+    features = arrays.get("feature_names", np.array([], dtype=str))
+    if name in LEAKED and not leak:
+        X = np.delete(X, LEAKED[name], axis=1)
+        features = np.delete(features, LEAKED[name]) if len(features) else features
+    words = tuple(map(str, arrays["class_names"]))
+    return Dataset(name, X, arrays["y"], words, tuple(map(str, features)), note)
 
 
 def store(
@@ -126,18 +140,18 @@ def store(
 ) -> Path:
     """Store a dataset that was downloaded by hand, so that :func:`load` finds it.
 
-    Returns the path of the file.
-
     Parameters
     ----------
     name : str
-    X : array-like (n_samples, n_features)
-        Raw features, the leaked column of boston_housing included.
-    y : array-like (n_samples,)
-        Labels of any kind.
+    X, y : array-like (n_samples, n_features), (n_samples,)
+        Raw features, the leaked column of boston_housing included, and labels of any kind.
     class_names, feature_names : sequence of str, optional
     data_home : str or Path, optional
         See :func:`load`. Default: the first writable directory.
+
+    Returns
+    -------
+    Path
     """
     known = entry(name)
     arrays = labelled(known, X, y, class_names, feature_names)
@@ -182,18 +196,6 @@ def _writable(places: list[Path]) -> Path:
         if os.access(parent, os.W_OK | os.X_OK):
             return place
     return places[-1]
-
-
-def _dataset(known: Entry, arrays: Arrays, leak: bool) -> Dataset:
-    X = arrays["X"]
-    features = [str(word) for word in arrays.get("feature_names", [])]
-    if known.name in LEAKED and not leak:
-        X = np.delete(X, LEAKED[known.name], axis=1)
-        features = [word for place, word in enumerate(features) if place != LEAKED[known.name]]
-    words = tuple(str(word) for word in arrays["class_names"])
-    # The note is about the stored file, not about one with all features of the source.
-    note = known.note if arrays["X"].shape[1] == known.n_features else ""
-    return Dataset(known.name, X, arrays["y"], words, tuple(features), note)
 
 
 def directories(data_home: str | Path | None) -> list[Path]:
@@ -265,17 +267,14 @@ def _note(path: Path) -> Path:
 def _noted_checksum(path: Path) -> str | None:
     try:
         return _note(path).read_text().split()[0]
-    except (OSError, IndexError):
+    except (OSError, IndexError, UnicodeDecodeError):
         return None
 
 
 def check_arrays(
     entry: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored."
 ) -> None:
-    """Raise unless shape, labels and class sizes match the manifest.
-
-    Classes may come in another order, because another source may name them differently.
-    """
+    """Raise unless shape, labels and class sizes, in any order, match the manifest."""
     problem = _problem(entry, arrays)
     if problem:
         raise DatasetChangedError(
@@ -299,3 +298,111 @@ def _problem(entry: Entry, arrays: Arrays) -> str:
     if X.dtype.kind not in "fiu" or not np.isfinite(X).all():
         return "X has values that are missing or infinite"
     return ""
+
+
+def download(entry: Entry, show: bool | None = None) -> Arrays:
+    """Fetch a dataset from its home, a fetcher of scikit-learn or OpenML, with a progress bar."""
+    from sklearn import datasets
+
+    name = entry.home.fetcher or "fetch_openml"
+    options: dict[str, Any] = {}
+    if entry.home.fetcher is None:
+        options |= {"data_id": entry.home.openml, "as_frame": False, "parser": "liac-arff"}
+    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
+        if not name.startswith("load_"):
+            options["data_home"] = scratch
+        return _arrays(entry, getattr(datasets, name)(**options))
+
+
+def _arrays(entry: Entry, bunch: Any) -> Arrays:
+    home = entry.home
+    table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
+    columns = _names(bunch, "feature_names")
+    if target is None:  # the last column holds the labels
+        table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
+    if len(columns) != table.shape[1]:
+        columns = []
+    else:
+        kept = [place for place, name in enumerate(columns) if name not in home.drop]
+        table, columns = table[:, kept], [columns[place] for place in kept]
+    X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
+    X = X[: home.rows] * home.scale
+    labels = np.asarray(target)[: home.rows]
+    if home.scale != 1:
+        X = np.rint(X)
+    if home.target_as_feature:
+        X = np.column_stack([X, labels.astype(float)])
+        columns = [*columns, *_names(bunch, "target_names")]
+        labels = np.rint(labels.astype(float)).astype(int)
+    known = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
+    return labelled(entry, X, labels, known, columns)
+
+
+def labelled(
+    entry: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
+) -> Arrays:
+    """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
+    found, codes = np.unique(np.asarray(y), return_inverse=True)
+    given = class_names is not None and len(class_names) == len(found)
+    plain = [value.decode() if isinstance(value, bytes) else value for value in found]
+    words = class_names if given else plain
+    arrays: Arrays = {
+        "X": np.ascontiguousarray(X, dtype=entry.dtype),
+        "y": codes.reshape(-1).astype(np.int64),
+        "class_names": np.array([str(word) for word in words]),
+    }
+    if feature_names is not None and len(feature_names) == np.shape(X)[1]:
+        arrays["feature_names"] = np.array([str(name) for name in feature_names])
+    return arrays
+
+
+def _names(bunch: Any, field: str) -> list[str]:
+    found = getattr(bunch, field, None)
+    return [] if found is None else [str(name) for name in found]
+
+
+def _numbers(
+    table: NDArray[Any], columns: list[str], categories: dict[str, list[str]]
+) -> NDArray[np.float64]:
+    """Return numbers; OpenML sometimes gives positions in a list of numbers as words instead."""
+    X = np.asarray(table, dtype=np.float64)
+    for place, name in enumerate(columns):
+        values = [_value(word) for word in categories.get(name) or []]
+        if values and None not in values:
+            X[:, place] = np.array(values, dtype=np.float64)[X[:, place].astype(int)]
+    return X
+
+
+def _value(word: str) -> float | None:
+    try:
+        return float({"true": "1", "false": "0"}.get(word.lower(), word))
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _show_progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
+    """Show the number of bytes that have arrived in the directory that fetchers write to."""
+    ended = threading.Event()
+    with progress(f"{entry.name} from {entry.home}", show=show, unit="bytes") as report:
+
+        def watch() -> None:
+            report(0)
+            while not ended.wait(REFRESH):
+                report(_size(Path(scratch)))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # moved meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total

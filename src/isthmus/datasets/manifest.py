@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -26,7 +27,7 @@ class Home:
     """Number of rows to keep from the start."""
     n_features: int | None = None
     """Number of features, if it differs from the stored file."""
-    drop: tuple[str, ...] = ()
+    drop: Sequence[str] = ()
     """Columns of names or words."""
     target_as_feature: bool = False
     """True if the labels are the rounded target, which is also a column."""
@@ -74,21 +75,16 @@ def _entries() -> dict[str, Entry]:
     text = files("isthmus.datasets").joinpath("manifest.json").read_text(encoding="utf-8")
     found = {}
     for fields in json.loads(text)["datasets"]:
-        home = fields.pop("home")
-        home["drop"] = tuple(home.get("drop", ()))
-        counts, shape = tuple(fields.pop("class_counts")), tuple(fields.pop("paper_shape"))
-        found[fields["name"]] = Entry(
-            home=Home(**home), class_counts=counts, paper_shape=shape, **fields
-        )
+        for key in ("class_counts", "paper_shape"):
+            fields[key] = tuple(fields[key])
+        fields["home"] = Home(**fields["home"])
+        found[fields["name"]] = Entry(**fields)
     return found
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all datasets, in the paper's order.
 
-    Examples
-    --------
-    >>> from isthmus.datasets import names
     >>> len(names()), names()[0]
     (15, 'boston_housing')
     """
