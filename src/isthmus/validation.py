@@ -214,7 +214,7 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
     else:
         try:
             scalar = torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidInputError(f"{name} must be a positive number, not {value!r}.") from None
     if scalar.ndim != 0:
         raise ShapeError(f"{name} must be a single number, but has shape {tuple(scalar.shape)}.")

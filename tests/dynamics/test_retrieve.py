@@ -12,7 +12,7 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 
 DOUBLE = torch.float64
 NAN = torch.nan
@@ -411,3 +411,11 @@ def test_swapped_arguments_are_named():
         ist.retrieve(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))
     with pytest.raises(UnsupportedOperationError, match="points come second"):
         ist.complete(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))
+
+
+def test_starting_values_must_fit_the_points():
+    memory = ist.GaussianKDE(draw(4, 2))
+    x = torch.tensor([[0.1, NAN]], dtype=DOUBLE)
+    assert ist.complete(memory, x, init=[0.0, 0.0]).shape == (1, 2)
+    with pytest.raises(ShapeError, match="init must have the shape"):
+        ist.complete(memory, x, init=draw(3, 2))

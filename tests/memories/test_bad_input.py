@@ -176,3 +176,23 @@ def test_alpha_may_be_zero_if_there_is_a_discount():
 def test_bad_weights(log_weights, error):
     with pytest.raises(error, match="log_weights"):
         ist.Mixture(GOOD, log_weights=log_weights)
+
+
+@pytest.mark.parametrize("index", [[], [0.5], [9], [True, False]])
+def test_a_subset_must_choose_among_the_memories(index, memories):
+    with pytest.raises(InvalidInputError, match="index must choose"):
+        ist.GaussianKDE(memories).subset(index)
+
+
+def test_a_setting_too_large_for_a_float_is_refused(memories):
+    with pytest.raises(InvalidInputError, match="beta must be a positive number"):
+        ist.ModernHopfield(memories, beta=10**400)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e308])
+@pytest.mark.parametrize("kind", [ist.StudentKDE, ist.LaplaceKDE, ist.UniformKDE])
+def test_squares_that_overflow_leave_the_point_where_it_is(kind, size, memories):
+    energy, x = kind(memories), torch.full((3,), size, dtype=memories.dtype)
+    assert energy.energy(x) == torch.inf
+    assert (energy.score(x) == 0).all()
+    assert torch.equal(energy.step(x), x)

@@ -374,7 +374,13 @@ def complete(
     x = energy.as_input(x, allow_nan=True)
     observed = ~torch.isnan(x)
     if init is not None:
-        start = torch.where(observed, x, energy.as_input(init))
+        guess = energy.as_input(init)
+        if guess.ndim > 1 and guess.shape != x.shape:
+            raise ShapeError(
+                f"init must have the shape {tuple(x.shape)} of x, or be one point, not "
+                f"{tuple(guess.shape)}."
+            )
+        start = torch.where(observed, x, guess)
     elif isinstance(energy, ConditionalMean):
         with torch.no_grad():
             start = energy.conditional_mean(x, observed)

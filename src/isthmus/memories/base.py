@@ -145,7 +145,11 @@ class Memory(Energy):
     def subset(self, index: Any) -> Self:
         """Return a new energy with only the memories at `index`, and their weights or counts."""
         index = torch.as_tensor(index, device=self.memories.device)
-        return self._rebuilt(self.memories[index], index)
+        try:
+            chosen = self.memories[index]
+        except IndexError as error:
+            raise InvalidInputError(f"index must choose among the memories: {error}.") from None
+        return self._rebuilt(chosen, index)
 
     def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
         """Return points, and a mask of their observed coordinates if there is one."""
@@ -247,8 +251,8 @@ class WeightedMemory(Memory):
         """Draw a point from the kernel about each centre. (n, D) -> (n, D)."""
 
 
-class KernelMemory(WeightedMemory):
-    """A weighted memory whose components are kernels of one shape."""
+class MarginalMemory(Memory):
+    """A memory whose density of any coordinates is known, and their mean given the others."""
 
     @abstractmethod
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
@@ -294,7 +298,7 @@ class KernelMemory(WeightedMemory):
         return torch.where(seen, x, found.mean + self._keys().centre)
 
 
-class GaussianMemory(KernelMemory):
+class GaussianMemory(WeightedMemory, MarginalMemory):
     r"""A memory whose density is a mixture of Gaussians with one round covariance.
 
     .. math::

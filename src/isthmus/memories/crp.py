@@ -9,15 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.attend import attend_centred, attention_logits
+from isthmus.attend import Attention, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.logits import new_cluster_logits
-from isthmus.memories.base import ComponentMeans, draw_index, generator_for, keep_observed
+from isthmus.memories.base import (
+    ComponentMeans,
+    MarginalMemory,
+    draw_index,
+    generator_for,
+    keep_observed,
+)
 from isthmus.validation import as_positive, as_tensor, is_transforming
 
 
 @final
-class CRPMixture(ComponentMeans):
+class CRPMixture(ComponentMeans, MarginalMemory):
     r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
 
     .. math::
@@ -31,8 +37,9 @@ class CRPMixture(ComponentMeans):
     is missing in the paper's print; without it the new cluster is inflated by
     :math:`(1 + \beta/\rho)^{D/2}` (erratum E8). ``normalized=False`` gives the printed form.
 
-    Create a new memory where the new cluster has the largest responsibility, not where a point
-    flows to the origin, which may hold a memory of its own (erratum E10).
+    :meth:`responsibilities`, (..., K + 1), end with that of the new cluster. Create a new memory
+    where it is the largest, not where a point flows to the origin, which may hold a memory of its
+    own (erratum E10).
 
     Parameters
     ----------
@@ -189,30 +196,19 @@ class CRPMixture(ComponentMeans):
         mean = mean + self._keys().centre
         return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
 
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density, of observed coordinates alone if given. (...)."""
-        x, seen = self._given(x, observed)
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
         log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
-        return self._attend(x, seen)[0] - self.log_normalizer() + log_scale
+        total, new, mean = self._attend(x, seen)
+        # The mean of the new cluster is that of the prior.
+        mean = torch.lerp(mean, self._origin - self._keys().centre, new[..., None])
+        return Attention(total - self.log_normalizer() + log_scale, mean)
 
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior of each memory and, last, of the new cluster. (..., K + 1)."""
-        x, seen = self._given(x, observed)
-        keys = self._keys()
-        known = attention_logits(x, keys, self._log_counts, self.beta, "sqeuclidean", seen)
+    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        weights, keys = self._log_counts, self._keys()
+        known = attention_logits(x, keys, weights, self.beta, "sqeuclidean", seen)
         new = self._log_new(x.to(known.dtype), seen)
-        return torch.softmax(torch.cat([known, new[..., None]], -1), -1).to(x.dtype)
-
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        The new cluster's mean is the origin. x: (..., D), NaN where it is not observed.
-        """
-        x, seen = self._partial(x, observed)
-        _, new, mean = self._attend(x, seen)
-        mean = mean + self._keys().centre
-        return torch.where(seen, x, torch.lerp(mean, self._origin, new[..., None]))
+        return torch.cat([known, new[..., None]], -1)
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from isthmus.attend import Attention
 from isthmus.logits import distance_logits, needs_float64
-from isthmus.memories.base import KernelMemory, keep_observed
+from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
 from isthmus.validation import as_positive
 
 BLOCK_ENTRIES = 2**22
 
 
-class RadialKDE(KernelMemory):
+class RadialKDE(WeightedMemory, MarginalMemory):
     r"""A kernel density estimator with a kernel g of the squared distance.
 
     .. math:: E(x) = -\log \sum_n g(s_n), \qquad s_n = \lVert x - x_n \rVert^2, \qquad
@@ -63,7 +63,8 @@ class RadialKDE(KernelMemory):
             x, mask = x.masked_fill(~observed, 0), observed.to(x.dtype)
         squares = x.square().sum(1, keepdim=True) - distance_logits(x, memories, 0.0, 1.0, mask)
         # Derivatives are those of the formula, also where rounding made it negative.
-        return squares + (squares.clamp(min=0) - squares).detach()
+        squares = squares + (squares.clamp(min=0) - squares).detach()
+        return torch.where(squares.isnan(), torch.inf, squares)  # which is where squares overflow
 
     def _attend(
         self, x: Tensor, weight: Callable[[Tensor], Tensor], observed: Tensor | None = None
