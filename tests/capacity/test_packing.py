@@ -1,10 +1,17 @@
 """Patterns that were spread apart, and how many are stored."""
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from isthmus.capacity import capacity_bound, certify, measured_capacity, spread_on_sphere
+from isthmus.capacity import (
+    capacity_bound,
+    certify,
+    dense_radius,
+    measured_capacity,
+    spread_on_sphere,
+)
 from isthmus.errors import InvalidInputError
 
 
@@ -70,3 +77,43 @@ def test_bad_arguments_are_refused() -> None:
         measured_capacity(1)
     with pytest.raises(InvalidInputError, match="count"):
         spread_on_sphere(1, 3)
+
+
+@pytest.mark.parametrize(("count", "stored"), [(13, True), (18, True), (19, False), (24, False)])
+def test_a_polygon_is_stored_if_its_fixed_points_are_nearer_than_half_its_side(
+    count: int, stored: bool
+) -> None:
+    # On the ray of a pattern, with sigma = 1; eigenvalues differ from 1 by as little as 1e-8.
+    with mpmath.workdps(40):
+        angles = [2 * mpmath.pi * j / count for j in range(count)]
+        terms = [(mpmath.cos(angle), mpmath.sin(angle)) for angle in angles]
+
+        def moment(r: mpmath.mpf, power: int, axis: int) -> mpmath.mpf:
+            weights = [mpmath.exp(2 * r * cosine) for cosine, _ in terms]
+            values = [w * (2 * pair[axis]) ** power for w, pair in zip(weights, terms, strict=True)]
+            return mpmath.fsum(values) / mpmath.fsum(weights)
+
+        r = mpmath.findroot(lambda r: moment(r, 1, 0) - r, 1.66)
+        across, along = moment(r, 2, 1), moment(r, 2, 0) - r**2
+        assert 0 < along < 1
+        assert across < 1  # stable for every number of patterns, by Proposition 15
+        assert (2 - r < 2 * mpmath.sin(mpmath.pi / count)) == stored
+        assert float(r) == pytest.approx(dense_radius(2), abs=1e-4)
+
+
+def test_patterns_merge_before_their_spacing_reaches_the_dense_limit() -> None:
+    for count, some in ((24, 24), (26, 12), (72, 0)):
+        points = 2 * np.sqrt(2) * spread_on_sphere(count, 3)
+        found = certify(points, tol=1e-9, max_steps=20_000)
+        assert found.stored.sum() == count if some == count else found.stored.sum() <= some
+        nearest = np.sqrt(2 * found.separation.min())
+        assert nearest > 2 * (2 * np.sqrt(2) - dense_radius(3))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(24, 3), (64, 4)])
+def test_stable_fixed_points_are_no_deeper_than_their_trace_allows(count: int, dim: int) -> None:
+    M = 2 * np.sqrt(dim - 1)
+    found = certify(M * spread_on_sphere(count, dim))
+    depth = M**2 - np.linalg.norm(found.fixed_point[found.stored], axis=1) ** 2
+    assert (depth <= dim + 1e-6).all()
+    assert dim - 1 < M**2 - dense_radius(dim) ** 2 < dim
