@@ -9,6 +9,7 @@ from isthmus.capacity import capacity_bound, certify, sweep
 from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
 from isthmus.figures import basins_merging, capacity_bounds, certificate_plot, retrieval_sweep
+from isthmus.figures.capacity import noise_recall
 from isthmus.figures.style import png_bytes
 
 
@@ -104,3 +105,10 @@ def test_a_certificate_on_a_line_is_not_flat() -> None:
     X = np.column_stack([np.arange(5.0), np.zeros(5)])
     figure = certificate_plot(certify(X, 0.1), X)
     assert figure.get_size_inches()[1] > 2
+
+
+def test_recall_under_noise_is_drawn_with_what_is_proved() -> None:
+    figure = noise_recall({"a": {0.5: 1.0, 2.0: 0.4}}, 0.01)
+    drawn = {line.get_label(): line for line in figure.axes[0].lines}
+    np.testing.assert_allclose(drawn["a"].get_xydata(), [[0.5, 1.0], [2.0, 0.4]])
+    np.testing.assert_allclose(drawn["proved: at least 0.99"].get_ydata(), 0.99)

@@ -169,6 +169,13 @@ def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Stored patterns need no such weight" in section.caption
 
 
+def test_noisy_patterns_are_recalled_as_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "TRIED", 4)
+    for found in capacity.recall_under_noise(0).numbers["recall_by_patterns"].values():
+        assert found["smallest_share_up_to_certified"] >= 0.99
+        assert found["certified_noise_length"] > 2 * found["guaranteed_radius"]
+
+
 def test_four_models_converge_to_bayes_rule() -> None:
     assert numbers_of("four-models")["largest_difference_from_posterior"] < 1e-8
 

@@ -134,7 +134,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial distance")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     note = (
-        "Triangle: certified number of stored patterns. Bar: half-weight ceiling, "
+        "Triangle: certified number. Bar: half-weight ceiling, "
         "no more can keep half of their own weight."
     )
     heading(left, "Retrieved", note, characters=56)
@@ -258,6 +258,30 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
     note = "Disc: every start in it reaches the pattern's own fixed point."
     heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
+    return figure
+
+
+@styled
+def noise_recall(curves: Mapping[str, Mapping[float, float]], delta: float) -> Figure:
+    """Draw the share of noisy patterns that are recalled against the noise.
+
+    `curves` maps names of data to shares by noise, in multiples of the level that is certified
+    to be survived with a probability of at least 1 - `delta`.
+    """
+    figure = new_figure(3.8)
+    axes = figure.subplots()
+    for number, (name, shares) in enumerate(curves.items()):
+        mark = f"{MARKS[number % len(MARKS)]}-"
+        axes.plot([*shares], [*shares.values()], mark, color=SHADES[number], ms=6, label=name)
+    axes.axvline(1, color=MUTED, lw=1, ls=":")
+    axes.plot(
+        [0, 1], [1 - delta] * 2, color=INK, lw=3, zorder=1, label=f"proved: at least {1 - delta:g}"
+    )
+    axes.set(xlim=(0, None), ylim=(-0.03, 1.06), ylabel="share recalled")
+    axes.set(xlabel="standard deviation of the noise / certified level")
+    axes.legend(loc="lower left")
+    note = "Patterns with normal noise in every coordinate."
+    heading(axes, "Recall under noise", note, characters=80, lines=1)
     return figure
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
@@ -18,6 +19,7 @@ from isthmus.capacity import (
     capacity_bound,
     capacity_rate,
     cell_600,
+    certify,
     e8_shell,
     guaranteed_radius,
     measured_capacity,
@@ -29,7 +31,7 @@ from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.sphere import Placement
 from isthmus.dynamics.modes import distances, is_attracting
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
-from isthmus.figures.capacity import kde_and_hopfield
+from isthmus.figures.capacity import kde_and_hopfield, noise_recall
 from isthmus.figures.landscapes import ring
 from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose
@@ -57,8 +59,10 @@ MEASURES = {
 # Tolerance for random differences between neighbouring cells of the sweep.
 CHANCE = 0.1
 KINDS: tuple[CapacityKind, ...] = ("claimed", "half-weight", "dense", "certified", "packing")
-# Patterns that all look alike, by their dimension. Certificates prove 13 of a polygon stored.
-SYMMETRIC = {2: lambda: regular_polygon(13), 4: cell_600, 8: e8_shell}
+# Patterns that all look alike, by their dimension.
+SYMMETRIC = {2: lambda: regular_polygon(18), 4: cell_600, 8: e8_shell}
+# Noise, in multiples of what is certified; patterns and draws per pattern that are tried.
+LEVELS, TRIED, DRAWS = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), 25, 80
 MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
     ("random", 0.5, (2, 3, 4)),
     ("random", 0.95, (2, 3, 4)),
@@ -196,12 +200,61 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
 
 
 def first_is_stored(patterns: NDArray[np.float64]) -> bool:
-    """Return True if the first pattern has a stable fixed point nearer than half the next one."""
+    """Return True if the first pattern has a stable fixed point nearer than half the next one.
+
+    In the plane, any number of patterns at equal angles are stable (capacity-proofs.md, 11).
+    """
     memory, first = ist.GaussianKDE(patterns, 1.0), torch.from_numpy(patterns[:1])
     fixed = ist.retrieve(memory, first, tol=1e-12, max_steps=20_000).state
     gap = float(distances(first, memory.memories)[0].sort().values[1])
     near = float(torch.linalg.vector_norm(fixed - first)) < 0.5 * gap
-    return near and bool(is_attracting(memory, fixed).all())
+    return near and (patterns.shape[1] == 2 or bool(is_attracting(memory, fixed).all()))
+
+
+def recall_under_noise(seed: int, full: bool = False) -> Section:
+    """Compare the noise that is certified with the noise at which patterns are lost."""
+    rng, delta = np.random.default_rng(seed), 1e-3
+    digits = load_digits().data
+    digits = digits[rng.permutation(len(digits))[: None if full else 400]]
+    data = {
+        "random patterns, D = 256": (rng.standard_normal((400, 256)), 3.0),
+        "pictures of digits, D = 64": (digits, 4.0),
+    }
+    curves, numbers = {}, {}
+    for name, (X, sigma) in data.items():
+        found = certify(X, sigma, iterate="none", noise=True, delta=delta)
+        rows = np.flatnonzero((found.decided == "proved") & (found.noise > 0))[:TRIED]
+        curves[name] = {
+            level: _recalled(X, sigma, rows, level * found.noise[rows], rng) for level in LEVELS
+        }
+        length, radius = (found.noise * X.shape[1] ** 0.5)[rows], found.guaranteed_radius[rows]
+        numbers[name] = {
+            "certified_noise_length": float(np.median(length)),
+            "guaranteed_radius": float(np.median(radius)),
+            "smallest_share_up_to_certified": min(curves[name][0.5], curves[name][1.0]),
+            "share_at_twice_the_certified": curves[name][2.0],
+        }
+    figure = noise_recall(curves, delta)
+    random, pictures = (
+        each["certified_noise_length"] / each["guaranteed_radius"] for each in numbers.values()
+    )
+    values = {"delta": delta, "random": random, "pictures": pictures, "tried": TRIED * DRAWS}
+    return compose("noise", figure, {"recall_by_patterns": numbers}, **values)
+
+
+def _recalled(
+    X: NDArray[np.float64],
+    sigma: float,
+    rows: NDArray[np.intp],
+    noise: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> float:
+    """Return the share of noisy copies of some patterns that reach their fixed points."""
+    memory, homes = ist.GaussianKDE(X, sigma), torch.from_numpy(X[rows])
+    goals = ist.retrieve(memory, homes, tol=1e-6 * sigma).state
+    away = noise[:, None] * rng.standard_normal((DRAWS, len(rows), X.shape[1]))
+    ends = ist.retrieve(memory, homes + torch.from_numpy(away), tol=1e-6 * sigma).state
+    return float((torch.linalg.vector_norm(ends - goals, dim=-1) < 1e-2 * sigma).double().mean())
 
 
 def equality_with_hopfield(seed: int, full: bool = False) -> Section:
