@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from isthmus.errors import InvalidInputError
 from isthmus.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
 STDIN = Path("-")
 KINDS = {
@@ -123,6 +122,8 @@ class Table:
         Whole numbers become floats in a column that had gaps, unless some are too large for that:
         then the new values are rounded.
         """
+        import numpy as np
+
         frame, cells, gaps = self.frame.copy(), self.cells, np.isnan(self.X)
         cells = None if cells is None else cells.copy()
         for place in np.flatnonzero(gaps.any(0)):
@@ -327,6 +328,8 @@ def _write_arrays(
     frame: pd.DataFrame, form: FileFormat, features: Sequence[str], buffer: io.BytesIO
 ) -> None:
     """Write the features as one array of numbers; in an .npz file, other columns beside it."""
+    import numpy as np
+
     is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
     numeric = [name for name in features or frame if is_number[name]]
     beside = frame.drop(columns=numeric)
