@@ -278,6 +278,7 @@ def test_presets():
     assert (paper.length, paper.micro_batch, paper.batch) == (40, 32, 64)
     assert (paper.updates, paper.pool, paper.model.feedforward) == (1250, 100, 2048)
     assert (paper.optimizer, paper.epsilon, paper.weight_decay) == ("Adam", 1e-4, 1e-5)
+    assert paper.precision == "bf16-mixed"
     with pytest.raises(InvalidInputError, match="'default', 'paper', 'tiny'"):
         preset("huge")
 
@@ -291,7 +292,9 @@ def test_another_prior_moves_the_box_with_it():
 
 @pytest.mark.parametrize("objective", [SMALL.objective, ContrastiveDivergence.calibrated()])
 def test_mixed_precision_trains(objective):
-    run = train(replace(SMALL, objective=objective, updates=2), precision="bf16-mixed")
+    mixed = replace(SMALL, objective=objective, updates=2, precision="bf16-mixed")
+    run = train(mixed)
+    assert train(mixed, precision="32-true").rows != run.rows
     exact = train(replace(SMALL, objective=objective, updates=2))
     assert run.rows[-1]["loss"] == pytest.approx(exact.rows[-1]["loss"], abs=0.1)
     assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())

@@ -138,23 +138,22 @@ class BranchLangevin(CheckedFields):
         length, count = candidates.shape[1:3]
         options: Any = {"generator": generator, "dtype": x.dtype, "device": x.device}
         index = torch.arange(length, device=x.device).repeat_interleave(count)
-        with torch.autocast(x.device.type, enabled=False):  # chains need full precision
-            cache, mask = model.encode(x), model.mask(index, length)
-            state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
-            for step in range(self.steps):
-                if self.noise:
-                    state += self.noise * torch.randn(state.shape, **options)
-                gradient = model.candidate_gradient(state, cache, index, mask)
-                if self.clip is not None:
-                    gradient.clamp_(-self.clip, self.clip)
-                state -= self.step_size * gradient
-                if self.box is not None:
-                    state.clamp_(-self.box, self.box)
-                if not bool(torch.isfinite(state).all()):
-                    raise DivergenceError(
-                        f"Candidates overflowed at step {step + 1} of {self.steps} with "
-                        f"step_size={self.step_size:g}. Use a smaller one, or set clip or box."
-                    )
+        cache, mask = model.encode(x), model.mask(index, length)
+        state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
+        for step in range(self.steps):
+            if self.noise:
+                state += self.noise * torch.randn(state.shape, **options)
+            gradient = model.candidate_gradient(state, cache, index, mask)
+            if self.clip is not None:
+                gradient.clamp_(-self.clip, self.clip)
+            state -= self.step_size * gradient
+            if self.box is not None:
+                state.clamp_(-self.box, self.box)
+            if not bool(torch.isfinite(state).all()):
+                raise DivergenceError(
+                    f"Candidates overflowed at step {step + 1} of {self.steps} with "
+                    f"step_size={self.step_size:g}. Use a smaller one, or set clip or box."
+                )
         return state.view(candidates.shape)
 
 

@@ -40,6 +40,9 @@ class TrainingSettings(CheckedFields):
         Updates over which the learning rate rises from zero, and its course after that.
     clip : float, optional
         Largest norm of the gradient.
+    precision : {"32-true", "bf16-mixed"}
+        Of Lightning Fabric. With the second, products of matrices are in bfloat16, also those of
+        the sampler; points, energies and parameters stay in float32.
     seed : int
     """
 
@@ -59,6 +62,7 @@ class TrainingSettings(CheckedFields):
     warmup: int = 100
     schedule: Literal["cosine", "constant"] = "cosine"
     clip: float | None = 1.0
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
     seed: int = 0
 
     zero = ("weight_decay", "warmup", "seed")
@@ -121,6 +125,7 @@ PRESETS = {
         warmup=0,
         schedule="constant",
         clip=0.1,
+        precision="bf16-mixed",
     ),
     # Less than a minute on one core, for a first look.
     "tiny": TrainingSettings(

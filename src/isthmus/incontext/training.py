@@ -55,7 +55,7 @@ def train(
     init: ICLEBM | None = None,
     devices: int = 1,
     accelerator: str = "auto",
-    precision: Any = "32-true",
+    precision: Any = None,
     fabric: Fabric | None = None,
     log_every: int = 20,
     evaluate_every: int = 500,
@@ -78,8 +78,8 @@ def train(
         Start from the weights of this model: fine-tuning. Its box, wall and scale may differ from
         those of the settings. Default: random weights.
     devices, accelerator, precision, fabric
-        Arguments of Lightning Fabric: processes that share the batch, hardware, and precision,
-        such as ``"bf16-mixed"`` on a GPU; or a Fabric that is already launched.
+        Arguments of Lightning Fabric: processes that share the batch, hardware, and precision
+        (default: that of the settings); or a Fabric that is already launched.
     log_every, evaluate_every : int
         Updates between rows of the metrics, and between held-out likelihoods.
     checkpoint_every : int, optional
@@ -121,7 +121,10 @@ def train(
                     'Training needs Lightning Fabric: pip install "isthmus[train]".'
                 ) from None
             fabric = Fabric(
-                accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
+                accelerator=accelerator,
+                devices=devices,
+                strategy=strategy,
+                precision=precision or settings.precision,
             )
             # Through a file: a process that ends would wait for a pipe that is full.
             with tempfile.TemporaryDirectory() as scratch:
