@@ -26,7 +26,7 @@ def test_grids_are_of_the_same_size_except_that_of_saha_and_the_random_start() -
     assert sizes.pop("ClAM+ELBO (random start)") == 4
     assert set(sizes.values()) == {8}
     kinds = [method.kind for method in METHODS.values()]
-    assert (kinds.count("K given"), kinds.count("K unknown")) == (8, 10)
+    assert (kinds.count("K given"), kinds.count("K unknown")) == (8, 11)
 
 
 def test_eight_settings_of_saha_cover_every_value_of_the_grid() -> None:
@@ -155,3 +155,13 @@ def test_a_method_needs_a_known_kind_and_a_grid() -> None:
         Method("m", dict, kind="K maybe")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="is empty"):
         Method("m", dict, ())
+
+
+def test_basin_flow_selects_by_its_first_settings_which_choose_the_resolution() -> None:
+    method = METHODS["BasinFlow"]
+    assert method.objective is None
+    first = method.estimator(method.grid[0], 3, 0)
+    assert first.resolution is None
+    assert all("resolution" in settings for settings in method.grid[1:])
+    X, y = make_blobs(120, 3, centers=4, cluster_std=0.3, random_state=2)
+    assert adjusted_rand_score(y, first.fit_predict(X)) == 1

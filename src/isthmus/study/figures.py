@@ -30,7 +30,7 @@ TITLES = {
     "davies_bouldin": "Davies-Bouldin (lower is better)",
     "silhouette": "Silhouette",
 }
-OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO")
+OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
 
 
 def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> dict[str, Figure]:

@@ -22,7 +22,12 @@ from isthmus.study.methods import Method
 from isthmus.study.settings import Task
 
 # Imported once, not in the process of every fit.
-COMMON = ("isthmus.cluster", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
+COMMON = (
+    "isthmus.cluster.resolution",
+    "sklearn.cluster",
+    "sklearn.metrics",
+    "sklearn.mixture",
+)
 
 
 @dataclass(frozen=True)
