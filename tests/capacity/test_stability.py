@@ -91,12 +91,15 @@ def test_vectors_of_e8_are_stored_and_doubled_roots_are_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_all_vectors_of_e8_are_stored() -> None:
     X = 2 * 7**0.5 * e8_shell()
     memory = ist.GaussianKDE(X, 1.0)
     fixed = ist.retrieve(memory, torch.from_numpy(X), tol=1e-9).state
-    np.testing.assert_allclose(np.linalg.norm(fixed - X, axis=1), 0.6150, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(fixed.numpy() - X, axis=1), 0.6150, atol=1e-3)
     assert is_attracting(memory, fixed).all()
+    ends = ist.retrieve(memory, adversarial_starts(X, 1000), tol=1e-6).state
+    assert float((ends - fixed[0]).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("seed", range(6))
