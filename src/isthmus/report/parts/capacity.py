@@ -199,23 +199,28 @@ def recall_under_noise(seed: int, full: bool = False) -> Section:
     curves, numbers = {}, {}
     for name, (X, sigma) in data.items():
         found = capacity.certify(X, sigma, iterate="none", noise=True, delta=delta)
+        assert found.noise is not None
         rows = np.flatnonzero((found.decided == "proved") & (found.noise > 0))[:TRIED]
-        curves[name] = {
-            level: _recalled(X, sigma, rows, level * found.noise[rows], rng) for level in LEVELS
-        }
-        length, radius = (found.noise * X.shape[1] ** 0.5)[rows], found.guaranteed_radius[rows]
+        noise = found.noise[rows]
+        curves[name] = {level: _recalled(X, sigma, rows, level * noise, rng) for level in LEVELS}
         numbers[name] = {
-            "certified_noise_length": float(np.median(length)),
-            "guaranteed_radius": float(np.median(radius)),
+            "certified_noise_length": float(np.median(noise) * X.shape[1] ** 0.5),
+            "guaranteed_radius": float(np.median(found.guaranteed_radius[rows])),
             "smallest_share_up_to_certified": min(curves[name][0.5], curves[name][1.0]),
             "share_at_twice_the_certified": curves[name][2.0],
         }
-    figure = noise_recall(curves, delta)
     random, pictures = (
         each["certified_noise_length"] / each["guaranteed_radius"] for each in numbers.values()
     )
-    values = {"delta": delta, "random": random, "pictures": pictures, "tried": TRIED * DRAWS}
-    return compose("noise", figure, {"recall_by_patterns": numbers}, **values)
+    return compose(
+        "noise",
+        noise_recall(curves, delta),
+        {"recall_by_patterns": numbers},
+        delta=delta,
+        random=random,
+        pictures=pictures,
+        tried=TRIED * DRAWS,
+    )
 
 
 def _recalled(

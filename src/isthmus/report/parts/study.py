@@ -51,7 +51,7 @@ def ensure_fits(seed: int, full: bool = False) -> None:
         run(_study(full)[0], Settings(), jobs=None)
 
 
-def _drawn(figure: str, full: bool) -> tuple[list[Row], str, Figure]:
+def _drawn(figure: str, full: bool) -> tuple[Sequence[Row], str, Figure]:
     """Return all fits, their source, and a figure of them."""
     directory, source = _study(full)
     rows = Store(directory).read()
