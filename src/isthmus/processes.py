@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from numbers import Real
 from pathlib import Path
@@ -62,23 +62,19 @@ class Limits:
     wall_seconds : float, optional
         Wall-clock time, for a call that waits and takes no CPU time. The default is ten times
         `seconds` plus 30, so that a busy machine stops no call that would end in time.
-    clock_seconds : float, optional
-        Former name of `wall_seconds`.
     """
 
     seconds: float = 60.0
     megabytes: float = 4096.0
     wall_seconds: float = None  # type: ignore[assignment]  # __post_init__ fills it in
-    clock_seconds: InitVar[float | None] = None
 
-    def __post_init__(self, clock_seconds: float | None) -> None:
-        wall = vars(self)["wall_seconds"] if clock_seconds is None else clock_seconds
-        for name, value in (vars(self) | {"wall_seconds": 1 if wall is None else wall}).items():
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
             number = isinstance(value, Real) and not isinstance(value, bool)
-            if not (number and float(value) > 0):
+            if not (number and float(value) > 0) and (name, value) != ("wall_seconds", None):
                 raise InvalidInputError(f"Limits are numbers above zero; {name} is {value!r}.")
-        default = 10 * self.seconds + 30
-        object.__setattr__(self, "wall_seconds", default if wall is None else wall)
+        if vars(self)["wall_seconds"] is None:
+            object.__setattr__(self, "wall_seconds", 10 * self.seconds + 30)
 
 
 @dataclass(frozen=True)
@@ -181,6 +177,12 @@ def run_all(
     finally:
         for connection in running:
             connection.close()  # which ends the child
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class _Server:
@@ -287,24 +289,20 @@ def _supervise(connection: Connection, limits: Limits, log: str | None, work: by
         answers.close()
         _work(writable, limits, log, work)
     writable.close()
-    content: bytes | None = None
-    late, before = False, math.inf
-    try:
+    content, late, before = b"", False, math.inf
+    with contextlib.suppress(EOFError):
         before = answers.recv()
         timeout = None if math.isinf(limits.wall_seconds) else limits.wall_seconds
         ready = wait([answers, connection], timeout)
         late = not ready
         if answers in ready:
             content = answers.recv_bytes()
-    except EOFError:
-        pass
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(child, signal.SIGKILL)
     _, status, used = os.wait4(child, 0)
     seconds = used.ru_utime + used.ru_stime
-    if content is None:
-        content = pickle.dumps(_end_without_answer(status, late, seconds, limits))
+    content = content or pickle.dumps(_end_without_answer(status, late, seconds, limits))
     peak = max(used.ru_maxrss / MAXRSS_PER_MEGABYTE - before, 0.0)
     with contextlib.suppress(OSError):  # nobody waits for the answer any more
         connection.send((content, seconds, peak))
@@ -319,8 +317,8 @@ def _end_without_answer(
     if code == -signal.SIGXCPU:
         return "timeout", None, f"Not done after {limits.seconds:g} s of CPU time."
     if late:
-        clock = f"Not done after {limits.wall_seconds:g} s by the clock"
-        return "timeout", None, f"{clock}, with {seconds:.1f} s of CPU time used."
+        words = f"{limits.wall_seconds:g} s by the clock, with {seconds:.1f} s of CPU time used"
+        return "timeout", None, f"Not done after {words}."
     if code == -signal.SIGKILL:
         return "crashed", None, "Killed (SIGKILL), as the system does when memory runs out."
     if code < 0:
@@ -369,9 +367,9 @@ def _limit(limits: Limits) -> float:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     if sys.platform != "linux":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MAXRSS_PER_MEGABYTE
-    lines = Path("/proc/self/status").read_text().splitlines()
-    kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
+    pages = Path("/proc/self/statm").read_text().split()
+    size, resident = (int(count) * resource.getpagesize() for count in pages[:2])
     if math.isfinite(limits.megabytes):
-        size = int(kilobytes["VmSize"]) * 1024 + round(limits.megabytes * 2**20)
+        size += round(limits.megabytes * 2**20)
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    return int(kilobytes["VmRSS"]) / 1024
+    return resident / 2**20

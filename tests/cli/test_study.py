@@ -72,8 +72,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(rows: list[dict[str, Any]], directory: Path) -> Path:
     Store(directory).results.mkdir()
     Store(directory).append(rows)
-    ids = [row["id"] for row in rows]
-    (directory / "plan.json").write_text(json.dumps([*ids, "missing"]))
+    plan: dict[str, dict[str, dict[str, int]]] = {"a": {"HDBSCAN": {"missing": 2}}}
+    for row in rows:
+        ids = plan.setdefault(row["dataset"], {}).setdefault(row["method"], {})
+        ids[row["id"]] = row["entry"]
+    (directory / "plan.json").write_text(json.dumps(plan))
     return directory
 
 

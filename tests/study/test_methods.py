@@ -1,5 +1,6 @@
 """The methods have fair grids; what is written here agrees with plain computations."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import InvalidInputError
 from isthmus.study import METHODS, DPMeans, Method, SahaClAM, Settings, Store
-from isthmus.study.estimators import completion
+from isthmus.study.estimators import completion, draw_hidden
 from isthmus.study.fitting import METRICS, judge, prepare
 
 X = StandardScaler().fit_transform(load_iris().data)
@@ -29,35 +30,80 @@ def test_grids_are_of_the_same_size_except_that_of_saha_and_the_random_start() -
     assert (kinds.count("K given"), kinds.count("K unknown")) == (8, 11)
 
 
-def test_eight_settings_of_saha_cover_every_value_of_the_grid() -> None:
-    method = METHODS["ClAM (Saha et al.)"]
-    tasks = Settings(("iris",), (method.name,), seeds=(0,), entries=8).tasks()
-    for name in method.grid[0]:
-        assert {task.settings[name] for task in tasks} == {each[name] for each in method.grid}
+def test_large_tables_get_six_fits_of_each_method_spread_over_its_grid() -> None:
+    tasks = Settings(("iris", "usps_digits")).tasks()
+    counts = Counter((task.dataset, task.method) for task in tasks)
+    for name, method in METHODS.items():
+        assert counts["iris", name] == len(method.grid) * (3 if method.seeded else 1)
+        assert counts["usps_digits", name] == 6
+    assert len(Settings(("usps_digits",), ("KMeans",), entries=8).tasks()) == 24
+    assert len(Settings(("usps_digits",), ("KMeans",), rows=900).tasks()) == 24
+    few = [task for task in tasks if task.dataset == "usps_digits"]
+    saha = [task.settings for task in few if task.method == "ClAM (Saha et al.)"]
+    assert {each["learning_rate"] for each in saha} == {0.001, 0.01, 0.1}
+    assert {each["mask_value"] for each in saha} >= {"mean", "min"}
+    assert len({each["beta"] for each in saha}) == 2
+    swept = [task.settings["n_clusters"] for task in few if task.method == "KMeans over K"]
+    assert swept == [8, 2, 5, 12, 16, 40]
 
 
-@pytest.mark.parametrize("hidden", [[1, 4], [0], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize(
+    "hidden", [[[1, 4]], [[0]], [[0, 1, 2, 3, 4, 5]], [[1, 4, -1], [2, -1, -1], [3, 4, 5]]]
+)
 def test_the_loss_of_saha_and_its_gradient_are_those_of_the_plain_dynamics(
-    hidden: list[int],
+    hidden: list[list[int]],
 ) -> None:
     random = np.random.default_rng(0)
     rows, means = random.normal(size=(9, 6)), random.normal(size=(4, 6))
     masked, beta, steps = rows.min(0), 1.7, 5
+    moves = torch.zeros(9, 6, dtype=torch.bool)
+    for group, places in zip(np.array_split(np.arange(9), len(hidden)), hidden, strict=True):
+        for place in places:
+            moves[group, place] |= place >= 0
 
     def plain(memories: torch.Tensor) -> torch.Tensor:
-        x = torch.from_numpy(rows).clone()
-        x[:, hidden] = torch.from_numpy(masked[hidden])
+        whole = torch.from_numpy(rows)
+        x = torch.where(moves, torch.from_numpy(masked), whole)
         for _ in range(steps):
             shares = torch.softmax(-beta / 2 * torch.cdist(x, memories) ** 2, 1)
-            moved = x + (shares @ memories - x) / steps
-            x = torch.stack([moved[:, i] if i in hidden else x[:, i] for i in range(6)], 1)
-        return ((x - torch.from_numpy(rows)) ** 2).mean()
+            x = torch.where(moves, x + (shares @ memories - x) / steps, x)
+        return ((x - whole) ** 2).mean()
 
-    loss, slope = completion(rows, np.array(hidden), masked, means, beta, steps)
+    sets = rows.reshape(len(hidden), -1, 6)
+    loss, slope = completion(sets, np.array(hidden), masked, means, beta, steps)
     memories = torch.from_numpy(means)
     assert loss == pytest.approx(float(plain(memories)))
     expected = torch.autograd.functional.jacobian(plain, memories)
     np.testing.assert_allclose(slope, expected, atol=1e-12)
+
+
+def test_saha_hides_coordinates_drawn_with_replacement_but_never_the_first() -> None:
+    hidden = draw_hidden(np.random.default_rng(0), 4000, 10, 0.5)
+    assert hidden.shape == (4000, 5)
+    assert set(np.unique(hidden)) == {-1, *range(1, 10)}
+    kept = [row[row >= 0] for row in hidden]
+    assert all(len(set(row)) == len(row) for row in kept)
+    # The mean number of different ones among 5 draws from 9.
+    assert np.mean([len(row) for row in kept]) == pytest.approx(9 * (1 - (8 / 9) ** 5), rel=0.01)
+    assert draw_hidden(np.random.default_rng(0), 1, 4, 0.2).shape == (1, 1)
+    assert draw_hidden(np.random.default_rng(0), 1, 1, 0.2).tolist() == [[0]]
+
+
+def test_rows_hide_coordinates_of_their_own_and_in_every_third_epoch_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def record(rows: np.ndarray, hidden: np.ndarray, *others: object) -> tuple[float, np.ndarray]:
+        seen.append((rows.shape[:2], len(hidden)))
+        return completion(rows, hidden, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("isthmus.study.estimators.completion", record)
+    SahaClAM(2, max_iter=3, random_state=0).fit(X[:16])
+    assert seen == [((8, 1), 8)] * 4 + [((1, 8), 1)] * 2
+    seen.clear()
+    SahaClAM(2, max_iter=1, random_state=0).fit(np.tile(X, (8, 1)))  # 24 batches of 50
+    assert seen == [((8, 6), 8)] * 24
 
 
 def test_saha_finds_blobs_from_its_own_start_and_labels_rows_by_the_memory_they_reach() -> None:

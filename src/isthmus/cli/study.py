@@ -187,14 +187,14 @@ def _add_run_options(one: argparse.ArgumentParser) -> None:
     add = one.add_argument
     count, size, number = options.whole_number(1), options.whole_number(0), options.positive_number
     add("--quick", action="store_true", help="small datasets and short grids; a few minutes")
-    add("--datasets", type=options.names, metavar="NAME,...", help="default: all 15")
-    add("--methods", type=options.names, metavar="NAME,...", help="default: all 18")
+    add("--datasets", type=options.names, metavar="NAME,...", help="default: all")
+    add("--methods", type=options.names, metavar="NAME,...", help="default: all")
     add("--seeds", type=count, metavar="N", help="number of seeds (default: 3, --quick 1)")
     words = "first seed; the others are N+1, N+2, ... (default: 0)"
     add("--seed", type=size, default=0, metavar="N", help=words)
     words = "largest number of rows per dataset, 0 for all (default: 5000, --quick 1000)"
     add("--rows", type=size, metavar="N", help=words)
-    words = "number of settings from each grid (default: all 8, --quick 3)"
+    words = "settings from each grid (default: all, few on large tables; --quick 3)"
     add("--entries", type=count, metavar="N", help=words)
     add("--jobs", type=count, metavar="N", help="fits at a time (default: one per core)")
     add("--scheduler", metavar="tcp://HOST:PORT", help="run on this Dask cluster instead")

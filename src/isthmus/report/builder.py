@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any, get_args
 
 import isthmus
 from isthmus.files import PARTIAL_NAMES, exclusive, make_directory, shipped, write_atomically
-from isthmus.processes import Call, Limits, fresh_server, run_all
+from isthmus.processes import Call, Limits, cores, fresh_server, run_all
 from isthmus.progress import progress
 from isthmus.report import registry
 from isthmus.report.html import duration, page
@@ -34,8 +33,11 @@ LARGEST_SEED = 2**32 - 1
 PACKAGE = Path(isthmus.__file__).parent
 # Packages whose version can change a number or a figure.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
-# Attributes of a section that are not in the entry of its part in results.json.
-ELSEWHERE = {"name", "log", "seconds", "inputs"}
+RESULTS = (
+    *("title", "chapter", "status", "message", "command", "caption", "figure", "findings"),
+    *("observations", "table", "numbers"),
+)
+"""The attributes of a section in results.json."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        requested = [each for each in self.sections if each.name in self.requested]
-        return [section for section in requested if section.status == "failed"]
+        failed = [section for section in self.sections if section.status == "failed"]
+        return [section for section in failed if section.name in self.requested]
 
 
 def build(
@@ -118,8 +120,7 @@ def build(
     full = as_flag(full, "full")
     seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
     if jobs is None:
-        affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
-        jobs = len(affinity(0)) if affinity else os.cpu_count() or 1
+        jobs = cores()
     if limit is None:
         limit = FULL_LIMIT if full else SHORT_LIMIT
     jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
@@ -281,9 +282,7 @@ class Workspace:
             "environment": environment(),
             "summary": built.summary,
             "parts": {
-                section.name: {
-                    name: value for name, value in vars(section).items() if name not in ELSEWHERE
-                }
+                section.name: {name: getattr(section, name) for name in RESULTS}
                 | {"figure": section.figure and self._link(f"{section.name}.png")}
                 for section in sections
             },

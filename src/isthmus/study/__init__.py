@@ -1,20 +1,15 @@
 """The clustering study: methods on datasets, a resumable runner, statistics and a verdict."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from isthmus.processes import Limits
 from isthmus.study.comparison import Comparison, Scores, compare, distribution, score_table
+from isthmus.study.estimators import DPMeans, SahaClAM
+from isthmus.study.figures import study_figures
 from isthmus.study.methods import METHODS, Method, combinations
 from isthmus.study.runner import Progress, Run, run, status
 from isthmus.study.settings import QUICK, Settings
 from isthmus.study.statistics import critical_difference, friedman, holm, mean_ranks, pairwise
 from isthmus.study.store import Store
 from isthmus.study.verdict import Claim, Report, make_report
-
-if TYPE_CHECKING:
-    from isthmus.study.estimators import DPMeans, SahaClAM
-    from isthmus.study.figures import study_figures
 
 __all__ = [
     "METHODS",
@@ -45,11 +40,3 @@ __all__ = [
     "status",
     "study_figures",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on first use: they need scikit-learn and matplotlib.
-    modules = {"DPMeans": "estimators", "SahaClAM": "estimators", "study_figures": "figures"}
-    if name in modules:
-        return getattr(import_module(f"isthmus.study.{modules[name]}"), name)
-    raise AttributeError(f"module 'isthmus.study' has no attribute {name!r}")

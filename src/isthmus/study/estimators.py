@@ -9,16 +9,16 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from isthmus.errors import InvalidInputError
-from isthmus.validation import as_choice, as_count
+from isthmus.validation import as_choice, as_count, as_number
 
 # Training as Saha et al. do it stops at this learning rate.
 LOWEST_LEARNING_RATE = 1e-6
 # Number of batches in an epoch, at most: batches grow with the data.
-BATCHES = 12
+BATCHES = 24
 
 
 @dataclass(eq=False, repr=False)
@@ -61,20 +61,20 @@ class DPMeans(ClusterMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Open clusters and move them until nothing changes."""
-        if not self.penalty > 0:
-            raise InvalidInputError(f"penalty must be above zero, not {self.penalty!r}.")
-        if not self.max_iter >= 1:
-            raise InvalidInputError(f"max_iter must be at least 1, not {self.max_iter!r}.")
+        penalty = as_number(self.penalty, "penalty", above=0)
+        max_iter = as_count(self.max_iter, "max_iter")
         X = validate_data(self, X, dtype=np.float64)
         order = check_random_state(self.random_state).permutation(len(X))
         rows = X[order]
         centres = rows.mean(0, keepdims=True)
-        price = self.penalty * float(((rows - centres) ** 2).sum(1).mean()) or 1.0
+        price = penalty * float(((rows - centres) ** 2).sum(1).mean()) or 1.0
         trace: list[float] = []
         self.converged_ = False
-        for _ in range(self.max_iter):
+        for _ in range(max_iter):
             centres = _opened(rows, centres, price)
-            found, labels = np.unique(_squared(rows, centres).argmin(1), return_inverse=True)
+            found, labels = np.unique(
+                euclidean_distances(rows, centres).argmin(1), return_inverse=True
+            )
             sums = np.zeros((len(found), rows.shape[1]))
             np.add.at(sums, labels, rows)
             centres = sums / np.bincount(labels)[:, None]
@@ -93,7 +93,7 @@ class DPMeans(ClusterMixin, BaseEstimator):
 
 def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[Any]:
     """Return the centres and each row that is further than the price from all before it."""
-    nearest = _squared(rows, centres).min(1)
+    nearest = euclidean_distances(rows, centres, squared=True).min(1)
     lengths = (rows**2).sum(1)
     opened = []
     for place in np.flatnonzero(nearest > price):
@@ -103,23 +103,19 @@ def _opened(rows: NDArray[Any], centres: NDArray[Any], price: float) -> NDArray[
     return np.concatenate([centres, rows[opened]])
 
 
-def _squared(rows: NDArray[Any], centres: NDArray[Any]) -> NDArray[Any]:
-    squared = (rows**2).sum(1)[:, None] - 2 * rows @ centres.T + (centres**2).sum(1)
-    return np.maximum(squared, 0)
-
-
 @dataclass(eq=False, repr=False)
 class SahaClAM(ClusterMixin, BaseEstimator):
     r"""ClAM as Saha et al. (2023) train it: pattern completion, from random memories.
 
-    Some coordinates are hidden behind `mask_value`. Only they move, for T steps of size 1 / T on
-    the energy of the memories, and only they count in the loss. Memories start at
+    Some coordinates, never the first, are hidden behind `mask_value`. Only they move, for T steps
+    of size 1 / T on the energy of the memories, and only they count in the loss. Memories start at
     :math:`N(0.1, 0.1^2)`, Adam follows the loss of mini-batches, and the epoch with the lowest loss
     is kept. A row belongs to the memory nearest to where it ends with nothing hidden.
 
-    Unlike in the authors' code, every coordinate may be hidden and at least one is, the rows of a
-    batch hide the same ones, and an epoch has at most 12 batches. For other purposes than a
-    comparison, use :class:`isthmus.cluster.ClAM`, which starts from k-means.
+    Unlike in the authors' code, at least one coordinate is hidden, and an epoch has at most 24
+    batches: where their 8 rows would make more, batches are larger and hide as many sets of
+    coordinates as before, each in an equal share of the rows. For other purposes than a comparison,
+    use :class:`isthmus.cluster.ClAM`, which starts from k-means.
 
     Parameters
     ----------
@@ -131,7 +127,8 @@ class SahaClAM(ClusterMixin, BaseEstimator):
     mask_value : {"mean", "min", "max"}
         Value of hidden coordinates: that of the feature over all rows.
     mask_fraction : float
-        Share of the coordinates that is hidden.
+        Number of draws, with replacement, of coordinates to hide, as a share of their number. Rows
+        hide coordinates of their own; in every third epoch, a batch hides the same.
     n_steps : int
         T.
     batch_size, max_iter : int
@@ -175,20 +172,19 @@ class SahaClAM(ClusterMixin, BaseEstimator):
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         n_rows, dim = rows.shape
         masked = getattr(rows, self.mask_value)(0)
-        means = random.normal(0.1, 0.1, (n_clusters, dim)).astype(np.float32)
+        means: NDArray[Any] = random.normal(0.1, 0.1, (n_clusters, dim)).astype(np.float32)
         first, second = np.zeros_like(means), np.zeros_like(means)
         n_batches = min(math.ceil(n_rows / self.batch_size), BATCHES)
-        n_hidden = max(1, int(dim * self.mask_fraction))
         losses: list[float] = []
         rate, updates, waited = self.learning_rate, 0, 0
         lowest, lowest_mean, best = math.inf, math.inf, means
         while len(losses) < self.max_iter and rate >= LOWEST_LEARNING_RATE:
             epoch = 0.0
             for batch in np.array_split(random.permutation(n_rows), n_batches):
-                hidden = random.permutation(dim)[:n_hidden]
-                loss, slope = completion(
-                    rows[batch], hidden, masked, means, self.beta, self.n_steps
-                )
+                share = max(1, len(batch) // (1 if len(losses) % 3 == 2 else self.batch_size))
+                parts = rows[batch[: len(batch) // share * share]].reshape(-1, share, dim)
+                hidden = draw_hidden(random, len(parts), dim, self.mask_fraction)
+                loss, slope = completion(parts, hidden, masked, means, self.beta, self.n_steps)
                 updates += 1
                 first += 0.1 * (slope - first)
                 second += 0.001 * (slope**2 - second)
@@ -212,6 +208,17 @@ class SahaClAM(ClusterMixin, BaseEstimator):
         return self
 
 
+def draw_hidden(random: np.random.Generator, sets: int, dim: int, share: float) -> NDArray[Any]:
+    """Return sets of coordinates to hide, (sets, h), with -1 in place of one that is drawn again.
+
+    The first coordinate is never hidden, unless it is the only one.
+    """
+    draws = random.integers(min(1, dim - 1), dim, (sets, max(1, int(dim * share))))
+    draws.sort(1)
+    draws[:, 1:][draws[:, 1:] == draws[:, :-1]] = -1
+    return draws
+
+
 def completion(
     rows: NDArray[Any],
     hidden: NDArray[Any],
@@ -222,42 +229,53 @@ def completion(
 ) -> tuple[float, NDArray[Any]]:
     """Return the squared error of hidden coordinates at x(T), over all entries, and its gradient.
 
-    The state is a share of its start, which is equal for all rows, plus a blend of memories, so
-    that the steps need the products of memories only. The gradient is by the means. (K, D)
+    Rows are (sets, n, D), all n with the same hidden coordinates. A state is a share of its start,
+    which is equal for all rows, plus a blend of memories, so that the steps need the products of
+    memories only. The gradient is by the means. (K, D)
     """
-    start, inner, visible = masked[hidden], means[:, hidden], rows.copy()
-    visible[:, hidden] = 0
-    pull, gram, left = beta * inner @ start, beta * inner @ inner.T, 1 - 1 / steps
-    fixed = beta * (visible @ means.T - (means**2).sum(1) / 2)
+    # The first coordinate, which is not hidden, stands in with zeros for one drawn again.
+    places, real, left = np.maximum(hidden, 0), (hidden >= 0)[:, None], 1 - 1 / steps
+    inner = means[:, places].swapaxes(0, 1) * real
+    start = masked[places][:, None] * real
+    target = np.take_along_axis(rows, places[:, None], 2) * real
+    turned = inner.swapaxes(1, 2)
+    pull, gram = beta * start @ turned, beta * inner @ turned
+    fixed = beta * (rows @ means.T - target @ turned - (means**2).sum(1) / 2)
     path = _retrieve(fixed, pull, gram, steps)
     blend = path[-1][1]
-    error = left**steps * start + blend @ inner - rows[:, hidden]
+    error = left**steps * start + blend @ inner - target
     by_end = 2 / rows.size * error
-    by_blend, by_inner = by_end @ inner.T, blend.T @ by_end
+    by_blend, by_inner = by_end @ turned, blend.swapaxes(1, 2) @ by_end
     by_fixed, by_pull, by_gram = np.zeros_like(fixed), np.zeros_like(pull), np.zeros_like(gram)
     for step in range(steps, 0, -1):
         shares, before = path[step][0], path[step - 1][1]
         flow = by_blend * shares
-        by_logits = (flow - shares * flow.sum(1, keepdims=True)) / steps
+        by_logits = (flow - shares * flow.sum(-1, keepdims=True)) / steps
         by_fixed += by_logits
-        by_pull += left ** (step - 1) * by_logits.sum(0)
-        by_gram += before.T @ by_logits
+        by_pull += left ** (step - 1) * by_logits.sum(1, keepdims=True)
+        by_gram += before.swapaxes(1, 2) @ by_logits
         by_blend = left * by_blend + by_logits @ gram
-    slope: NDArray[Any] = beta * (by_fixed.T @ visible - by_fixed.sum(0)[:, None] * means)
-    slope[:, hidden] += by_inner + beta * (by_pull[:, None] * start + (by_gram + by_gram.T) @ inner)
+    by_gram += by_gram.swapaxes(1, 2)
+    by_inner += beta * (by_pull.swapaxes(1, 2) * start + by_gram @ inner)
+    by_inner -= beta * by_fixed.swapaxes(1, 2) @ target
+    by_logit = by_fixed.reshape(-1, len(means))
+    slope: NDArray[Any] = by_logit.T @ rows.reshape(-1, rows.shape[2])
+    slope = beta * (slope - by_logit.sum(0)[:, None] * means)
+    for place, part in zip(places, by_inner, strict=True):
+        slope[:, place] += part
     return float((error**2).sum() / rows.size), slope
 
 
 def _retrieve(
     fixed: NDArray[Any], pull: NDArray[Any], gram: NDArray[Any], steps: int
 ) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    """Return shares, blend of memories and logits (n, K) at every step, the start included."""
+    """Return shares, blend of memories and logits (..., K) at every step, the start included."""
     logits = fixed + pull
     blend = np.zeros_like(logits)
     path = [(blend, blend, logits)]
     for step in range(1, steps + 1):
-        shares = np.exp(logits - logits.max(1, keepdims=True))
-        shares /= shares.sum(1, keepdims=True)
+        shares = np.exp(logits - logits.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
         blend = blend + (shares - blend) / steps
         logits = fixed + (1 - 1 / steps) ** step * pull + blend @ gram
         path.append((shares, blend, logits))

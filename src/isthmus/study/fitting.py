@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from isthmus.datasets import load
 from isthmus.errors import IsthmusError
 from isthmus.processes import Call, Limits
+from isthmus.scaling import Scaling
 from isthmus.study.methods import Method
 from isthmus.study.settings import Task
 
@@ -46,14 +47,9 @@ def prepare(dataset: str, rows: int, data_home: str | Path | None = None) -> Pre
     Zero `rows` stand for all. Constant columns become zero.
     """
     X, y = load(dataset, data_home, progress=False)
-    available = len(X)
-    kept = np.random.default_rng(0).permutation(available)[: rows or None]
-    X, y = X[kept], y[kept]
-    X = X.astype(np.float64)
-    X -= X.mean(0)
-    spread = X.std(0)
-    X /= np.where(spread > 1e-12 * np.abs(X).max(initial=1.0), spread, np.inf)
-    return Prepared(X, y, available)
+    kept = np.random.default_rng(0).permutation(len(X))[: rows or None]
+    sample = X[kept].astype(np.float64)
+    return Prepared(Scaling.of(sample).into(sample), y[kept], len(X))
 
 
 def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
@@ -149,16 +145,15 @@ def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, f
     """
     from sklearn import metrics
 
-    scores: dict[str, float | None] = {
+    return {
         "rand": float(metrics.rand_score(y, labels)),
         "ari": float(metrics.adjusted_rand_score(y, labels)),
         "ami": float(metrics.adjusted_mutual_info_score(y, labels)),
         "nmi": float(metrics.normalized_mutual_info_score(y, labels)),
+        "calinski_harabasz": _finite(metrics.calinski_harabasz_score, X, labels),
+        "davies_bouldin": _finite(metrics.davies_bouldin_score, X, labels),
+        "silhouette": silhouette(X, labels),
     }
-    scores["calinski_harabasz"] = _finite(metrics.calinski_harabasz_score, X, labels)
-    scores["davies_bouldin"] = _finite(metrics.davies_bouldin_score, X, labels)
-    scores["silhouette"] = silhouette(X, labels)
-    return scores
 
 
 def silhouette(X: NDArray[Any], labels: NDArray[Any]) -> float | None:

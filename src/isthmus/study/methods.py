@@ -53,7 +53,8 @@ class Method:
     selects_by : str
         Name of the criterion, for the tables.
     seeded : bool
-        False if the result does not depend on a seed; the method is then run with one only.
+        False if the study runs the method with one seed only, because the result does not depend
+        on it or the grid is long enough.
     adapt : callable, optional
         ``adapt(settings, X)`` converts settings relative to the data into absolute ones.
     max_rows : int, optional

@@ -21,21 +21,20 @@ import cloudpickle
 
 import isthmus
 from isthmus.datasets import load
-from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import SHIPPED, write_atomically
-from isthmus.processes import Call, Outcome, run_all, run_limited
+from isthmus.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.progress import progress as progress_bar
 from isthmus.study.fitting import as_call
 from isthmus.study.methods import Method
-from isthmus.study.settings import Settings, Task
+from isthmus.study.settings import Settings, Task, cells
 from isthmus.study.store import Store, read_plan, updated, write_plan
 from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:
     from distributed import Client
 
-Backend = Literal["local", "loky", "dask"]
+Backend = Literal["local", "dask"]
 
 # Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
 # for each fit, plus 4 s for each million cells.
@@ -138,7 +137,6 @@ def run(
     jobs : int or None
         Number of fits at a time on this machine; None for one per core.
     backend : {"local", "dask"}
-        "loky" is a former name of "local".
     scheduler : str
         Address of the Dask scheduler, such as ``tcp://10.0.0.1:8786``. Its workers need isthmus
         and the data.
@@ -152,7 +150,7 @@ def run(
         Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
     """
     settings = settings or Settings()
-    jobs = _cores() if jobs is None else as_count(jobs, "jobs")
+    jobs = cores() if jobs is None else as_count(jobs, "jobs")
     tasks, methods = settings.tasks(), settings.chosen
     if backend != "dask":
         for dataset in dict.fromkeys(task.dataset for task in tasks):
@@ -226,15 +224,9 @@ def _seconds_left(directory: Path) -> float | None:
     return max(0.0, ends - time.time())
 
 
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cost(task: Task) -> int:
     """Return the approximate cost of a fit, from the size of its table."""
-    known = entry(task.dataset)
-    return FIXED_COST + min(known.n_samples, task.rows or known.n_samples) * known.n_features
+    return FIXED_COST + cells(task.dataset, task.rows)
 
 
 @cache
@@ -274,7 +266,7 @@ def _open_backend(
     backend: str, jobs: int, scheduler: str | None
 ) -> Iterator[Callable[[Sequence[Call]], Outcomes]]:
     """Yield a function that runs calls; raise at once if a scheduler cannot be reached."""
-    if as_choice(backend, "backend", ("local", "loky", "dask")) != "dask":
+    if as_choice(backend, "backend", ("local", "dask")) != "dask":
         yield partial(run_all, jobs=jobs)
         return
     if scheduler is None:

@@ -18,6 +18,8 @@ from isthmus.processes import Limits
 from isthmus.study.methods import METHODS, Method
 from isthmus.validation import as_count
 
+# On datasets with more cells than this, the standard study does only so many fits of each method.
+LARGE_CELLS, FEW_FITS = 250_000, 6
 # The largest seed of NumPy's generators.
 LARGEST_SEED = 2**32 - 1
 
@@ -48,6 +50,12 @@ class Task:
         return dict(json.loads(self.parameters))
 
 
+def cells(dataset: str, rows: int) -> int:
+    """Return the size of the table that fits on at most `rows` rows use; 0 stands for all."""
+    known = entry(dataset)
+    return min(known.n_samples, rows or known.n_samples) * known.n_features
+
+
 @dataclass(frozen=True)
 class Settings:
     """The datasets, methods, seeds and limits of a run.
@@ -59,12 +67,12 @@ class Settings:
     methods : sequence of str or Method, optional
         Names of methods, and methods of your own. Default: all of METHODS.
     seeds : sequence of int
-        A method that draws nothing at random gets the first only.
+        Methods that are not `seeded` get the first only.
     rows : int
         Largest number of rows of each dataset, the same for all methods; 0 for all.
     entries : int, optional
-        Number of entries of each grid: the defaults, and others spread over the grid.
-        Default: the whole grid.
+        Number of entries of each grid: the defaults, and others spread over the grid. Default: the
+        whole grid; on tables of more than 250,000 cells, as many as make six fits of a method.
     limits : Limits
         Limits on each fit.
     """
@@ -99,12 +107,15 @@ class Settings:
         seeds = [as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED) for seed in given]
         if len(set(seeds)) < len(seeds):
             raise InvalidInputError(f"seeds must differ from each other, not be {tuple(seeds)}.")
+        if not method.seeded:
+            seeds = seeds[:1]
         grid = list(enumerate(method.grid))
-        if self.entries is not None:
-            kept = min(as_count(self.entries, "entries"), len(grid))
-            grid = [grid[place * len(grid) // kept] for place in range(kept)]
-        for place, settings in grid:
-            for seed in seeds if method.seeded else seeds[:1]:
+        kept = len(grid) if self.entries is None else as_count(self.entries, "entries")
+        if self.entries is None and cells(dataset, rows) > LARGE_CELLS:
+            kept = max(1, FEW_FITS // len(seeds))
+        kept = min(kept, len(grid))
+        for place, settings in (grid[number * len(grid) // kept] for number in range(kept)):
+            for seed in seeds:
                 yield Task(dataset, method.name, _as_json(method, settings), seed, rows, place)
 
     @property

@@ -124,12 +124,10 @@ class Store:
             return
         import pyarrow.parquet
 
-        types = {"bool": pyarrow.bool_(), "string": pyarrow.string()}
-        types |= {"int64": pyarrow.int64(), "float64": pyarrow.float64()}
-        schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+        kinds = {name: pyarrow.type_for_alias(kind) for name, kind in COLUMNS.items()}
         content = [{name: row.get(name) for name in COLUMNS} for row in rows]
         buffer = io.BytesIO()
-        table = pyarrow.Table.from_pylist(content, schema=schema)
+        table = pyarrow.Table.from_pylist(content, schema=pyarrow.schema(kinds))
         pyarrow.parquet.write_table(table, buffer, compression="zstd")
         name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
         write_atomically(self.results / name, buffer.getvalue())
