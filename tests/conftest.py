@@ -36,6 +36,18 @@ def counts(points: Tensor) -> Tensor:
     return torch.linspace(0.7, 3.0, len(points)).to(points)
 
 
+def trils(points: Tensor) -> Tensor:
+    count, dim = points.shape
+    lower = torch.arange(count * dim * dim, dtype=points.dtype).reshape(count, dim, dim).sin()
+    return (0.4 * lower.tril(-1) + torch.diag_embed(0.6 + 0.3 * lower.diagonal(0, 1, 2))).to(points)
+
+
+def degrees(points: Tensor) -> Tensor:
+    found = torch.linspace(0.8, 9.0, len(points)).to(points)
+    found[len(points) // 2 :][:1] = torch.inf
+    return found
+
+
 HOPFIELDS: dict[str, MakeMemory] = {
     "hopfield": lambda m: ist.Hopfield(signs(m)),
     "hopfield-zero-diagonal": lambda m: ist.Hopfield(signs(m), zero_diagonal=True),
@@ -65,6 +77,9 @@ DENSITIES: dict[str, MakeMemory] = {
     "laplace-kde": lambda m: ist.LaplaceKDE(m, bandwidth=0.8),
     "student-kde": lambda m: ist.StudentKDE(m, bandwidth=0.7, dof=2.5),
     "cauchy-kde": lambda m: ist.StudentKDE(m, bandwidth=0.7, dof=1.0),
+    "student-mixture": lambda m: ist.StudentMixture(m, trils(m), degrees(m), log_weights(m)),
+    "student-mixture-along-axes": lambda m: ist.StudentMixture(m, counts(m)[:, None] + 0 * m, 3.0),
+    "student-mixture-gaussian": lambda m: ist.StudentMixture(m, 0.8),
     "von-mises-fisher": lambda m: ist.VonMisesFisherMixture(m, beta=2.0),
     "von-mises-fisher-weighted": lambda m: ist.VonMisesFisherMixture(m, 2.0, log_weights(m)),
 }

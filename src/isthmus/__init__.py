@@ -32,6 +32,7 @@ _NAMES = {
     "isthmus.memories.mixture": "Mixture",
     "isthmus.memories.modern": "ModernHopfield",
     "isthmus.memories.student": "StudentKDE",
+    "isthmus.memories.student_mixture": "StudentMixture",
     "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
     "": "attend attention capacity checks cluster datasets dynamics energy errors figures impute "
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
     from isthmus.memories.student import StudentKDE as StudentKDE
+    from isthmus.memories.student_mixture import StudentMixture as StudentMixture
     from isthmus.memories.uniform import UniformKDE as UniformKDE
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
 

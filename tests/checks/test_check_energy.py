@@ -26,7 +26,9 @@ def test_every_energy_passes(make_energy, memories, dtype):
     if not energy.translation_invariant:
         allowed |= {"translation"}
     if isinstance(energy, ist.Hopfield):
-        allowed |= {"density matches energy", "extreme temperatures"}
+        allowed |= {"density matches energy"}
+    if all(value.ndim for value in energy.state_dict().values()):
+        allowed |= {"extreme temperatures"}
     if not energy.step_descends:
         allowed |= {"step never raises the energy"}
     assert skipped == allowed

@@ -45,6 +45,9 @@ def test_the_default_writes_and_prints_the_clusters_of_the_library(
     ("options", "settings"),
     [
         (["-k", "3"], {"n_clusters": 3}),
+        (["--clusters", "4"], {"n_clusters": 4}),
+        (["--resolution", "0.6"], {"resolution": 0.6}),
+        (["--method", "basin-flow", "-k", "5"], {"method": "basin-flow", "n_clusters": 5}),
         (["--method", "clam", "-k", "2"], {"method": "clam", "n_clusters": 2}),
         (["--method", "crp", "--alpha", "0.1", "--no-standardise"], {"alpha": 0.1}),
         (["--method", "mean-shift", "--bandwidth", "0.5"], {"bandwidth": 0.5}),
@@ -141,7 +144,7 @@ def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFi
         (["iris.csv", "-o", "a.csv", "--plot", "iris.csv"], "--plot iris.csv is taken by DATA"),
         (["iris.csv", "--plot", "q.png", "--save", "./q.png"], "--save q.png is taken by --plot"),
         (["iris.csv", "--save", "iris.clusters.csv"], "is taken by -o"),
-        (["iris.csv", "--plot", "nowhere/a.png"], "--plot nowhere/a.png: nowhere is not a"),
+        (["iris.csv", "--plot", "nowhere/a.png"], "nowhere is not a directory; make it first"),
         (["iris.csv", "--model", "absent.safetensors"], "not a readable isthmus model"),
         (["iris.csv", "--model", "iris.csv"], "not a readable isthmus model"),
         (["iris.csv", "--model", "bare.safetensors"], "columns it learned from"),

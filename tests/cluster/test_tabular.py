@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import isthmus as ist
 from isthmus.cluster import (
+    BasinFlow,
     ClAM,
     ClAMCRP,
     ClAMCRPELBO,
@@ -34,7 +35,11 @@ Z = StandardScaler().fit_transform(X)
 @pytest.mark.parametrize(
     ("options", "estimator"),
     [
-        ({}, ClAMCRP(random_state=5)),
+        ({}, BasinFlow(random_state=5)),
+        ({"resolution": 0.6}, BasinFlow(resolution=0.6, random_state=5)),
+        ({"method": "basin-flow", "n_clusters": 5}, BasinFlow(5, random_state=5)),
+        ({"method": "crp"}, ClAMCRP(random_state=5)),
+        ({"alpha": 0.1}, ClAMCRP(alpha=0.1, random_state=5)),
         ({"n_clusters": 3}, ClAMELBO(3, random_state=5)),
         ({"method": "clam", "n_clusters": 2}, ClAM(2, random_state=5)),
         ({"method": "crp-elbo", "alpha": 0.1}, ClAMCRPELBO(alpha=0.1, random_state=5)),
@@ -62,7 +67,8 @@ def test_every_method_is_the_estimator_on_standardised_columns(
 
 
 def test_columns_are_used_as_they_are_without_standardising() -> None:
-    model, expected = TableModel.fit(X, standardise=False), ClAMCRP(random_state=0).fit(X)
+    model = TableModel.fit(X, method="crp", standardise=False)
+    expected = ClAMCRP(random_state=0).fit(X)
     found = model.describe(X)
     np.testing.assert_array_equal(found.labels, expected.labels_)
     np.testing.assert_allclose(found.log_density, expected.score_samples(X))
@@ -191,7 +197,7 @@ def test_a_given_column_does_not_hide_a_result() -> None:
     ("options", "words"),
     [
         ({"method": "elbo"}, "needs the number of clusters"),
-        ({"method": "crp", "n_clusters": 3}, "n_clusters is for elbo and clam, not for crp"),
+        ({"method": "crp", "n_clusters": 3}, "is for elbo, clam and basin-flow, not for crp"),
         ({"n_clusters": 151}, "n_samples=150 should be >= n_clusters=151"),
         ({"n_clusters": 3, "alpha": 1}, "alpha is for crp and crp-elbo"),
         ({"bandwidth": 1}, "bandwidth is for mean-shift"),
@@ -311,3 +317,47 @@ def test_settings_of_samplers_are_checked() -> None:
     ):
         with pytest.raises(InvalidInputError, match=words):
             model.sample(**settings)
+
+
+def test_the_summary_states_why_there_are_so_many_clusters_and_the_next_best_numbers() -> None:
+    found = TableModel.fit(X).describe(X)
+    curve, summary = found.model.estimator.gap_curve_, found.summary
+    assert summary["n_clusters"] == 2
+    assert summary["chosen_by"] == "gap"
+    best = np.nanargmax(curve["gap"])
+    assert summary["gap"] == curve["gap"][best]
+    assert summary["resolution"] == curve["resolution"][best]
+    assert f"largest, {curve['gap'][best]:.2f}, at resolution" in str(found)
+    numbers = [one["n_clusters"] for one in summary["alternatives"]]
+    assert len(set(numbers)) == len(numbers) == 3
+    assert 2 not in numbers
+    for one in summary["alternatives"]:
+        same = curve["n_clusters"] == one["n_clusters"]
+        assert one["gap"] == np.nanmax(curve["gap"][same])
+    others = [gap for gap, size in zip(curve["gap"], curve["n_clusters"], strict=True) if size != 2]
+    assert summary["alternatives"][0]["gap"] == np.nanmax(others)
+    again = TableModel.fit(X, resolution=summary["alternatives"][0]["resolution"]).describe(X)
+    assert again.summary["n_clusters"] == numbers[0]
+    assert "the resolution was given" in str(again)
+    told = TableModel.fit(X, method="basin-flow", n_clusters=4).describe(X)
+    assert told.summary["n_clusters"] == 4
+    assert "the number of clusters was given" in str(told)
+
+
+def test_one_cluster_is_explained_too() -> None:
+    blob = np.random.default_rng(3).normal(size=(200, 2))
+    found = TableModel.fit(blob).describe(blob)
+    assert found.summary["n_clusters"] == 1
+    assert "no partition stands out from rows of one cluster" in str(found)
+    assert "--resolution R" in str(found)
+    assert "--resolution" not in str(TableModel.fit(blob, n_clusters=1).describe(blob))
+
+
+def test_a_saved_basin_flow_labels_rows_as_before(tmp_path: Path) -> None:
+    model = TableModel.fit(X)
+    model.save(tmp_path / "m")
+    again = TableModel.load(tmp_path / "m")
+    before, after = model.describe(X), again.describe(X, refit=False)
+    np.testing.assert_array_equal(after.labels, before.labels)
+    assert after.summary["alternatives"] == before.summary["alternatives"]
+    assert "refit_agreement" not in after.summary

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
 
 
-METHODS = ("crp", "crp-elbo", "elbo", "clam", "mean-shift")
+METHODS = ("basin-flow", "crp", "crp-elbo", "elbo", "clam", "mean-shift")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
             columns=table.columns,
             method=arguments.method,
             n_clusters=arguments.k,
+            resolution=arguments.resolution,
             alpha=arguments.alpha,
             bandwidth=arguments.bandwidth,
             standardise=arguments.standardise,
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         id_name=table.id_name,
         classes=table.labels,
         class_name=table.label_name or "",
+        refit=arguments.model is None,
     )
     options.print_notes((*table.notes, *model.notes), arguments.quiet)
     if arguments.plot is not None:
@@ -65,7 +67,7 @@ def _check(arguments: argparse.Namespace) -> None:
     options.check_outputs(arguments, arguments.data, plot=arguments.plot, save=arguments.save)
     if arguments.plot is not None and arguments.plot.suffix.lower() not in (".png", ".svg"):
         raise InvalidInputError(f"--plot {arguments.plot} must end in .png or .svg.")
-    settings = ("method", "k", "alpha", "bandwidth", "save")
+    settings = ("method", "k", "resolution", "alpha", "bandwidth", "save")
     given = [name for name in settings if getattr(arguments, name) is not None]
     if arguments.model is not None and (given or not arguments.standardise):
         raise InvalidInputError("--model is fitted already; leave out options that fit or save.")
@@ -95,11 +97,14 @@ def parser() -> options.Parser:
     group = parser.add_argument_group("clustering")
     add = group.add_argument
     methods = (
-        "crp and crp-elbo estimate the number of clusters, elbo and clam need -k, mean-shift takes "
-        "--bandwidth (default: crp, or elbo with -k)"
+        "basin-flow finds the number of clusters, and says if there is one; crp and crp-elbo also "
+        "suit streams and new clusters; elbo and clam need -k; mean-shift takes --bandwidth "
+        "(default: basin-flow, or elbo with -k)"
     )
     add("--method", choices=METHODS, help=methods)
-    add("-k", **options.COUNT, help="number of clusters")
+    add("-k", "--clusters", dest="k", **options.COUNT, help="number of clusters")
+    resolution = "of basin-flow: more gives more clusters (default: that of the largest gap)"
+    add("--resolution", **options.NUMBER, help=resolution)
     concentration = "concentration of crp: more gives more clusters (default: 1)"
     add("--alpha", **options.NUMBER, help=concentration)
     add("--bandwidth", **options.NUMBER, help="of mean-shift (default: Scott's rule)")

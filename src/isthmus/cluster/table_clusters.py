@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+from isthmus.cluster.stability import refit_agreement
 from isthmus.printing import aligned, counted, definitions
 from isthmus.scaling import Scaling
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 # A row is certain above this probability, and new above the other.
 CERTAIN, NEW = 0.9, 0.5
-LISTED_CLUSTERS, LISTED_FEATURES, LISTED_ROWS = 25, 3, 8
+LISTED_CLUSTERS, LISTED_FEATURES, LISTED_ROWS, LISTED_ALTERNATIVES = 25, 3, 8, 3
 # A cluster differs in a feature if its mean is this far from the overall mean, in deviations.
 DIFFERENT = 0.25
 # Above this many clusters, posteriors are columns of the result on request only.
@@ -38,6 +39,7 @@ class TableClusters:
     classes: NDArray[Any] | None = None
     id_name: str = "row"
     class_name: str = "class"
+    refit: bool = True
 
     def _by_estimator(self, method: str) -> Any:
         """Return what a method of the estimator says about the rows; None if it has none."""
@@ -73,6 +75,13 @@ class TableClusters:
     def certainty(self) -> NDArray[np.float64]:
         """The probability of each row's own cluster. (n,)"""
         return np.ones(len(self.X)) if self.posteriors is None else np.max(self.posteriors, 1)
+
+    @cached_property
+    def refit_agreement(self) -> float | None:
+        """The share of rows on which fits to two halves agree; None if there are no such fits."""
+        if not self.refit:
+            return None
+        return refit_agreement(self.model.estimator, self.model.scaling.into(self.X))
 
     def to_frame(self, posteriors: bool = False) -> pd.DataFrame:
         """Return the ids, the known classes and the results, a row for each row.
@@ -111,6 +120,9 @@ class TableClusters:
         if self.posteriors is not None:
             found["mean_certainty"] = float(self.certainty.mean())
             found["share_sure"] = float((self.certainty >= CERTAIN).mean())
+        if self.refit_agreement is not None:
+            found["refit_agreement"] = self.refit_agreement
+        found |= self._resolution()
         if self.novelty is not None:
             order = np.argsort(-self.novelty, kind="stable")
             found["new_rows"] = int((self.novelty > NEW).sum())
@@ -126,6 +138,26 @@ class TableClusters:
                 "NMI": float(normalized_mutual_info_score(classes, labels)),
             }
         return found | {"clusters": list(self._clusters())}
+
+    def _resolution(self) -> dict[str, Any]:
+        """Return the resolution and the gap of BasinFlow, and the best other partitions."""
+        import pandas as pd
+
+        estimator = self.model.estimator
+        if not hasattr(estimator, "gap_curve_"):
+            return {}
+        curve = pd.DataFrame(estimator.gap_curve_).dropna().astype({"n_clusters": int})
+        best = curve.sort_values("gap", ascending=False, kind="stable")
+        best = best[(best.gap > 0) & (best.n_clusters != estimator.n_clusters_)]
+        others = best.drop_duplicates("n_clusters")
+        return {
+            "resolution": float(estimator.resolution_),
+            "gap": float(estimator.gap_),
+            "chosen_by": next(
+                (name for name in ("n_clusters", "resolution") if getattr(estimator, name)), "gap"
+            ),
+            "alternatives": others[:LISTED_ALTERNATIVES].to_dict("records"),
+        }
 
     def _clusters(self) -> Iterator[dict[str, Any]]:
         """Yield the size, the distinctive features and the memory of each cluster."""
@@ -178,11 +210,14 @@ class TableClusters:
                 f"{found['share_sure']:.0%} of rows belong to their cluster with probability "
                 f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
             )
+        if "refit_agreement" in found:
+            facts["agreement"] = (
+                f"fits to two halves of the rows agree on the cluster of "
+                f"{found['refit_agreement']:.0%} of rows"
+            )
         # Equal rows make one cluster, whose density is that of the smallest width allowed.
         if found["n_clusters"] > 1 or (self.X[:1] != self.X).any():
-            if "new_rows" in found:
-                estimate = "is an estimate; data without groups may be split, too"
-                facts["clusters"] = f"{found['n_clusters']} {estimate}"
+            facts |= self._reasons()
             density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
             facts["mean log-density"] = density
         if "new_rows" in found:
@@ -196,3 +231,26 @@ class TableClusters:
             text = f"{scores} with {match['classes']} classes (not used in the fit)"
             facts[f"against {self.class_name}"] = text
         return facts
+
+    def _reasons(self) -> dict[str, str]:
+        """Return why there are so many clusters, and how to get other numbers of them."""
+        found = self.summary
+        if "gap" not in found:
+            estimated = f"{found['n_clusters']} is an estimate"
+            return {"clusters": estimated} if "new_rows" in found else {}
+        others = [
+            f"{counted(one['n_clusters'], 'cluster')} at {one['resolution']:.2g} "
+            f"(gap {one['gap']:.2f})"
+            for one in found["alternatives"]
+        ]
+        at, gap = f"resolution {found['resolution']:.2g}", f"{max(found['gap'], 0):.2f}"
+        if found["chosen_by"] != "gap":
+            reason = f"the {found['chosen_by'].replace('n_', 'number of ')} was given; {at}"
+        elif found["n_clusters"] == 1:
+            reason = f"no partition stands out from rows of one cluster (largest gap {gap})"
+        else:
+            reason = f"the gap to rows of one cluster is largest, {gap}, at {at}"
+        if others:
+            reason += f"; next best: {', '.join(others)}"
+        offers = "--resolution R, or --method basin-flow -k N"
+        return {"number of clusters": reason, "other numbers": offers}

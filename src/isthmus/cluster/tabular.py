@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ESTIMATORS: dict[str, Any] = {
+    "basin-flow": BasinFlow,
     "crp": ClAMCRP,
     "crp-elbo": ClAMCRPELBO,
     "elbo": ClAMELBO,
@@ -41,9 +43,12 @@ ESTIMATORS: dict[str, Any] = {
     "mean-shift": GaussianMeanShift,
 }
 MEMORIES_OF_ROWS = ("kde", "hopfield")
+# Methods that a setting stands for; without one, it is BasinFlow.
+IMPLIED = {"n_clusters": "elbo", "alpha": "crp"}
 # The methods that each setting belongs to.
 SETTINGS = {
-    "n_clusters": ("elbo", "clam"),
+    "n_clusters": ("elbo", "clam", "basin-flow"),
+    "resolution": ("basin-flow",),
     "alpha": ("crp", "crp-elbo"),
     "bandwidth": ("mean-shift",),
     "sigma": MEMORIES_OF_ROWS,
@@ -97,6 +102,7 @@ class TableModel:
         columns: Sequence[str] | None = None,
         method: str | None = None,
         n_clusters: int | None = None,
+        resolution: float | None = None,
         alpha: float | None = None,
         bandwidth: float | None = None,
         sigma: float | None = None,
@@ -115,12 +121,14 @@ class TableModel:
         columns : sequence of str, optional
             Default: the names of a data frame, else x1, x2, ...
         method : str, optional
-            "crp", "crp-elbo", "elbo", "clam" and "mean-shift" find clusters; "kde" and "hopfield"
-            store every row. Default: "elbo" if `n_clusters` is given, else "crp".
-        n_clusters, alpha, bandwidth, sigma, beta : optional
-            Number of clusters, which "elbo" and "clam" need; concentration of "crp" and "crp-elbo";
-            bandwidth of "mean-shift" (default: Scott's rule); bandwidth of "kde" and "hopfield", or
-            1 / sigma^2 (default: by leave-one-out likelihood).
+            "basin-flow", "crp", "crp-elbo", "elbo", "clam" and "mean-shift" find clusters; "kde"
+            and "hopfield" store every row. Default: "elbo" if `n_clusters` is given, "crp" if
+            `alpha` is, else "basin-flow".
+        n_clusters, resolution, alpha, bandwidth, sigma, beta : optional
+            Number of clusters, which "elbo" and "clam" need and "basin-flow" can do without;
+            resolution of "basin-flow" (default: the one with the largest gap); concentration of
+            "crp" and "crp-elbo"; bandwidth of "mean-shift" (default: Scott's rule); bandwidth of
+            "kde" and "hopfield", or 1 / sigma^2 (default: by leave-one-out likelihood).
         standardise : bool
             Fit to columns of mean 0 and variance 1.
         leave_out_constants : bool
@@ -135,17 +143,17 @@ class TableModel:
             places = np.flatnonzero(~varies).tolist()
             constants = tuple((place, names[place], float(lowest[place])) for place in places)
             rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
-        settings = zip(SETTINGS, (n_clusters, alpha, bandwidth, sigma, beta), strict=True)
+        values = n_clusters, resolution, alpha, bandwidth, sigma, beta
+        settings = zip(SETTINGS, values, strict=True)
         given: dict[str, Any] = {name: value for name, value in settings if value is not None}
         if method is None:
-            method = "crp" if n_clusters is None else "elbo"
+            method = next((IMPLIED[name] for name in given if name in IMPLIED), "basin-flow")
         as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
         for name in given:
             if method not in SETTINGS[name]:
-                raise InvalidInputError(
-                    f"{name} is for {' and '.join(SETTINGS[name])}, not for {method}."
-                )
-        if method in SETTINGS["n_clusters"] and n_clusters is None:
+                methods = " and ".join(", ".join(SETTINGS[name]).rsplit(", ", 1))
+                raise InvalidInputError(f"{name} is for {methods}, not for {method}.")
+        if method in ("elbo", "clam") and n_clusters is None:
             raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
         if method in ("mean-shift", *MEMORIES_OF_ROWS) and np.isnan(rows).any():
             raise InvalidInputError(f"{method} needs complete rows; fill the gaps first.")
@@ -154,9 +162,12 @@ class TableModel:
         if method in MEMORIES_OF_ROWS:
             memory = _memory_of_rows(Z, method, sigma, beta, seed)
             return cls(memory, scaling, names, constants=constants)
-        chosen = {"random_state": seed, "verbose": verbose} if method != "mean-shift" else {}
-        estimator = ESTIMATORS[method](**given, **chosen).fit(Z)
-        estimator.set_params(**chosen and {"verbose": 0})
+        estimator = ESTIMATORS[method](**given)
+        known = estimator.get_params()
+        shared = {"random_state": seed, "verbose": verbose}
+        estimator.set_params(**{name: shared[name] for name in shared if name in known}).fit(Z)
+        if "verbose" in known:
+            estimator.set_params(verbose=0)
         notes = tuple(_notes(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
 
@@ -186,18 +197,20 @@ class TableModel:
         classes: Any = None,
         id_name: str = "row",
         class_name: str = "class",
+        refit: bool = True,
     ) -> TableClusters:
         """Return the cluster, its probability and the density of each row of a table.
 
         X (n, E) contains the columns of the model, in any order; `ids` (n,) are 1, 2, ... by
-        default, and `classes` (n,) are known classes to compare with, empty where unknown.
+        default, and `classes` (n,) are known classes to compare with, empty where unknown. With
+        `refit`, the summary states the :func:`refit_agreement` of the estimator on these rows.
         """
         rows = self.select(X, columns)
         if self.estimator is None:
             raise InvalidInputError(f"{self.name} stores every row and has no clusters.")
         ids = np.arange(1, len(rows) + 1) if ids is None else np.asarray(ids)
         classes = None if classes is None else np.asarray(classes)
-        return TableClusters(self, rows, ids, classes, id_name, class_name)
+        return TableClusters(self, rows, ids, classes, id_name, class_name, refit)
 
     def sample(
         self,

@@ -10,6 +10,7 @@ from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.radial import RadialKDE
 from isthmus.memories.student import StudentKDE
+from isthmus.memories.student_mixture import StudentMixture
 from isthmus.memories.uniform import UniformKDE
 from isthmus.memories.vmf import VonMisesFisherMixture
 
@@ -25,6 +26,7 @@ __all__ = [
     "ModernHopfield",
     "RadialKDE",
     "StudentKDE",
+    "StudentMixture",
     "UniformKDE",
     "VonMisesFisherMixture",
 ]

@@ -23,7 +23,7 @@ from isthmus.validation import (
 )
 
 # Settings with an entry for each memory.
-PER_MEMORY = ("counts", "log_weights")
+PER_MEMORY = ("counts", "log_weights", "scale_trils", "dof")
 
 Kernel = tuple[Tensor, Tensor | None, Metric]
 """The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
@@ -130,7 +130,8 @@ class Memory(Energy):
         settings = self._settings()
         for name, value in settings.items():
             if isinstance(value, Tensor):
-                chosen = value[index] if index is not None and name in PER_MEMORY else value
+                each = index is not None and name in PER_MEMORY and value.ndim > 0
+                chosen = value[index] if each else value
                 # What is being learned is shared, and the rest copied.
                 settings[name] = chosen if chosen.requires_grad else chosen.detach()
         return type(self)(memories, **settings)
@@ -244,11 +245,11 @@ class WeightedMemory(Memory):
         """Draw exact samples: choose a memory, then a point about it. -> (n, D)."""
         generator = generator_for(seed, self.memories.device)
         chosen = draw_index(self.log_mixing_weights.exp(), n, generator)
-        return self._draw_about(self.memories[chosen], generator)
+        return self._draw_about(chosen, generator)
 
     @abstractmethod
-    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a point from the kernel about each centre. (n, D) -> (n, D)."""
+    def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a point from the kernel of each chosen memory. (n,) -> (n, D)."""
 
 
 class MarginalMemory(Memory):
@@ -381,7 +382,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         force: Tensor = displacement / (self.variance * self.inverse_temperature)
         return force
 
-    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        centres = self.memories[chosen]
         return centres + self.sigma * torch.empty_like(centres).normal_(generator=generator)
 
 

@@ -128,8 +128,9 @@ class RadialKDE(WeightedMemory, MarginalMemory):
             torch.where(somewhere, slope.mean + self._keys().centre, x), x, observed
         )
 
-    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a direction and a distance."""
+        centres = self.memories[chosen]
 
         def gamma(shape: Any, n: int) -> Tensor:
             shapes = torch.as_tensor(shape, dtype=torch.float64, device=centres.device).expand(n)

@@ -150,8 +150,8 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         means: Tensor = radius * ((shares * vmf_mean_length(count, kappa) / lengths) @ directions)
         return means
 
-    def _draw_about(self, centres: Tensor, generator: torch.Generator) -> Tensor:
-        return sample_vmf(_unit(centres), self.beta, generator)
+    def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        return sample_vmf(self.directions[chosen], self.beta, generator)
 
 
 def _unit(rows: Tensor) -> Tensor:

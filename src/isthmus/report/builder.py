@@ -33,11 +33,8 @@ LARGEST_SEED = 2**32 - 1
 PACKAGE = Path(isthmus.__file__).parent
 # Packages whose version can change a number or a figure.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
-RESULTS = (
-    *("title", "chapter", "status", "message", "command", "caption", "figure", "findings"),
-    *("observations", "table", "numbers"),
-)
-"""The attributes of a section in results.json."""
+# Attributes of a section that are not in the entry of its part in results.json.
+ELSEWHERE = {"name", "log", "seconds", "inputs"}
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        failed = [section for section in self.sections if section.status == "failed"]
-        return [section for section in failed if section.name in self.requested]
+        requested = [each for each in self.sections if each.name in self.requested]
+        return [section for section in requested if section.status == "failed"]
 
 
 def build(
@@ -282,7 +279,9 @@ class Workspace:
             "environment": environment(),
             "summary": built.summary,
             "parts": {
-                section.name: {name: getattr(section, name) for name in RESULTS}
+                section.name: {
+                    name: value for name, value in vars(section).items() if name not in ELSEWHERE
+                }
                 | {"figure": section.figure and self._link(f"{section.name}.png")}
                 for section in sections
             },

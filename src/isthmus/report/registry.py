@@ -10,9 +10,23 @@ from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import shipped
-from isthmus.report.section import Finding, Section, TextTable, judge
+from isthmus.report.section import Section, TextTable, judge
 
 Check = bool | tuple[bool, bool] | None
+
+
+class Listed(tuple[Any, ...]):
+    """Values that text lists one after the other, each in the format of the field."""
+
+    def __format__(self, form: str) -> str:
+        words = [format(value, form) for value in self]
+        return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def fill(text: str, values: Mapping[str, Any]) -> str:
+    """Fill the fields of a text, and join its lines."""
+    lists = {name: Listed(each) for name, each in values.items() if isinstance(each, list | tuple)}
+    return " ".join(text.format(**{**values, **lists}).split())
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,7 @@ RULE: dict[str, str] = _CONTENT["verdicts"]
 """The meaning of each verdict."""
 WORDS: dict[str, str] = _CONTENT["words"]
 """The spelling of words, or of whole names, in the names of numbers."""
-_FUNCTIONS = ("function", "needs")
-PARTS = tuple(
-    Part(
-        name,
-        **entry | {key: f"isthmus.report.parts.{entry[key]}" for key in _FUNCTIONS if key in entry},
-    )
-    for name, entry in _CONTENT["parts"].items()
-)
+PARTS = tuple(Part(name, **entry) for name, entry in _CONTENT["parts"].items())
 
 
 def text_of(name: str) -> Part:
@@ -96,18 +103,15 @@ def compose(
     """
     part = text_of(name)
     values = {**(numbers or {}), **values}
-
-    def fill(text: str) -> str:
-        return " ".join(text.format(**values).split())
-
-    def finding(key: str, check: Check) -> Finding:
+    findings = []
+    for key, check in (checks or {}).items():
         printed, corrected = check if isinstance(check, tuple) else (check, False)
-        claim, because = part.findings[key]["claim"], fill(part.findings[key]["because"])
-        return judge(claim, because, as_printed=printed, corrected=corrected)
-
-    findings = tuple(finding(key, check) for key, check in (checks or {}).items())
-    seen = (*map(fill, part.observations), *observations)
-    return Section(fill(part.caption), figure, numbers or {}, findings, table, seen)
+        because = fill(part.findings[key]["because"], values)
+        claim = part.findings[key]["claim"]
+        findings.append(judge(claim, because, as_printed=printed, corrected=corrected))
+    seen = (*(fill(words, values) for words in part.observations), *observations)
+    caption = fill(part.caption, values)
+    return Section(caption, figure, numbers or {}, tuple(findings), table, seen)
 
 
 def select(names: Iterable[str] | None, parts: tuple[Part, ...] = PARTS) -> list[Part]:

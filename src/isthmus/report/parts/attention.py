@@ -43,11 +43,8 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
     tied = entanglement(view)
     off = largest_gap(view.responsibilities(), weights)
     printed = largest_gap(as_printed(view, layer.head_dim), weights)
-    saln, saln_x, _ = _trained("SALN", seed)
-    alone = {
-        "pre-norm": weight_without_key(view).tolist(),
-        "SALN": weight_without_key(vmf_view(saln, saln_x)).tolist(),
-    }
+    views = {"pre-norm": view, "SALN": vmf_view(*_trained("SALN", seed)[:2])}
+    alone = {variant: weight_without_key(each).tolist() for variant, each in views.items()}
     root_mean_square = posterior_gap(*_random_layer(seed, nn.RMSNorm))
     return compose(
         "attention-heads",
@@ -72,7 +69,6 @@ def heads_as_mixtures(seed: int, full: bool = False) -> Section:
             "tied": max(alone["pre-norm"]) <= EXACT,
             "freed": min(alone["SALN"]) > EXACT,
         },
-        weights=_listed(tied.correlation),
         tied=max(alone["pre-norm"]),
         freed=(min(alone["SALN"]), max(alone["SALN"])),
     )
@@ -172,7 +168,7 @@ def training_at_high_rates(seed: int, full: bool = False) -> Section:
         logits=logits,
         pairs=pairs,
         p=p,
-        by_rate=", ".join(f"{won} of {n} at {rate}" for rate, (won, n) in lower["QK-norm"].items()),
+        by_rate=[f"{won} of {n} at {rate}" for rate, (won, n) in lower["QK-norm"].items()],
         worse=" ".join(worse) or "At no rate did it diverge more often.",
     )
 
@@ -200,10 +196,6 @@ def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
     log_weight = math.sqrt(head_dim) * view.log_weight
     logits = factor * view.concentration[:, :, None] * cosine + log_weight[:, :, None]
     return torch.softmax(logits, -1)
-
-
-def _listed(values: Tensor) -> str:
-    return ", ".join(f"{value:.2f}" for value in values.tolist())
 
 
 @erratum("E18")

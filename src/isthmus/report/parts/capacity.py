@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.capacity import (
-    Sweep,
-    basins,
-    capacity_bound,
-    capacity_rate,
-    cell_600,
-    certify,
-    e8_shell,
-    guaranteed_radius,
-    measured_capacity,
-    regular_polygon,
-    spread_on_sphere,
-    sweep,
-)
+from isthmus import capacity
+from isthmus.capacity import basins, capacity_bound, sweep
 from isthmus.capacity.counts import CapacityKind
 from isthmus.capacity.sphere import Placement
 from isthmus.dynamics.modes import distances, is_attracting
@@ -45,12 +32,7 @@ DIMS, COUNTS = (2, 3, 5, 9), (4, 12, 36, 100, 300)
 SIZES: dict[str, Any] = {"seeds": 4, "n_particles": 15, "max_patterns": 8, "max_steps": 100}
 # The paper states 100 particles per pattern and the sphere, but neither N nor D.
 FULL_DIMS, FULL_COUNTS = (2, 3, 5, 10, 20, 50), (4, 12, 36, 100, 300, 1000)
-FULL_SIZES: dict[str, Any] = {
-    "seeds": 10,
-    "n_particles": 100,
-    "max_patterns": 100,
-    "max_steps": 300,
-}
+FULL_SIZES = {"seeds": 10, "n_particles": 100, "max_patterns": 100, "max_steps": 300}
 MEASURES = {
     "share_retrieved": "retrieved",
     "distance_ratio": "ratio",
@@ -60,7 +42,7 @@ MEASURES = {
 CHANCE = 0.1
 KINDS: tuple[CapacityKind, ...] = ("claimed", "half-weight", "dense", "certified", "packing")
 # Patterns that all look alike, by their dimension.
-SYMMETRIC = {2: lambda: regular_polygon(18), 4: cell_600, 8: e8_shell}
+SYMMETRIC = {2: lambda: capacity.regular_polygon(18), 4: capacity.cell_600, 8: capacity.e8_shell}
 # Noise, in multiples of what is certified; patterns and draws per pattern that are tried.
 LEVELS, TRIED, DRAWS = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), 25, 80
 MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
@@ -92,10 +74,10 @@ def merging_of_basins(seed: int, full: bool = False) -> Section:
             "crowding": lost == sorted(lost) and lost[-1] > lost[0],
             "bandwidth": fewer and pair == (1, 2),
         },
-        shown=_listed(SHOWN),
-        narrow=_listed(narrow),
-        wide=_listed(wide),
-        lost=_listed(lost),
+        shown=SHOWN,
+        narrow=narrow,
+        wide=wide,
+        lost=lost,
         sigmas=SIGMAS,
         pair=pair,
     )
@@ -106,42 +88,36 @@ def pair_basins(half: float) -> int:
     return basins([[-half], [half]], 1.0, tol=1e-9, max_steps=200_000).n_basins
 
 
-def _listed(values: Sequence[int]) -> str:
-    *firsts, last = map(str, values)
-    return f"{', '.join(firsts)} and {last}"
-
-
 def retrieval_against_numbers(seed: int, full: bool = False) -> Section:
     """Run the paper's retrieval experiment, at a smaller size unless full."""
     dims, counts, sizes = (FULL_DIMS, FULL_COUNTS, FULL_SIZES) if full else (DIMS, COUNTS, SIZES)
     found = sweep(dims, counts, **sizes, progress=False)
-
-    def means(dim: int, count: int) -> dict[str, float]:
-        return {name: found.band(measure, dim, count)[0] for name, measure in MEASURES.items()}
-
-    retrieval = {dim: {count: means(dim, count) for count in counts} for dim in dims}
-    numbers = {"draws": sizes["seeds"], "retrieval_by_D_and_N": retrieval}
-    checks, values = _trends(found)
-    return compose("capacity-sweep", retrieval_sweep(found), numbers, checks, **values)
-
-
-def _trends(found: Sweep) -> tuple[dict[str, bool], dict[str, Any]]:
-    """Check whether retrieval worsens along N and improves along D, by the share retrieved."""
+    retrieval = {
+        dim: {
+            count: {name: found.band(each, dim, count)[0] for name, each in MEASURES.items()}
+            for count in counts
+        }
+        for dim in dims
+    }
+    # By the share retrieved: does it fall along N, and rise along D?
     shares = found.table("retrieved")
     worst_rise, worst_fall = np.diff(shares, axis=1).max(), np.diff(shares, axis=0).min()
     (first, last), (low, high) = shares.mean(0)[[0, -1]], shares.mean(1)[[0, -1]]
     clear = worst_rise <= CHANCE and worst_fall >= -CHANCE
-    checks = {
-        "patterns": bool(worst_rise <= CHANCE and last < first - CHANCE),
-        "dimensions": bool(worst_fall >= -CHANCE and high > low + CHANCE),
-    }
-    return checks, {
-        "by_count": (first, last),
-        "by_dim": (low, high),
-        "counts": (found.counts[0], found.counts[-1]),
-        "dims": (found.dims[0], found.dims[-1]),
-        "note": f"; no cell contradicts this by more than {CHANCE:.0%}" if clear else "",
-    }
+    return compose(
+        "capacity-sweep",
+        retrieval_sweep(found),
+        {"draws": sizes["seeds"], "retrieval_by_D_and_N": retrieval},
+        {
+            "patterns": bool(worst_rise <= CHANCE and last < first - CHANCE),
+            "dimensions": bool(worst_fall >= -CHANCE and high > low + CHANCE),
+        },
+        by_count=(first, last),
+        by_dim=(low, high),
+        counts=(counts[0], counts[-1]),
+        dims=(dims[0], dims[-1]),
+        note=f"; no cell contradicts this by more than {CHANCE:.0%}" if clear else "",
+    )
 
 
 def bounds_on_capacity(seed: int, full: bool = False) -> Section:
@@ -149,7 +125,8 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     most = FULL_MOST if full else MOST
     measured = {
         f"{placement} patterns, {share:.0%} stored": {
-            dim: measured_capacity(dim, share, placement, seed=seed, most=most) for dim in dims
+            dim: capacity.measured_capacity(dim, share, placement, seed=seed, most=most)
+            for dim in dims
         }
         for placement, share, dims in MEASURED
     }
@@ -158,18 +135,20 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
         for dim, points in ((dim, place()) for dim, place in SYMMETRIC.items())
         if first_is_stored(2 * math.sqrt(dim - 1) * points)
     }
-    first, base = dimension_above_half_weight(), math.exp(capacity_rate(2.0))
+    base = math.exp(capacity.capacity_rate(2.0))
     logs = {
-        kind: {
-            dim: capacity_bound(dim, kind=kind, log=True) / math.log(10) for dim in (5, 10, 20, 40)
-        }
+        kind: {dim: log_bound(dim, kind) / math.log(10) for dim in (5, 10, 20, 40)}
         for kind in KINDS
     }
     # Growth per dimension from D = 20 to 40.
     certified, half_weight = (
         10 ** ((logs[kind][40] - logs[kind][20]) / 20) for kind in ("certified", "half-weight")
     )
-    more = {dim: n for dim, n in known.items() if n > capacity_bound(dim, kind="claimed")}
+    more = [
+        f"{count:,} at D = {dim}, where it states {claimed:,.0f}"
+        for dim, count in known.items()
+        if count > (claimed := capacity_bound(dim, kind="claimed"))
+    ]
     radius = radius_is_a_lower_bound(torch.Generator().manual_seed(seed))
     return compose(
         "capacity-bounds",
@@ -177,7 +156,7 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
         {
             "log10_bounds_by_kind_and_D": logs,
             "largest_number_measured_by_patterns_and_D": measured,
-            "first_dimension_above_half_weight": first,
+            "first_dimension_above_half_weight": dimension_above_half_weight(),
             "base_per_dimension": base,
         },
         {
@@ -189,10 +168,7 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
             ),
             "radius": not radius.confirmed,
         },
-        more=" and ".join(
-            f"{count:,} at D = {dim}, where it states {capacity_bound(dim, kind='claimed'):,.0f}"
-            for dim, count in more.items()
-        ),
+        more=more,
         certified=certified,
         half_weight=half_weight,
         radius=radius,
@@ -222,24 +198,29 @@ def recall_under_noise(seed: int, full: bool = False) -> Section:
     }
     curves, numbers = {}, {}
     for name, (X, sigma) in data.items():
-        found = certify(X, sigma, iterate="none", noise=True, delta=delta)
+        found = capacity.certify(X, sigma, iterate="none", noise=True, delta=delta)
+        assert found.noise is not None
         rows = np.flatnonzero((found.decided == "proved") & (found.noise > 0))[:TRIED]
-        curves[name] = {
-            level: _recalled(X, sigma, rows, level * found.noise[rows], rng) for level in LEVELS
-        }
-        length, radius = (found.noise * X.shape[1] ** 0.5)[rows], found.guaranteed_radius[rows]
+        noise = found.noise[rows]
+        curves[name] = {level: _recalled(X, sigma, rows, level * noise, rng) for level in LEVELS}
         numbers[name] = {
-            "certified_noise_length": float(np.median(length)),
-            "guaranteed_radius": float(np.median(radius)),
+            "certified_noise_length": float(np.median(noise) * X.shape[1] ** 0.5),
+            "guaranteed_radius": float(np.median(found.guaranteed_radius[rows])),
             "smallest_share_up_to_certified": min(curves[name][0.5], curves[name][1.0]),
             "share_at_twice_the_certified": curves[name][2.0],
         }
-    figure = noise_recall(curves, delta)
     random, pictures = (
         each["certified_noise_length"] / each["guaranteed_radius"] for each in numbers.values()
     )
-    values = {"delta": delta, "random": random, "pictures": pictures, "tried": TRIED * DRAWS}
-    return compose("noise", figure, {"recall_by_patterns": numbers}, **values)
+    return compose(
+        "noise",
+        noise_recall(curves, delta),
+        {"recall_by_patterns": numbers},
+        delta=delta,
+        random=random,
+        pictures=pictures,
+        tried=TRIED * DRAWS,
+    )
 
 
 def _recalled(
@@ -310,14 +291,14 @@ def gaps_off_the_sphere(seed: int) -> dict[float, float]:
     }
 
 
-def dimension_above_half_weight() -> int | None:
+def log_bound(dim: int, kind: CapacityKind) -> float:
+    """Return the logarithm of a bound on the number of patterns."""
+    return capacity_bound(dim, kind=kind, log=True)
+
+
+def dimension_above_half_weight() -> int:
     """Return the first D where not all of 2^(2(D-1)) patterns can keep half of their weight."""
-
-    def bound(dim: int, kind: CapacityKind) -> float:
-        return capacity_bound(dim, kind=kind, log=True)
-
-    dims = range(2, 41)
-    return next((dim for dim in dims if bound(dim, "claimed") > bound(dim, "half-weight")), None)
+    return next(d for d in range(2, 41) if log_bound(d, "claimed") > log_bound(d, "half-weight"))
 
 
 @erratum("E1")
@@ -326,17 +307,16 @@ def number_of_patterns(generator: torch.Generator) -> Check:
     dim = 4
     claimed = round(capacity_bound(dim, kind="claimed"))
     needed = math.degrees(2 * math.pi / claimed ** (1 / (dim - 1)))
-    points = spread_on_sphere(claimed, dim, generator.initial_seed())
+    points = capacity.spread_on_sphere(claimed, dim, generator.initial_seed())
     reached = math.degrees(math.acos((points @ points.T - 2 * np.eye(claimed)).max()))
-    first = dimension_above_half_weight()
     return Check(
         {
             "needed_degrees": needed,
             "reached_degrees": reached,
-            "first_dimension_above_half_weight": -1 if first is None else first,
-            "base_per_dimension": math.exp(capacity_rate(2.0)),
+            "first_dimension_above_half_weight": dimension_above_half_weight(),
+            "base_per_dimension": math.exp(capacity.capacity_rate(2.0)),
         },
-        first is not None and reached < needed - 1,
+        reached < needed - 1,
         {"claimed": claimed},
     )
 
@@ -421,7 +401,7 @@ def one_fixed_point_for_the_ball(generator: torch.Generator) -> Check:
     return Check(
         {"fixed_points_in_the_ball": len(ends)},
         bool((ends.abs() <= 3.4).all()) and len(ends) > 1,
-        {"ends": " and ".join(f"{end:.2f}" for end in ends.tolist())},
+        {"ends": ends.tolist()},
     )
 
 
@@ -447,7 +427,7 @@ def radius_is_a_lower_bound(generator: torch.Generator) -> Check:
     size = 2 * math.sqrt(dim - 1)
     axes = size * torch.eye(dim, dtype=torch.float64)
     patterns = torch.cat([axes, -axes])
-    promised = guaranteed_radius(len(patterns), size, 1.0)
+    promised = capacity.guaranteed_radius(len(patterns), size, 1.0)
     measured = distance_that_returns(patterns, 1.0, generator.initial_seed())
     return Check(
         {"radius_by_formula": promised, "radius_measured": measured},
@@ -476,11 +456,9 @@ def radius_grows_with_the_bandwidth(generator: torch.Generator) -> Check:
 @erratum("E25")
 def ratio_with_a_unit(generator: torch.Generator) -> Check:
     """Repeat an experiment in another unit of length, which changes the paper's measure."""
+    sizes: dict[str, Any] = {"seeds": 1, "n_particles": 20, "max_patterns": 4}
     small, large = (
-        sweep(
-            [5], [20], seeds=1, sigma=sigma, n_particles=20, max_patterns=4, progress=False
-        ).cells[0]
-        for sigma in (1.0, 10.0)
+        sweep([5], [20], sigma=sigma, progress=False, **sizes).cells[0] for sigma in (1.0, 10.0)
     )
     raw = large.ratio / small.ratio
     normalized = large.normalized_ratio / small.normalized_ratio

@@ -82,12 +82,10 @@ def landscapes_on_a_line(seed: int, full: bool = False) -> Section:
     energies = six_memories(LINE, sigma=0.32)
     numbers, rise = measured(energies, LINE_QUERIES)
     masses = {name: each["integral_of_density"] for name, each in numbers.items()}
-    known = [energies[name] for name, mass in masses.items() if mass is not None]
-    loss = max(abs(mass - 1) for mass in masses.values() if mass is not None)
-    printed = max(gradient_gap(energy, LINE_QUERIES, 1.0) for energy in known)
-    corrected = max(
-        gradient_gap(energy, LINE_QUERIES, float(energy.inverse_temperature)) for energy in known
-    )
+    known = {energies[name]: mass for name, mass in masses.items() if mass is not None}
+    loss = max(abs(mass - 1) for mass in known.values())
+    printed = max(gradient_gap(energy, 1.0) for energy in known)
+    corrected = max(gradient_gap(each, float(each.inverse_temperature)) for each in known)
     notes = text_of("landscapes-1d").notes
     return compose(
         "landscapes-1d",
@@ -110,7 +108,7 @@ def landscapes_on_a_plane(seed: int, full: bool = False) -> Section:
     """Draw the six energies in two dimensions. Nothing is random."""
     energies = six_memories(PLANE, sigma=0.4)
     numbers, rise = measured(energies, PLANE_QUERIES)
-    change, leftover = swap_changes(energies, PLANE_QUERIES)
+    change, leftover = swap_changes(energies["Hopfield"], energies["Modern Hopfield"])
     notes = text_of("landscapes-2d").notes
     return compose(
         "landscapes-2d",
@@ -186,30 +184,27 @@ def measured(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[dict[str
     return numbers, max(entry["largest_energy_rise"] or 0.0 for entry in numbers.values())
 
 
-def gradient_gap(energy: ist.Energy, points: Tensor, factor: float) -> float:
+def gradient_gap(energy: ist.Energy, factor: float) -> float:
     """Return the largest gap between the slope of log p on a line and factor times -dE/dx."""
     step = 1e-5
-    above, below = (energy.log_prob(points + shift) for shift in (step, -step))
-    gap = (above - below) / (2 * step) - factor * energy.score(points)[:, 0]
+    above, below = (energy.log_prob(LINE_QUERIES + shift) for shift in (step, -step))
+    gap = (above - below) / (2 * step) - factor * energy.score(LINE_QUERIES)[:, 0]
     return float(gap[torch.isfinite(gap)].abs().max())
 
 
-def swap_changes(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[float, float]:
-    """Mirror the memories of both Hopfield networks.
+def swap_changes(*networks: Any) -> tuple[float, float]:
+    """Mirror the memories of networks.
 
-    Returns the smaller of the two largest changes of an energy, and the largest difference from
-    the mirror image of the old landscape.
+    Returns the smallest of their largest changes of energy, and the largest difference from the
+    mirror image of the old landscape.
     """
-    change, leftover = math.inf, 0.0
-    for name in ("Hopfield", "Modern Hopfield"):
-        energy = energies[name]
-        assert isinstance(energy, ist.Hopfield | ist.ModernHopfield)
-        before = energy.energy(queries)
-        swapped = energy.with_memories(PLANE.flip(1))
-        change = min(change, largest_gap(swapped.energy(queries), before))
+    changes, leftovers = [], []
+    for network in networks:
+        before, swapped = network.energy(PLANE_QUERIES), network.with_memories(PLANE.flip(1))
+        changes.append(largest_gap(swapped.energy(PLANE_QUERIES), before))
         # Mirrored memories see a mirrored query as the first ones saw the query itself.
-        leftover = max(leftover, largest_gap(swapped.energy(queries.flip(1)), before))
-    return change, leftover
+        leftovers.append(largest_gap(swapped.energy(PLANE_QUERIES.flip(1)), before))
+    return min(changes), max(leftovers)
 
 
 def largest_rise(energy: ist.Energy, queries: Tensor) -> float:
@@ -253,10 +248,8 @@ def completed_digits(seed: int) -> CompletedDigits:
     memory = ist.GaussianKDE(images[kept], sigma=leave_one_out(images[kept]))
     masked = images[held_out].clone()
     masked[:, masked.shape[1] // 2 :] = torch.nan
-    completed = ist.complete(memory, masked)
-    return CompletedDigits(
-        memory, labels[kept], images[held_out], labels[held_out], masked, completed
-    )
+    truth = images[held_out], labels[held_out]
+    return CompletedDigits(memory, labels[kept], *truth, masked, ist.complete(memory, masked))
 
 
 def completion_of_digits(seed: int, full: bool = False) -> Section:
@@ -300,7 +293,6 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     drawn = {name: draws(*setting) for name, setting in SAMPLERS.items()}
     reference = energy.sample(REFERENCE_DRAWS, seed=seed + 1)
     distances = {name: energy_distance(sample, reference) for name, sample in drawn.items()}
-    listed = ", ".join(f"{name} {distance:.4f}" for name, distance in distances.items())
     among_exact = [
         energy_distance(energy.sample(DRAWS, seed=seed + 2 + repeat), reference)
         for repeat in range(REPEATS)
@@ -309,7 +301,6 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     # The paper's temperature, at a step that this density allows.
     paper = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
     cold = energy_distance(draws(paper, SAMPLERS["Langevin"][1]), reference)
-    warm = distances["Langevin"]
     samples = {"Exact": energy.sample(DRAWS, seed=seed), **drawn}
     return compose(
         "samples",
@@ -323,9 +314,9 @@ def samples_of_two_moons(seed: int, full: bool = False) -> Section:
             "largest_energy_distance_of_exact_draws": farthest,
         },
         {"langevin": cold < CLOSE * farthest},
-        listed=listed,
+        listed=[f"{name} {distance:.4f}" for name, distance in distances.items()],
         among_exact=(REPEATS, min(among_exact), farthest),
-        langevin=(paper.temperature, cold, warm),
+        langevin=(paper.temperature, cold, distances["Langevin"]),
     )
 
 
@@ -350,10 +341,9 @@ def bowl_variance(sampler: ist.Langevin, seed: int) -> float:
 def noise_of_langevin(generator: torch.Generator) -> Check:
     """Compare the noise that belongs to a step with the printed noise."""
     temperature = ist.Langevin.paper().temperature
-    printed = ist.Langevin(BOWL_STEP, temperature=0.01**2 / (2 * BOWL_STEP))
     corrected, small = (
-        bowl_variance(sampler, generator.initial_seed())
-        for sampler in (ist.Langevin(BOWL_STEP), printed)
+        bowl_variance(ist.Langevin(BOWL_STEP, temperature=each), generator.initial_seed())
+        for each in (1.0, 0.01**2 / (2 * BOWL_STEP))
     )
     return Check(
         {
@@ -380,7 +370,7 @@ def hopfield_without_a_floor(generator: torch.Generator) -> Check:
     return Check(
         {"energy_at_100_lengths": heights[2], "diagonal_adds": diagonal},
         heights[2] < 50 * heights[1] < 0 and spread < EXACT,
-        {"heights": ", ".join(f"{height:.3g}" for height in heights), "spread": spread},
+        {"heights": heights, "spread": spread},
     )
 
 

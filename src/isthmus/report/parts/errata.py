@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from isthmus.report.registry import compose
+from isthmus.report.registry import compose, fill
 from isthmus.report.section import Section, TextTable
 
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -77,7 +77,7 @@ def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], Checked
         def checked(generator: torch.Generator) -> Erratum:
             numbers, confirmed, words = check(generator)
             values = {**numbers, **words}
-            text = {key: value.format(**values) for key, value in TEXTS[name].items()}
+            text = {key: fill(value, values) for key, value in TEXTS[name].items()}
             return Erratum(name, **text, numbers=numbers, confirmed=bool(confirmed))
 
         CHECKS[name] = checked

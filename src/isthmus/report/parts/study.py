@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import isthmus
 from isthmus.report.registry import WORDS, compose, recorded
@@ -26,9 +27,9 @@ from isthmus.study.verdict import CLAIMS, FACTOR, GROWING, Claim
 BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
 # Verdicts use the scores with a common scale.
 GROUPS = {
-    "Labels seen": tuple(name for name in LABELLED if name in BOUNDED),
-    "Labels not seen": tuple(name for name in UNLABELLED if name in BOUNDED),
-    "All": tuple(name for name in METRICS if name in BOUNDED),
+    "Labels seen": [name for name in LABELLED if name in BOUNDED],
+    "Labels not seen": [name for name in UNLABELLED if name in BOUNDED],
+    "All": [name for name in METRICS if name in BOUNDED],
 }
 RIVAL = "BayesianGaussianMixture"
 REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
@@ -50,11 +51,16 @@ def ensure_fits(seed: int, full: bool = False) -> None:
         run(_study(full)[0], Settings(), jobs=None)
 
 
-def ranks_of_the_study(seed: int, full: bool = False) -> Section:
-    """Draw mean ranks, judge claims of equivalence, and repeat a seeded choice of fits."""
+def _drawn(figure: str, full: bool) -> tuple[Sequence[Row], str, Figure]:
+    """Return all fits, their source, and a figure of them."""
     directory, source = _study(full)
     rows = Store(directory).read()
-    [drawn] = study_figures(rows, ["critical-difference"]).values()
+    return rows, source, study_figures(rows, [figure])[figure]
+
+
+def ranks_of_the_study(seed: int, full: bool = False) -> Section:
+    """Draw mean ranks, judge claims of equivalence, and repeat a seeded choice of fits."""
+    rows, source, drawn = _drawn("critical-difference", full)
     report = make_report(rows)
     paper, random, kmeans, _ = claims = [report.claim(statement=each) for each in CLAIMS]
     repeated = {} if full else repeat(rows, seed)
@@ -65,7 +71,6 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         else ""
     )
     labelled, unlabelled = (_competitive(random, each) for each in (LABELLED, UNLABELLED))
-    beside_kmeans = _competitive(kmeans, LABELLED)
     return compose(
         "study-ranks",
         drawn,
@@ -78,19 +83,17 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
                 for words, scores in GROUPS.items()
             },
             "difference_by_claim_and_score": {
-                claim.statement: {
-                    name: _pair_numbers(name, pair) for name, pair in claim.pairs.items()
-                }
+                claim.statement: {name: _numbers(pair) for name, pair in claim.pairs.items()}
                 for claim in claims
             },
         },
-        {"labelled": labelled[0], "unlabelled": unlabelled[0], "kmeans": beside_kmeans[0]},
+        {"labelled": labelled[0], "unlabelled": unlabelled[0]},
         again=again,
         scores=_listed(GROUPS["All"]),
         margin=MARGIN,
         labelled=labelled[1],
         unlabelled=unlabelled[1],
-        beside_kmeans=beside_kmeans[1],
+        beside_kmeans=_competitive(kmeans, LABELLED)[1],
         labelled_from_kmeans=_competitive(paper, LABELLED)[1],
         unlabelled_from_kmeans=_competitive(paper, UNLABELLED)[1],
     )
@@ -98,9 +101,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
 
 def _violins(name: str, figure: str, seed: int, full: bool = False) -> Section:
     """Draw the scores of all fits."""
-    directory, source = _study(full)
-    rows = Store(directory).read()
-    [drawn] = study_figures(rows, [figure]).values()
+    rows, source, drawn = _drawn(figure, full)
     return compose(name, drawn, {"fits": len(rows)}, source=source)
 
 
@@ -114,9 +115,7 @@ violins_without_labels_or_k = partial(
 
 def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
     """Draw the scores with labels of methods that find the number of clusters, and compare."""
-    directory, source = _study(full)
-    rows = Store(directory).read()
-    [drawn] = study_figures(rows, ["violins-unknown-labelled"]).values()
+    rows, source, drawn = _drawn("violins-unknown-labelled", full)
     report = make_report(rows)
     comparison = report.comparison("K unknown", "ari")
     pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
@@ -130,36 +129,36 @@ def violins_seeing_labels_without_k(seed: int, full: bool = False) -> Section:
             "fits": len(rows),
             "mean_rank_by_method": comparison.ranks,
             f"ari_less_that_of_{RIVAL}_by_method": {
-                name: _pair_numbers("ari", pair) for name, pair in compared.items()
+                name: _numbers(pair) for name, pair in compared.items()
             },
             "numbers_of_clusters_by_method": {
                 name: each.as_dict() for name, each in numbers.items()
             },
         },
         {"count": {"held": True, "did not hold": False}.get(growing.outcome)},
-        observations=_growing(comparison, compared),
         source=source,
         factor=FACTOR,
         count=f"{growing}",
         others="; ".join(str(each) for name, each in numbers.items() if name != growing.method),
+        **_growing(comparison, compared),
     )
 
 
-def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
+def _growing(comparison: Comparison, pairs: Mapping[str, Pair]) -> dict[str, Any]:
     """Compare memories that grow with the mixture that grows, by the adjusted Rand index."""
-    order = sorted(comparison.ranks, key=lambda name: comparison.ranks[name])
-    ranks = ", ".join(f"{name} {comparison.ranks[name]:.2f}" for name in order)
-    against = "; ".join(
+    against = (
         f"{name} {pair.difference:+.3f} on average, ahead on {pair.ahead} of {pair.datasets} and "
         f"behind on {pair.behind}, {pair.verdict} ({_p_values(pair)})"
         for name, pair in pairs.items()
     )
-    return (
-        f"The paper tests {' and '.join(pairs)} on no dataset. Mean ranks by the ARI of the "
-        f"selected fit over {len(comparison.ranked)} datasets, 1 the best: {ranks}.",
-        f"By ARI beside {RIVAL}, a Dirichlet-process mixture: {against}. The defaults of ClAM+CRP "
-        "were chosen on some of these datasets with their labels (see docs/study.md).",
-    )
+    ranks = sorted((rank, name) for name, rank in comparison.ranks.items())
+    return {
+        "growing": [*pairs],
+        "datasets": len(comparison.ranked),
+        "ranks": [f"{name} {rank:.2f}" for rank, name in ranks],
+        "rival": RIVAL,
+        "against": "; ".join(against),
+    }
 
 
 def _competitive(
@@ -207,18 +206,9 @@ def _p_values(pair: Pair) -> str:
     )
 
 
-def _pair_numbers(metric: str, pair: Pair) -> dict[str, Any]:
-    return {
-        "difference": pair.difference if math.isfinite(pair.difference) else None,
-        "scale": "linear" if metric in BOUNDED else "logarithmic",
-        "p": pair.raw_p_value,
-        "p_after_holm": pair.p_value,
-        "p_of_equivalence": None if pair.margin is None else pair.equivalence_p_value,
-        "ahead": pair.ahead,
-        "behind": pair.behind,
-        "datasets": pair.datasets,
-        "verdict": pair.wording,
-    }
+def _numbers(pair: Pair) -> dict[str, Any]:
+    scale = "logarithmic" if pair.margin is None else "linear"
+    return {**pair.as_dict(), "scale": scale, "verdict": pair.wording}
 
 
 def _listed(metrics: Sequence[str]) -> str:
@@ -241,13 +231,13 @@ def repeat(rows: Sequence[Row], seed: int) -> dict[str, Any]:
     for row in (short[place] for place in order):
         task = Task(row["dataset"], row["method"], row["parameters"], row["seed"], ROWS)
         found = fit(task, METHODS[row["method"]], data[row["dataset"]])
-        if not all(_equal(found[metric], row[metric]) for metric in METRICS):
+        if not all(equal(found[metric], row[metric]) for metric in METRICS):
             unequal.append(f"{row['dataset']}, {row['method']}, {row['parameters']}")
     return {"fits": len(order), "equal": len(order) - len(unequal), "unequal": unequal}
 
 
-def _equal(first: float | None, second: float | None) -> bool:
-    """Return whether two scores agree to a millionth of their size; None equals None."""
+def equal(first: float | None, second: float | None) -> bool:
+    """Return whether two scores agree to a millionth of their size, or of 1."""
     if first is None or second is None:
-        return first is None and second is None
-    return abs(first - second) <= EQUAL * max(1.0, abs(second))
+        return first is second
+    return math.isclose(first, second, rel_tol=EQUAL, abs_tol=EQUAL)
