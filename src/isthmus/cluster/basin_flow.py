@@ -20,10 +20,10 @@ from isthmus.validation import as_count, as_number
 
 if TYPE_CHECKING:  # the compiled parts are imported by the first fit
     from isthmus.cluster.resolution import Choice
-    from isthmus.cluster.retrieval_graph import Memories
+    from isthmus.cluster.retrieval_graph import Memories, Retrieval
 
-# Principal components keep this share of the variance, and are at most this many.
-KEPT_VARIANCE, MOST_COMPONENTS = 0.9, 50
+# Principal components keep this share of the variance, and are at least and at most so many.
+KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
 EXACT_COMPONENTS = 1000
 # Up to this many distinct rows, every row is a memory; above, this many memories are learned.
 STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
@@ -140,10 +140,9 @@ class BasinFlow(DensityEstimator):
         if gaps.any() and len(rows) > 1:
             self._fill(table, gaps, masses, generator)
         points, choice = self._chosen(table, masses, generator)
-        self._adopt(table, points, masses, choice, X.dtype)
+        found = self._adopt(rows, table, points, masses, choice)
         labels = np.empty(len(X), dtype=np.int64)
-        labels[kept] = self._row_labels[group]
-        del self._row_labels
+        labels[kept] = found[group]
         if not kept.all():
             labels[~kept] = self._labels(X[~kept])
         self.labels_ = labels
@@ -229,30 +228,35 @@ class BasinFlow(DensityEstimator):
 
     def _adopt(
         self,
+        rows: NDArray[Any],
         table: NDArray[Any],
         points: NDArray[Any],
         weights: NDArray[Any],
         choice: Choice,
-        dtype: Any,
-    ) -> None:
-        """Set the fitted attributes."""
+    ) -> NDArray[Any]:
+        """Set the fitted attributes; return the labels of the rows."""
         from isthmus.cluster.partition import flux_ratios, merge_tree
-        from isthmus.cluster.resolution import without_small
         from isthmus.cluster.retrieval_graph import nearest
 
-        memories, labels = choice.memories, choice.labels
+        memories = choice.memories
         stored = len(memories.patterns) == len(points)
-
-        def of_rows(labels: NDArray[Any]) -> NDArray[Any]:
-            return labels if stored else memories.retrieved(points, labels).argmax(1)
-
-        sizes = np.bincount(of_rows(labels), weights, minlength=labels.max() + 1)
-        least = self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
-        labels = without_small(memories, labels, sizes, least)
-        sizes = np.bincount(of_rows(labels), weights, minlength=labels.max() + 1)
-        labels = np.argsort(np.argsort(-sizes, kind="stable"))[labels]
-        self._row_labels = of_rows(labels)
-        self.n_clusters_ = int(labels.max()) + 1
+        inside, masses = table, weights
+        if not stored:
+            owners = nearest(points, memories.patterns, 1)[:, 0]
+            masses = np.bincount(owners, weights, minlength=len(memories.patterns))
+            inside = _group_means(table, weights, owners, len(masses))
+        self.memories_ = self._units.to_user(torch.from_numpy(inside)).astype(rows.dtype)
+        self._weights = masses
+        self.beta_ = 0.5 / (self._units.scale * self._width(inside)) ** 2
+        self._patterns, self._pattern_weights, self._neighbours = memories[:3]
+        retrieval = self._retrieval(rows)
+        labels = self._without_small(choice, retrieval, weights)
+        found = retrieval.labels(labels)
+        sizes = np.bincount(found, weights)
+        rank = np.argsort(np.argsort(-sizes, kind="stable"))
+        labels, found = rank[labels], rank[found]
+        self._pattern_labels = labels
+        self.n_clusters_ = len(sizes)
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
         self.objective_ = memories.graph.energy(labels, choice.resolution)
         flow = memories.graph.flow(labels)
@@ -260,17 +264,23 @@ class BasinFlow(DensityEstimator):
             self.barriers_ = -np.log(flux_ratios(flow))
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, choice.resolution)
-        self._patterns, self._pattern_weights = memories.patterns, memories.weights
-        self._pattern_labels, self._neighbours = labels, memories.k
-        self.cluster_centers_ = self._means(table, weights, self._row_labels, self.n_clusters_)
-        inside, masses = table, weights
-        if not stored:
-            owners = nearest(points, memories.patterns, 1)[:, 0]
-            masses = np.bincount(owners, weights, minlength=len(memories.patterns))
-            inside = _group_means(table, weights, owners, len(masses))
-        self.memories_ = self._units.to_user(torch.from_numpy(inside)).astype(dtype)
-        self._weights = masses
-        self.beta_ = 0.5 / (self._units.scale * self._width(table, inside, weights, stored)) ** 2
+        self.cluster_centers_ = self._means(table, weights, found, self.n_clusters_)
+        return found
+
+    def _without_small(
+        self, choice: Choice, retrieval: Retrieval, weights: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Return the labels of the memories after small clusters, and empty ones, have joined."""
+        from isthmus.cluster.resolution import without_small
+
+        least = self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
+        labels = choice.labels
+        while True:
+            size = int(labels.max()) + 1
+            sizes = np.bincount(retrieval.labels(labels), weights, minlength=size)
+            if size == 1 or sizes.min() >= least:
+                return labels
+            labels = without_small(choice.memories, labels, sizes, least)
 
     def _means(
         self, table: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
@@ -278,16 +288,14 @@ class BasinFlow(DensityEstimator):
         return self._units.to_user(torch.from_numpy(_group_means(table, weights, labels, size)))
 
     @staticmethod
-    def _width(
-        table: NDArray[Any], memories: NDArray[Any], weights: NDArray[Any], stored: bool
-    ) -> float:
+    def _width(memories: NDArray[Any]) -> float:
         """Return the deviation of the kernels, in internal units."""
-        n, dim = table.shape
+        n, dim = memories.shape
         if n < 2:
             return 1.0
         few = np.random.RandomState(0).permutation(len(memories))[:BANDWIDTH_ROWS]
         width = leave_one_out(memories[few])
-        return width * float((len(few) / len(memories)) ** (1 / (dim + 4)))
+        return width * float((len(few) / n) ** (1 / (dim + 4)))
 
     @property
     def energy_(self) -> Mixture:
@@ -310,19 +318,21 @@ class BasinFlow(DensityEstimator):
             X = np.where(np.isnan(X), filled, X)
         return self._units.to_internal(X.astype(np.float64)) @ self._rotation
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the mass that each row retrieves from each cluster. -> (n_samples, K)"""
-        from isthmus.cluster.retrieval_graph import retrieved
+    def _retrieval(self, X: NDArray[Any]) -> Retrieval:
+        from isthmus.cluster.retrieval_graph import Retrieval
 
-        points = self._points(self._table(X))
-        kept = self._patterns, self._pattern_weights, self._neighbours, self._pattern_labels
-        return retrieved(points, *kept)
+        kept = self._patterns, self._pattern_weights, self._neighbours
+        return Retrieval.of(self._points(X), *kept)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the mass that each row retrieves from each cluster. -> (n_samples, K)
+
+        A stored row recalls itself with share 1/2, and as it does in the fit with the other half.
+        """
+        return self._retrieval(self._table(X)).masses(self._pattern_labels)
 
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        from isthmus.cluster.retrieval_graph import retrieved
-
-        kept = self._patterns, self._pattern_weights, self._neighbours, self._pattern_labels
-        return retrieved(self._points(X), *kept).argmax(1)
+        return self._retrieval(X).labels(self._pattern_labels)
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row comes from no stored pattern. -> (n_samples,)
@@ -376,4 +386,5 @@ def _components(
         directions = (vectors.T[::-1] @ scaled) / np.sqrt(variances)[:, None]
     total = np.square(scaled).sum()
     count = int(np.searchsorted(np.cumsum(variances), KEPT_VARIANCE * total)) + 1
-    return (scale * directions[: min(count, MOST_COMPONENTS)]).T
+    least = min(FEWEST_COMPONENTS, int(np.sum(variances > 1e-12 * total)))
+    return (scale * directions[: min(max(count, least), MOST_COMPONENTS)]).T

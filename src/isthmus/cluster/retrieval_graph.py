@@ -13,10 +13,14 @@ from isthmus.cluster.partition import FloatArray, Graph, IntArray, compiled
 
 # Entries of one block of distances.
 BLOCK_ENTRIES = 2**21
+# A query at this squared distance from a pattern, over its squared length, is that pattern.
+ROUNDING = 1e-26
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
-# Patterns recalled by a row: among all other rows, or among fewer memories.
-ROW_NEIGHBOURS, MEMORY_NEIGHBOURS = 40, 10
+# Patterns recalled by a row: among all other rows (fewer among few rows), or among memories.
+ROW_NEIGHBOURS, FEWEST_NEIGHBOURS, MEMORY_NEIGHBOURS = 40, 10, 10
+# Modes of a density are joined along the links to this many neighbours.
+MODE_LINKS = 12
 # Memories are learned from at most this many rows, in this many iterations.
 LEARNING_ROWS, LEARNING_STEPS = 30_000, 10
 # Above this many rows, neighbours are approximate if pynndescent is installed.
@@ -51,17 +55,26 @@ def _smallest(distances, places):
 
 @compiled
 def _recall(queries, patterns, log_weights, neighbours, target):
-    """Return the softmax over the neighbours of each query whose entropy is `target`."""
+    """Return the softmax over neighbours whose entropy is `target`, and the place of a match.
+
+    The place is -1 unless the query is one of the patterns, up to rounding.
+    """
     n, k = neighbours.shape
     shares = np.empty((n, k))
+    matches = np.full(n, -1)
     gaps = np.empty(k)
     for i in range(n):
-        lowest, mean = np.inf, 0.0
+        lowest, mean, square = np.inf, 0.0, 0.0
+        for d in range(queries.shape[1]):
+            square += queries[i, d] ** 2
         for t in range(k):
             gaps[t] = 0.0
             for d in range(queries.shape[1]):
                 gaps[t] += (queries[i, d] - patterns[neighbours[i, t], d]) ** 2
-            lowest = min(lowest, gaps[t])
+            if gaps[t] < lowest:
+                lowest = gaps[t]
+                if lowest <= ROUNDING * square:
+                    matches[i] = t
         for t in range(k):
             gaps[t] -= lowest
             mean += gaps[t] / k
@@ -88,7 +101,7 @@ def _recall(queries, patterns, log_weights, neighbours, target):
             else:
                 largest = beta
                 beta = (beta + smallest) / 2
-    return shares
+    return shares, matches
 
 
 @compiled
@@ -150,11 +163,24 @@ def recall(
     queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
 ) -> csr_array:
     """Return the share of each of k patterns in the retrieval of each query. (n, M)"""
+    return _retrieval(queries, patterns, weights, k, others)[0]
+
+
+def _retrieval(
+    queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
+) -> tuple[csr_array, IntArray]:
+    """Return the shares (n, M), and the entry of each query's match within its row, or -1."""
     neighbours = nearest(queries, patterns, k, others)
     target = np.log(max(FLATNESS * k, 1.0))
-    shares = _recall(queries, patterns, np.log(weights), neighbours, target)
+    shares, matches = _recall(queries, patterns, np.log(weights), neighbours, target)
     places = np.arange(0, neighbours.size + 1, k)
-    return csr_array((shares.ravel(), neighbours.ravel(), places), (len(queries), len(patterns)))
+    shape = len(queries), len(patterns)
+    return csr_array((shares.ravel(), neighbours.ravel(), places), shape), matches
+
+
+def row_neighbours(n_rows: int) -> int:
+    """Return how many other rows a row recalls: a tenth of them, within limits."""
+    return min(max(n_rows // 10, FEWEST_NEIGHBOURS), ROW_NEIGHBOURS, n_rows - 1)
 
 
 class Memories(NamedTuple):
@@ -169,7 +195,7 @@ class Memories(NamedTuple):
     def of_rows(cls, points: FloatArray, weights: FloatArray) -> Memories:
         """Store every row."""
         weights = weights / weights.mean()
-        k = min(ROW_NEIGHBOURS, len(points) - 1)
+        k = row_neighbours(len(points))
         steps = diags_array(weights) @ recall(points, points, weights, k, others=True)
         return cls(points, weights, k, Graph.of(steps + steps.T))
 
@@ -194,18 +220,38 @@ class Memories(NamedTuple):
         graph = Graph.of(shares.T @ (diags_array(weights) @ shares))
         return cls(patterns, np.ones(len(patterns)), k, graph)
 
-    def retrieved(self, queries: FloatArray, labels: IntArray) -> FloatArray:
-        """Return the mass that each query retrieves from each cluster of memories. (n, K)"""
-        return retrieved(queries, self.patterns, self.weights, self.k, labels)
 
+class Retrieval(NamedTuple):
+    """The share of each pattern in the retrieval of each query. (n, M)
 
-def retrieved(
-    queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, labels: IntArray
-) -> FloatArray:
-    """Return the mass that each query retrieves from each cluster of patterns. (n, K)"""
-    members = csr_array((np.ones(len(labels)), labels, np.arange(len(labels) + 1)))
-    shares: FloatArray = (recall(queries, patterns, weights, k) @ members).toarray()
-    return shares / shares.sum(1, keepdims=True)
+    A query that is a stored pattern recalls itself with share 1/2, and the others as in the graph:
+    it stays in its cluster, and what it shares with other clusters remains visible.
+    """
+
+    shares: csr_array
+
+    @classmethod
+    def of(
+        cls, queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int
+    ) -> Retrieval:
+        """Retrieve the k nearest patterns of each query."""
+        shares, matches = _retrieval(queries, patterns, weights, k)
+        stored = np.flatnonzero(matches >= 0)
+        entries = stored * k + matches[stored]
+        rest = 1 - shares.data[entries]
+        # The excess avoids a tie if all the others are in another cluster.
+        shares.data[entries] = np.where(rest > 0, rest + 1e-6, 1.0)
+        return cls(shares)
+
+    def masses(self, labels: IntArray) -> FloatArray:
+        """Return the share of each cluster of patterns. (n, K)"""
+        members = csr_array((np.ones(len(labels)), labels, np.arange(len(labels) + 1)))
+        masses: FloatArray = (self.shares @ members).toarray()
+        return masses / masses.sum(1, keepdims=True)
+
+    def labels(self, labels: IntArray) -> IntArray:
+        """Return the cluster of which each query recalls most. (n,)"""
+        return self.masses(labels).argmax(1)
 
 
 def basins(points: FloatArray, prominence: float) -> IntArray:
@@ -216,10 +262,11 @@ def basins(points: FloatArray, prominence: float) -> IntArray:
     n, dim = points.shape
     k = min(max(round(1.5 * np.sqrt(n)), 10), n - 1)
     neighbours = nearest(points, points, k, others=True)
-    squares = np.zeros(n)
+    squares = np.empty((n, k))
     for t in range(k):
-        squares += np.square(points - points[neighbours[:, t]]).sum(1) / k
-    density = -dim / 2 * np.log(squares + 1e-300)
-    roots = _basins(np.argsort(-density, kind="stable"), density, neighbours, prominence)
+        squares[:, t] = np.square(points - points[neighbours[:, t]]).sum(1)
+    density = -dim / 2 * np.log(squares.mean(1) + 1e-300)
+    links = np.take_along_axis(neighbours, squares.argsort(1, kind="stable")[:, :MODE_LINKS], 1)
+    roots = _basins(np.argsort(-density, kind="stable"), density, links, prominence)
     found: NDArray[np.int64] = np.unique(roots, return_inverse=True)[1]
     return found
