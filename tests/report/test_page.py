@@ -206,7 +206,7 @@ def test_numbers_become_tables_of_rows_and_columns() -> None:
             ("5", "10"),
             (("Claimed", ("2.408", "5.4")), ("Ceiling", ("1", "2"))),
         ),
-        NumberTable("Draws", (), (("1", ("1, 2",)), ("2", ("3, 4",)))),
+        NumberTable("", ("1", "2"), (("Draws", ("1, 2", "3, 4")),)),
     ]
 
 

@@ -28,6 +28,7 @@ from isthmus.figures.style import (
     SKY,
     YELLOW,
     heading,
+    limits_of,
     new_figure,
     note_at,
     styled,
@@ -230,9 +231,7 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     proved = certificate.decided == "proved"
     finite = proved & np.isfinite(certificate.guaranteed_radius)
     reach = np.where(finite, certificate.guaranteed_radius, 0.0)[:, None]
-    lower, upper = (points - reach).min(0), (points + reach).max(0)
-    margin = 0.04 * float((upper - lower).max()) or 1.0
-    lower, upper = lower - margin, upper + margin
+    lower, upper = limits_of(np.concatenate([points - reach, points + reach]), 0.04)
     wide, tall = upper - lower
     figure = new_figure(HEADING + float(np.clip(BESIDE_LEGEND * tall / wide, *HEIGHTS)))
     axes = figure.subplots()

@@ -229,12 +229,9 @@ def _reach(model: ICLEBM, sequences: Tensor) -> float:
 @torch.no_grad()
 def _surprise(energy: Energy, points: NDArray[Any], reach: float) -> NDArray[Any]:
     """Return -log p of points (R, R, 2), normalised on the square they cover."""
-    height = to_array(energy.inverse_temperature * energy.energy(points))
+    height = (energy.inverse_temperature * energy.energy(points)).double()
     cell = (2 * reach / (len(points) - 1)) ** 2
-    log_values = -height
-    peak = log_values.max()
-    surprise: NDArray[Any] = height + peak + np.log(np.exp(log_values - peak).sum() * cell)
-    return surprise
+    return to_array(height + torch.logsumexp(-height.flatten(), 0) + np.log(cell))
 
 
 def _true_surprise(task: Tasks, points: NDArray[Any]) -> NDArray[Any]:

@@ -174,12 +174,8 @@ def number_tables(
     that ends in ``_by_D_and_N`` says what the keys of the next levels stand for; `levels` says so
     for this level and those below.
     """
-    # A list whose name says what its positions stand for is a mapping from positions.
-    opened = {
-        name: _numbered(value) if isinstance(value, list | tuple) and _split(name)[1] else value
-        for name, value in numbers.items()
-    }
-    single = {name: value for name, value in opened.items() if _is_cell(value)}
+    opened = {name: _opened(name, value) for name, value in numbers.items()}
+    single = {name: value for name, value in opened.items() if not isinstance(value, Mapping)}
     if single:
         names = [_capitalised(_heading(name, levels)) for name in single]
         cells = [(value_text(value),) for value in single.values()]
@@ -216,8 +212,7 @@ def _tables_of(
         yield NumberTable(title, shown, rows)
         return
     for name, value in group.items():
-        mapping = value if isinstance(value, Mapping) else _numbered(value)
-        yield from number_tables(mapping, titles[name], inner[name])
+        yield from number_tables(value, titles[name], inner[name])
 
 
 def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
@@ -228,16 +223,16 @@ def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
     return 2 * len(first & second) >= len(first | second)
 
 
-def _numbered(values: Sequence[Any]) -> dict[str, Any]:
-    return {str(number): value for number, value in enumerate(values, start=1)}
-
-
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_cell, value.values()))
-
-
-def _is_cell(value: Any) -> bool:
-    """Return whether a value fits into a cell: a single value, or a list of them."""
+def _opened(name: str, value: Any) -> Any:
+    """Return a mapping for a list that is nested, or whose name says what its positions mean."""
     if isinstance(value, list | tuple):
-        return all(_is_cell(each) and not isinstance(each, list | tuple) for each in value)
-    return not isinstance(value, Mapping)
+        if not _split(name)[1] and not any(isinstance(v, list | tuple | Mapping) for v in value):
+            return value
+        value = {str(number): each for number, each in enumerate(value, start=1)}
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _opened(key, each) for key, each in value.items()}
+
+
+def _is_flat(value: Mapping[str, Any]) -> bool:
+    return not any(isinstance(each, Mapping) for each in value.values())
