@@ -157,6 +157,14 @@ def test_trends_of_retrieval_at_the_papers_sizes(
     assert section.numbers["retrieval_by_D_and_N"]["5"]["16"]["share_retrieved"] == table[1][1]
 
 
+def test_a_pattern_at_a_saddle_is_not_stored() -> None:
+    vertex = 2 * math.sqrt(3) * capacity.SYMMETRIC[4]()
+    assert capacity.first_is_stored(vertex)
+    assert not capacity.first_is_stored(0.5 * vertex)  # too close to each other
+    beside = [[x, y, 0.0] for x in (-2.0, 2.0) for y in (-0.3, -0.1, 0.1, 0.3)]
+    assert not capacity.first_is_stored(np.array([[0.0, 0.0, 0.0], *beside]))
+
+
 def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
     monkeypatch.setattr(capacity, "MOST", 8)

@@ -41,7 +41,8 @@ MEASURES = {
 # Tolerance for random differences between neighbouring cells of the sweep.
 CHANCE = 0.1
 KINDS: tuple[CapacityKind, ...] = ("claimed", "half-weight", "dense", "certified", "packing")
-# Patterns that all look alike, by their dimension.
+# Patterns that all look alike, by their dimension, and starts around one of them.
+STARTS = 50
 SYMMETRIC = {2: lambda: capacity.regular_polygon(18), 4: capacity.cell_600, 8: capacity.e8_shell}
 # Noise, in multiples of what is certified; patterns and draws per pattern that are tried.
 LEVELS, TRIED, DRAWS = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), 25, 80
@@ -178,13 +179,18 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
 def first_is_stored(patterns: NDArray[np.float64]) -> bool:
     """Return True if the first pattern has a stable fixed point nearer than half the next one.
 
-    In the plane, any number of patterns at equal angles are stable (capacity-proofs.md, 11).
+    Random starts half-way to the next pattern have to return to it. In the plane, any number of
+    patterns at equal angles have such points and balls (capacity-proofs.md, 11).
     """
     memory, first = ist.GaussianKDE(patterns, 1.0), torch.from_numpy(patterns[:1])
     fixed = ist.retrieve(memory, first, tol=1e-12, max_steps=20_000).state
-    gap = float(distances(first, memory.memories)[0].sort().values[1])
-    near = float(torch.linalg.vector_norm(fixed - first)) < 0.5 * gap
-    return near and (patterns.shape[1] == 2 or bool(is_attracting(memory, fixed).all()))
+    half = 0.5 * float(distances(first, memory.memories)[0].sort().values[1])
+    near = float(torch.linalg.vector_norm(fixed - first)) < half
+    if patterns.shape[1] == 2:
+        return near
+    away = on_sphere(normal(torch.Generator().manual_seed(0), STARTS, patterns.shape[1]), half)
+    ends = ist.retrieve(memory, first + away, tol=1e-9, max_steps=20_000).state
+    return near and bool(is_attracting(memory, fixed).all()) and largest_gap(ends, fixed) < 1e-3
 
 
 def recall_under_noise(seed: int, full: bool = False) -> Section:
