@@ -84,7 +84,7 @@ def test_there_are_thirty_and_three_are_notation_only(found: dict[int, Erratum])
         (22, "temperature_of_the_printed_pair", eq, approx(1.58e-5, rel=0.01)),
         (25, "ratio_changes_by", eq, approx(1, abs=1e-6)),
         (25, "printed_measure_changes_by", eq, approx(0.1, abs=1e-6)),
-        (26, "energy_at_100_lengths", eq, -25_000.0),
+        (26, "energies_along_a_memory", eq, approx([-2.5, -250.0, -25_000.0])),
         (26, "diagonal_adds", eq, -1.5),
         (27, "printed_loss_without_dynamics", eq, 0),
         # A quarter of 4 entries hidden, each with the variance of a standard normal number.
@@ -137,7 +137,7 @@ def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
     error = 4 * math.sqrt(2 / energies.CHAINS)
     assert numbers[22]["variance_corrected"] == approx(1 / (1 - step / 2), abs=error)
     cold = 0.01**2 / (2 * step) / (1 - step / 2)
-    assert numbers[22]["variance_with_noise_0.01"] == approx(cold, rel=error)
+    assert numbers[22]["variance_with_the_printed_noise"] == approx(cold, rel=error)
 
 
 def test_the_section_counts_what_the_published_paper_prints(

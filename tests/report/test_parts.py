@@ -169,7 +169,10 @@ def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
     monkeypatch.setattr(capacity, "MOST", 8)
     section = capacity.bounds_on_capacity(0)
-    assert verdicts(section) == ["open", CORRECTED, "did not hold"]
+    assert verdicts(section) == ["open", "held", "did not hold"]
+    assert section.numbers["certified_growth_by_M"] == pytest.approx(
+        {"2.0": 3.28, "1.7": 2.9}, abs=0.05
+    )
     assert section.numbers["first_dimension_above_half_weight"] == 8
     because = section.findings[0].because
     assert "more patterns are stored: 120 at D = 4, where it states 64 and 17,280 at D" in because
@@ -387,7 +390,7 @@ class Judged:
     ("outcome", "difference", "expected"),
     [
         ("held", -0.01, True),
-        ("undecided", 0.03, (False, True)),  # ahead, by more than a little
+        ("undecided", 0.03, None),  # ahead, but that may be chance
         ("undecided", -0.03, None),
         ("did not hold", -0.2, False),
         ("not tested", math.nan, None),

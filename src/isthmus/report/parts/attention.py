@@ -207,10 +207,10 @@ def length_of_the_query(generator: torch.Generator) -> Check:
         lengths[dim] = float(torch.linalg.vector_norm(y, dim=1).mean())
         across = max(across, float(y.sum(1).abs().max()))
     off = max(abs(length - math.sqrt(dim)) for dim, length in lengths.items())
-    return Check(
-        {f"length_in_{dim}_dimensions": length for dim, length in lengths.items()},
+    return (
+        {f"length_in_{dim}_dimensions": length for dim, length in lengths.items()}
+        | {"across": across},
         off < 1e-6 and across < 1e-6,
-        {"across": across},
     )
 
 
@@ -257,7 +257,7 @@ def projections_and_scale(generator: torch.Generator) -> Check:
     ratio = float((without / view.concentration).mean())
     plain = torch.softmax(torch.einsum("bthe,bshe->bhst", keys, y.unflatten(-1, heads)), -1)
     off_plain = largest_gap(plain, weights)
-    return Check(
+    return (
         {
             "posterior_off": off,
             "share_of_concentration_without_factors": ratio,
@@ -276,7 +276,7 @@ def normalisers_of_components(generator: torch.Generator) -> Check:
     gap = view.log_mixing - view.log_weight
     spread = float((gap.amax(-1) - gap.amin(-1)).mean())
     total = float((view.responsibilities().sum(-1) - 1).abs().max())
-    return Check(
+    return (
         {"spread_of_log_normaliser": spread, "posterior_sums_off_by": total},
         spread > 0.05 and total < EXACT,
     )
@@ -293,6 +293,4 @@ def product_not_sum(generator: torch.Generator) -> Check:
         largest_gap(torch.softmax(logits, 0), true)
         for logits in (sizes * size * cosine, sizes * cosine + size)
     )
-    return Check(
-        {"off_corrected": off, "off_printed": off_printed}, off < EXACT and off_printed > 0.01
-    )
+    return ({"off_corrected": off, "off_printed": off_printed}, off < EXACT and off_printed > 0.01)

@@ -245,7 +245,7 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
         q = torch.softmax(moving, 0)
         moving = moving + 0.5 * logit_metric(q) @ (log_joint + q.log())
     end = float(torch.softmax(moving, 0).max())
-    return Check(
+    return (
         {
             "gradient_off_corrected": corrected,
             "gradient_off_printed": printed,
@@ -260,7 +260,7 @@ def the_extra_one(generator: torch.Generator) -> Check:
     """Show that the metric maps constants to zero."""
     q = torch.softmax(normal(generator, 6), 0)
     largest = float((logit_metric(q) @ torch.ones(6, dtype=torch.float64)).abs().max())
-    return Check({"largest_entry": largest}, largest < EXACT)
+    return ({"largest_entry": largest}, largest < EXACT)
 
 
 @erratum("E4")
@@ -272,14 +272,14 @@ def flow_that_stalls(generator: torch.Generator) -> Check:
         for dynamics in ("euclidean", "mirror")
     )
     left = largest_gap(euclidean.probabilities[1], torch.softmax(target[1], 0))
-    return Check(
+    return (
         {
             "printed_steps_from_zero": int(euclidean.steps[0]),
             "printed_distance_left_from_20": left,
             "mirror_steps": int(mirror.steps.max()),
+            "limit": STEPS,
         },
         not bool(euclidean.converged[1]) and bool(mirror.converged.all()),
-        {"limit": STEPS},
     )
 
 
@@ -294,7 +294,7 @@ def fixed_points(generator: torch.Generator) -> Check:
     starts = 3 * torch.eye(3, dtype=torch.float64)
     flow = elbo_flow(joint.expand(3, 3), "mirror", start=starts)
     in_assignments = len(torch.unique(flow.probabilities.round(decimals=4), dim=0))
-    return Check(
+    return (
         {"resting_points_of_clam": in_data, "resting_points_of_assignments": in_assignments},
         in_data == 3 and in_assignments == 1,
     )
@@ -309,7 +309,7 @@ def covariance_of_components(generator: torch.Generator) -> Check:
         float(np.ptp(log_term - multivariate_normal(np.zeros(3), size).logpdf(points)))
         for size in (2 / beta, 0.5 / beta)
     )
-    return Check(
+    return (
         {"spread_of_log_ratio_printed": printed, "spread_of_log_ratio_corrected": corrected},
         corrected < EXACT and printed > 0.1,
     )
@@ -322,7 +322,7 @@ def factor_of_the_dynamics(generator: torch.Generator) -> Check:
     beta = 0.8
     shares = torch.softmax(-beta * (means - x).square().sum(1), 0)
     ratio = (ist.Mixture(means, beta=beta).score(x) / (shares @ (means - x))).tolist()
-    return Check(
+    return (
         {"smallest_ratio": min(ratio), "largest_ratio": max(ratio)},
         max(abs(each - 2) for each in ratio) < EXACT,
     )
@@ -354,7 +354,7 @@ def mass_of_the_new_cluster(normalized: bool) -> float:
 def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
     """Measure the new cluster's mass with and without its normaliser."""
     printed, corrected = mass_of_the_new_cluster(False), mass_of_the_new_cluster(True)
-    return Check(
+    return (
         {
             "inflation_in_2_dimensions": inflation(2),
             "log10_inflation_in_54_dimensions": math.log10(inflation(54)),
@@ -372,7 +372,7 @@ def exponent_of_the_new_cluster(generator: torch.Generator) -> Check:
     kappa = 1 / (1 / beta + 1 / rho)
     # A data point is a mean plus noise, so covariances add; the exponent is half over the sum.
     stated, corrected = (0.5 / (factor / beta + factor / rho) for factor in (2.0, 0.5))
-    return Check(
+    return (
         {"printed": kappa, "by_stated_covariances": stated, "by_corrected": corrected},
         abs(corrected - kappa) < EXACT and abs(stated - kappa) > 0.01,
     )
@@ -395,7 +395,7 @@ def pull_to_the_origin(generator: torch.Generator) -> Check:
     near = torch.full((2,), 0.05, dtype=torch.float64)
     end = float(torch.linalg.vector_norm(ist.retrieve(energy, near).state))
     belongs = float(energy.responsibilities(near)[0])
-    return Check(
+    return (
         {
             "force_off_corrected": corrected,
             "force_off_without_factor": full,
@@ -412,16 +412,20 @@ def weights_below_zero(generator: torch.Generator) -> Check:
     count, discount, alpha = 0.3, 0.5, 1.0
     try:
         ist.CRPMixture([[0.0], [1.0]], [count, 3.0], discount=discount)
-        refused = False
+        reaction = "accepts"
     except InvalidInputError:
-        refused = True
+        reaction = "refuses"
     sizes = np.array([4.0, 2.0, 1.0])
     total = float((sizes - discount).sum() + alpha + discount * len(sizes))
     normaliser = float(sizes.sum()) + alpha
-    return Check(
-        {"weight": count - discount, "sum_of_weights": total, "normaliser": normaliser},
-        count - discount < 0 and refused and abs(total - normaliser) < EXACT,
-        {"reaction": "refuses" if refused else "accepts"},
+    return (
+        {
+            "weight": count - discount,
+            "reaction": reaction,
+            "sum_of_weights": total,
+            "normaliser": normaliser,
+        },
+        count < discount and reaction == "refuses" and abs(total - normaliser) < EXACT,
     )
 
 
@@ -448,7 +452,7 @@ def loss_without_a_mask(generator: torch.Generator) -> Check:
         for mask in (None, hidden)
     )
     cosine = float(torch.cosine_similarity(first, second, dim=0))
-    return Check(
+    return (
         {
             "printed_loss_without_dynamics": still,
             "masked_loss_without_dynamics": still_masked,
@@ -468,7 +472,7 @@ def one_step_is_no_fixed_point(generator: torch.Generator) -> Check:
     off_guess, off_rest = (
         float(torch.linalg.vector_norm(mixture.step(state) - state)) for state in (guess, rest)
     )
-    return Check(
+    return (
         {"printed_point_moves_by": off_guess, "fixed_point_moves_by": off_rest},
         off_guess > 1e-3 and off_rest < EXACT,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -27,13 +27,8 @@ COLUMNS = ("#", "Location", "Printed", "Correct", "Evidence", "Outcome")
 KINDS = ("wrong", "loose", "harmless", "notation")
 
 
-class Check(NamedTuple):
-    """The result of a check."""
-
-    numbers: Mapping[str, float]
-    confirmed: bool
-    words: Mapping[str, Any] = {}
-    """Other values for the text."""
+Check = tuple[dict[str, Any], bool]
+"""The numbers of a check, which also fill the text, and whether it confirms the erratum."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Erratum:
     right: str
     shown: str
     only_in: str = ""
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     confirmed: bool | None = None
     """None for notation, where there is nothing to check."""
 
@@ -75,10 +70,9 @@ def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], Checked
     def register(check: Callable[[torch.Generator], Check]) -> CheckedErratum:
         @wraps(check)
         def checked(generator: torch.Generator) -> Erratum:
-            numbers, confirmed, words = check(generator)
-            values = {**numbers, **words}
-            text = {key: fill(value, values) for key, value in TEXTS[name].items()}
-            return Erratum(name, **text, numbers=numbers, confirmed=bool(confirmed))
+            numbers, confirmed = check(generator)
+            text = {key: fill(value, numbers) for key, value in TEXTS[name].items()}
+            return Erratum(name, **text, numbers=numbers, confirmed=confirmed)
 
         CHECKS[name] = checked
         return checked
