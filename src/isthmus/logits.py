@@ -46,7 +46,7 @@ class Keys:
         self._source = memories if source is None else source
         # An alias keeps the storage alive, so that its address identifies it.
         self._alias = self._source.detach()
-        self._version = _version(self._source)
+        self._version = tensor_version(self._source)
         self._squares: dict[torch.dtype, Tensor] = {}
         self._scaled: tuple[tuple[float, torch.dtype], Tensor] | None = None
 
@@ -64,7 +64,7 @@ class Keys:
         Changes that torch does not record, those through ``.data`` or a numpy view, are not
         noticed.
         """
-        version = _version(source)
+        version = tensor_version(source)
         return source is self._source and version is not None and version == self._version
 
     @cached_property
@@ -100,7 +100,7 @@ class Keys:
         return torch.linalg.vector_norm(self.centre).item()
 
 
-def _version(tensor: Tensor) -> tuple[int, int] | None:
+def tensor_version(tensor: Tensor) -> tuple[int, int] | None:
     """Return what changes with the contents of a tensor, or None if torch does not record it."""
     if is_transforming() or tensor.is_inference():
         return None

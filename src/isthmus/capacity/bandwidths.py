@@ -115,7 +115,7 @@ def choose_sigma(
 ) -> SigmaChoice:
     """Choose a bandwidth for storage, not for density: the largest that stores most patterns.
 
-    For a density estimate, use :func:`isthmus.memories.bandwidth.leave_one_out`.
+    For a density estimate, use :func:`isthmus.bandwidth.choose`.
 
     Parameters
     ----------

@@ -230,7 +230,8 @@ def certify(
     Parameters
     ----------
     X : array (N, D), GaussianKDE or ModernHopfield
-        Patterns, or a memory of them, which then brings its own bandwidth.
+        Patterns, or a memory of them, which then brings its own bandwidth. If its kernels have a
+        shape, distances and radii are in their metric, in which they are round and sigma is 1.
     sigma : float
         Bandwidth of the Gaussian KDE, if X is an array.
     iterate : {"all", "undecided", "none"}
@@ -266,6 +267,19 @@ def certify(
     as_choice(iterate, "iterate", get_args(Iterate))
     n_neighbors = as_count(n_neighbors, "n_neighbors")
     delta = as_number(delta, "delta", above=0, at_most=LARGEST_DELTA)
+    if isinstance(X, GaussianKDE) and not X.is_round:
+        plain, shape = X.whitened()
+        found = certify(
+            plain,
+            iterate=iterate,
+            n_neighbors=n_neighbors,
+            tol=tol,
+            max_steps=max_steps,
+            noise=noise,
+            delta=delta,
+        )
+        moved = shape.to_data(torch.from_numpy(found.fixed_point).to(shape.root))
+        return replace(found, fixed_point=(shape.centre + moved).detach().double().numpy())
     memory = as_memory(X, sigma)
     patterns = memory.memories.detach().double().numpy()
     if len(patterns) == 1:

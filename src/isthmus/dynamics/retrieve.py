@@ -97,8 +97,8 @@ def retrieve(
     max_steps : int
         Rows that still move after this number of updates are returned with ``converged=False``.
     accelerate : bool, optional
-        Default: for Gaussian memories (:class:`~isthmus.GaussianKDE`, :class:`~isthmus.Mixture`,
-        :class:`~isthmus.ModernHopfield`), the only ones that support it.
+        Default: for memories of round Gaussians (:class:`~isthmus.GaussianKDE`,
+        :class:`~isthmus.Mixture`, :class:`~isthmus.ModernHopfield`), the only ones that support it.
     trace : bool
         Keep every state.
 
@@ -238,11 +238,11 @@ _Move = Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
-    if isinstance(energy, GaussianMemory) and accelerate is not False:
+    if isinstance(energy, GaussianMemory) and energy.is_round and accelerate is not False:
         return _AcceleratedMove(energy, state)
     if accelerate:
         raise UnsupportedOperationError(
-            f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can. "
+            f"{type(energy).__name__} cannot be accelerated; only memories of round Gaussians can. "
             "Leave accelerate out."
         )
     if not isinstance(energy, FixedPoint):

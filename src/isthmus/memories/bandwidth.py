@@ -45,7 +45,7 @@ def leave_one_out(X: Any, seed: int = 0) -> float:
     >>> round(leave_one_out(X), 2)
     0.45
     """
-    distinct = np.unique(_table(X), axis=0)
+    distinct = np.unique(as_rows(X), axis=0)
     count, dim = distinct.shape
     if count == 1:
         raise InvalidInputError(
@@ -84,7 +84,7 @@ def left_out_log_density(X: Any, sigma: float) -> float:
     >>> round(left_out_log_density(np.array([[0.0], [1.0]]), sigma=1.0), 4)
     -1.4189
     """
-    table = _table(X)
+    table = as_rows(X)
     n, dim = table.shape
     if n < 2:
         raise InvalidInputError("X has one row; a left-out density needs at least two.")
@@ -117,7 +117,7 @@ def scott(X: Any) -> float:
     >>> round(scott(np.array([[0.0, 0.0], [2.0, 2.0]])), 4)
     0.8909
     """
-    table = _table(X)
+    table = as_rows(X)
     n, dim = table.shape
     spread = float(np.sqrt(table.var(0).mean()))
     return spread * n ** (-1 / (dim + 4)) or 1.0
@@ -151,7 +151,7 @@ def silverman(X: Any) -> Any:
     return widths if isinstance(X, Tensor) else widths.numpy()
 
 
-def _table(X: Any) -> NDArray[np.float64]:
+def as_rows(X: Any) -> NDArray[np.float64]:
     """Return X as a checked float64 table (n, D)."""
     points = as_points(X, "X")
     if points.ndim != 2 or 0 in points.shape:

@@ -23,7 +23,7 @@ from isthmus.validation import (
 )
 
 # Settings with an entry for each memory.
-PER_MEMORY = ("counts", "log_weights", "scale_trils", "dof")
+PER_MEMORY = ("counts", "factors", "log_weights", "scale_trils", "dof")
 
 Kernel = tuple[Tensor, Tensor | None, Metric]
 """The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
@@ -126,11 +126,15 @@ class Memory(Energy):
         names = list(inspect.signature(type(self)).parameters)[1:]
         return {name: getattr(self, name) for name in names}
 
+    def _is_per_memory(self, name: str, value: Tensor) -> bool:
+        """Return True if a setting has an entry for each memory."""
+        return name in PER_MEMORY and value.ndim > 0
+
     def _rebuilt(self, memories: Any, index: Tensor | None = None) -> Self:
         settings = self._settings()
         for name, value in settings.items():
             if isinstance(value, Tensor):
-                each = index is not None and name in PER_MEMORY and value.ndim > 0
+                each = index is not None and self._is_per_memory(name, value)
                 chosen = value[index] if each else value
                 # What is being learned is shared, and the rest copied.
                 settings[name] = chosen if chosen.requires_grad else chosen.detach()
@@ -172,6 +176,8 @@ class Memory(Energy):
                 parts.append(f"{name}={value.item():.4g}")
             elif name == "log_weights" and value is not None:
                 parts.append("weighted=True")
+            elif isinstance(value, Tensor) and name in ("sigma", "covariance", "factors"):
+                parts.append(f"{name}={tuple(value.shape)}")
             elif not isinstance(value, Tensor) and value != parameters[name].default:
                 parts.append(f"{name}={value}")
         parts.append(str(self.memories.dtype).removeprefix("torch."))
@@ -310,6 +316,11 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
     :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`); all the
     rest is here, on one kernel.
     """
+
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return True
 
     @property
     @abstractmethod

@@ -4,30 +4,46 @@ from __future__ import annotations
 
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
-from isthmus.memories.base import GaussianMemory
-from isthmus.validation import as_positive
+from isthmus.errors import InvalidInputError
+from isthmus.memories.shape import Bandwidth, Shape
+from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
+from isthmus.validation import as_choice, as_positive
 
 
 @final
-class GaussianKDE(GaussianMemory):
+class GaussianKDE(ShapedMemory):
     r"""Gaussian kernel density estimator: its basins are its memories.
 
-    .. math:: E(x) = -\log \sum_n \exp\bigl(-\lVert x - x_n\rVert^2 / (2\sigma^2)\bigr)
+    .. math::
+        E(x) = -\log \sum_n w_n f_n^{-D}
+        \exp\Bigl(-\frac{(x - x_n)^\top C^{-1} (x - x_n)}{2 f_n^2 \sigma^2}\Bigr)
 
-    with the density :math:`p = e^{-E} / (N (2\pi\sigma^2)^{D/2})`. The paper prints the
-    normaliser as :math:`1/(Nh)`, which is right for D = 1 only (erratum E12).
+    with the density :math:`p = e^{-E} / (W (2\pi\sigma^2)^{D/2} |C|^{1/2})`. By default the
+    kernels are round: C = I and f = w = 1. The paper prints the normaliser as :math:`1/(Nh)`,
+    which is right for D = 1 only (erratum E12).
 
-    :meth:`step` is mean shift, a gradient step of size :math:`\sigma^2`, for any memories.
-    It equals :class:`ModernHopfield` with :math:`\beta = 1/\sigma^2` only where all memories
-    have one norm (erratum E13).
+    :meth:`step` moves to the mean of the memories weighted by responsibility and
+    :math:`1/f_n^2`. For round kernels that is mean shift, a gradient step of size
+    :math:`\sigma^2`. It equals :class:`ModernHopfield` with :math:`\beta = 1/\sigma^2` only where
+    all memories have one norm (erratum E13).
 
     Parameters
     ----------
     memories : array or Tensor (N, D)
-    sigma : float or scalar Tensor
-        The bandwidth.
+    sigma : float, array or Tensor, {"auto", "scott", "silverman"}, or Bandwidth
+        The bandwidth: a number, or (D,) for a width of each column. "auto" has the highest
+        leave-one-out likelihood among round, stretched, full and adaptive kernels
+        (:func:`isthmus.bandwidth.choose`); if `covariance` is given, of its multiples. "scott" and
+        "silverman" are rules for one Gaussian cluster, of the covariance of the memories.
+    covariance : array or Tensor (D, D), optional
+        C, which sigma squared multiplies.
+    factors : array or Tensor (N,), optional
+        f, the width of each kernel relative to sigma: wide where memories are sparse.
+    log_weights : array or Tensor (N,), optional
+        log w; need not be normalised, and ``-inf`` leaves a memory out.
 
     Examples
     --------
@@ -39,23 +55,101 @@ class GaussianKDE(GaussianMemory):
     tensor([[3.9281]])
     >>> kde.log_prob(torch.tensor([[0.0]]))
     tensor([-1.6118])
+    >>> ist.GaussianKDE(torch.eye(3), sigma=[0.1, 0.2, 0.1], factors=[1.0, 1.0, 2.0])
+    GaussianKDE(N=3, D=3, sigma=(3,), factors=(3,), float32)
     """
 
     translation_invariant = True
-
-    def __init__(self, memories: Any, sigma: float | Tensor = 1.0) -> None:
-        super().__init__(memories)
-        self._store("bandwidth", as_positive(sigma, "sigma", self.memories))
-        as_positive(self.variance, "sigma squared", self.memories)
-
     bandwidth: Tensor
+    factors: Tensor | None
+
+    def __init__(
+        self,
+        memories: Any,
+        sigma: Any = 1.0,
+        *,
+        covariance: Any = None,
+        factors: Any = None,
+        log_weights: Any = None,
+    ) -> None:
+        super().__init__(memories, log_weights=log_weights)
+        if isinstance(sigma, str):
+            sigma = self._chosen(sigma, covariance, factors)
+        if isinstance(sigma, Bandwidth):
+            sigma, covariance, factors = sigma.sigma, sigma.covariance, sigma.factors
+        count, dim = self.memories.shape
+        if getattr(sigma, "ndim", isinstance(sigma, list | tuple)):
+            if covariance is not None:
+                raise InvalidInputError(
+                    "sigma (D,) and covariance both describe the shape; give a number for sigma."
+                )
+            width = as_spread(sigma, "sigma", self.memories, (dim,))
+        else:
+            width = as_positive(sigma, "sigma", self.memories)
+        self._store("bandwidth", width)
+        as_positive(self.variance.min(), "sigma squared", self.memories)
+        if covariance is not None:
+            covariance = as_spread(
+                covariance, "covariance", self.memories, (dim, dim), positive=False
+            )
+            root_of(covariance)
+        self._store("covariance", covariance)
+        if factors is not None:
+            factors = as_spread(factors, "factors", self.memories, (count,))
+        self._store("factors", factors)
+
+    def _chosen(self, rule: str, covariance: Any, factors: Any) -> Bandwidth:
+        """Return the bandwidth that a rule finds, of the given shape if there is one."""
+        from isthmus.memories.shape_search import choose, scale_of
+
+        as_choice(rule, "sigma", ("auto", "scott", "silverman"))
+        rows, weights = self.memories.detach(), self.log_weights
+        weights = None if weights is None else weights.detach()
+        if rule == "auto" and covariance is None and factors is None:
+            return choose(rows, log_weights=weights)
+        shares = self.log_mixing_weights.detach().exp()
+        if covariance is None:
+            covariance = torch.cov(rows.mT.double(), aweights=shares).reshape(self.dim, self.dim)
+            root_of(covariance, "The covariance of the memories")
+        if rule == "auto":
+            root = root_of(torch.as_tensor(covariance, dtype=rows.dtype))
+            mapped = torch.linalg.solve_triangular(root, rows.mT, upper=False).mT
+            return Bandwidth("full", scale_of(mapped, weights, factors), covariance, factors)
+        count = 1 / float(shares.square().sum())
+        if rule == "silverman":
+            count *= (self.dim + 2) / 4
+        return Bandwidth("full", count ** (-1 / (self.dim + 4)), covariance, factors)
 
     @property
     def sigma(self) -> Tensor:
-        """The bandwidth."""
+        """The bandwidth: a scalar tensor, or (D,)."""
         return self.bandwidth
 
     @property
     def variance(self) -> Tensor:
         """Squared bandwidth sigma^2."""
         return self.bandwidth.square()
+
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return self.covariance is None and self.factors is None and self.bandwidth.ndim == 0
+
+    def _make_shape(self) -> Shape:
+        if self.covariance is None:
+            root = self.bandwidth.expand(self.dim)
+        else:
+            root = self.bandwidth * root_of(self.covariance)
+        precision = None if self.factors is None else self.factors.square().reciprocal()
+        return Shape(self.memories, self._keys().centre, root, precision, self.log_weights)
+
+    def _covariances(self) -> Tensor:
+        if self.covariance is None:
+            return torch.diag(self.variance.expand(self.dim))
+        return self.variance * self.covariance
+
+    def _part(self, known: Tensor) -> dict[str, Any]:
+        covariance = None if self.covariance is None else self.covariance[known][:, known]
+        sigma = self.sigma if self.sigma.ndim == 0 else self.sigma[known]
+        settings = {"sigma": sigma, "covariance": covariance, "factors": self.factors}
+        return settings | {"log_weights": self.log_weights}

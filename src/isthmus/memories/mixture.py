@@ -1,18 +1,24 @@
-"""The mixture of round Gaussians that is ClAM's energy."""
+"""The Gaussian mixture that is ClAM's energy, with round or other components."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, Literal, final
 
+import torch
 from torch import Tensor
 
-from isthmus.memories.base import ComponentMeans, GaussianMemory
-from isthmus.validation import as_positive
+from isthmus.errors import InvalidInputError
+from isthmus.memories.base import ComponentMeans
+from isthmus.memories.shape import Shape
+from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
+from isthmus.validation import as_choice, as_positive, as_tensor
+
+CovarianceType = Literal["full", "tied", "diag", "spherical"]
 
 
 @final
-class Mixture(ComponentMeans, GaussianMemory):
-    r"""ClAM's energy: a finite mixture of round Gaussians.
+class Mixture(ComponentMeans, ShapedMemory):
+    r"""ClAM's energy: a finite mixture of Gaussians, round unless a covariance is given.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)
 
@@ -21,6 +27,10 @@ class Mixture(ComponentMeans, GaussianMemory):
     code uses :math:`\beta_{code} = 2\beta`. The paper's dynamics are :math:`-\frac12\nabla E`
     (erratum E7), so a gradient step of 1/2 is one :meth:`step`.
 
+    With covariances :math:`C_k`, beta is the inverse temperature only:
+
+    .. math:: E(x) = -\frac1\beta \log \sum_k w_k\, \mathcal N(x; \mu_k, C_k)
+
     Parameters
     ----------
     means : array or Tensor (K, D)
@@ -28,6 +38,11 @@ class Mixture(ComponentMeans, GaussianMemory):
     log_weights : array or Tensor (K,), optional
         log w; need not be normalised, and ``-inf`` leaves a component out. Without it every
         :math:`w_k` is 1, as printed.
+    covariance : array or Tensor, optional
+        Shared: variances (D,) or a matrix (D, D). Of each component: (K,), (K, D) or (K, D, D).
+    covariance_type : {"full", "tied", "diag", "spherical"}, optional
+        As in scikit-learn's ``GaussianMixture``, whose ``covariances_`` it explains; "tied" is
+        shared. Needed only if K = D leaves the shape of `covariance` ambiguous.
 
     Examples
     --------
@@ -37,10 +52,99 @@ class Mixture(ComponentMeans, GaussianMemory):
     tensor([0.1680, 0.8320])
     >>> mixture.sample(2, seed=1).shape
     torch.Size([2, 2])
+    >>> own = torch.tensor([[[1.0, 0.9], [0.9, 1.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    >>> ist.Mixture(mixture.means, covariance=own).log_prob(torch.tensor([1.0, 1.0]))
+    tensor(-1.9868)
     """
 
     translation_invariant = True
 
-    def __init__(self, means: Any, beta: float | Tensor = 1.0, log_weights: Any = None) -> None:
+    def __init__(
+        self,
+        means: Any,
+        beta: float | Tensor = 1.0,
+        log_weights: Any = None,
+        *,
+        covariance: Any = None,
+        covariance_type: CovarianceType | None = None,
+    ) -> None:
         super().__init__(means, "means", log_weights)
         self._store("beta", as_positive(beta, "beta", self.memories))
+        self.covariance_type = covariance_type
+        if covariance is not None:
+            given = as_tensor(covariance, "covariance")
+            self.covariance_type = kind = self._kind(given, covariance_type)
+            count, dim = self.memories.shape
+            all_shapes: dict[str, list[tuple[int, ...]]] = {
+                "full": [(count, dim, dim)],
+                "tied": [(dim, dim), (dim,)],
+                "diag": [(count, dim)],
+                "spherical": [(count,)],
+            }
+            matrix = kind == "full" or (kind == "tied" and given.ndim == 2)
+            covariance = as_spread(
+                given, "covariance", self.memories, *all_shapes[kind], positive=not matrix
+            )
+            if matrix:
+                root_of(covariance)
+        self._store("covariance", covariance)
+
+    def _kind(self, covariance: Tensor, kind: CovarianceType | None) -> CovarianceType:
+        if kind is not None:
+            as_choice(kind, "covariance_type", ("full", "tied", "diag", "spherical"))
+            return kind
+        count, dim = self.memories.shape
+        if count == dim and covariance.ndim < 3:
+            words = "'tied' or 'spherical'" if covariance.ndim == 1 else "'tied' or 'diag'"
+            raise InvalidInputError(
+                f"With as many components as coordinates, the shape {tuple(covariance.shape)} of "
+                f"covariance is ambiguous; pass covariance_type {words}."
+            )
+        if covariance.ndim == 3:
+            return "full"
+        if covariance.shape[-1] == dim and (covariance.ndim == 1 or covariance.shape[0] == dim):
+            return "tied"
+        return "diag" if covariance.ndim == 2 else "spherical"
+
+    @property
+    def _is_own(self) -> bool:
+        return self.covariance_type != "tied"
+
+    def _is_per_memory(self, name: str, value: Tensor) -> bool:
+        own = name == "covariance" and self._is_own
+        return own or super()._is_per_memory(name, value)
+
+    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+        if self.covariance is not None:
+            logsumexp = logsumexp - self._log_scale
+        return super()._energy(x, logsumexp)
+
+    def log_normalizer(self) -> Tensor:
+        """Return the log-normaliser log Z, a scalar tensor; log W if there are covariances."""
+        return super().log_normalizer() if self.covariance is None else self.log_total_weight
+
+    def _make_shape(self) -> Shape:
+        covariance = self.covariance
+        assert covariance is not None
+        root, precision = torch.ones_like(self.memories[0]), None
+        if self.covariance_type == "tied":
+            root = covariance.sqrt() if covariance.ndim == 1 else root_of(covariance)
+        elif self.covariance_type == "full":
+            precision = torch.cholesky_inverse(root_of(covariance))
+        else:
+            precision = covariance.reciprocal()
+        return Shape(self.memories, self._keys().centre, root, precision, self.log_weights)
+
+    def _covariances(self) -> Tensor:
+        assert self.covariance is not None
+        full = self.covariance_type == "full" or self.covariance.ndim == 2
+        return self.covariance if full else torch.diag_embed(self.covariance)
+
+    def _part(self, known: Tensor) -> dict[str, Any]:
+        covariance, kind = self.covariance, self.covariance_type
+        if covariance is not None and kind != "spherical":
+            matrix = kind == "full" or (kind == "tied" and covariance.ndim == 2)
+            covariance = covariance[..., known]
+            covariance = covariance[..., known, :] if matrix else covariance
+        settings = {"covariance": covariance, "covariance_type": kind, "beta": self.beta}
+        return settings | {"log_weights": self.log_weights}

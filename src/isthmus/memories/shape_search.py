@@ -1,0 +1,297 @@
+"""Search for the shape of Gaussian kernels by leave-one-out likelihood."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize_scalar
+from scipy.spatial import cKDTree
+from scipy.stats import norm
+
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.memories.bandwidth import as_rows
+from isthmus.memories.shape import Bandwidth, FloatArray, Kind
+from isthmus.validation import as_array, as_choice, as_flag
+
+# Rows that find the shape, rows whose left-out likelihood sets its scale, and memories of these.
+SHAPE_ROWS, SCALE_ROWS, MOST_ROWS = 1000, 1000, 20_000
+# Rows farther from the median than this many robust deviations, at most a share of all, are
+# outliers: memories like the others, but their own likelihood does not count.
+FAR, LARGEST_SHARE = 50.0, 0.05
+# A kernel is at least this wide in every direction, in robust deviations of the columns, and its
+# covariance is shrunk by this share towards its diagonal.
+NARROWEST, SHRINKAGE = 1e-3, 1e-3
+# The width of an adaptive kernel is proportional to the distance of a near neighbour.
+NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
+STEPS, GAIN = 25, 0.01
+# Covariances of more columns than this are not tried by "auto", and refused beyond the second.
+MOST_COLUMNS, LARGEST_COVARIANCE = 300, 2000
+
+
+def choose(
+    X: Any,
+    kind: Kind | Literal["auto"] = "auto",
+    adaptive: bool | None = None,
+    robust: bool = True,
+    *,
+    log_weights: Any = None,
+    seed: int = 0,
+) -> Bandwidth:
+    r"""Return the bandwidth of a Gaussian KDE that makes each row most likely given the others.
+
+    Parameters
+    ----------
+    X : array or Tensor (n, D)
+        Exact duplicates count as one row.
+    kind : {"auto", "round", "columns", "full"}
+        One bandwidth, one for each column, or a covariance. "auto" takes the likeliest.
+    adaptive : bool, optional
+        Give each row a width in proportion to the distance of a near neighbour, in the metric of
+        the kernel. Default: with "auto", if that is likelier, and else not.
+    robust : bool
+        Scale columns by quantiles, and do not count the likelihood of outliers, rows more than 50
+        such deviations from the median (at most 5 % of all).
+    log_weights : array (n,), optional
+        Log-weights of the rows.
+    seed : int
+        Seed of the subsets: 1,000 rows find the shape; the likelihood of 1,000 rows given up to
+        20,000 others sets its scale.
+
+    Notes
+    -----
+    The shape H is a fixed point of EM on the left-out likelihood (Leiva-Murillo and
+    Artes-Rodriguez, 2012): :math:`H = \frac1n \sum_{i \ne j} r_{ij} (x_i - x_j)(x_i - x_j)^\top /
+    f_j^2`, with the responsibilities r of the other rows and their factors f. Adaptive kernels
+    alternate between H and f. A last search in one dimension sets the scale.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.bandwidth import choose
+    >>> X = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 100.0]
+    >>> choose(X, "columns").sigma.round(1)
+    array([ 0.5, 42. ])
+    """
+    as_choice(kind, "kind", ("auto", *get_args(Kind)))
+    as_flag(robust, "robust")
+    if adaptive is None:
+        ways = (False, True) if kind == "auto" else (False,)
+    else:
+        ways = (as_flag(adaptive, "adaptive"),)
+    table = as_rows(X)
+    problem = _Problem(table, log_weights, robust, seed)
+    kinds: tuple[Kind, ...] = get_args(Kind) if kind == "auto" else (kind,)
+    dim = table.shape[1]
+    if kind == "full" and dim > LARGEST_COVARIANCE:
+        raise InvalidInputError(f"A covariance of {dim} columns is too large; use kind='columns'.")
+    if kind == "auto" and dim > MOST_COLUMNS:
+        kinds = kinds[:2]
+    found = [candidate for each in kinds for candidate in problem.candidates(each, ways)]
+    return max(found, key=lambda one: one.log_likelihood)
+
+
+def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
+    """Return the bandwidth of round kernels with given factors, by left-out likelihood."""
+    problem = _Problem(as_rows(X), log_weights, True, seed)
+    log_factors = None if factors is None else np.log(as_array(factors, "factors"))
+    return problem.round_scale(None if log_factors is None else log_factors[problem.first])
+
+
+def _likelihood(one: tuple[tuple[float, FloatArray], int]) -> float:
+    return one[0][0]
+
+
+class _Problem:
+    """Distinct rows in robust units, in random order, with weights, and those that count."""
+
+    def __init__(self, table: FloatArray, log_weights: Any, robust: bool, seed: int) -> None:
+        self.table = table
+        distinct, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        if len(distinct) == 1:
+            raise InvalidInputError(
+                "X has only one distinct row, so it gives no bandwidth. Pass sigma instead."
+            )
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        self.centre = np.median(table, 0)
+        self.columns = robust_scales(table) if robust else table.std(0)
+        self.columns[self.columns == 0] = 1.0
+        shifted = distinct[order] - self.centre
+        weights: FloatArray = np.ones(len(distinct))
+        if log_weights is not None:
+            given = as_array(log_weights, "log_weights")
+            if given.shape != (len(table),):
+                raise ShapeError(f"log_weights must be ({len(table)},), not {given.shape}.")
+            shares = np.exp(given - given.max())
+            weights = np.bincount(which.reshape(-1), shares).astype(np.float64)
+        reach = np.abs(shifted / self.columns).max(1)
+        limit = max(FAR, float(np.quantile(reach, 1 - LARGEST_SHARE))) if robust else np.inf
+        self.first, self.rows = first[order], shifted
+        self.weights, self.counts = weights[order], (reach <= limit) & (weights[order] > 0)
+        self.scale = self.columns
+        if self.counts.sum() < 2:
+            raise InvalidInputError("At least two distinct rows need a weight above zero.")
+
+    def candidates(self, kind: Kind, ways: tuple[bool, ...]) -> list[Bandwidth]:
+        """Return the best bandwidth of a kind without factors, with them, or both."""
+        em = self._search(kind)
+        _, plain = em.run(em.first())
+        found = [self._result(kind, em.root(plain), None)] if False in ways else []
+        if True in ways:
+            (_, moments), k = max(((em.run(plain, k), k) for k in NEIGHBORS), key=_likelihood)
+            again = em.run(moments, k)
+            found.append(self._result(kind, em.root(again[1]), k))
+        return found
+
+    def round_scale(self, log_factors: FloatArray | None) -> float:
+        """Return the bandwidth of round kernels with given factors."""
+        em = self._search("round")
+        root = em.root(em.run(em.first())[1])
+        return self.scaled(root, log_factors)[0] * float(root[0] * self.scale[0])
+
+    def _result(self, kind: Kind, root: FloatArray, k: int | None) -> Bandwidth:
+        factors = log_factors = None
+        if k is not None:
+            mapped = _mapped(root, self.memories)
+            nearest = cKDTree(mapped).query(
+                _mapped(root, (self.table - self.centre) / self.scale), min(k + 1, len(mapped))
+            )[0][:, -1]
+            widths = np.maximum(nearest, NARROWEST)
+            factors = widths / np.exp(np.log(widths[self.first]).mean())
+            log_factors = np.log(factors[self.first])
+        scale, likelihood = self.scaled(root, log_factors)
+        if kind == "full":
+            half = scale * self.scale[:, None] * root
+            return Bandwidth(kind, 1.0, half @ half.T, factors, likelihood)
+        sigma = scale * self.scale * root
+        whole = float(sigma[0]) if kind == "round" else sigma
+        return Bandwidth(kind, whole, None, factors, likelihood)
+
+    def _search(self, kind: Kind) -> _ExpectationMaximization:
+        """Return the search for a shape; round kernels are round in the units of the table."""
+        columns = self.columns
+        self.scale = np.full_like(columns, columns.mean()) if kind == "round" else columns
+        self.memories = self.rows[:MOST_ROWS] / self.scale
+        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS]
+        return _ExpectationMaximization(self.rows[chosen] / self.scale, self.weights[chosen], kind)
+
+    def scaled(self, root: FloatArray, log_factors: FloatArray | None) -> tuple[float, float]:
+        """Return the scale of a shape with the highest left-out likelihood, and that."""
+        mapped = _mapped(root, self.memories)
+        count, dim = mapped.shape
+        queries = np.flatnonzero(self.counts[:count])[:SCALE_ROWS]
+        weights = self.weights[:count]
+        squares = _squares(mapped[queries], mapped)
+        squares[np.arange(len(queries)), queries] = np.inf
+        offset = np.log(np.maximum(weights, 1e-300))
+        if log_factors is not None:
+            squares *= np.exp(-2 * log_factors[:count])
+            offset = offset - dim * log_factors[:count]
+        share = weights[queries] / weights[queries].sum()
+        others = np.log(weights.sum() - weights[queries])
+
+        def loss(log_scale: float) -> float:
+            logits = squares * (-0.5 * math.exp(-2 * log_scale))
+            logits += offset
+            return dim * log_scale - float(share @ (_sum_out(logits) - others))
+
+        found = minimize_scalar(loss, bounds=(-2.5, 2.5), method="bounded", options={"xatol": 0.01})
+        volume = np.log(self.scale).sum() + 0.5 * dim * math.log(2 * math.pi) + _log_det(root)
+        return math.exp(found.x), -float(found.fun) - float(volume)
+
+
+class _ExpectationMaximization:
+    """EM for the second moments (D,) or (D, D) of kernels, on left-out likelihood."""
+
+    def __init__(self, rows: FloatArray, weights: FloatArray, kind: Kind) -> None:
+        self.rows, self.weights, self.kind = rows, weights / weights.sum(), kind
+
+    def _moments(self, pairs: FloatArray) -> FloatArray:
+        """Return the sum over pairs of their weight times the product of differences."""
+        rows, product = self.rows, pairs @ self.rows
+        own = pairs.sum(0) + pairs.sum(1)
+        if self.kind == "full":
+            cross = rows.T @ product
+            return (rows * own[:, None]).T @ rows - cross - cross.T
+        return np.maximum((own[:, None] * rows**2 - 2 * rows * product).sum(0), 0)
+
+    def first(self) -> FloatArray:
+        """Return the moments of the differences to the nearest neighbours."""
+        squares = _squares(self.rows, self.rows)
+        np.fill_diagonal(squares, np.inf)
+        k = min(FIRST_NEIGHBORS, len(squares) - 1)
+        nearest = np.argpartition(squares, k - 1, axis=1)[:, :k]
+        pairs = np.zeros_like(squares)
+        np.put_along_axis(pairs, nearest, self.weights[:, None] / k, 1)
+        return self._moments(pairs)
+
+    def root(self, moments: FloatArray) -> FloatArray:
+        """Return standard deviations (D,), or a Cholesky factor (D, D), away from zero."""
+        if self.kind != "full":
+            mean = np.full_like(moments, moments.mean()) if self.kind == "round" else moments
+            return np.sqrt(mean + NARROWEST**2)
+        diagonal = np.diag(SHRINKAGE * np.diag(moments) + NARROWEST**2)
+        return np.asarray(np.linalg.cholesky((1 - SHRINKAGE) * moments + diagonal), np.float64)
+
+    def run(self, moments: FloatArray, k: int | None = None) -> tuple[float, FloatArray]:
+        """Return the likelihood reached, with factors from k-th neighbours, and the moments."""
+        (n, dim), best, log_factors = self.rows.shape, -np.inf, np.zeros(len(self.rows))
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(self.weights)
+        for step in range(STEPS):
+            root = self.root(moments)
+            mapped = _mapped(root, self.rows)
+            squares = _squares(mapped, mapped)
+            np.fill_diagonal(squares, np.inf)
+            if k is not None and step == 0:
+                nearest = np.partition(squares, min(k, n - 1) - 1, axis=1)[:, min(k, n - 1) - 1]
+                log_factors = np.log(np.maximum(np.sqrt(nearest), NARROWEST))
+                log_factors -= log_factors.mean()
+            precision = np.exp(-2 * log_factors)
+            logits = squares * (-0.5 * precision)
+            logits += log_weights - dim * log_factors
+            total = _sum_out(logits)
+            likelihood = float(self.weights @ total) - _log_det(root)
+            if likelihood - best < GAIN:
+                break
+            best, kept = likelihood, moments
+            logits *= (self.weights / logits.sum(1))[:, None]
+            logits *= precision
+            moments = self._moments(logits)
+        return best, kept
+
+
+def robust_scales(table: FloatArray) -> FloatArray:
+    """Return deviations of the columns from quantiles; from rarer ones if those are equal. (D,)"""
+    found = np.zeros(table.shape[1])
+    for tail in (25, 10, 5, 1):
+        low, high = np.percentile(table, [tail, 100 - tail], axis=0)
+        found = np.where(found > 0, found, (high - low) / (2 * norm.ppf(1 - tail / 100)))
+    return np.where(found > 0, found, table.std(0))
+
+
+def _sum_out(logits: FloatArray) -> FloatArray:
+    """Return the log-sum-exp of rows, and leave in their place exponentials up to a factor."""
+    top: FloatArray = logits.max(1)
+    logits -= top[:, None]
+    np.exp(logits, out=logits)
+    return np.log(logits.sum(1)) + top
+
+
+def _mapped(root: FloatArray, rows: FloatArray) -> FloatArray:
+    """Return rows in the metric of a shape."""
+    if root.ndim == 1:
+        return rows / root
+    return np.ascontiguousarray(solve_triangular(root, rows.T, lower=True).T)
+
+
+def _log_det(root: FloatArray) -> float:
+    return float(np.log(root if root.ndim == 1 else np.diag(root)).sum())
+
+
+def _squares(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Return squared distances. (n, D), (m, D) -> (n, m)"""
+    squares = (left**2).sum(1)[:, None] - 2 * left @ right.T + (right**2).sum(1)
+    return np.maximum(squares, 0, out=squares)

@@ -1,0 +1,316 @@
+"""Gaussian kernels with shape: scipy's mixtures, their marginals and their conditionals."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.capacity import certify
+from isthmus.checks import check_energy
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+
+DOUBLE = torch.float64
+N, D = 9, 3
+KINDS = [
+    "sigmas",
+    "factors",
+    "stretched",
+    "full",
+    "adaptive",
+    "tied",
+    "tied-diagonal",
+    "diagonal",
+    "spherical",
+    "own",
+]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+def covariance(dim: int, seed: int = 5) -> Tensor:
+    root = draw(dim, dim, seed=seed)
+    return root @ root.mT + 0.3 * torch.eye(dim, dtype=DOUBLE)
+
+
+def made(kind: str, memories: Tensor) -> tuple[ist.GaussianKDE | ist.Mixture, np.ndarray]:
+    """Return a memory, and the covariance (n, D, D) of each of its kernels."""
+    n, dim = memories.shape
+    shared, sigmas = covariance(dim), draw(dim, seed=1).abs() + 0.4
+    factors, weights = draw(n, seed=2).abs() + 0.5, draw(n, seed=3)
+    diagonals = torch.diag_embed(draw(n, dim, seed=4).square() + 0.2)
+    own = torch.stack([covariance(dim, seed=10 + each) for each in range(n)])
+    eye, squares = torch.eye(dim, dtype=DOUBLE), factors.square()[:, None, None]
+    kde, options = ist.GaussianKDE, {"log_weights": weights}
+    mixture = {"beta": 2.0, "log_weights": weights}
+    found = {
+        "sigmas": lambda: (kde(memories, sigmas), sigmas.square().diag()),
+        "factors": lambda: (kde(memories, 0.7, factors=factors, **options), 0.49 * squares * eye),
+        "stretched": lambda: (
+            kde(memories, sigmas, factors=factors, **options),
+            squares * sigmas.square().diag(),
+        ),
+        "full": lambda: (kde(memories, 0.7, covariance=shared), 0.49 * shared),
+        "adaptive": lambda: (
+            kde(memories, 0.7, covariance=shared, factors=factors, **options),
+            0.49 * squares * shared,
+        ),
+        "tied": lambda: (
+            ist.Mixture(memories, covariance=shared, covariance_type="tied", **mixture),
+            shared,
+        ),
+        "tied-diagonal": lambda: (
+            ist.Mixture(memories, covariance=sigmas, covariance_type="tied", **mixture),
+            sigmas.diag(),
+        ),
+        "diagonal": lambda: (
+            ist.Mixture(
+                memories, covariance=diagonals.diagonal(0, 1, 2), covariance_type="diag", **mixture
+            ),
+            diagonals,
+        ),
+        "spherical": lambda: (
+            ist.Mixture(memories, covariance=factors, covariance_type="spherical", **mixture),
+            factors[:, None, None] * eye,
+        ),
+        "own": lambda: (ist.Mixture(memories, covariance=own, **mixture), own),
+    }[kind]()
+    return found[0], found[1].expand(n, dim, dim).numpy()
+
+
+def log_joint(energy: ist.GaussianKDE | ist.Mixture, kernels: np.ndarray, x: Tensor) -> np.ndarray:
+    """Return the log-weight plus scipy's log-density of each kernel. (..., n)"""
+    parts = [
+        multivariate_normal(mean, kernel).logpdf(x.numpy())
+        for mean, kernel in zip(energy.memories.numpy(), kernels, strict=True)
+    ]
+    return np.stack(parts, -1) + energy.log_mixing_weights.numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_densities_and_responsibilities_are_those_of_scipy(kind):
+    energy, kernels = made(kind, draw(N, D))
+    x = 2 * draw(7, D, seed=9)
+    joint = log_joint(energy, kernels, x)
+    np.testing.assert_allclose(energy.log_prob(x), logsumexp(joint, 1), rtol=1e-9, atol=1e-9)
+    shares = np.exp(joint - logsumexp(joint, 1, keepdims=True))
+    np.testing.assert_allclose(energy.responsibilities(x), shares, atol=1e-10)
+    offset = energy.log_prob(x) + energy.inverse_temperature * energy.energy(x)
+    torch.testing.assert_close(offset, -energy.log_normalizer().expand(7))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_promise_of_an_energy_is_kept(kind):
+    check_energy(made(kind, draw(N, D))[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_densities_integrate_to_one_and_give_the_conditional_mean(kind):
+    energy, _ = made(kind, draw(N, 2))
+    axis = torch.linspace(-12, 12, 241, dtype=DOUBLE)
+    grid = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
+    density, cell = energy.log_prob(grid).exp(), axis[1] - axis[0]
+    assert float(density.sum() * cell**2) == pytest.approx(1, abs=1e-6)
+    known = torch.tensor([True, False])
+    at = slice(90, 150, 10)
+    x = torch.stack([axis[at], torch.full_like(axis[at], torch.nan)], -1)
+    marginal = density[at].sum(1) * cell
+    torch.testing.assert_close(energy.log_prob(x, known), marginal.log(), atol=1e-6, rtol=0)
+    mean = (density[at] * axis).sum(1) * cell / marginal
+    found = energy.conditional_mean(x, known)
+    torch.testing.assert_close(found[:, 1], mean, atol=1e-6, rtol=0)
+    assert torch.equal(found[:, 0], x[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_marginals_of_rows_with_different_gaps_are_those_of_scipy(kind):
+    energy, kernels = made(kind, draw(N, D))
+    x = 2 * draw(8, D, seed=9)
+    seen = torch.tensor([[(row >> d) & 1 for d in range(D)] for row in range(8)], dtype=torch.bool)
+    gaps = x.masked_fill(~seen, torch.nan)
+    found, shares = energy.log_prob(gaps, seen), energy.responsibilities(gaps, seen)
+    assert found[0] == pytest.approx(0, abs=1e-12)  # nothing is known
+    for row in range(1, 8):
+        known = seen[row].numpy()
+        part = energy.memories.numpy()[:, known]
+        joint = energy.log_mixing_weights.numpy() + [
+            multivariate_normal(mean, kernel[np.ix_(known, known)]).logpdf(x[row].numpy()[known])
+            for mean, kernel in zip(part, kernels, strict=True)
+        ]
+        assert float(found[row]) == pytest.approx(logsumexp(joint), abs=1e-9)
+        np.testing.assert_allclose(shares[row], np.exp(joint - logsumexp(joint)), atol=1e-9)
+        marginal = energy.marginal(seen[row])
+        assert float(marginal.log_prob(x[row, seen[row]])) == pytest.approx(float(found[row]))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "round"])
+def test_conditionals_are_joint_over_marginal(kind):
+    x = draw(D, seed=9)
+    round_ = ist.GaussianKDE(draw(N, D), 0.8)
+    energy = round_ if kind == "round" else made(kind, draw(N, D))[0]
+    for known in ([True, False, False], [False, True, True]):
+        seen = torch.tensor(known)
+        conditional = energy.conditional(x.masked_fill(~seen, torch.nan))
+        expected = energy.log_prob(x) - energy.log_prob(x, seen)
+        torch.testing.assert_close(conditional.log_prob(x[~seen]), expected)
+        mean = conditional.log_mixing_weights.exp() @ conditional.memories
+        torch.testing.assert_close(mean, energy.conditional_mean(x, seen)[~seen])
+    nothing = energy.conditional(torch.full((D,), torch.nan, dtype=DOUBLE))
+    torch.testing.assert_close(nothing.log_prob(x), energy.log_prob(x))
+    with pytest.raises(InvalidInputError, match="nothing to condition"):
+        energy.conditional(x)
+    with pytest.raises(ShapeError, match="one point"):
+        energy.conditional(draw(2, D))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_never_raise_the_energy_with_coordinates_held(kind):
+    energy, _ = made(kind, 2 * draw(N, D))
+    x = 3 * draw(20, D, seed=9)
+    held = draw(20, D, seed=8) > 0.3
+    heights = [energy.energy(x)]
+    for _ in range(30):
+        new = energy.step(x, held)
+        assert torch.equal(new[held], x[held])
+        x = new
+        heights.append(energy.energy(x))
+    trace = torch.stack(heights)
+    assert (trace[1:] <= trace[:-1] + 1e-10).all()
+    # At rest, no force is left on the free coordinates.
+    rest = ist.retrieve(energy, x, held, tol=1e-12, max_steps=20_000)
+    assert energy.score(rest.state)[~held].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_have_the_moments_of_the_mixture(kind):
+    energy, kernels = made(kind, draw(N, D))
+    drawn = energy.sample(200_000, seed=1).numpy()
+    weights = energy.log_mixing_weights.exp().numpy()
+    centred = energy.memories.numpy() - weights @ energy.memories.numpy()
+    expected = np.einsum("n,nij->ij", weights, kernels + centred[:, :, None] * centred[:, None])
+    np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.03 * np.abs(expected).max())
+    np.testing.assert_allclose(drawn.mean(0), weights @ energy.memories.numpy(), atol=0.03)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_the_fused_kernel_gives_the_same_as_plain_operations(kind, dtype, monkeypatch):
+    energy, _ = made(kind, draw(300, D) + 20)
+    x = (draw(400, D, seed=9) + 20).to(dtype)
+    typed = energy.to(dtype).requires_grad_()
+
+    def results() -> list[Tensor]:
+        leaf = x.clone().requires_grad_()
+        total = typed.energy(leaf).sum()
+        gradients = torch.autograd.grad(total, [leaf, *typed.parameters()])
+        seen = torch.tensor([True, False, True])
+        with torch.no_grad():
+            return [typed.log_prob(x), typed.step(x), typed.conditional_mean(x, seen), *gradients]
+
+    fused = results()
+    monkeypatch.setattr("isthmus.attend.PLAIN_LOGITS", 10**12)
+    tolerance = 1e-9 if dtype == DOUBLE else 2e-3
+    for found, expected in zip(fused, results(), strict=True):
+        scale = 1 + expected.abs().max()
+        assert ((found - expected).abs().max() / scale) < tolerance
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transforms_of_functions_work(kind):
+    energy, _ = made(kind, draw(N, D))
+    x, seen = draw(5, D, seed=9), torch.tensor([True, False, True])
+    torch.testing.assert_close(torch.func.vmap(energy.log_prob)(x), energy.log_prob(x))
+    score = torch.func.vmap(torch.func.grad(energy.energy))(x)
+    torch.testing.assert_close(score, -energy.score(x))
+    mapped = torch.func.vmap(lambda point: energy.log_prob(point, seen))(x)
+    torch.testing.assert_close(mapped, energy.log_prob(x, seen))
+
+
+def test_the_same_kernels_by_other_means_are_the_same_energy():
+    memories, x = draw(N, D), draw(6, D, seed=9)
+    plain = ist.GaussianKDE(memories, 0.6)
+    eye = torch.eye(D, dtype=DOUBLE)
+    for same in (
+        ist.GaussianKDE(memories, [0.6] * D),
+        ist.GaussianKDE(memories, 0.3, covariance=4 * eye),
+        ist.GaussianKDE(memories, 0.6, factors=np.ones(N)),
+    ):
+        torch.testing.assert_close(same.energy(x), plain.energy(x))
+        torch.testing.assert_close(same.step(x), plain.step(x))
+        torch.testing.assert_close(same.log_prob(x), plain.log_prob(x))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_a_fitted_mixture_of_scikit_learn_is_taken_as_it_is(kind):
+    X = draw(200, D).numpy()
+    fitted = GaussianMixture(D, covariance_type=kind, random_state=0).fit(X)
+    mixture = ist.Mixture(
+        fitted.means_,
+        log_weights=np.log(fitted.weights_),
+        covariance=fitted.covariances_,
+        covariance_type=kind,
+    )
+    np.testing.assert_allclose(mixture.log_prob(X), fitted.score_samples(X), rtol=1e-8)
+    np.testing.assert_allclose(mixture.responsibilities(X), fitted.predict_proba(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_memories_and_subsets_keep_the_shape(kind):
+    memories, x = draw(N, D), draw(4, D, seed=9)
+    energy, kernels = made(kind, memories)
+    moved = energy.with_memories(memories + 1)
+    torch.testing.assert_close(moved.log_prob(x + 1), energy.log_prob(x))
+    few = [4, 1, 7]
+    joint = log_joint(energy, kernels, x)[:, few]
+    weights = energy.log_mixing_weights.numpy()[few]
+    expected = logsumexp(joint, 1) - logsumexp(weights)
+    np.testing.assert_allclose(energy.subset(few).log_prob(x), expected, rtol=1e-8)
+
+
+def test_changed_parameters_are_noticed():
+    energy, x = ist.GaussianKDE(draw(N, D), [1.0, 1, 1]), draw(4, D)
+    energy.energy(x)
+    energy.load_state_dict(energy.state_dict() | {"bandwidth": torch.tensor([2.0, 2, 2])})
+    torch.testing.assert_close(energy.energy(x), ist.GaussianKDE(draw(N, D), 2.0).energy(x))
+
+
+def test_certificates_are_in_the_metric_of_the_kernel():
+    memories, shared = 5 * draw(12, D), covariance(D)
+    root = np.linalg.cholesky(shared.numpy())
+    mapped = np.linalg.solve(root, memories.numpy().T).T
+    shaped, plain = certify(ist.GaussianKDE(memories, 1.0, covariance=shared)), certify(mapped, 1.0)
+    np.testing.assert_allclose(shaped.guaranteed_radius, plain.guaranteed_radius, rtol=1e-6)
+    np.testing.assert_allclose(shaped.retrieval_error, plain.retrieval_error, atol=1e-6)
+    np.testing.assert_allclose(shaped.fixed_point @ np.linalg.inv(root).T, plain.fixed_point)
+    assert (shaped.stored == plain.stored).all()
+    with pytest.raises(UnsupportedOperationError, match="one covariance"):
+        certify(ist.GaussianKDE(memories, 1.0, factors=np.ones(12)))
+
+
+def test_shapes_that_cannot_be_are_refused():
+    memories = draw(N, D)
+    with pytest.raises(InvalidInputError, match="positive definite"):
+        ist.GaussianKDE(memories, covariance=-torch.eye(D))
+    with pytest.raises(ShapeError, match=r"covariance must have the shape \(3, 3\)"):
+        ist.GaussianKDE(memories, covariance=torch.eye(2))
+    with pytest.raises(InvalidInputError, match="both describe the shape"):
+        ist.GaussianKDE(memories, [1.0, 1, 1], covariance=torch.eye(D))
+    with pytest.raises(InvalidInputError, match="factors must be above zero"):
+        ist.GaussianKDE(memories, factors=np.zeros(N))
+    with pytest.raises(ShapeError, match="sigma"):
+        ist.GaussianKDE(memories, [1.0, 2.0])
+    with pytest.raises(InvalidInputError, match="NaN"):
+        ist.GaussianKDE(memories, [1.0, np.nan, 1.0])
+    with pytest.raises(InvalidInputError, match="ambiguous"):
+        ist.Mixture(draw(D, D), covariance=torch.eye(D))
+    with pytest.raises(InvalidInputError, match="covariance_type must be one of"):
+        ist.Mixture(memories, covariance=torch.eye(D), covariance_type="round")
+    with pytest.raises(InvalidInputError, match="chooses no coordinate"):
+        ist.GaussianKDE(memories).marginal([])
+    with pytest.raises(UnsupportedOperationError, match="accelerated"):
+        ist.retrieve(ist.GaussianKDE(memories, [1.0, 1, 1]), memories, accelerate=True)
