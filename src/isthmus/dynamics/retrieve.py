@@ -242,8 +242,8 @@ def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
         return _AcceleratedMove(energy, state)
     if accelerate:
         raise UnsupportedOperationError(
-            f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can, with round kernels. "
-            "Leave accelerate out."
+            f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can, "
+            "with round kernels. Leave accelerate out."
         )
     if not isinstance(energy, FixedPoint):
         return _DownhillMove(energy, state)
