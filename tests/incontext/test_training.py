@@ -15,9 +15,14 @@ import pytest
 import torch
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset, train
+from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset, pretrained, train
 from isthmus.incontext.evaluation import HeldOut
-from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
+from isthmus.incontext.objectives import (
+    ContrastiveDivergence,
+    PersistentContrastiveDivergence,
+    Proposal,
+    RankingNCE,
+)
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.training import draw_pass, new_model
 
@@ -148,6 +153,11 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
     cut = replace(SMALL, objective=Interrupted([], 16))
     with pytest.raises(KeyboardInterrupt):
         train(cut, tmp_path, checkpoint_every=3, log_every=2)
+    with pytest.warns(UserWarning, match="has made 6 of its 12 updates"):
+        halfway = pretrained(tmp_path)
+    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+    assert halfway.config == SMALL.model
+    assert all(torch.equal(value, kept[name]) for name, value in halfway.state_dict().items())
     forget()
     rest = Interrupted([], 0)
     resumed = train(replace(SMALL, objective=rest), tmp_path, checkpoint_every=3, log_every=2)
@@ -157,6 +167,7 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert without_time(map(json.loads, lines)) == without_time(whole.rows)
     assert weights_equal(ICLEBM.from_pretrained(tmp_path / "model"), whole.model)
+    assert weights_equal(pretrained(tmp_path), whole.model)
 
 
 SCRIPT = """
@@ -279,7 +290,10 @@ def test_presets():
     assert (paper.updates, paper.pool, paper.model.feedforward) == (1250, 100, 2048)
     assert (paper.optimizer, paper.epsilon, paper.weight_decay) == ("Adam", 1e-4, 1e-5)
     assert paper.precision == "bf16-mixed"
-    with pytest.raises(InvalidInputError, match="'default', 'paper', 'tiny'"):
+    both = preset("paper-nce")
+    assert both == replace(paper, objective=both.objective)
+    assert both.objective == RankingNCE(proposal=Proposal(box=paper.prior.box))
+    with pytest.raises(InvalidInputError, match="'default', 'paper', 'paper-nce', 'tiny'"):
         preset("huge")
 
 

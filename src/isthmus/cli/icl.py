@@ -200,7 +200,7 @@ def parser() -> options.Parser:
     sizes["help"] = "context sizes (default: %(default)s)"
 
     add = train.add_argument
-    add("--preset", default="default", metavar="NAME", help="default|paper|tiny")
+    add("--preset", default="default", metavar="NAME", help="default|paper|paper-nce|tiny")
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
     add("--updates", **options.COUNT, help="default: the preset's")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib.resources import as_file, files
@@ -419,7 +420,8 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
     name : str or Path
         ``"mixtures-2d"``, the model that ships with isthmus: mixtures of three Gaussians in two
         dimensions, means in [-3, 3]^2, standard deviations 0.3 to 0.6; bring data to that scale
-        first. Or a folder of ``save_pretrained``, or of a training run.
+        first. Or a folder of ``save_pretrained``, or of a training run; that of an unfinished run
+        gives the model of its checkpoint, with a warning.
 
     Examples
     --------
@@ -433,8 +435,16 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
     names = sorted(entry.name for entry in shipped.iterdir() if entry.is_dir())
     folder = Path(name)
     if str(name) not in names and (folder.is_dir() or len(folder.parts) > 1):
-        inner = folder / "model"
-        model = ICLEBM.from_pretrained(inner if inner.is_dir() else folder)
+        inner, unfinished = folder / "model", folder / "checkpoint.pt"
+        if unfinished.exists() and not inner.is_dir():
+            from isthmus.incontext.training import Checkpoint
+
+            found = Checkpoint.load(unfinished)
+            settled = f"{found.updates} of its {found.settings['updates']} updates"
+            warnings.warn(f"The run in {folder} has made {settled}.", UserWarning, stacklevel=2)
+            model = found.restored()
+        else:
+            model = ICLEBM.from_pretrained(inner if inner.is_dir() else folder)
     else:
         with as_file(shipped / as_choice(str(name), "name", names)) as path:
             model = ICLEBM.from_pretrained(path)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields, ICLEBMConfig
-from isthmus.incontext.objectives import ContrastiveDivergence, Objective, RankingNCE
+from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.validation import as_choice
 
@@ -106,27 +106,30 @@ class TrainingSettings(CheckedFields):
         return self.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * update / self.updates))
 
 
+# The paper's settings, and where it gives none, those of its authors' code.
+PAPER = TrainingSettings(
+    model=ICLEBMConfig(feedforward=2048),
+    prior=GaussianMixtures.paper(),
+    objective=ContrastiveDivergence.paper(),
+    updates=1250,
+    batch=64,
+    micro_batch=32,
+    length=40,
+    pool=100,
+    optimizer="Adam",
+    betas=(0.9, 0.999),
+    epsilon=1e-4,
+    weight_decay=1e-5,
+    warmup=0,
+    schedule="constant",
+    clip=0.1,
+    precision="bf16-mixed",
+)
 PRESETS = {
     "default": TrainingSettings(),
-    # The paper's, and where it gives none, those of its authors' code.
-    "paper": TrainingSettings(
-        model=ICLEBMConfig(feedforward=2048),
-        prior=GaussianMixtures.paper(),
-        objective=ContrastiveDivergence.paper(),
-        updates=1250,
-        batch=64,
-        micro_batch=32,
-        length=40,
-        pool=100,
-        optimizer="Adam",
-        betas=(0.9, 0.999),
-        epsilon=1e-4,
-        weight_decay=1e-5,
-        warmup=0,
-        schedule="constant",
-        clip=0.1,
-        precision="bf16-mixed",
-    ),
+    "paper": PAPER,
+    # The paper's model and data by the default objective, to compare the two.
+    "paper-nce": replace(PAPER, objective=RankingNCE(proposal=Proposal(box=PAPER.prior.box))),
     # Less than a minute on one core, for a first look.
     "tiny": TrainingSettings(
         model=ICLEBMConfig(layers=2, heads=4, width=32, box=5.5),
@@ -139,7 +142,7 @@ PRESETS = {
 
 
 def preset(name: str) -> TrainingSettings:
-    """Return the settings called ``default``, ``paper`` or ``tiny``.
+    """Return the settings called ``default``, ``paper``, ``paper-nce`` or ``tiny``.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import pickle
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.files import exclusive, write_atomically
+from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import HeldOut
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import Objective, StatefulObjective
@@ -369,6 +371,14 @@ class Checkpoint:
                 "Continue with the isthmus that wrote it, or remove it to start again."
             )
         return cls(**content)
+
+    def restored(self) -> ICLEBM:
+        """Return the model as it was after the last update."""
+        call = cast(ast.Call, ast.parse(self.settings["model"], mode="eval").body)
+        config = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        model = ICLEBM(ICLEBMConfig.from_dict(config))
+        model.load_state_dict(self.model)
+        return model
 
 
 @contextmanager
