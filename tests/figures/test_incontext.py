@@ -156,6 +156,21 @@ def test_dots_of_the_model_are_langevin_draws_given_the_context() -> None:
         np.testing.assert_allclose(below.lines[1].get_xydata(), both[column, :5], atol=1e-6)
 
 
+def test_further_rows_show_given_points_and_the_share_beyond_the_edge() -> None:
+    points = np.full((2, 4, 2), 1.5)
+    points[1, 0] = 99.0
+    figure = context_samples(
+        small(), some_tasks(), 5, draws=12, steps=3, resolution=21, others={"Own": ("note", points)}
+    )
+    first, second = figure.axes[4:6]
+    assert first.get_title(loc="left") == "Own"
+    np.testing.assert_array_equal(first.lines[0].get_xydata(), points[0])
+    np.testing.assert_array_equal(second.lines[0].get_xydata(), points[1])
+    notes = [[text.get_text() for text in axes.texts] for axes in (first, second)]
+    assert "25% beyond the edge" in notes[1]
+    assert not any("beyond" in text for text in notes[0])
+
+
 def curve(axes: matplotlib.axes.Axes, label: str) -> np.ndarray:
     (line,) = [c.lines[0] for c in axes.containers if c.get_label() == label]
     return np.asarray(line.get_ydata(), dtype=float)

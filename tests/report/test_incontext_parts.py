@@ -69,4 +69,7 @@ def test_samples_of_a_flat_density_are_not_those_of_the_truth(
     assert [each.verdict for each in section.findings] == ["did not hold"]
     most = section.numbers["largest_energy_distance_of_fresh_points"]
     assert section.numbers["energy_distance_of_the_model"] > 5 * most
+    # A flat density moves nobody but at its walls, which throw points that cross them far out.
+    shares = section.numbers["share_outside_the_box_by_step_of_the_pair"]
+    assert shares["1"] == pytest.approx(shares["15"], abs=0.1)
     assert section.figure is not None

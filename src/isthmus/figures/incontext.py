@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,7 @@ def context_samples(
     *,
     draws: int = 300,
     drawn: Any = None,
+    others: Mapping[str, tuple[str, Any]] | None = None,
     sampler: Any = None,
     steps: int = 100,
     seed: int = 0,
@@ -148,6 +149,9 @@ def context_samples(
         Points drawn from each.
     drawn : Tensor (B, draws, 2), optional
         The model's, if they have been drawn already.
+    others : mapping, optional
+        Further rows over the model's density: by title, a note and points (B, n, 2). The share of
+        points beyond the edge is written into each panel.
     sampler : Langevin, MALA or HMC, optional
         Default: ``Langevin(step_size=0.02)``.
     steps : int
@@ -163,23 +167,38 @@ def context_samples(
     _require_plane(model, both)
     reach = _reach(model, both) if reach is None else reach
     points = grid_points(-reach, reach, resolution)[2]
-    columns = len(contexts)
-    figure = new_figure(1.5 + 2 * 9.2 / max(columns, 3), gap=0.01)
-    grid = figure.subplots(2, columns, squeeze=False, sharex=True, sharey=True)
+    rows, columns = dict(others or {}), len(contexts)
+    figure = new_figure(1.5 + (2 + len(rows)) * 9.2 / max(columns, 3), gap=0.01)
+    grid = figure.subplots(2 + len(rows), columns, squeeze=False, sharex=True, sharey=True)
     chain = Langevin(step_size=0.02) if sampler is None else sampler
-    for column, (above, below) in enumerate(grid.T):
+    for column, (above, *below) in enumerate(grid.T):
         energy = model.condition(contexts[column])
         if drawn is None:
             own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
         else:
             own = drawn[column]
-        surfaces = [_true_surprise(tasks[column], points), _surprise(energy, points, reach)]
-        _fill((above, below), points, surfaces)
+        surface = _surprise(energy, points, reach)
+        _fill(
+            (above, *below),
+            points,
+            [_true_surprise(tasks[column], points)] + [surface] * len(below),
+        )
         draw_draws(above, to_array(true[column]), size=2.6)
-        draw_draws(below, to_array(own), size=2.6)
-        _draw_context(below, to_array(contexts[column]))
+        for axes, ends in zip(
+            below, [own, *(each[column] for _, each in rows.values())], strict=True
+        ):
+            ends = to_array(ends)
+            beyond = (np.abs(ends) > reach).any(1)
+            draw_draws(axes, ends, size=2.6)
+            _draw_context(axes, to_array(contexts[column]))
+            if beyond.any():
+                frame = {"fc": PAPER, "ec": "none", "pad": 2}
+                text = f"{beyond.mean():.0%} beyond the edge"
+                note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", bbox=frame)
     heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
     heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
+    for axes, (title, (note, _)) in zip(grid[2:, 0], rows.items(), strict=True):
+        heading(axes, title, note, lines=1)
     _outer_labels(grid, reach)
     return figure
 

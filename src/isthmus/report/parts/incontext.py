@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean
@@ -14,8 +15,8 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.density import GridDensity
-from isthmus.incontext.evaluation import evaluate, grid_for
-from isthmus.incontext.priors import Tasks, prior
+from isthmus.incontext.evaluation import Grid, evaluate, grid_for
+from isthmus.incontext.priors import GaussianMixtures, Tasks, prior
 from isthmus.incontext.sampling import draw
 from isthmus.report.parts.energies import energy_distance
 from isthmus.report.registry import compose
@@ -24,10 +25,14 @@ from isthmus.report.section import Section
 MODEL, PRIOR = "mixtures-2d", "compact"
 DRAWN_TASKS, DRAWN_CONTEXTS = 3, (0, 2, 8, 32)
 RESOLUTION = 61
-TASKS, FULL_TASKS, CONTEXTS = 8, 100, (0, 1, 2, 4, 8, 16, 32)
+TASKS, FULL_TASKS, CONTEXTS = 50, 100, (0, 1, 2, 4, 8, 16, 32)
+# Lines 0.4 apart in the model's box and walls: log-normalisers are right to 1e-4.
+GRID = Grid(2, 8.0, 41)
 RIVALS = ("kde-best", "kde-silverman", "em-0.1", "em-0.001")
 SAMPLED_CONTEXT, DRAWS, REPEATS = 32, 200, 10
 STEP = 0.02
+# Steps after which the chains of the printed pair are counted; the last is the paper's number.
+PRINTED_STEPS = (1, 5, 15)
 # The model has learned if it is at most this many nats above Bayes' rule on average.
 NEAR_BAYES = 0.1
 # Draws are close if they are at most this many times as far from the truth as fresh points.
@@ -65,29 +70,37 @@ def landscapes_in_context(seed: int, full: bool = False) -> Section:
 
 
 def samples_in_context(seed: int, full: bool = False) -> Section:
-    """Draw from the model given a context, and compare with draws of the truth."""
+    """Draw from the model given a context, also by the printed Langevin pair, and compare."""
     model, tasks = pretrained(MODEL), _tasks(seed)
-    drawn, numbers = sampled(model, tasks, seed + 1)
-    ours, printed, _, most = numbers.values()
+    drawn, thrown, numbers = sampled(model, tasks, seed + 1)
+    pair = ist.Langevin.paper()
     figure = context_samples(
         model,
         tasks,
         SAMPLED_CONTEXT,
         draws=DRAWS,
         drawn=drawn,
+        others={"Step 3.16, noise 0.01": ("after one step from good starting points", thrown)},
         seed=seed + 1,
         resolution=RESOLUTION,
     )
+    most = CLOSE * numbers["largest_energy_distance_of_fresh_points"]
     return compose(
         "incontext-samples",
         figure,
         numbers,
-        {"langevin": (printed <= CLOSE * most, ours <= CLOSE * most)},
+        {"langevin": numbers["energy_distance_of_the_printed_pair"] <= most},
         tasks=DRAWN_TASKS,
         draws=DRAWS,
         context=SAMPLED_CONTEXT,
-        temperature=ist.Langevin.paper().temperature,
+        temperature=pair.temperature,
+        stable=2 / pair.step_size,
+        curvature=1 / GaussianMixtures.compact().std_high ** 2,
         close=CLOSE,
+        outside=", ".join(
+            f"{share:.0%} after {step}"
+            for step, share in numbers["share_outside_the_box_by_step_of_the_pair"].items()
+        ),
     )
 
 
@@ -100,6 +113,7 @@ def likelihood_in_context(seed: int, full: bool = False) -> Section:
         contexts=CONTEXTS,
         tasks=tasks,
         seed=seed,
+        grid=GRID,
         probes=0,
         progress=False,
     )
@@ -158,33 +172,48 @@ def sharpness(
     return divergence, entropy, float(swapped.mean())
 
 
-def sampled(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Tensor, dict[str, float]]:
-    """Return draws of the model for each task (B, DRAWS, D), and energy distances to the truth."""
+def sampled(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Return draws of the model for each task (B, DRAWS, D), and energy distances to the truth.
+
+    In between, where the chains of the printed Langevin pair are after their first step.
+    """
     generator = torch.Generator().manual_seed(seed)
     both = tasks.sample(SAMPLED_CONTEXT + DRAWS, generator)
     contexts, reference = both[:, :SAMPLED_CONTEXT], both[:, SAMPLED_CONTEXT:]
     energies = [model.condition(context) for context in contexts]
-    # These energies do not allow the paper's step, but they allow its temperature.
-    cold = ist.Langevin(STEP, temperature=ist.Langevin.paper().temperature)
-    drawn, printed = (
-        [
-            draw(energy, DRAWS, sampler, seed=seed + 1 + number, progress=False)
-            for number, energy in enumerate(energies)
-        ]
-        for sampler in (ist.Langevin(STEP), cold)
-    )
+    pair = ist.Langevin.paper()
+
+    def chains(sampler: ist.Langevin, steps: int = 100) -> Tensor:
+        options: dict[str, Any] = {"steps": steps, "progress": False}
+        return torch.stack(
+            [draw(each, DRAWS, sampler, seed=seed + 1 + number, **options)
+             for number, each in enumerate(energies)]
+        )  # fmt: skip
 
     def distances(draws: Iterable[Tensor]) -> float:
         pairs = zip(draws, reference, strict=True)
         return fmean(energy_distance(first.double(), second.double()) for first, second in pairs)
 
+    drawn, thrown = chains(ist.Langevin(STEP)), {n: chains(pair, n) for n in PRINTED_STEPS}
+    box = model.config.box or math.inf
     fresh = [distances(tasks.sample(DRAWS, generator)) for _ in range(REPEATS)]
-    return torch.stack(drawn), {
-        "energy_distance_of_the_model": distances(drawn),
-        "energy_distance_at_the_printed_temperature": distances(printed),
-        "energy_distance_of_fresh_points": fmean(fresh),
-        "largest_energy_distance_of_fresh_points": max(fresh),
-    }
+    return (
+        drawn,
+        thrown[1],
+        {
+            "energy_distance_of_the_model": distances(drawn),
+            "energy_distance_of_the_printed_pair": distances(thrown[PRINTED_STEPS[-1]]),
+            "share_outside_the_box_by_step_of_the_pair": {
+                str(n): float((ends.abs() > box).any(-1).double().mean())
+                for n, ends in thrown.items()
+            },
+            "energy_distance_at_the_printed_temperature": distances(
+                chains(ist.Langevin(STEP, temperature=pair.temperature))
+            ),
+            "energy_distance_of_fresh_points": fmean(fresh),
+            "largest_energy_distance_of_fresh_points": max(fresh),
+        },
+    )
 
 
 def _falls(values: dict[str, float]) -> bool:
