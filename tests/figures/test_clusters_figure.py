@@ -3,13 +3,21 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from scipy.cluster.hierarchy import leaves_list, ward
 from scipy.spatial.distance import pdist
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import ShapeError
-from isthmus.figures.clusters import COLOURS, PALE, _spread_colours, cluster_map, project
+from isthmus.figures.clusters import (
+    COLOURS,
+    PALE,
+    _spread_colours,
+    cluster_map,
+    cluster_tree,
+    project,
+)
 from isthmus.figures.style import png_bytes
 
 RNG = np.random.default_rng(0)
@@ -49,7 +57,7 @@ def test_every_memory_is_marked_with_its_number() -> None:
     axes = figure.axes[0]
     assert np.allclose(axes.collections[1].get_offsets(), project(X, X[:3])[1])
     assert {"1", "2", "3"} <= {text.get_text() for text in axes.texts}
-    assert len(axes.get_legend().get_texts()) == 3
+    assert len(figure.axes[1].get_legend().get_texts()) == 3
 
 
 @pytest.mark.parametrize("clusters", [3, 30])
@@ -88,9 +96,10 @@ def test_neighbours_differ_where_colours_repeat() -> None:
 def test_any_number_of_clusters_and_columns_is_a_picture(clusters: int, dim: int) -> None:
     X = RNG.normal(size=(120, dim))
     labels = np.arange(120) % clusters
-    figure = cluster_map(X, labels, np.full(120, 0.9), X[:clusters], columns=("height",))
+    names = ("height", "weight", "c", "d", "e")[:dim]
+    figure = cluster_map(X, labels, np.full(120, 0.9), X[:clusters], columns=names)
     assert png_bytes(figure, dpi=30).startswith(b"\x89PNG")
-    assert figure.axes[0].get_xlabel().startswith("height" if dim == 1 else "main direction 1")
+    assert figure.axes[0].get_xlabel().startswith("height" if dim < 3 else "main direction 1")
 
 
 def test_a_histogram_counts_every_row_of_one_column() -> None:
@@ -117,3 +126,109 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         cluster_map(np.ones((5, 3)), np.zeros(5), np.ones(5), np.ones((1, 2)))
     with pytest.raises(ShapeError, match="an entry for each row"):
         cluster_map(np.ones((5, 3)), np.zeros(4), np.ones(5), np.ones((1, 3)))
+
+
+def test_two_columns_are_drawn_as_they_are() -> None:
+    X = RNG.normal(size=(40, 2)) @ [[300.0, 2.0], [0.0, 1.0]]
+    figure = cluster_map(X, np.arange(40) % 2, np.ones(40), X[:2], columns=("income", "age"))
+    axes = figure.axes[0]
+    drawn = np.asarray(axes.collections[0].get_offsets())
+    np.testing.assert_allclose(drawn[np.lexsort(drawn.T)], X[np.lexsort(X.T)])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("income", "age")
+    assert axes.get_aspect() == "auto"
+
+
+def overlaps(boxes: list) -> bool:
+    return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 7, 40, 100])
+def test_texts_of_the_legend_and_the_numbers_of_rings_never_meet(clusters: int) -> None:
+    X = RNG.normal(size=(400, 3))
+    labels, kinds = np.arange(400) % clusters, np.array([f"kind {n % 40}" for n in range(400)])
+    curve = {"resolution": np.geomspace(6, 0.03, 16), "n_clusters": np.arange(16, 0, -1)}
+    curve["gap"] = np.linspace(0.1, 1, 16)
+    figure = cluster_map(
+        X,
+        labels,
+        np.ones(400),
+        X[:clusters],
+        classes=kinds,
+        barriers=np.ones((clusters, clusters)),
+        gap_curve=curve,
+        resolution=0.03,
+    )
+    figure.draw_without_rendering()
+    axes, beside, gap, table = figure.axes
+    legend = beside.get_legend()
+    texts = [text.get_window_extent() for text in legend.get_texts()]
+    assert not overlaps([*texts, axes.get_window_extent(), gap.get_window_extent()])
+    inside = figure.bbox
+    assert inside.contains(legend.get_window_extent().x1, legend.get_window_extent().y0)
+    listed = "".join(text.get_text() for text in legend.get_texts())
+    assert listed.startswith("1: ")
+    assert ("+59: 236" in listed) == (clusters == 100)  # 41 by name, and all others together
+    rings = [text.get_window_extent() for text in axes.texts if text.get_text().isdecimal()]
+    assert len(rings) == clusters
+    assert not overlaps(rings)
+    assert len(table.get_yticklabels()) == min(clusters, 20)
+
+
+def test_the_table_holds_the_shares_of_known_classes() -> None:
+    X = RNG.normal(size=(8, 2))
+    labels, kinds = [0, 0, 0, 0, 1, 1, 1, 1], ["a", "a", "a", "b", "b", "b", "", "b"]
+    figure = cluster_map(X, labels, np.ones(8), X[:2], classes=kinds, class_name="species")
+    table = figure.axes[-1]
+    names = [text.get_text() for text in table.get_xticklabels()]
+    shares = dict(zip(names, np.asarray(table.images[0].get_array()).T.tolist(), strict=True))
+    assert shares == {"a": [0.75, 0], "b": [0.25, 0.75], "unknown": [0, 0.25]}
+    assert "species" in table.get_title(loc="left")
+    many = cluster_map(X, labels, np.ones(8), X[:2], classes=np.arange(8)).axes[-1]
+    assert np.allclose(np.asarray(many.images[0].get_array()).sum(1), 1)
+
+
+def test_of_each_cluster_the_lowest_barrier_is_a_line() -> None:
+    X = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]])
+    heights = np.array([[0, 1, 2, 9], [1, 0, 9, np.inf], [2, 9, 0, 9], [9, np.inf, 9, 0]])
+    heights[3] = heights[:, 3] = np.inf  # nothing leads there
+    figure = cluster_map(X, np.arange(4), np.ones(4), X, barriers=heights)
+    ends = {tuple(sorted(map(tuple, line.get_xydata().tolist()))) for line in figure.axes[0].lines}
+    first, second, third = (tuple(row) for row in X[:3].tolist())
+    assert ends == {tuple(sorted((first, second))), tuple(sorted((first, third)))}
+    widths = {line.get_xydata()[1, 0]: line.get_linewidth() for line in figure.axes[0].lines}
+    assert widths[9.0] > widths[0.0]
+
+
+def test_the_gap_curve_is_drawn_and_names_the_best_number_of_clusters() -> None:
+    X = RNG.normal(size=(8, 2))
+    curve = {"resolution": [4.0, 2.0, 1.0, 0.5], "n_clusters": [9, 5, 2, 1]}
+    curve["gap"] = [0.1, 0.2, 0.7, np.nan]
+    figure = cluster_map(X, np.zeros(8, int), np.ones(8), X[:1], gap_curve=curve, resolution=1.0)
+    axes = figure.axes[2]
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), curve["gap"])
+    assert axes.texts[0].get_text() == "K = 2"
+    curve["gap"] = [np.nan] * 4
+    assert len(cluster_map(X, np.zeros(8, int), np.ones(8), X[:1], gap_curve=curve).axes) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_a_tree_has_the_merges_of_scipy_and_its_texts_do_not_meet(count: int) -> None:
+    points = RNG.normal(size=(count, 3))
+    tree = ward(points) if count > 1 else np.empty((0, 4))
+    figure = cluster_tree(tree, sizes=np.full(count, 12), resolution=0.5)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    if count > 1:
+        drawn = sorted(line.get_ydata()[1] for line in axes.lines)
+        np.testing.assert_allclose(drawn, sorted(tree[:, 2]))
+        leaves = [
+            int(text.get_text().replace(":", " ").split()[0]) - 1 for text in axes.get_xticklabels()
+        ]
+        assert leaves == leaves_list(tree).tolist()
+    assert not overlaps([text.get_window_extent() for text in axes.get_xticklabels()])
+
+
+def test_clusters_without_flow_between_them_are_joined_by_dotted_lines() -> None:
+    axes = cluster_tree([[0, 1, 0.5, 2], [2, 3, 30.0, 3]], resolution=0.5).axes[0]
+    assert [line.get_linestyle() for line in axes.lines] == ["-", ":"]
+    assert axes.get_ylim()[1] < 1

@@ -81,13 +81,25 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
 
     from isthmus.figures import cluster_map, save
 
-    model, memories = found.model, found.memories
+    model, memories, estimator = found.model, found.memories, found.model.estimator
     X = np.where(np.isnan(found.X), memories[found.labels], found.X)
-    if X.shape[1] > 1:
+    if X.shape[1] > 2:
         X, memories = model.scaling.into(X), model.scaling.into(memories)
-    title = f"{arguments.data.name}: {counted(len(memories), 'cluster')}, {model.name}"
-    style = {"title": title, "columns": model.columns, "seed": arguments.seed}
-    save(cluster_map(X, found.labels, found.certainty, memories, **style), arguments.plot)
+    figure = cluster_map(
+        X,
+        found.labels,
+        found.certainty,
+        memories,
+        title=f"{arguments.data.name}: {counted(len(memories), 'cluster')}, {model.name}",
+        columns=model.columns,
+        classes=found.classes,
+        class_name=found.class_name,
+        barriers=getattr(estimator, "barriers_", None),
+        gap_curve=getattr(estimator, "gap_curve_", None),
+        resolution=getattr(estimator, "resolution_", None),
+        seed=arguments.seed,
+    )
+    save(figure, arguments.plot)
 
 
 def parser() -> options.Parser:

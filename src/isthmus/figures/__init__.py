@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     "isthmus.figures.attention": "attention_experiment attention_sphere",
     "isthmus.figures.capacity": "basins_merging capacity_bounds certificate_plot retrieval_sweep",
-    "isthmus.figures.clusters": "cluster_map",
+    "isthmus.figures.clusters": "cluster_map cluster_tree",
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
     "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d "
     "samples_against_density",
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from isthmus.figures.capacity import certificate_plot as certificate_plot
     from isthmus.figures.capacity import retrieval_sweep as retrieval_sweep
     from isthmus.figures.clusters import cluster_map as cluster_map
+    from isthmus.figures.clusters import cluster_tree as cluster_tree
     from isthmus.figures.incontext import context_landscapes as context_landscapes
     from isthmus.figures.incontext import context_samples as context_samples
     from isthmus.figures.incontext import nll_against_context as nll_against_context

@@ -1,7 +1,8 @@
-"""Map of the clusters of a table, with uncertain rows in pale colours."""
+"""Pictures of the clusters of a table: a map with its legend, and the tree of merges."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,44 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import dendrogram
+from scipy.spatial import KDTree
 from sklearn.decomposition import PCA
+from sklearn.metrics.cluster import contingency_matrix
 
 from isthmus.errors import ShapeError
-from isthmus.figures.style import CURVE, INK, PAPER, heading, new_figure, scatter, styled, to_array
+from isthmus.figures.style import (
+    CURVE,
+    DEPTH,
+    INK,
+    MUTED,
+    PAPER,
+    RULE,
+    grid_points,
+    heading,
+    new_figure,
+    note_at,
+    scatter,
+    styled,
+    to_array,
+)
 
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
 PALE = "#dfe4e9"
 SHOWN_ROWS = 6000
-NAMED_IN_LEGEND = 8
+# The legend has columns of this many entries, and at most three of them.
+LEGEND_ROWS, LEGEND_COLUMNS = 14, 3
+# The largest table of classes by clusters.
+TABLE_CLUSTERS, TABLE_CLASSES = 20, 20
 # The largest number of rounds in which overlapping rings are moved apart.
 MOVES = 300
+# Basins are shaded on a grid of this many points a side, by the clusters of this many rows.
+SHADES, SHADING_ROWS = 200, 15
+# Up to this many clusters, the heights of barriers are written beside them.
+NAMED_BARRIERS = 10
+# Clusters that merge below this resolution exchange no flow.
+NO_FLOW = 1e-6
 
 
 @styled
@@ -33,35 +60,52 @@ def cluster_map(
     *,
     title: str = "Clusters",
     columns: tuple[str, ...] = (),
+    classes: Any = None,
+    class_name: str = "class",
+    barriers: Any = None,
+    gap_curve: Mapping[str, Any] | None = None,
+    resolution: float | None = None,
     seed: int = 0,
 ) -> Figure:
-    """Draw rows in the colours of their clusters along the two main directions.
+    """Draw rows in the colours of their clusters, with a legend beside the map.
 
-    Where there are more clusters than colours, neighbours still differ, and the numbers beside
-    the memories distinguish the rest.
+    Two columns are drawn as they are, more along the two main directions. The plane is shaded in
+    the colour of the basin it belongs to, that of most of the rows nearby. Where there are more
+    clusters than colours, neighbours still differ, and the numbers beside the memories distinguish
+    the rest.
 
     Parameters
     ----------
     X : array (n, D)
-        Rows without missing values, in comparable units. With D = 1, or where all rows
+        Rows without missing values, in comparable units if D > 2. With D = 1, or where all rows
         lie on a line, they are drawn as a histogram.
     labels : array (n,) of int
         Cluster of each row, from 0.
     certainty : array (n,)
         Probability of the cluster of each row; lower values are paler.
     memories : array (K, D)
+        Centres of the clusters.
     title : str
     columns : tuple of str
-        The name of the one column, where D = 1.
+        The names of the columns, where D is 1 or 2.
+    classes : array (n,), optional
+        Known classes, for a table of the classes in each cluster.
+    class_name : str
+    barriers : array (K, K), optional
+        Heights between clusters, as in `BasinFlow.barriers_`. Of each cluster, the lowest is drawn.
+    gap_curve : mapping, optional
+        As `BasinFlow.gap_curve_`: drawn beside the map, with the `resolution` chosen.
+    resolution : float, optional
     seed : int
         Seed of the sample of rows shown, if there are more than 6,000.
 
     Examples
     --------
     >>> X = [[0.0, 0.0], [0.1, 0.3], [4.0, 4.2], [4.1, 4.0]]
-    >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]])
+    >>> style = {"columns": ("height", "weight")}
+    >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]], **style)
     >>> figure.axes[0].get_xlabel()
-    'main direction 1 (100% of the variance)'
+    'height'
     """
     rows, marks, sure = to_array(X), to_array(memories), to_array(certainty)
     owners = np.asarray(labels, dtype=np.int64)
@@ -69,35 +113,67 @@ def cluster_map(
         raise ShapeError(f"X {rows.shape} and memories {marks.shape} must be (n, D) and (K, D).")
     if owners.shape != rows.shape[:1] or sure.shape != owners.shape:
         raise ShapeError("labels and certainty must have an entry for each row of X.")
-    points, places, shares = project(rows, marks)
+    points, places, names = _plane(rows, marks, columns)
     colours = _spread_colours(places)
-    flat = rows.shape[1] == 1 or shares[1] < 1e-9
-    figure = new_figure(5.2 if flat else 7.2)
-    axes = figure.subplots()
-    kept = np.arange(len(rows))
-    if len(rows) > SHOWN_ROWS and not flat:
-        kept = np.random.default_rng(seed).choice(len(rows), SHOWN_ROWS, replace=False)
+    flat = points.shape[1] == 1
+    listed = min(len(marks), LEGEND_ROWS * LEGEND_COLUMNS)
+    parts = {"legend": 0.5 + 0.2 * min(listed, LEGEND_ROWS)}
+    if gap_curve is not None and np.isfinite(gap_curve["gap"]).any():
+        parts["gap"] = 2.2
+    if classes is not None:
+        parts["classes"] = 1.7 + 0.17 * min(len(marks), TABLE_CLUSTERS)
+    figure = new_figure(max(5.2 if flat else 7.2, sum(parts.values())))
+    heights = [*parts.values(), max(figure.get_figheight() - sum(parts.values()), 0.01)]
+    grid = figure.add_gridspec(len(heights), 2, width_ratios=[2.5, 1], height_ratios=heights)
+    axes = figure.add_subplot(grid[:, 0])
+    beside = {name: figure.add_subplot(grid[place, 1]) for place, name in enumerate(parts)}
     if flat:
-        line = rows[:, 0] if rows.shape[1] == 1 else points[:, 0]
-        stops = marks[:, 0] if rows.shape[1] == 1 else places[:, 0]
-        _draw_histogram(axes, line, stops, owners, colours)
-        axes.set_xlabel(columns[0] if rows.shape[1] == 1 and columns else "main direction")
-        note = "Triangles are memories."
+        _draw_histogram(axes, points[:, 0], places[:, 0], owners, colours)
+        axes.set_xlabel(names[0])
+        note = "Triangles are the centres of clusters."
     else:
-        names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
+        kept = np.random.default_rng(seed).permutation(len(rows))[:SHOWN_ROWS]
         axes.set(xlabel=names[0], ylabel=names[1])
-        axes.set_aspect("equal", adjustable="datalim")
+        if rows.shape[1] > 2:
+            axes.set_aspect("equal", adjustable="datalim")
         _draw_rows(axes, points[kept], colours[owners[kept]], sure[kept])
-        moved = _draw_places(axes, places, colours)
-        rings = "Rings are memories" + ", moved apart where they met" * moved
-        note = f"{rings}; a row is the paler, the less sure its cluster is."
-        if len(places) > len(COLOURS):
-            note += " Colours repeat."
-    if len(kept) < len(rows):
-        note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
-    heading(axes, title, note, characters=110, lines=1)
-    _legend(axes, owners, colours)
+        rings, moved = _draw_places(axes, places, colours)
+        if len(marks) > 1:
+            _shade_basins(axes, points[kept], owners[kept], colours)
+            if barriers is not None:
+                _draw_barriers(axes, to_array(barriers), rings)
+        note = "Rings are centres" + ", moved apart where they met" * moved
+        note += "; a row is the paler, the less sure its cluster is." + " Colours repeat." * (
+            len(places) > len(COLOURS)
+        )
+        if barriers is not None and len(marks) > 1:
+            note += " Lines: each cluster's lowest barrier, thick where low."
+        if len(kept) < len(rows):
+            note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
+    heading(axes, title, note, characters=92)
+    _draw_legend(beside["legend"], owners, colours)
+    if "gap" in parts and gap_curve is not None:
+        _draw_gap_curve(beside["gap"], gap_curve, resolution)
+    if "classes" in parts:
+        _draw_classes(beside["classes"], owners, np.asarray(classes).astype(str), class_name)
     return figure
+
+
+def _plane(
+    rows: NDArray[Any], marks: NDArray[Any], columns: tuple[str, ...]
+) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
+    """Return rows (n, d), memories (K, d) and the names of d = 1 or 2 axes."""
+    dim = rows.shape[1]
+    varies = np.ptp(rows, axis=0) > 0
+    if dim <= 2:
+        given = list(columns) if len(columns) >= dim else [f"x{place + 1}" for place in range(dim)]
+        kept = np.flatnonzero(varies) if varies.any() else np.array([0])
+        return rows[:, kept], marks[:, kept], [given[place] for place in kept]
+    points, places, shares = project(rows, marks)
+    if shares[1] < 1e-9:
+        return points[:, :1], places[:, :1], ["main direction"]
+    names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
+    return points, places, names
 
 
 def project(
@@ -136,8 +212,10 @@ def _draw_rows(
     scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
 
 
-def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> bool:
-    """Draw numbered rings; return True if some were moved apart to be legible."""
+def _draw_places(
+    axes: Axes, places: NDArray[Any], colours: NDArray[Any]
+) -> tuple[NDArray[Any], bool]:
+    """Draw numbered rings; return where they are, and True if some were moved apart."""
     large = len(places) <= 20
     moved, rings = _apart(axes, places, 24.0 if large else 17.0)
     for place, ring, colour in zip(places[moved], rings[moved], colours[moved], strict=True):
@@ -152,7 +230,7 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> boo
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(rings, 1):
         axes.annotate(str(number), place, fontsize=10 if large else 7.5, zorder=5, **centred)
-    return bool(moved.any())
+    return rings, bool(moved.any())
 
 
 def _apart(
@@ -196,12 +274,184 @@ def _draw_histogram(
     axes.set_ylabel("rows")
 
 
-def _legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
-    sizes = np.bincount(owners, minlength=len(colours))
-    if len(sizes) > NAMED_IN_LEGEND:
+def _shade_basins(
+    axes: Axes, points: NDArray[Any], owners: NDArray[Any], colours: NDArray[Any]
+) -> None:
+    """Colour the plane by the cluster of most of the nearest rows, paler away from rows."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    scale = np.array([right - left, high - low])
+    _, _, cells = grid_points((left, low), (right, high), SHADES)
+    count = min(SHADING_ROWS, len(points))
+    far, near = KDTree(points / scale).query((cells / scale).reshape(-1, 2), k=count)
+    far, near = far.reshape(-1, count), near.reshape(-1, count)
+    votes = np.zeros((len(near), len(colours)))
+    np.add.at(votes, (np.arange(len(near))[:, None], owners[near]), 1)
+    strength = 0.22 * np.exp(-((far[:, 0] / 0.06) ** 2))
+    shades = np.concatenate([colours[votes.argmax(1)], strength[:, None]], axis=1)
+    extent = (left, right, low, high)
+    axes.imshow(
+        shades.reshape(SHADES, SHADES, 4), extent=extent, origin="lower", aspect="auto", zorder=0
+    )
+    axes.set(xlim=(left, right), ylim=(low, high))
+
+
+def _draw_barriers(axes: Axes, barriers: NDArray[Any], rings: NDArray[Any]) -> None:
+    """Join each cluster to the one behind its lowest barrier, the thicker the lower it is."""
+    open_ones = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
+    pairs = {tuple(sorted((one, int(row.argmin())))) for one, row in enumerate(open_ones)}
+    heights = {pair: float(open_ones[pair]) for pair in sorted(pairs)}
+    finite = {pair: height for pair, height in heights.items() if np.isfinite(height)}
+    if not finite:
         return
+    lowest, highest = min(finite.values()), max(finite.values())
+    for (one, other), height in finite.items():
+        width = 1.0 + 3.5 * (highest - height) / max(highest - lowest, 1e-9)
+        ends = rings[[one, other]]
+        axes.plot(*ends.T, color=MUTED, lw=width, alpha=0.7, zorder=2.5, solid_capstyle="round")
+        paper = axes.transData.transform(ends) * 72 / axes.figure.dpi
+        if len(rings) <= NAMED_BARRIERS and np.linalg.norm(paper[0] - paper[1]) > 70:
+            box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
+            middle: dict[str, Any] = {"ha": "center", "va": "center", "bbox": box, "zorder": 3.5}
+            note_at(axes, f"{height:.1f}", ends.mean(0), (0, 0), color=MUTED, **middle)
+
+
+def _draw_legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
+    """List the clusters and their sizes, in columns beside the map."""
+    axes.set_axis_off()
+    sizes = np.bincount(owners, minlength=len(colours))
+    most = LEGEND_ROWS * LEGEND_COLUMNS
+    shown = len(sizes) if len(sizes) <= most else most - 1
     handles = [
-        Line2D([], [], marker="o", ls="", color=colour, ms=7, label=f"{number}: {size:,} rows")
-        for number, (colour, size) in enumerate(zip(colours, sizes, strict=True), 1)
+        Line2D([], [], marker="o", ls="", color=colour, ms=6, label=f"{number}: {size:,}")
+        for number, (colour, size) in enumerate(zip(colours, sizes[:shown], strict=False), 1)
     ]
-    axes.legend(handles=handles, fontsize=9.5, loc="best", handletextpad=0.2)
+    if shown < len(sizes):
+        rest = f"+{len(sizes) - shown}: {sizes[shown:].sum():,}"
+        handles.append(Line2D([], [], ls="", label=rest))
+    columns = -(-len(handles) // LEGEND_ROWS)
+    title = "cluster: number of rows"
+    look: dict[str, Any] = {"fontsize": 9 if columns == 1 else 8, "handletextpad": 0.1}
+    spacing: dict[str, Any] = {"columnspacing": 0.8, "borderaxespad": 0, "alignment": "left"}
+    legend = axes.legend(
+        handles=handles, ncols=columns, loc="upper left", title=title, **look, **spacing
+    )
+    legend.get_title().set_fontsize(9)
+
+
+def _draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
+    """Draw the gap at each resolution; name the numbers of clusters at the best ones."""
+    gammas, sizes, gaps = (to_array(curve[name]) for name in ("resolution", "n_clusters", "gap"))
+    axes.plot(gammas, gaps, "o-", color=CURVE, ms=3.5, lw=1.2)
+    axes.axhline(0, color=RULE, lw=0.8, zorder=0)
+    axes.set(xscale="log", xlabel="resolution", ylabel="gap to one cluster")
+    axes.margins(x=0.08, y=0.22)
+    if resolution is not None:
+        axes.axvline(resolution, color=INK, lw=1.0, ls=":")
+    ranked = [place for place in np.argsort(-gaps, kind="stable") if gaps[place] > 0]
+    named: list[int] = []
+    for place in ranked:
+        if len(named) < 3 and all(
+            sizes[place] != sizes[one] and abs(place - one) > 2 for one in named
+        ):
+            named.append(place)
+            at = (gammas[place], gaps[place])
+            look: dict[str, Any] = {"ha": "center", "color": INK if len(named) == 1 else MUTED}
+            note_at(axes, f"K = {int(sizes[place])}", at, (0, 5), **look)
+
+
+def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:
+    """Draw the share of each class in each cluster; rare classes count together."""
+    kinds, kind = np.unique(np.where(classes == "", "unknown", classes), return_inverse=True)
+    numbers = np.unique(owners)
+    table = contingency_matrix(owners, kind)[:TABLE_CLUSTERS]
+    shares = table / table.sum(1, keepdims=True)
+    common = np.argsort(-table.sum(0), kind="stable")
+    rare = common[TABLE_CLASSES - 1 :] if len(kinds) > TABLE_CLASSES else common[:0]
+    # Classes in the order of the clusters that hold most of them.
+    kept = np.setdiff1d(common, rare)
+    kept = kept[np.argsort(table[:, kept].argmax(0), kind="stable")]
+    names = [name if len(name) <= 14 else f"{name[:13]}…" for name in kinds[kept]]
+    if len(rare):
+        shares = np.column_stack([shares[:, kept], shares[:, rare].sum(1)])
+        names.append("others")
+    else:
+        shares = shares[:, kept]
+    axes.imshow(shares, cmap=DEPTH, vmin=0, vmax=1, aspect="auto")
+    steep: dict[str, Any] = (
+        {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if len(names) > 3 else {}
+    )
+    axes.set_xticks(range(len(names)), names, fontsize=8 if len(names) <= 10 else 6.5, **steep)
+    axes.set_yticks(range(len(shares)), [str(number + 1) for number in numbers[: len(shares)]])
+    axes.tick_params(axis="y", labelsize=8 if len(shares) <= 12 else 6.5)
+    axes.set_title(f"Share of each {class_name}", fontsize=9.5, fontweight="normal")
+    more = len(numbers) - len(shares)
+    axes.set_ylabel("cluster" + f" (largest {len(shares)} of {len(numbers)})" * (more > 0))
+    if len(shares) <= 8 and len(names) <= 5:
+        for (row, column), share in np.ndenumerate(shares):
+            shade = PAPER if share > 0.6 else INK
+            middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+            axes.text(column, row, f"{share:.0%}", color=shade, **middle)
+
+
+@styled
+def cluster_tree(
+    linkage: Any, *, sizes: Any = None, resolution: float | None = None, title: str = "Merges"
+) -> Figure:
+    r"""Draw the tree in which clusters merge as the resolution falls.
+
+    Parameters
+    ----------
+    linkage : array (K - 1, 4)
+        As `BasinFlow.linkage_`, or any linkage of `scipy.cluster.hierarchy`.
+    sizes : array (K,), optional
+        Numbers of rows, written below the numbers of clusters.
+    resolution : float, optional
+        At which there are K clusters, for an axis of resolutions.
+    title : str
+
+    Examples
+    --------
+    >>> figure = cluster_tree([[0, 1, 0.5, 2], [2, 3, 2.0, 3]], sizes=[60, 30, 10])
+    >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    ['1\n60', '2\n30', '3\n10']
+    """
+    tree = to_array(linkage).reshape(-1, 4).copy()
+    count, heights = len(tree) + 1, tree[:, 2]
+    apart = heights > (np.inf if resolution is None else np.log(resolution / NO_FLOW))
+    top = 1.1 * max(heights[~apart].max(initial=0.0), 1e-9 if (~apart).any() else 1.0)
+    heights[apart] = 1.15 * top
+    figure = new_figure(4.6)
+    axes = figure.subplots()
+    order = [0]
+    if len(tree):
+        drawn = dendrogram(tree, no_plot=True)
+        order = drawn["leaves"]
+        for across, up in zip(drawn["icoord"], drawn["dcoord"], strict=True):
+            loose = up[1] > top
+            look: dict[str, Any] = {"color": MUTED if loose else CURVE, "ls": ":" if loose else "-"}
+            axes.plot((np.array(across) - 5) / 10, up, lw=1.6, **look)
+        axes.set_ylim(0, 1.25 * top if apart.any() else top)
+    else:
+        axes.plot([0, 0], [0, 1], color=CURVE, lw=1.6)
+        axes.set_yticks([])
+    names = [str(leaf + 1) for leaf in order]
+    many = count > 20
+    if sizes is not None:
+        rows = [f"{int(sizes[leaf]):,}" for leaf in order]
+        names = [(": " if many else "\n").join(both) for both in zip(names, rows, strict=True)]
+    axes.set_xticks(range(count), names, fontsize=7 if many else 9, rotation=90 if many else 0)
+    axes.set_xlim(-0.7, count - 0.3)
+    axes.set(xlabel="cluster" + ", number of rows" * (sizes is not None), ylabel="height of merge")
+    if len(tree):
+        ticks = axes.get_yticks()
+        axes.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])
+    if resolution is not None and not apart.all():
+        other = axes.twinx()
+        other.set_ylim(axes.get_ylim())
+        named = [f"{resolution * np.exp(-tick):.2g}" for tick in axes.get_yticks()]
+        other.set_yticks(axes.get_yticks(), named)
+        other.set_ylabel("resolution at which they merge")
+    note = "Two clusters join where the resolution falls to their height."
+    note += " Dotted: there is no flow between them." * bool(apart.any())
+    heading(axes, title, note, characters=110, lines=1)
+    return figure
