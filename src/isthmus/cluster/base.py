@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
@@ -178,6 +179,7 @@ class MemoryEstimator(
     """
 
     _: KW_ONLY
+    beta: Any = "auto"
     init: Any = "k-means"
     n_init: Any = "auto"
     max_iter: int = 100
@@ -340,6 +342,32 @@ class MemoryEstimator(
         shares = self._by_chunk(self._known_energy.responsibilities, X, self.n_clusters_)
         # A row whose distances overflow is equally far from all memories.
         return np.nan_to_num(shares, copy=False, nan=1 / self.n_clusters_)
+
+    def bic(self, X: Any) -> float:
+        """Return the Bayesian information criterion of the rows; lower is better."""
+        return self._criterion(X, math.log(len(X)))
+
+    def aic(self, X: Any) -> float:
+        """Return Akaike's information criterion of the rows; lower is better."""
+        return self._criterion(X, 2.0)
+
+    def _criterion(self, X: Any, price: float) -> float:
+        """Return -2 log-likelihood plus a price for each free parameter."""
+        # Memories, and their proportions and width unless these are given.
+        free = self._dof_of_memories + (self.n_clusters_ - 1) * self._learns_weights
+        return price * (free + self._learns_beta) - 2 * float(self.score_samples(X).sum())
+
+    @property
+    def _dof_of_memories(self) -> int:
+        return int(self.memories_.size)
+
+    @property
+    def _learns_weights(self) -> bool:
+        return True
+
+    @property
+    def _learns_beta(self) -> bool:
+        return isinstance(self.beta, str)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""

@@ -329,6 +329,10 @@ class ClAM(FiniteMixtureEstimator):
         units = super()._units_of(X, weights)
         return Units(np.zeros_like(units.centre), 1.0) if self._is_spherical else units
 
+    @property
+    def _dof_of_memories(self) -> int:
+        return super()._dof_of_memories - self._is_spherical * self.n_clusters_
+
     def _projected(self, means: Tensor) -> Tensor:
         if not self._is_spherical:
             return means

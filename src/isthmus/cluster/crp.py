@@ -60,7 +60,6 @@ class _CRPEstimator(MemoryEstimator):
     _: KW_ONLY
     alpha: Any = "auto"
     discount: Any = "auto"
-    beta: Any = "auto"
     rho: Any = "auto"
     normalized: bool = True
     min_cluster_size: Any = "auto"

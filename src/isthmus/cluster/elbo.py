@@ -150,7 +150,6 @@ class FiniteMixtureEstimator(MemoryEstimator):
 
     n_clusters: int = 8
     _: KW_ONLY
-    beta: Any = "auto"
     weights: Any = "uniform"
 
     def _check_settings(self, n_samples: int) -> None:
@@ -226,10 +225,6 @@ class FiniteMixtureEstimator(MemoryEstimator):
     @property
     def _learns_weights(self) -> bool:
         return isinstance(self.weights, str) and self.weights == "learned"
-
-    @property
-    def _learns_beta(self) -> bool:
-        return isinstance(self.beta, str)
 
     def _maximised(
         self, rows: Rows, statistics: ClusterStatistics, old: MixtureParameters
