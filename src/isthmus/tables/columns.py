@@ -99,7 +99,8 @@ def build_table(
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
     words = [place for place, values in numbers.items() if values is None]
     known = {names[place]: values for place, values in numbers.items() if values is not None}
-    empty = [name for name, values in known.items() if len(values) and np.isnan(values).all()]
+    sizes = {name: _largest(values) for name, values in known.items() if len(frame)}
+    empty = [name for name, size in sizes.items() if np.isnan(size)]
     used = {name: values for name, values in known.items() if name not in empty}
     if not used:
         shown = ""
@@ -110,19 +111,20 @@ def build_table(
         raise InvalidInputError(" ".join([reason, *notes[len(source.notes) :][:1]]))
     if len(frame) == 0:
         raise InvalidInputError(f"{source.path} has names, but no rows.")
-    values = np.array(list(used.values()))
-    _check_values(source, list(used), values, missing)
+    # Faster than column_stack, which writes with strides.
+    X = np.ascontiguousarray(np.array(list(used.values())).T)
+    _check_values(source, {name: sizes[name] for name in used}, X, missing)
     done, textual = "Copied" if as_written else "Left out", [names[place] for place in words]
     for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
         notes += [f"{done}, since {reason}: {listed(left)}."] * bool(left)
     typed = {
         name: values
         for name, values in used.items()
-        if frame[name].dtype.kind == "O" and np.nanmax(np.abs(values)) < EXACT
+        if frame[name].dtype.kind == "O" and sizes[name] < EXACT
     }
     columns = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     return Table(
-        X=np.ascontiguousarray(values.T),
+        X=X,
         columns=tuple(used),
         ids=columns.get("id", np.arange(1, len(frame) + 1)),
         id_name=names[roles["id"]] if "id" in roles else "row",
@@ -147,7 +149,9 @@ def _numbers(source: Source, place: int) -> NDArray[np.float64] | None:
         if types.is_decimal(kind):
             column = column.astype("float64[pyarrow]")
     if column.dtype.kind in "biuf":
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+        # With a value for gaps, pandas copies the column first.
+        gap = {} if isinstance(column.dtype, np.dtype) else {"na_value": np.nan}
+        return column.to_numpy(dtype=np.float64, **gap)
     if column.dtype not in ("object", "str", "string"):
         return None
     values, kinds = parse_cells(column, source.format.decimal)
@@ -197,23 +201,30 @@ def tidied(column: pd.Series) -> NDArray[Any]:
     return text.to_numpy(dtype=str)
 
 
+def _largest(values: NDArray[np.float64]) -> float:
+    """Return the largest magnitude, NaN if every value is."""
+    return float(np.fmax(np.fmax.reduce(values), -np.fmin.reduce(values)))
+
+
 def _check_values(
-    source: Source, names: list[str], values: NDArray[np.float64], missing: bool
+    source: Source, sizes: dict[str, float], X: NDArray[np.float64], missing: bool
 ) -> None:
-    """Refuse gaps in columns (D, n) unless they are allowed, and values too large or too small."""
-    largest = np.fmax(np.fmax.reduce(values, 1), -np.fmin.reduce(values, 1))
-    for name, size in zip(names, largest, strict=True):
+    """Refuse gaps unless they are allowed, and values too large or too small.
+
+    `sizes` are the largest magnitudes of the columns of X (n, D).
+    """
+    for name, size in sizes.items():
         if 0 < size < SMALLEST:
             raise InvalidInputError(
                 f"{source.path}, column {name!r}: its values, {size:.3g} at most, are too small to "
                 "compute with. Rescale or drop the column."
             )
-    gaps = 0 if missing else int(np.isnan(values).sum())
-    if not gaps and largest.max() <= LARGEST:
+    gaps = 0 if missing else int(np.isnan(X).sum())
+    if not gaps and max(sizes.values()) <= LARGEST:
         return
-    bad = (np.abs(values) > LARGEST) | (np.isnan(values) & (not missing))
-    row, place = np.argwhere(bad.T)[0]
-    value = values[place, row]
+    bad = (np.abs(X) > LARGEST) | (np.isnan(X) & (not missing))
+    row, place = np.argwhere(bad)[0]
+    value = X[row, place]
     problem = f"{value:.3g} is too large to compute with. Rescale or drop the column."
     if np.isinf(value):
         problem = "the value is infinite. Correct or remove the row."
@@ -222,7 +233,7 @@ def _check_values(
             f"the value is missing ({gaps} in all). Fill gaps with `isthmus complete` first, or "
             "remove such rows."
         )
-    where = f"{source.path}, {source.place(row)}, column {names[place]!r}"
+    where = f"{source.path}, {source.place(row)}, column {list(sizes)[place]!r}"
     raise InvalidInputError(f"{where}: {problem}")
 
 

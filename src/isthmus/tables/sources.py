@@ -213,15 +213,18 @@ class TextFile:
             raise InvalidInputError(f"{self.path} cannot be read: {error}") from None
         last = frame[self.width - 1]
         if self.width > 1 and (last.isna() | (last == "")).any():
-            # pandas adds missing values to rows that are too short.
-            quoted, separators, mark = False, 0, ord(self.format.separator)
+            # pandas adds missing values to rows that are too short; counting separators finds them,
+            # unless some are in quotes, as only columns of text have them.
+            quotes = not all(kind.kind in "biuf" for kind in frame.dtypes)
+            quoted, count = False, 0
             with self.content() as raw:
                 for _ in range(self.skip):
                     raw.readline()
                 while part := raw.read(2**18):
-                    quoted = quoted or b'"' in part
-                    separators += int(np.count_nonzero(np.frombuffer(part, np.uint8) == mark))
-            if quoted or separators != len(frame) * (self.width - 1):
+                    quoted = quoted or (quotes and b'"' in part)
+                    marks = np.frombuffer(part, np.uint8) == ord(self.format.separator)
+                    count += int(np.count_nonzero(marks))
+            if quoted or count != len(frame) * (self.width - 1):
                 list(self.rows())
         return frame
 
