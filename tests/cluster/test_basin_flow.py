@@ -201,7 +201,8 @@ def test_fitted_attributes_agree(blobs, fitted):
     means = [X[fitted.labels_ == c].mean(0) for c in range(3)]
     np.testing.assert_allclose(fitted.cluster_centers_, means)
     dendrogram(fitted.linkage_, no_plot=True)
-    assert len(set(fcluster(fitted.linkage_, 2, "maxclust"))) == 2
+    between = fitted.linkage_[:, 2].mean()
+    assert len(set(fcluster(fitted.linkage_, between, "distance"))) == 2
 
 
 def test_new_rows(blobs, fitted):
