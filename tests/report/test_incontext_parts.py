@@ -1,12 +1,18 @@
 """The in-context parts of `isthmus reproduce`: numbers that JSON can hold, and what they mean."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.figures import incontext_records as figures
+from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.priors import prior
-from isthmus.report.parts import incontext
+from isthmus.report.parts import incontext, incontext_recorded
+from isthmus.report.registry import recorded
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +79,89 @@ def test_samples_of_a_flat_density_are_not_those_of_the_truth(
     shares = section.numbers["share_outside_the_box_by_step_of_the_pair"]
     assert shares["1"] == pytest.approx(shares["15"], abs=0.1)
     assert section.figure is not None
+
+
+def test_a_flat_model_is_judged_by_its_volume_outside_the_prior(
+    small: ICLEBM, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    part = incontext_recorded
+    monkeypatch.setattr(part, "pretrained", lambda name: small)
+    monkeypatch.setattr(part, "TASKS", 3)
+    monkeypatch.setattr(part, "SIZES", (8, 16))
+    monkeypatch.setattr(figures, "OTHERS", ("rings", "moons"))
+    monkeypatch.setattr(part, "OUTSIDE", {name: part.OUTSIDE[name] for name in FEW})
+    section = part.outside_the_prior(0, full=True)
+    nll = section.numbers["nll_by_setting_and_predictor"]
+    assert list(nll) == [*FEW]
+    flat = np.log((11 + 0.5 * np.sqrt(2 * np.pi)) ** 2)
+    assert nll["moons"]["model"]["8"] == pytest.approx(flat, abs=1e-3)
+    assert "bayes" in nll["K = 3"]
+    assert "bayes" not in nll["rings"]
+    assert "in 8 of 8" in section.observations[0]
+    again = {name: part.outside(name) for name in FEW}
+    kept = tmp_path / "outside.json"
+    monkeypatch.setattr(part, "recorded", lambda name: kept)
+    kept.write_text(json.dumps(again))
+    assert "it agrees" in part.outside_the_prior(0).caption
+    for rows in again.values():
+        rows["nll"]["model"][0] += 1
+    kept.write_text(json.dumps(again))
+    assert "it differs" in part.outside_the_prior(0).caption
+
+
+FEW = ("K = 2", "K = 3", "rings", "moons")
+
+
+def record(update: int, nll: list[float], tempered: list[float]) -> dict[str, Any]:
+    def scores(update: int, seconds: int, nll: list[float], tempered: list[float]) -> dict:
+        scores = {"nll": nll, "tempered": tempered, "temperature": 2.0}
+        return {"update": update, "cpu_seconds": seconds, **scores}
+
+    nce = [scores(10 * k, 100 * k, [6.0, 4.0, 3.0 - 0.1 * k], [6.0, 4.0, 2.0]) for k in (1, 2, 3)]
+    runs = {
+        "contrastive divergence": {"evaluations": [scores(update, 250, nll, tempered)]},
+        "ranking NCE": {"evaluations": nce},
+    }
+    for run in runs.values():
+        run["planned"] = 20
+    references = {"truth": [2.5] * 3, "bayes": [6.0, 3.0, 2.6], "kde-best": [None, 3.7, 2.8]}
+    return {"tasks": 50, "contexts": [0, 8, 32], "references": references, "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("update", "nll", "tempered", "expected"),
+    [
+        (19, 2.7, 2.7, "open"),
+        (20, 2.7, 2.7, "held"),
+        (20, 2.9, 2.7, "held with a correction"),
+        (20, 9.0, 5.0, "did not hold"),
+    ],
+)
+def test_an_objective_is_judged_once_its_run_is_finished(
+    update: int, nll: float, tempered: float, expected: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    kept = tmp_path / "objectives.json"
+    kept.write_text(json.dumps(record(update, [6.1, 4.0, nll], [6.1, 4.0, tempered])))
+    monkeypatch.setattr(incontext_recorded, "recorded", lambda name: kept)
+    section = incontext_recorded.trained_by_each_objective(0)
+    (finding,) = section.findings
+    assert finding.verdict == expected
+    assert f"After {update} of 20 updates" in finding.because
+    # The last evaluation of ranking NCE that took no longer than contrastive divergence.
+    assert "has 2.80 after 200 CPU seconds" in finding.because
+    assert ("not finished" in finding.because) == (expected == "open")
+
+
+def test_the_records_are_complete() -> None:
+    outside = json.loads(recorded("incontext-outside").read_text())
+    assert {"K = 1", "K = 3", "rings", "moons"} <= {*outside} <= {*incontext_recorded.OUTSIDE}
+    for setting, rows in outside.items():
+        assert rows["tasks"] >= 50
+        assert max(rows["contexts"]) == 256
+        assert ("bayes" in rows["nll"]) == (setting not in ("rings", "moons"))
+    objectives = json.loads(recorded("incontext-objectives").read_text())
+    assert objectives["tasks"] >= 50
+    for run in objectives["runs"].values():
+        assert run["planned"] == preset("paper").updates
+        assert run["evaluations"]

@@ -1,0 +1,129 @@
+"""Figures of recorded likelihoods in context: outside the prior, and by training objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from isthmus.figures.incontext import PREDICTORS
+from isthmus.figures.style import (
+    CURVE,
+    GREEN,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    PURPLE,
+    SKY,
+    heading,
+    new_figure,
+    styled,
+)
+
+OTHERS = ("narrow clusters", "wide clusters", "rings", "moons")
+# Excesses in nats are drawn between these.
+LOWEST, HIGHEST = 0.003, 6.0
+
+
+@styled
+def likelihood_outside_the_prior(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw how far predictors are above the true density, on datasets of several priors.
+
+    Parameters
+    ----------
+    found : mapping
+        By setting, ``contexts`` and ``nll``: for each predictor a mean for each context size, or
+        None. Settings are "K = 1" and so on, and :data:`OTHERS`.
+    """
+    counts = [setting for setting in found if setting not in OTHERS]
+    numbers = [int(setting.removeprefix("K = ")) for setting in counts]
+    sizes = found[counts[0]]["contexts"]
+    figure = new_figure(6.6, gap=0.03)
+    above, below = figure.subplots(2, len(sizes), sharey=True)
+    for number, (axes, size) in enumerate(zip(above, sizes, strict=True)):
+        excess = {
+            name: [_excess(found[each], name)[number] for each in counts] for name in PREDICTORS
+        }
+        _draw(axes, numbers, excess)
+        axes.axvspan(2.6, 3.4, color=MUTED, alpha=0.12, lw=0)
+        axes.set(xlabel="clusters K", xticks=numbers, xlim=(0.5, max(numbers) + 0.5))
+        heading(axes, f"{size} points in context")
+    others = [setting for setting in OTHERS if setting in found]
+    for axes in below[len(others) :]:
+        axes.set_axis_off()
+    for axes, setting in zip(below, others, strict=False):
+        _draw(axes, sizes, {name: _excess(found[setting], name) for name in PREDICTORS})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.minorticks_off()
+        axes.set_xlabel("points in context n")
+        heading(axes, setting.capitalize())
+    for axes in (above[0], below[0]):
+        axes.set(yscale="log", ylim=(LOWEST, HIGHEST), ylabel="nats above the truth")
+    handles, labels = above[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def _excess(rows: Mapping[str, Any], name: str) -> list[float]:
+    """Return the likelihoods of a predictor minus those of the truth, NaN where it has none."""
+    truth = rows["nll"]["truth"]
+    values = rows["nll"].get(name, [None] * len(truth))
+    pairs = zip(values, truth, strict=True)
+    return [np.nan if value is None else value - best for value, best in pairs]
+
+
+def _draw(axes: Axes, x: Sequence[int], excess: Mapping[str, Sequence[float]]) -> None:
+    for name, values in excess.items():
+        if name != "truth" and not np.isnan(values).all():
+            colour, line, marker, label = PREDICTORS[name]
+            look: dict[str, Any] = {"ls": line, "marker": marker, "color": colour, "label": label}
+            look |= {"lw": 2.8 if name == "model" else 1.5, "ms": 6, "mec": PAPER, "mew": 0.5}
+            axes.plot(x, values, **look)
+
+
+@styled
+def likelihood_by_objective(record: Mapping[str, Any]) -> Figure:
+    """Draw what two training objectives reach: against the context, and against CPU time.
+
+    Parameters
+    ----------
+    record : mapping
+        As ``benchmarks/incontext_records.py objectives`` writes it.
+    """
+    figure = new_figure(5.2)
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    sizes, bounds = record["contexts"], record["references"]
+    places = range(len(sizes))
+    colours = dict(zip(record["runs"], (PURPLE, CURVE), strict=True))
+    for name, run in record["runs"].items():
+        last = run["evaluations"][-1]
+        label = f"{name}, {last['update']:,} updates, T = "
+        look = {"color": colours[name], "ms": 6, "mec": PAPER, "mew": 0.5}
+        left.plot(places, last["nll"], "-o", lw=2.2, label=f"{label}1", **look)
+        left.plot(places, last["tempered"], ":s", lw=1.6,
+                  label=f"{label}{last['temperature']:.2g} (best)", **look)  # fmt: skip
+        seconds = [each["cpu_seconds"] for each in run["evaluations"]]
+        for field, line in (("nll", "-o"), ("tempered", ":s")):
+            ends = [each[field][-1] for each in run["evaluations"]]
+            right.plot(seconds, ends, line, lw=1.6, **look)
+    references = {"bayes": (GREEN, "--"), "kde-best": (MEMORY, "-"), "truth": (INK, "--")}
+    for name, (colour, line) in references.items():
+        values = [np.nan if each is None else each for each in bounds[name]]
+        left.plot(places, values, ls=line, color=colour, lw=1.5, label=PREDICTORS[name][-1])
+        right.axhline(values[-1], ls=line, color=colour, lw=1.2)
+    for axes in (left, right):
+        axes.axhline(bounds["bayes"][0], color=SKY, lw=1.2, label="no context at all (prior)")
+        axes.set_ylabel("nats")
+    left.set_xticks(places, [str(size) for size in sizes])
+    left.set_xlabel("points in context n")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    right.set_xlabel("CPU seconds of training")
+    right.set_xlim(0, 1.15 * right.dataLim.x1)
+    heading(left, "Negative log-likelihood of fresh points", f"{record['tasks']} tasks.", lines=1)
+    heading(right, f"At n = {sizes[-1]}", "Each evaluated checkpoint.", lines=1)
+    return figure
