@@ -4,6 +4,10 @@ from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
 from isthmus.incontext.settings import TrainingSettings, preset
+from isthmus.incontext.tables.estimator import TableDensity
+from isthmus.incontext.tables.model import ICLTables
+from isthmus.incontext.tables.network import TableConfig
+from isthmus.incontext.tables.training import TableTraining, train_tables
 from isthmus.incontext.training import Trained, train
 
 __all__ = [
@@ -11,10 +15,15 @@ __all__ = [
     "ContextEnergy",
     "Evaluation",
     "ICLEBMConfig",
+    "ICLTables",
+    "TableConfig",
+    "TableDensity",
+    "TableTraining",
     "Trained",
     "TrainingSettings",
     "evaluate",
     "preset",
     "pretrained",
     "train",
+    "train_tables",
 ]

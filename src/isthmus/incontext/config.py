@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count, as_number
@@ -36,6 +36,20 @@ class CheckedFields:
             if name.endswith("_high"):
                 low = name.removesuffix("high") + "low"
                 as_number(getattr(self, low), low, at_most=value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dictionary, for a JSON file."""
+        return asdict(cast(Any, self))
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> Self:
+        """Return the settings of a dictionary from :meth:`to_dict`; unknown names raise."""
+        unknown = set(settings) - {field.name for field in fields(cast(Any, cls))}
+        if unknown:
+            raise InvalidInputError(
+                f"Unknown settings {sorted(unknown)}: written by a newer version of isthmus?"
+            )
+        return cls(**settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +100,3 @@ class ICLEBMConfig(CheckedFields):
     def feedforward_width(self) -> int:
         """Hidden width of the feed-forward part, with its default."""
         return self.feedforward or 4 * self.width
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a dictionary, for a JSON file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> ICLEBMConfig:
-        """Return the settings of a dictionary from :meth:`to_dict`; unknown names raise."""
-        unknown = set(settings) - {field.name for field in fields(cls)}
-        if unknown:
-            raise InvalidInputError(
-                f"Unknown settings {sorted(unknown)}: written by a newer version of isthmus?"
-            )
-        return cls(**settings)

@@ -6,8 +6,6 @@ pass over real tokens and candidates thus gives the energies of encoding each pr
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,18 +13,17 @@ from copy import deepcopy
 from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.files import write_atomically
 from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.storage import StoredModel, read_description
+from isthmus.incontext.tables.model import ICLTables
 from isthmus.validation import as_choice, as_points, is_transforming
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
@@ -34,9 +31,6 @@ KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
 ACTIVATIONS_PER_BLOCK = 960 * 512
 # Points of a context energy at once, without a graph.
 POINTS_PER_BLOCK = 1024
-# Files of a model, neither of which can execute code when read.
-FORMAT, VERSION = "isthmus-iclebm", 1
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class Block(nn.Module):
@@ -86,7 +80,7 @@ class Block(nn.Module):
         return stream + self.down(hidden), (seen_keys, seen_values)
 
 
-class ICLEBM(nn.Module):
+class ICLEBM(StoredModel):
     r"""An energy-based model that learns in context.
 
     A causal transformer reads points :math:`x_1, x_2, \dots` and returns the energy of each given
@@ -107,9 +101,13 @@ class ICLEBM(nn.Module):
     torch.Size([7])
     """
 
+    format = "isthmus-iclebm"
+    config_type = ICLEBMConfig
+    config: ICLEBMConfig
+
     def __init__(self, config: ICLEBMConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or ICLEBMConfig()
+        config = config or ICLEBMConfig()
+        super().__init__(config)
         self.embedding = nn.Linear(config.dim, config.width)
         self.position = nn.Embedding(config.positions, config.width) if config.positions else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -156,59 +154,6 @@ class ICLEBM(nn.Module):
     def condition(self, context: Any) -> ContextEnergy:
         """Return the energy of a dataset (n, D), n >= 0, or of a batch of datasets (B, n, D)."""
         return ContextEnergy(self, context)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights (safetensors), and settings with a digest (JSON), into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        state = self.state_dict().items()
-        weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in state})
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "config": self.config.to_dict(),
-            "sha256": hashlib.sha256(weights).hexdigest(),
-        }
-        write_atomically(folder / WEIGHTS, weights)
-        write_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> ICLEBM:
-        """Read a model; truncated or changed files, or those of a newer version, raise."""
-        place, folder = Path(folder) / CONFIG, Path(folder)
-        try:
-            description = json.loads(place.read_text())
-            place = folder / WEIGHTS
-            weights = place.read_bytes()
-        except OSError as error:
-            raise InvalidInputError(
-                f"{place} cannot be read: {error.strerror}. Name a folder that save_pretrained "
-                "wrote."
-            ) from None
-        except ValueError as error:
-            raise InvalidInputError(
-                f"{place} is not JSON ({error}). Copy the files again."
-            ) from None
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise InvalidInputError(
-                f"{folder / CONFIG} does not describe an isthmus in-context model."
-            )
-        if description.get("version") != VERSION:
-            raise InvalidInputError(
-                f"{folder / CONFIG} has version {description.get('version')}, but this isthmus "
-                f"reads version {VERSION}. Upgrade isthmus."
-            )
-        if hashlib.sha256(weights).hexdigest() != description.get("sha256"):
-            raise InvalidInputError(
-                f"{place} is truncated or was changed: its digest is not the one in {CONFIG}. "
-                "Copy the files again."
-            )
-        try:
-            model = cls(ICLEBMConfig.from_dict(description["config"]))
-            model.load_state_dict(load(weights))
-        except (KeyError, TypeError, RuntimeError, SafetensorError, InvalidInputError) as error:
-            raise InvalidInputError(f"{folder} does not hold a readable model: {error}") from None
-        return model
 
     def encode(self, x: Tensor, before: list[KeysValues] | None = None) -> list[KeysValues]:
         """Return keys and values of x: (B, m, D) for each layer, after those `before` it."""
@@ -412,16 +357,23 @@ def _batched(context: Tensor) -> Tensor:
     return context if context.ndim == 3 else context[None]
 
 
-def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
+@overload
+def pretrained(name: Literal["tables"]) -> ICLTables: ...
+@overload
+def pretrained(name: Literal["mixtures-2d"] = "mixtures-2d") -> ICLEBM: ...
+@overload
+def pretrained(name: str | Path) -> Any: ...
+def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
     """Load a model that is ready to condition, with frozen parameters.
 
     Parameters
     ----------
     name : str or Path
-        ``"mixtures-2d"``, the model that ships with isthmus: mixtures of three Gaussians in two
-        dimensions, means in [-3, 3]^2, standard deviations 0.3 to 0.6; bring data to that scale
-        first. Or a folder of ``save_pretrained``, or of a training run; that of an unfinished run
-        gives the model of its checkpoint, with a warning.
+        ``"tables"``: small tables of numeric columns, in any units; returns an
+        :class:`ICLTables`. ``"mixtures-2d"``: mixtures of three Gaussians in two dimensions, means
+        in [-3, 3]^2, standard deviations 0.3 to 0.6; bring data to that scale first. Or a folder
+        of ``save_pretrained``, or of a training run; that of an unfinished run gives the model of
+        its checkpoint, with a warning.
 
     Examples
     --------
@@ -435,6 +387,7 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
     names = sorted(entry.name for entry in shipped.iterdir() if entry.is_dir())
     folder = Path(name)
     if str(name) not in names and (folder.is_dir() or len(folder.parts) > 1):
+        model: ICLEBM | ICLTables
         inner, unfinished = folder / "model", folder / "checkpoint.pt"
         if unfinished.exists() and not inner.is_dir():
             from isthmus.incontext.training import Checkpoint
@@ -444,8 +397,15 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM:
             warnings.warn(f"The run in {folder} has made {settled}.", UserWarning, stacklevel=2)
             model = found.restored()
         else:
-            model = ICLEBM.from_pretrained(inner if inner.is_dir() else folder)
+            model = _read_model(inner if inner.is_dir() else folder)
     else:
         with as_file(shipped / as_choice(str(name), "name", names)) as path:
-            model = ICLEBM.from_pretrained(path)
+            model = _read_model(path)
     return model.eval().requires_grad_(False)
+
+
+def _read_model(folder: Path) -> ICLEBM | ICLTables:
+    if read_description(folder).get("format") == ICLTables.format:
+        # In double precision, so that the order of rows does not show in rounding.
+        return ICLTables.from_pretrained(folder).double()
+    return ICLEBM.from_pretrained(folder)

@@ -1,0 +1,1 @@
+"""In-context densities of small tables: a transformer writes a Student mixture."""

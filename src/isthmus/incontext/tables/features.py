@@ -1,0 +1,149 @@
+"""Features of a context that do not change with the order of rows or columns, or with signs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Features of a cell (the first ODD of which change sign with its column), of a row, of a pair.
+CELL, ODD, ROW, PAIR = 10, 3, 12, 6
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the network reads of contexts (B, n, D) in standard units.
+
+    Attributes
+    ----------
+    x : Tensor (B, n, D)
+        Values, with Gaussian conditional means in place of missing cells.
+    seen : Tensor (B, n, D) of 0 and 1
+        Observed cells.
+    correlation : Tensor (B, D, D)
+        Shrunk towards the identity.
+    cell : Tensor (B, n, D, CELL)
+    row : Tensor (B, n, ROW)
+    pair : Tensor (B, n, n, PAIR)
+    """
+
+    x: Tensor
+    seen: Tensor
+    correlation: Tensor
+    cell: Tensor
+    row: Tensor
+    pair: Tensor
+
+
+@torch.no_grad()
+def features(context: Tensor, resolution: Tensor) -> Features:
+    """Return the features of contexts (B, n, D), NaN if missing, and their resolution (B, D)."""
+    unknown = context.isnan()
+    complete = not bool(unknown.any())
+    seen = (~unknown).to(context.dtype)
+    x = context.nan_to_num(nan=0.0)
+    correlation = shrunk_correlation(x, seen)
+    if not complete:
+        x = fill_gaps(x, seen, correlation)
+    factor = torch.linalg.cholesky(correlation)
+    white = torch.linalg.solve_triangular(factor, x.transpose(1, 2), upper=False).transpose(1, 2)
+    pair, squares = pair_features(x, white)
+    return Features(
+        x=x,
+        seen=seen,
+        correlation=correlation,
+        cell=cell_features(x, seen, resolution),
+        row=row_features(squares, white, seen),
+        pair=pair,
+    )
+
+
+def shrunk_correlation(x: Tensor, seen: Tensor) -> Tensor:
+    """Return correlations over pairs of observed cells, shrunk towards the identity. (B, D, D)."""
+    size, columns = x.shape[1:]
+    shrinkage = 0.7 * (columns + 1) / (size + columns + 1) + 0.01
+    together = (seen.transpose(1, 2) @ seen).clamp(min=1)
+    moment = x.transpose(1, 2) @ x / together
+    identity = torch.eye(columns, dtype=x.dtype, device=x.device)
+    scale = moment.diagonal(dim1=1, dim2=2).clamp(min=1e-12).rsqrt()
+    moment = moment * scale[:, :, None] * scale[:, None, :]
+    shrunk = (1 - shrinkage) * moment + shrinkage * identity
+    if bool((seen == 1).all()):
+        return shrunk
+    # Correlations over different rows need not fit together.
+    values, vectors = torch.linalg.eigh(shrunk)
+    fixed = (vectors * values.clamp(min=0.5 * shrinkage)[:, None]) @ vectors.transpose(1, 2)
+    scale = fixed.diagonal(dim1=1, dim2=2).rsqrt()
+    return fixed * scale[:, :, None] * scale[:, None, :]
+
+
+def fill_gaps(x: Tensor, seen: Tensor, correlation: Tensor) -> Tensor:
+    """Put missing cells at their mean under a Gaussian, given the row's observed cells."""
+    mask = seen[..., :, None] * seen[..., None, :]
+    known = correlation[:, None] * mask + torch.diag_embed(1 - seen)
+    weights = torch.linalg.solve(known, (x * seen)[..., None])
+    guess = (correlation[:, None] @ weights)[..., 0]
+    return torch.where(seen > 0, x, guess)
+
+
+def cell_features(x: Tensor, seen: Tensor, resolution: Tensor) -> Tensor:
+    """Return ranks, spacings, ties and resolution of each cell in its column. (B, n, D, CELL)."""
+    values = torch.where(seen > 0, x, torch.inf).transpose(1, 2).contiguous()  # (B, D, n)
+    ordered = values.sort(-1).values
+    count = seen.sum(1)[..., None].long()  # (B, D, 1)
+    first = torch.searchsorted(ordered, values)
+    last = torch.searchsorted(ordered, values, right=True) - 1
+    present = seen.transpose(1, 2)
+    first, last = torch.minimum(first, count - 1), torch.minimum(last, count - 1)
+    level = (0.5 * (first + last).to(x.dtype) + 1) / (count + 1)
+    score = torch.special.ndtri(level)
+    bent = torch.asinh(x.transpose(1, 2))
+    widths = []
+    for near in (torch.ones_like(count), (count // 16).clamp(min=2), (count // 4).clamp(min=3)):
+        low, high = (first - near).clamp(min=0), torch.minimum(last + near, count - 1)
+        width = ordered.gather(-1, high) - ordered.gather(-1, low)
+        density = (width + 2e-3) * count / (high - low).clamp(min=1) / 4
+        widths.append(density.log().clamp(-7, 5))
+    ties = (last - first + 1).to(x.dtype).log() / count.to(x.dtype).log1p()
+    finest = (resolution[..., None] + 1e-3).log().expand_as(bent) / 3 + 1
+    even = [bent.abs(), *widths, ties, finest]
+    known = torch.stack([bent, score, bent - score, *even], -1) * present[..., None]
+    gap = (1 - present)[..., None]
+    return torch.cat([known, gap], -1).transpose(1, 2)
+
+
+def pair_features(x: Tensor, white: Tensor) -> tuple[Tensor, Tensor]:
+    """Return functions of distances (B, n, n, PAIR), and squared Mahalanobis distances / D."""
+    columns = x.shape[2]
+    exact = "donot_use_mm_for_euclid_dist"
+    squares = torch.cdist(white, white, compute_mode=exact).square() / columns
+    along = torch.zeros_like(squares)
+    for column in range(columns):
+        along += ((x[:, :, None, column] - x[:, None, :, column]).abs() + 0.02).log()
+    along /= columns
+    logs = 0.5 * (squares + 1e-4).log()
+    distance = (squares + 1e-8).sqrt().clamp(max=10)
+    stack = [logs, 0.3 * logs.square(), along, 0.3 * along.square()]
+    return torch.stack([*stack, distance, (0.3 * squares).clamp(max=10)], -1), squares
+
+
+def row_features(squares: Tensor, white: Tensor, seen: Tensor) -> Tensor:
+    """Return distances to near rows, to the centre, and the size of the table. (B, n, ROW)."""
+    size, columns = seen.shape[1:]
+    ordered = squares.sort(-1).values
+    ranks = [min(max(1, rank), size - 1) for rank in (1, size // 16, size // 4, size // 2)]
+    near = [0.5 * (ordered[..., rank] + 1e-4).log() for rank in ranks]
+    norm = 0.5 * (white.square().mean(-1) + 1e-2).log()
+    shape = [
+        (math.log(size) - 4) / 2,
+        (columns - 4) / 4,
+        (math.log(size / columns) - 3) / 2,
+        1 / columns,
+        math.log(size) / (columns + 4) - 0.6,
+    ]
+    gaps = 1 - seen.mean(2)
+    everywhere = gaps.mean(1, keepdim=True).expand_as(gaps)
+    constants = [torch.full_like(norm, value) for value in shape]
+    return torch.stack([*near, norm, *constants, gaps, everywhere], -1)

@@ -1,0 +1,314 @@
+"""ICLTables: its density moves with the table, is exact, and survives awkward tables."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from sklearn.datasets import load_iris, load_wine
+
+import isthmus as ist
+from isthmus.checks import check_energy
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
+from isthmus.incontext import ICLTables, TableConfig, pretrained
+from isthmus.incontext.tables.resolution import column_resolution
+
+
+@pytest.fixture(scope="module")
+def model():
+    return pretrained("tables")
+
+
+def draw(n: int, columns: int, seed: int = 0) -> np.ndarray:
+    """Correlated and skewed columns."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, columns)) @ rng.normal(size=(columns, columns))
+    x[:, ::2] = np.exp(0.5 * x[:, ::2] / x[:, ::2].std(0))
+    return x
+
+
+def with_gaps(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x[np.random.default_rng(1).random(x.shape) < 0.2] = np.nan
+    return x
+
+
+TABLES = {
+    "smooth": draw(40, 4),
+    "one column": draw(30, 1),
+    "gaps": with_gaps(draw(40, 4)),
+    "counts": np.round(3 * draw(40, 3)),
+    "five rows": draw(5, 3),
+    "wide": draw(30, 16),
+    "fewer rows than columns": draw(6, 10),
+}
+
+
+@pytest.fixture(params=TABLES)
+def table(request):
+    return TABLES[request.param]
+
+
+def probe(table: np.ndarray, seed: int = 2) -> np.ndarray:
+    """Points among the rows."""
+    rng = np.random.default_rng(seed)
+    filled = np.where(np.isnan(table), np.nanmean(table, 0), table)
+    return filled[rng.integers(len(table), size=25)] + 0.3 * filled.std(0) * rng.normal(
+        size=(25, table.shape[1])
+    )
+
+
+def test_the_density_moves_with_the_table(model, table):
+    rng = np.random.default_rng(3)
+    x, columns = probe(table), table.shape[1]
+    expected = model.condition(table).log_prob(x).numpy()
+    assert np.isfinite(expected).all()
+
+    rows = model.condition(table[rng.permutation(len(table))]).log_prob(x)
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
+    order = rng.permutation(columns)
+    found = model.condition(table[:, order]).log_prob(x[:, order])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    signs = rng.choice([-1.0, 1.0], columns)
+    signs[0] = -1
+    found = model.condition(table * signs).log_prob(x * signs)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    # Powers of two, so that ties stay ties.
+    scale, shift = 2.0 ** rng.integers(-8, 9, columns), rng.integers(-9, 9, columns)
+    found = model.condition(table * scale + shift).log_prob(x * scale + shift)
+    np.testing.assert_allclose(found + np.log(scale).sum(), expected, atol=1e-6)
+
+
+def test_networks_with_other_weights_are_as_symmetric():
+    torch.manual_seed(0)
+    other = ICLTables(TableConfig(width=16, heads=2, layers=2)).double()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    table = with_gaps(draw(30, 3))
+    signs, order = np.array([1.0, -1.0, -1.0]), [2, 0, 1]
+    x = probe(table)
+    expected = other.condition(table).log_prob(x)
+    found = other.condition((table * signs)[::-1, order]).log_prob((x * signs)[:, order])
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
+
+
+def test_it_is_an_energy_with_exact_parts(model):
+    density = model.condition(TABLES["smooth"])
+    assert isinstance(density, ist.StudentMixture)
+    assert isinstance(density, ist.Energy)
+    check_energy(density, probe(TABLES["smooth"]))
+    row = np.array([np.nan, 0.5, 1.0, np.nan])
+    joint = np.array([0.7, 0.5, 1.0, -0.4])
+    given = float(density.conditional(row).log_prob([0.7, -0.4]))
+    known = float(density.marginal([1, 2]).log_prob([0.5, 1.0]))
+    assert given + known == pytest.approx(float(density.log_prob(joint)))
+    filled = ist.complete(density, row)
+    assert torch.isfinite(filled).all()
+
+
+def test_densities_of_one_and_two_columns_integrate_to_one(model):
+    line = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
+    values = draw(50, 1, seed=4)
+    mass = torch.trapezoid(model.condition(values).log_prob(line[:, None]).exp(), line)
+    assert float(mass) == pytest.approx(1, abs=2e-3)
+    edges = torch.sinh(torch.linspace(-8, 8, 801, dtype=torch.float64)) / 30
+    middle, width = (edges[1:] + edges[:-1]) / 2, edges.diff()
+    grid = torch.cartesian_prod(middle, middle)
+    # A rounded table has no kernels narrower than the cells of the grid.
+    plane = np.round(draw(60, 2, seed=5))
+    mass = model.condition(plane).log_prob(grid).exp() @ torch.outer(width, width).flatten()
+    assert float(mass) == pytest.approx(1, abs=0.02)
+
+
+def test_the_resolution_of_columns_against_brute_force():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        x = np.round(rng.normal(size=(12, 2)) * rng.uniform(0.5, 8), rng.integers(0, 2))
+        x[rng.random(x.shape) < 0.1] = np.nan
+        for column, found in zip(x.T, column_resolution(torch.from_numpy(x)), strict=True):
+            known = column[~np.isnan(column)]
+            gaps = [
+                abs(a - b)
+                for a in known
+                for b in known
+                if a != b and max((known == a).sum(), (known == b).sum()) > 1
+            ]
+            assert float(found) == pytest.approx(min(gaps, default=0.0))
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25])
+def test_repeated_values_have_no_density_above_one_per_step(model, step):
+    rng = np.random.default_rng(0)
+    counts = step * rng.poisson(3, size=(80, 1))
+    density = model.condition(counts)
+    at_values = density.log_prob(np.unique(counts)[:, None])
+    assert (at_values <= -math.log(step)).all()
+    # The density is that of the counts spread over their steps: compare with their shares.
+    _, shares = np.unique(counts, return_counts=True)
+    mass = at_values.exp().numpy() * step
+    common = shares > 5
+    np.testing.assert_allclose(mass[common], shares[common] / 80, atol=0.08)
+    pair = np.repeat(rng.normal(size=(20, 2)), 3, axis=0)  # every row three times
+    assert torch.isfinite(model.condition(pair).log_prob(pair)).all()
+
+
+def test_a_constant_column_is_a_narrow_one(model):
+    table = draw(30, 3)
+    expected = model.condition(table[:, [0, 2]])
+    table[:, 1] = 7.0
+    density = model.condition(table)
+    x = probe(table)[:, [0, 2]]
+    found = density.marginal([0, 2]).log_prob(x)
+    torch.testing.assert_close(found, expected.log_prob(x))
+    inside, outside = density.log_prob([[1.0, 7.0, 1.0], [1.0, 8.0, 1.0]])
+    assert inside > outside + 5
+    zero = model.condition(np.stack([table[:, 0], 0 * table[:, 0]], 1))
+    assert torch.isfinite(zero.log_prob([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
+def test_huge_and_tiny_units(model, unit):
+    table, x = draw(30, 2), probe(draw(30, 2))
+    expected = model.condition(table).log_prob(x)
+    density = model.condition(unit * table)
+    found = density.log_prob(unit * x) + 2 * math.log(unit)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert torch.isfinite(density.sample(100)).all()
+
+
+def test_a_large_offset_costs_no_more_than_its_rounding(model):
+    table, x = draw(30, 2), probe(draw(30, 2))
+    moved = model.condition(table + 1e6).log_prob(x + 1e6)
+    torch.testing.assert_close(moved, model.condition(table).log_prob(x), atol=1e-5, rtol=0)
+
+
+def test_gaps_are_worth_more_than_dropping_their_rows(model):
+    rng = np.random.default_rng(0)
+    gains = []
+    for _ in range(5):
+        mixing = rng.normal(size=(4, 4))
+        x = rng.normal(size=(260, 4)) @ mixing
+        context, rows = x[:60].copy(), x[60:]
+        context[rng.random(context.shape) < 0.25] = np.nan
+        complete = context[~np.isnan(context).any(1)]
+        with_all = model.condition(context).log_prob(rows).mean()
+        gains.append(float(with_all - model.condition(complete).log_prob(rows).mean()))
+    assert np.mean(gains) > 0.1
+
+
+def test_more_rows_than_one_pass_reads(model):
+    x = draw(3000, 2)
+    small = ICLTables(TableConfig(max_rows=200)).double()
+    small.network.load_state_dict(model.network.state_dict())
+    density = small.condition(x[:700])
+    assert density.n_memories == 3 * 700 + 2 * 4
+    found = small.condition(x[:700][::-1]).log_prob(x[:9])
+    torch.testing.assert_close(found, density.log_prob(x[:9]))
+    assert small.condition(x).n_memories == 4 * (3 * 200 + 2)  # four parts at most
+    held = x[1000:2000]
+    one = model.condition(x[:200]).log_prob(held).mean()
+    assert small.condition(x[:800]).log_prob(held).mean() > one
+
+
+def test_arrays_frames_tensors_and_integers_are_tables(model):
+    x = np.round(5 * draw(20, 2))
+    expected = model.condition(x).log_prob([1.0, 2.0])
+    for same in (
+        x.astype(int),
+        x.astype(np.float32),
+        torch.from_numpy(x),
+        x.tolist(),
+        pd.DataFrame(x, columns=["a", "b"]).astype(int),
+        pd.DataFrame(x).astype(object),
+        np.ma.masked_invalid(x),
+    ):
+        torch.testing.assert_close(model.condition(same).log_prob([1.0, 2.0]), expected)
+    missing = pd.DataFrame(x)
+    missing.iloc[0, 0] = None
+    gap = x.copy()
+    gap[0, 0] = np.nan
+    found = model.condition(missing).log_prob([1.0, 2.0])
+    torch.testing.assert_close(found, model.condition(gap).log_prob([1.0, 2.0]))
+    empty_row = np.concatenate([x, [[np.nan, np.nan]]])
+    torch.testing.assert_close(model.condition(empty_row).log_prob([1.0, 2.0]), expected)
+
+
+GOOD = draw(20, 2)
+BAD = {
+    "few rows": (GOOD[:4], InvalidInputError, "4 rows.*at least 5"),
+    "one row": (GOOD[:1], InvalidInputError, "1 row with"),
+    "no rows": (GOOD[:0], InvalidInputError, "0 rows|no values"),
+    "a list of numbers": (GOOD[:, 0], ShapeError, r"\(n, D\)"),
+    "a cube": (GOOD[None], ShapeError, r"\(n, D\)"),
+    "no columns": (GOOD[:, :0], InvalidInputError, "0 columns"),
+    "too many columns": (np.zeros((20, 17)), InvalidInputError, "17 columns.*PCA"),
+    "equal rows": (np.ones((20, 3)), InvalidInputError, "equal"),
+    "only NaN": (np.full((20, 2), np.nan), InvalidInputError, r"\[0, 1\].*no values"),
+    "an empty column": (np.where([True, False], np.nan, GOOD), InvalidInputError, "Columns"),
+    "infinite": (np.where(np.eye(20, 2) > 0, np.inf, GOOD), InvalidInputError, "infinite"),
+    "text": (np.array([["a", "b"]] * 9), DtypeError, "text"),
+    "numbers as text": (np.array([["1", "2"]] * 9), DtypeError, "text"),
+    "a frame with text": (
+        pd.DataFrame({"a": range(9), "b": list("abcdefghi")}),
+        DtypeError,
+        "text",
+    ),
+    "dates": (pd.DataFrame({"a": pd.date_range("2020", periods=9)}), DtypeError, "dates"),
+    "complex": (GOOD + 1j, DtypeError, "not numbers"),
+    "ragged": ([[1.0], [1.0, 2.0]], ShapeError, "rectangular"),
+    "a span too large": (1e308 * np.sign(draw(20, 2)[:, 1:]), InvalidInputError, "Rescale"),
+    "a span too small": (1e-310 * np.arange(9.0)[:, None], InvalidInputError, "Rescale"),
+}
+
+
+@pytest.mark.parametrize(("table", "error", "words"), BAD.values(), ids=BAD)
+def test_bad_tables_are_refused(model, table, error, words):
+    with pytest.raises(error, match=words) as caught:
+        model.condition(table)
+    assert isinstance(caught.value, IsthmusError)
+
+
+@pytest.mark.parametrize("loader", [load_iris, load_wine])
+def test_it_beats_gaussians_on_real_tables(model, loader):
+    X = loader().data[:, :4]
+    rng = np.random.default_rng(0)
+    X = X + rng.uniform(-0.5, 0.5, X.shape) * column_resolution(torch.from_numpy(X)).numpy()
+    gains = []
+    for _ in range(4):
+        order = rng.permutation(len(X))
+        context, rows = X[order[:60]], X[order[60:]]
+        fitted = stats.multivariate_normal(context.mean(0), np.cov(context.T))
+        ours = model.condition(context).log_prob(rows).mean()
+        gains.append(float(ours) - fitted.logpdf(rows).mean())
+    assert np.mean(gains) > 0.1
+
+
+def test_densities_are_calibrated(model):
+    """Log-densities of fresh rows and of the model's own draws have the same distribution."""
+    rng = np.random.default_rng(0)
+    levels = []
+    for _ in range(30):
+        x = rng.normal(size=(264, 2)) @ rng.normal(size=(2, 2))
+        x[:, 0] = np.exp(0.4 * x[:, 0])
+        density = model.condition(x[:64])
+        own = np.sort(density.log_prob(density.sample(2000)).numpy())
+        levels.append(np.searchsorted(own, density.log_prob(x[64:]).numpy()) / 2000)
+    for level in (0.1, 0.5, 0.9):
+        assert np.mean(np.concatenate(levels) < level) == pytest.approx(level, abs=0.05)
+
+
+def test_a_model_is_read_back_equal(model, tmp_path):
+    model.save_pretrained(tmp_path / "run" / "model")
+    again = pretrained(tmp_path / "run")
+    assert isinstance(again, ICLTables)
+    assert again.config == model.config
+    x = draw(20, 2)
+    torch.testing.assert_close(again.condition(x).log_prob(x), model.condition(x).log_prob(x))
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    assert weights.stat().st_size < 10e6
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(InvalidInputError, match="truncated"):
+        pretrained(tmp_path / "run")
