@@ -66,7 +66,7 @@ class TableTraining(CheckedFields):
     """
 
     model: TableConfig = field(default_factory=TableConfig)
-    updates: int = 10_000
+    updates: int = 4000
     context_rows: int = 1536
     tables: int = 40
     rows: int = 96
@@ -77,7 +77,7 @@ class TableTraining(CheckedFields):
     clip: float = 1.0
     average: float = 0.998
     warmup: int = 100
-    decay: float = 0.5
+    decay: float = 0.31
     seed: int = 0
 
     zero = ("weight_decay", "warmup", "seed")
