@@ -38,7 +38,7 @@ from sklearn.metrics import (
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 
 DEVELOPMENT = (
     "iris",
@@ -101,6 +101,7 @@ def unknown(seed: int) -> dict[str, Labeller]:
         n_components=20, covariance_type="diag", max_iter=200, reg_covar=1e-3, random_state=seed
     )
     return {
+        "BasinFlow": BasinFlow(random_state=seed).fit_predict,
         "ClAMCRP": ClAMCRP(random_state=seed).fit_predict,
         "ClAMCRPELBO": ClAMCRPELBO(random_state=seed).fit_predict,
         "KMeans + silhouette": lambda points: by_silhouette(points, seed),
