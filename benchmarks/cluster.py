@@ -2,6 +2,7 @@
 
     python benchmarks/cluster.py                          # the table in docs/clustering.md
     python benchmarks/cluster.py --threads 2
+    python benchmarks/cluster.py --basin-flow             # the comparisons of BasinFlow only
     ISTHMUS_DATA=path/to/npz/files python benchmarks/cluster.py --covertype
 
 Blobs of 100,000 rows, 64 features and 50 overlapping clusters, float32. Methods take turns on
@@ -27,14 +28,14 @@ import torch
 from measuring import Row, in_fresh_process, memory_megabytes, print_rows, timed
 from naive_clam import NaiveClAM
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.cluster import HDBSCAN, KMeans, MiniBatchKMeans
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin_min
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster.clam import Reconstruction, reconstruction_gradient
 from isthmus.cluster.data import MixtureParameters, Rows, Units
 
@@ -280,6 +281,58 @@ def one_stream(name: str, batches: int) -> dict[str, Any]:
     return {"megabytes": memory_megabytes("VmHWM"), "found": model.n_clusters_}
 
 
+def wide_blobs(rows: int, dim: int, seed: int) -> NDArray[Any]:
+    """Return ten blobs that overlap little."""
+    return make_blobs(rows, dim, centers=10, cluster_std=5, random_state=seed)[0]
+
+
+def basin_flow(threads: int, seed: int, large: bool) -> Iterator[Row]:
+    """Compare BasinFlow, which finds K, with KMeans told K and with HDBSCAN; then its growth."""
+    BasinFlow(random_state=0).fit(wide_blobs(200, 2, 0))  # compiles
+    points = wide_blobs(6000, 50, seed)
+    seconds, models = turns(
+        {
+            "KMeans": lambda seed: KMeans(10, n_init=10, random_state=seed).fit(points),
+            "BasinFlow": lambda seed: BasinFlow(random_state=seed).fit(points),
+        },
+        range(seed, seed + FEW_SEEDS),
+    )
+    ratio = seconds["BasinFlow"] / seconds["KMeans"]
+    found = [int(model.n_clusters_) for model in models["BasinFlow"]]
+    what = "BasinFlow fit, K unknown / KMeans(n_init=10) fit, K given, 6,000 x 50"
+    yield finding(what, ratio, "at most 40", ratio <= 40, K=found)
+    if not large:
+        return
+    medium = wide_blobs(20_000, 20, seed)
+    ours, model = timed(lambda: BasinFlow(random_state=seed).fit(medium))
+    theirs, peer = timed(lambda: HDBSCAN(copy=True).fit(medium))
+    details = {"K": model.n_clusters_, "HDBSCAN_K": int(peer.labels_.max()) + 1}
+    what = "BasinFlow fit / HDBSCAN fit, 20,000 x 20"
+    yield finding(what, ours / theirs, "at most 1", ours <= theirs, **details)
+    one, two = (
+        in_fresh_process(__file__, "--threads", threads, "--flow-rows", rows)
+        for rows in (100_000, 200_000)
+    )
+    ratio, megabytes = two["seconds"] / one["seconds"], one["megabytes"]
+    holds = ratio <= 2.2 and one["seconds"] <= 60 and megabytes <= 2048
+    yield finding(
+        "BasinFlow fit, 200,000 x 54 / 100,000 x 54",
+        ratio,
+        "linear; 100,000 in 60 s and 2 GB",
+        holds,
+        seconds_of_100000=one["seconds"],
+        MB=megabytes,
+    )
+
+
+def one_flow(rows: int) -> dict[str, Any]:
+    BasinFlow(random_state=0).fit(wide_blobs(200, 2, 0))
+    points = wide_blobs(rows, 54, 0)
+    seconds, model = timed(lambda: BasinFlow(random_state=0).fit(points))
+    found = model.n_clusters_
+    return {"seconds": seconds, "megabytes": memory_megabytes("VmHWM"), "found": found}
+
+
 COVERTYPE: dict[str, Callable[[], Any]] = {
     "KMeans": lambda: KMeans(COVERTYPE_CLASSES, n_init=1, random_state=0),
     "ClAMELBO": lambda: ClAMELBO(COVERTYPE_CLASSES, random_state=0),
@@ -337,6 +390,7 @@ def measure(
         yield from gradients(DIM, seed)
         yield from gradients(4 * DIM, seed)
         yield from stream_memory(threads)
+        yield from basin_flow(threads, seed, large=full or rows is not None)
 
 
 def main() -> None:
@@ -345,6 +399,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--covertype", action="store_true", help="fit Covertype instead")
+    parser.add_argument("--basin-flow", action="store_true", help="compare BasinFlow only")
+    parser.add_argument("--flow-rows", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, default=os.environ.get("ISTHMUS_DATA"))
     parser.add_argument("--fit", choices=list(COVERTYPE), help=argparse.SUPPRESS)
     parser.add_argument("--stream", choices=["ClAMELBO", "ClAMCRP"], help=argparse.SUPPRESS)
@@ -356,6 +412,10 @@ def main() -> None:
     with threadpool_limits(options.threads):
         if options.fit:
             print(json.dumps(one_covertype(options.fit, Path(options.data))))
+        elif options.flow_rows:
+            print(json.dumps(one_flow(options.flow_rows)))
+        elif options.basin_flow:
+            print_rows(basin_flow(options.threads, options.seed, large=True))
         elif options.stream:
             print(json.dumps(one_stream(options.stream, options.batches)))
         elif options.covertype:

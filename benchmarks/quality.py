@@ -111,6 +111,9 @@ def unknown(seed: int) -> dict[str, Labeller]:
     }
 
 
+METHODS = (*known(2, 1, 0), *unknown(0))
+
+
 def by_silhouette(points: NDArray[Any], seed: int) -> NDArray[Any]:
     """Run k-means with 2 to 20 clusters, and return the labels of the best silhouette."""
     distances = pairwise_distances(points)
@@ -124,24 +127,29 @@ def by_silhouette(points: NDArray[Any], seed: int) -> NDArray[Any]:
     return labels
 
 
-def jobs(names: tuple[str, ...], first: int) -> Iterator[tuple[str, str, int]]:
+def jobs(
+    names: tuple[str, ...], first: int, methods: tuple[str, ...]
+) -> Iterator[tuple[str, str, int]]:
     """Yield (dataset, method, seed)."""
     for name in names:
-        for method in [*known(2, 1, 0), *unknown(0)]:
+        for method in methods:
             if (name, method) in LEFT_OUT:
                 continue
             for seed in range(first, first + (1 if method == "HDBSCAN" else SEEDS)):
                 yield name, method, seed
 
 
-def run(directory: Path, cache: Path, seed: int) -> dict[tuple[str, str, int], dict[str, Any]]:
+def run(
+    directory: Path, cache: Path, seed: int, methods: tuple[str, ...]
+) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Return every result, from the cache or measured now."""
     results = {}
     if cache.exists():
         for line in cache.read_text().splitlines():
             found = json.loads(line)
             results[found["dataset"], found["method"], found["seed"]] = found
-    wanted = list(jobs(tuple(sorted(DEVELOPMENT + REPORTED, key=file_size(directory))), seed))
+    names = tuple(sorted(DEVELOPMENT + REPORTED, key=file_size(directory)))
+    wanted = list(jobs(names, seed, methods))
     loaded: tuple[str, NDArray[Any], NDArray[Any]] | None = None
     for number, job in enumerate(wanted, 1):
         if job in results:
@@ -187,7 +195,11 @@ def rows_of(results: dict[tuple[str, str, int], dict[str, Any]]) -> Iterator[Row
         found = [entry[field] for job, entry in results.items() if job[:2] == (name, method)]
         return float(np.mean(found)) if found else np.nan
 
-    given, not_given = list(known(2, 1, 0)), list(unknown(0))
+    measured = {job[1] for job in results}
+    given, not_given = (
+        [method for method in methods if method in measured]
+        for methods in (known(2, 1, 0), unknown(0))
+    )
     kinds = {
         "the number of clusters is given: ARI / NMI": (given, ("ari", "nmi")),
         "the number of clusters is not given: ARI / NMI / clusters found": (
@@ -197,6 +209,8 @@ def rows_of(results: dict[tuple[str, str, int], dict[str, Any]]) -> Iterator[Row
     }
     for half, names in HALVES.items():
         for kind, (methods, fields) in kinds.items():
+            if not methods:
+                continue
             table = f"{half}; {kind}"
             scores = {
                 (name, method): [mean(name, method, field) for field in fields]
@@ -218,14 +232,20 @@ def rows_of(results: dict[tuple[str, str, int], dict[str, Any]]) -> Iterator[Row
 
 
 def measure(
-    full: bool = False, seed: int = 0, *, data: Path, out: Path, fresh: bool = False
+    full: bool = False,
+    seed: int = 0,
+    *,
+    data: Path,
+    out: Path,
+    fresh: bool = False,
+    methods: tuple[str, ...] = METHODS,
 ) -> Iterator[Row]:
     """Measure what is missing in the cache `out`, and yield rows; there is no short version."""
     torch.set_num_threads(1)
     out.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         out.unlink(missing_ok=True)
-    yield from rows_of(run(data, out, seed))
+    yield from rows_of(run(data, out, seed, methods))
 
 
 def main() -> None:
@@ -233,12 +253,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("ISTHMUS_DATA"))
     parser.add_argument("--cache", type=Path, default=Path("report/quality.jsonl"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")
     options = parser.parse_args()
     if options.data is None:
         parser.error("name the directory of the npz files: --data, or ISTHMUS_DATA")
     data = Path(options.data)
-    print_rows(measure(seed=options.seed, data=data, out=options.cache, fresh=options.fresh))
+    settings = {"out": options.cache, "fresh": options.fresh, "methods": tuple(options.only)}
+    print_rows(measure(seed=options.seed, data=data, **settings))
 
 
 if __name__ == "__main__":

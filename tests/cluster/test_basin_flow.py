@@ -105,6 +105,15 @@ def test_neighbours_are_those_of_scikit_learn():
     )
 
 
+def test_neighbours_far_from_the_other_rows_are_exact():
+    points = np.random.default_rng(0).normal(size=(300, 3))
+    points[:60] = 3000 + 1e-2 * points[:60]
+    expected = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(return_distance=False)
+    np.testing.assert_array_equal(
+        np.sort(nearest(points, points, 5, others=True)), np.sort(expected)
+    )
+
+
 def test_tree_merges_the_pair_with_the_highest_flux_ratio_first():
     flow = np.array([[4.0, 1.0, 0.1], [1.0, 3.0, 0.2], [0.1, 0.2, 2.0]])
     flow /= flow.sum()

@@ -17,6 +17,8 @@ RESOLUTIONS = np.geomspace(6.0, 0.03, 16)
 # A gap below these is none: to a Gaussian, and to a uniform ellipsoid where the first is weak.
 LEAST_GAP, LEAST_UNIFORM_GAP = 0.07, 0.05
 WEAK_GAP = 0.3
+# Energies of null draws vary at least this much, in nats.
+LEAST_DEVIATION = 0.03
 # Partitions have at most this many clusters per memory.
 LARGEST_SHARE = 1 / 6
 # Up to this dimension, densities can be estimated, and clusters must be modes.
@@ -99,7 +101,7 @@ def choose(
         return Choice(memories, path.labels[place], resolution, gap, curve)
     labels = np.zeros(len(memories.patterns), dtype=np.int64)
     chosen = float(gammas[best])
-    if gap > max(LEAST_GAP, _spread(null)):
+    if gap > LEAST_GAP and _stands_out(gaps, null):
         uniform = gap
         if gap < WEAK_GAP:
             levels = null_energies("uniform", max(count // 2, 2))[:, best].mean()
@@ -119,11 +121,14 @@ def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
     return Choice(memories, np.zeros(len(points), dtype=np.int64), 1.0, 0.0, curve)
 
 
-def _spread(null: FloatArray) -> float:
-    """Return the largest gap to expect from a null draw against the others."""
+def _stands_out(gaps: FloatArray, null: FloatArray) -> bool:
+    """Return whether some gap, over its deviation, exceeds what null draws reach on any scale."""
+    if len(null) < 10:
+        return True
+    deviations = null.std(0, ddof=1) + LEAST_DEVIATION
     others = (null.sum(0) - null) / (len(null) - 1)
-    gaps = (others - null).max(1)
-    return float(gaps.mean() + 3 * gaps.std()) if len(null) >= 10 else 0.0
+    reached = ((others - null) / deviations).max(1)
+    return bool((gaps / deviations).max() > reached.mean() + 3 * reached.std())
 
 
 def _lowest(memories: Memories, path: Path, place: int, gammas: FloatArray, seed: int) -> IntArray:
@@ -145,7 +150,7 @@ def _joined_by_mode(
     if len(points) > DENSITY_ROWS:
         points = points[generator.permutation(len(points))[:DENSITY_ROWS]]
     size = int(labels.max()) + 1
-    basin = basins(points, 0.65 + 3 / np.sqrt(len(points)))
+    basin = basins(points, 0.75 + 3 / np.sqrt(len(points)))
     owners = Retrieval.of(points, *memories[:3]).labels(labels)
     shared = np.zeros((size, basin.max() + 1))
     np.add.at(shared, (owners, basin), 1)

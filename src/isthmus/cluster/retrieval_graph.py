@@ -15,6 +15,8 @@ from isthmus.cluster.partition import FloatArray, Graph, IntArray, compiled
 BLOCK_ENTRIES = 2**21
 # A query at this squared distance from a pattern, over its squared length, is that pattern.
 ROUNDING = 1e-26
+# Patterns with squared lengths above this multiple of the median need double precision.
+FAR = 100.0
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
 # Patterns recalled by a row: among all other rows (fewer among few rows), or among memories.
@@ -132,13 +134,15 @@ def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = Fa
     """Return the places of the k nearest patterns, without a query's own place if `others`."""
     if others and len(queries) > EXACT_ROWS and (found := _approximate(queries, k)) is not None:
         return found
-    single = patterns.astype(np.float32)
-    squares = np.einsum("nd,nd->n", single, single)
+    lengths = np.einsum("nd,nd->n", patterns, patterns)
+    # Far from the others, rounded products would not tell near patterns apart.
+    kind = np.float32 if lengths.max() < FAR * np.median(lengths) else np.float64
+    kept, squares = patterns.astype(kind), lengths.astype(kind)
     places = np.zeros((len(queries), k), dtype=np.int64)
     size = max(BLOCK_ENTRIES // len(patterns), 1)
     for start in range(0, len(queries), size):
-        block = queries[start : start + size].astype(np.float32)
-        distances = squares - 2 * (block @ single.T)
+        block = queries[start : start + size].astype(kind)
+        distances = squares - 2 * (block @ kept.T)
         if others:
             rows = np.arange(len(block))
             distances[rows, rows + start] = np.inf
