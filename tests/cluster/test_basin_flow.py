@@ -203,8 +203,9 @@ def test_fitted_attributes_agree(blobs, fitted):
     counts = np.bincount(fitted.labels_)
     assert (np.diff(counts) <= 0).all()
     curve = fitted.gap_curve_
-    assert fitted.gap_ == np.nanmax(curve["gap"])
-    assert fitted.resolution_ == curve["resolution"][np.nanargmax(curve["gap"])]
+    near = np.flatnonzero(curve["gap"] >= np.nanmax(curve["gap"]) - 0.02)
+    assert fitted.gap_ == curve["gap"][near[0]]
+    assert fitted.resolution_ == curve["resolution"][near].max()
     assert fitted.barriers_.shape == (3, 3)
     np.testing.assert_allclose(fitted.barriers_, fitted.barriers_.T)
     means = [X[fitted.labels_ == c].mean(0) for c in range(3)]

@@ -45,7 +45,8 @@ class BasinFlow(DensityEstimator):
               + \gamma \Pr[\text{two independent rows share a cluster}].
 
     The resolution is the one at which this energy lies furthest below that of a null with one
-    memory, a Gaussian with the covariance of the data. If the gap is small there, or vanishes
+    memory, a Gaussian with the covariance of the data (the finest of those within 0.02 nats of the
+    largest gap). If the gap is small there, or within the spread of the null, or vanishes
     against a uniform ellipsoid, or if (in up to three dimensions) the clusters share one mode of
     the density, the rows are one cluster.
 
@@ -74,7 +75,7 @@ class BasinFlow(DensityEstimator):
     cluster_centers_ : ndarray (n_clusters, n_features)
         Means of the clusters.
     resolution_, gap_, objective_ : float
-        The resolution, the largest gap over all resolutions, and the energy of the partition.
+        The resolution, the gap at it, and the energy of the partition.
     gap_curve_ : dict of ndarray
         "resolution", "n_clusters" and "gap" at each resolution tried, finest first. The gap is
         NaN where a partition has one cluster or too many.

@@ -19,6 +19,8 @@ LEAST_GAP, LEAST_UNIFORM_GAP = 0.07, 0.05
 WEAK_GAP = 0.3
 # Energies of null draws vary at least this much, in nats.
 LEAST_DEVIATION = 0.03
+# Among resolutions whose gaps differ less than this, the finest is chosen.
+NEAR_TIE = 0.02
 # Partitions have at most this many clusters per memory.
 LARGEST_SHARE = 1 / 6
 # Up to this dimension, densities can be estimated, and clusters must be modes.
@@ -86,7 +88,7 @@ def choose(
     gaps = null.mean(0) - log_energies
     possible = (path.sizes >= 2) & (path.sizes <= LARGEST_SHARE * len(memories.patterns))
     gaps[~possible] = -np.inf
-    best = int(gaps.argmax())
+    best = int(np.argmax(gaps >= gaps.max() - NEAR_TIE))  # the finest
     gap = float(gaps[best]) if possible.any() else 0.0
     curve = {
         "resolution": gammas,

@@ -3,7 +3,7 @@
 # mypy: disallow-untyped-defs=False
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +136,7 @@ def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = Fa
         return found
     lengths = np.einsum("nd,nd->n", patterns, patterns)
     # Far from the others, rounded products would not tell near patterns apart.
-    kind = np.float32 if lengths.max() < FAR * np.median(lengths) else np.float64
+    kind: Any = np.float32 if lengths.max() < FAR * np.median(lengths) else np.float64
     kept, squares = patterns.astype(kind), lengths.astype(kind)
     places = np.zeros((len(queries), k), dtype=np.int64)
     size = max(BLOCK_ENTRIES // len(patterns), 1)
