@@ -2,6 +2,8 @@
 
     ISTHMUS_DATA=path/to/npz/files python benchmarks/tables_incontext.py  # tables of docs/tables.md
 
+`--figure docs/img/tables-pairs.png` draws the figure of that page.
+
 A task is some columns of a dataset (those with at least 20 distinct values; of sets with more than
 60, every fourth to 60th), n context rows and up to 300 other rows of it. Values are clipped to the
 median ± 10 interquartile ranges, and columns with repeated values get uniform noise as wide as
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, multivariate_t
 from sklearn.covariance import LedoitWolf
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.mixture import GaussianMixture
 
 from isthmus.datasets import load
@@ -222,6 +224,46 @@ def speed(model: object) -> list[Row]:
     return rows
 
 
+PAIRS = {
+    "iris: sepal and petal length": (load_iris, 0, 2),
+    "wine: colour and proline": (load_wine, 9, 12),
+    "breast cancer: radius and concavity": (load_breast_cancer, 0, 6),
+}
+
+
+def figure(model: object, path: Path, size: int = 80) -> None:
+    """Draw densities of real pairs of columns, and the rows that no method has seen."""
+    import matplotlib.pyplot as plt
+
+    methods = {"KDE, full": kde_full, "GMM by BIC": mixture_by_bic,
+               "tables": lambda c, x: model.condition(c).log_prob(x).numpy()}  # fmt: skip
+    shown, axes = plt.subplots(3, 4, figsize=(11, 8), layout="constrained")
+    for row, (title, (loader, *pair)) in zip(axes, PAIRS.items(), strict=True):
+        rng = np.random.default_rng(0)
+        X = _prepared(rng, loader().data[:, pair])
+        X = X[rng.permutation(len(X))]
+        X = (X - X[:size].mean(0)) / X[:size].std(0)
+        low, high = X.min(0) - 0.4, X.max(0) + 0.4
+        lines = [np.linspace(a, b, 121) for a, b in zip(low, high, strict=True)]
+        grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
+        row[0].plot(*X[:size].T, "o", ms=3, color="C0", label=f"{size} rows in context")
+        row[0].plot(*X[size:].T, ".", ms=3, color="0.6", label="rows held out", zorder=0)
+        row[0].set_title(title, fontsize=9)
+        densities = {name: method(X[:size], grid) for name, method in methods.items()}
+        top = np.quantile(np.concatenate(list(densities.values())), 0.995)
+        for axis, (name, values) in zip(row[1:], densities.items(), strict=True):
+            levels = np.linspace(top - 6, top, 13)
+            shape = (len(lines[1]), len(lines[0]))
+            axis.contourf(*lines, values.reshape(shape), levels, cmap="Blues", extend="both")
+            axis.plot(*X[size:].T, ".", ms=1.5, color="C1")
+            score = methods[name](X[:size], X[size:]).mean()
+            axis.set_title(f"{name}: {score:.2f} nats a row", fontsize=9)
+        for axis in row:
+            axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[])
+    axes[0, 0].legend(fontsize=7, loc="best")
+    shown.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
@@ -230,10 +272,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="tasks for each dataset, D and n")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write all scores to this JSON file")
+    parser.add_argument("--figure", type=Path, help="draw three pairs of columns, and stop")
     parser.add_argument("--speed-only", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = pretrained(arguments.model)
+    if arguments.figure:
+        figure(model, arguments.figure)
+        return
     rows = speed(model)
     if not arguments.speed_only:
         start = time.process_time()

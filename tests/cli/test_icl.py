@@ -325,3 +325,44 @@ def test_two_processes_train_one_model(tmp_path):
     assert done.returncode == 0, done.stderr
     assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["micro_batch"] == "8"
     ICLEBM.from_pretrained(tmp_path / "model")
+
+
+def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    table = tmp_path / "table.csv"
+    rows = "\n".join(f"{a},{2 * a + 1},x" for a in rng.normal(100, 5, 30).round(2))
+    table.write_text(f"height,double,name\n{rows}\n")
+    arguments = ["icl", "sample", "--model", "tables", "--context", str(table), "-n", "200"]
+    assert main([*arguments, "--seed", "1", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "height,double"
+    drawn = np.loadtxt(lines[1:], delimiter=",")
+    assert drawn.shape == (200, 2)
+    assert abs(np.median(drawn[:, 1] - 2 * drawn[:, 0]) - 1) < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sample", "--model", "tables"], "--context DATA"),
+        (["eval", "--model", "tables"], "model of tables"),
+        (["train", "--preset", "tiny", "--init", "tables", "--out", "run"], "model of tables"),
+        (["train", "--preset", "tables", "--prior", "rings", "--out", "run"], "--prior"),
+        (["train", "--preset", "tables", "--devices", "2", "--out", "run"], "--devices"),
+    ],
+)
+def test_what_does_not_apply_to_tables_is_refused(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["icl", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_the_preset_of_tables_trains_and_resumes(tmp_path, capsys):
+    arguments = ["icl", "train", "--preset", "tables", "--updates", "2", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    first = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert capsys.readouterr().out.strip() == str(tmp_path / "model")
+    assert main([*arguments, "--quiet"]) == 0
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == first

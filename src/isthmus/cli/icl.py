@@ -23,7 +23,7 @@ from isthmus.tables.files import (
 )
 
 if TYPE_CHECKING:
-    from isthmus.incontext import ICLEBM, TrainingSettings
+    from isthmus.incontext import ICLEBM, ICLTables, TrainingSettings
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
@@ -33,6 +33,8 @@ UPDATES_BETWEEN_EVALUATIONS = 500
 def _train(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import train
 
+    if arguments.preset == "tables":
+        return _train_tables(arguments)
     settings, init = _settings(arguments)
     out = make_directory(arguments.out)
     if not arguments.quiet:
@@ -55,15 +57,42 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _train_tables(arguments: argparse.Namespace) -> int:
+    from isthmus.incontext import TableTraining, train_tables
+
+    for option in ("prior", "init"):
+        if getattr(arguments, option) is not None:
+            raise InvalidInputError(f"--{option} does not apply to --preset tables.")
+    if arguments.devices > 1:
+        raise InvalidInputError("--preset tables trains in one process; leave --devices out.")
+    settings = TableTraining(seed=arguments.seed)
+    if arguments.updates is not None:
+        settings = replace(settings, updates=arguments.updates)
+    out = make_directory(arguments.out)
+    try:
+        train_tables(
+            settings,
+            out,
+            checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
+            progress=False if arguments.quiet else None,
+            report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
+        )
+    except KeyboardInterrupt:
+        options.warn(f"interrupted; the same command continues in {out}")
+        return 130
+    print(out / "model")
+    return 0
+
+
 def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
     """Return the preset, changed by the other options, and the model to start from."""
-    from isthmus.incontext import preset, pretrained
+    from isthmus.incontext import preset
     from isthmus.incontext.priors import prior
 
     settings = replace(preset(arguments.preset), seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
-    init = None if arguments.init is None else pretrained(arguments.init)
+    init = None if arguments.init is None else _point_model(arguments.init, "--init")
     if init is not None:
         settings = replace(settings, model=init.config)
     if arguments.prior is not None:
@@ -93,12 +122,12 @@ def _print_likelihood(updates: int, row: dict[str, float]) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from isthmus.incontext import evaluate, pretrained
+    from isthmus.incontext import evaluate
     from isthmus.incontext.priors import prior
 
     target = None if arguments.output in (None, STDIN) else check_writable(arguments.output)
     evaluation = evaluate(
-        pretrained(arguments.model),
+        _point_model(arguments.model),
         prior(arguments.prior),
         contexts=arguments.contexts,
         tasks=arguments.tasks,
@@ -116,12 +145,14 @@ def _sample(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from isthmus.dynamics.samplers import MALA, Langevin
-    from isthmus.incontext import pretrained
+    from isthmus.incontext import ICLTables, pretrained
     from isthmus.incontext.sampling import draw
 
     if arguments.output not in (None, STDIN):
         check_output(arguments.output, *filter(None, [arguments.context]))
     model = pretrained(arguments.model)
+    if isinstance(model, ICLTables):
+        return _sample_table(arguments, model)
     points, columns = np.empty((0, model.dim)), [f"x{axis + 1}" for axis in range(model.dim)]
     if arguments.context is not None:
         table = _read_context(arguments, model)
@@ -143,17 +174,42 @@ def _sample(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sample_table(arguments: argparse.Namespace, model: ICLTables) -> int:
+    """Draw rows from the exact density of a table."""
+    if arguments.context is None:
+        raise InvalidInputError("The model of tables needs rows to condition on: --context DATA.")
+    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
+    options.print_notes(table.notes, arguments.quiet)
+    drawn = model.condition(table.X).sample(arguments.number, seed=arguments.seed).numpy()
+    target = write_table(dict(zip(table.columns, drawn.T, strict=True)), arguments.output)
+    if target is not None:
+        print(target)
+    return 0
+
+
+def _point_model(name: str, option: str = "--model") -> ICLEBM:
+    """Return a model of points in a box, not one of tables."""
+    from isthmus.incontext import ICLEBM, pretrained
+
+    model = pretrained(name)
+    if not isinstance(model, ICLEBM):
+        raise InvalidInputError(
+            f"{option} {name} is a model of tables, which `isthmus icl sample` reads; this command "
+            "needs an energy of points such as mixtures-2d."
+        )
+    return model
+
+
 def _plot(arguments: argparse.Namespace) -> int:
     import torch
 
     from isthmus.figures import context_landscapes, save
-    from isthmus.incontext import pretrained
     from isthmus.incontext.priors import prior
 
     target = check_writable(arguments.output)
     if target.suffix != ".png":
         raise InvalidInputError(f"-o {target} must end in .png.")
-    model, sizes = pretrained(arguments.model), arguments.contexts
+    model, sizes = _point_model(arguments.model), arguments.contexts
     if arguments.context is None:
         generator = torch.Generator().manual_seed(arguments.seed)
         tasks = prior(arguments.prior).draw(arguments.tasks, generator)
@@ -200,7 +256,7 @@ def parser() -> options.Parser:
     sizes["help"] = "context sizes (default: %(default)s)"
 
     add = train.add_argument
-    add("--preset", default="default", metavar="NAME", help="default|paper|paper-nce|tiny")
+    add("--preset", default="default", metavar="NAME", help="default|paper|paper-nce|tiny|tables")
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
     add("--updates", **options.COUNT, help="default: the preset's")
