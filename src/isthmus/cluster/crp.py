@@ -247,11 +247,13 @@ class _CRPEstimator(MemoryEstimator):
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
         X = self._table(X)
         energy = self.energy_
-        new = self._by_chunk(
-            lambda *rows: energy.responsibilities(*rows)[:, -1], X, len(energy.means)
-        )
-        # A row whose distances overflow is near no memory.
-        return np.nan_to_num(new, copy=False, nan=1.0)
+
+        def share_of_new(*rows: Any) -> Any:
+            shares = energy.responsibilities(*rows)
+            # A row whose distances overflow is near no memory.
+            return shares[:, -1].masked_fill((shares == 0).all(1), 1)
+
+        return self._by_chunk(share_of_new, X, len(energy.means))
 
     @property
     def _known_energy(self) -> LearnedEnergy:
