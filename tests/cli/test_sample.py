@@ -10,6 +10,7 @@ import pytest
 
 from isthmus.cli.main import main
 from isthmus.cluster import TableModel
+from isthmus.synthesis import draw_rows
 
 X = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]
 COLUMNS = ["mass", "charge", "size"]
@@ -25,7 +26,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "settings", "sampling"),
     [
-        ([], {}, {}),
+        (["--energy", "kde"], {}, {}),
         (["--sigma", "0.4", "--seed", "5"], {"sigma": 0.4, "seed": 5}, {"seed": 5}),
         (
             ["--energy", "hopfield", "--beta", "2", "--no-standardise"],
@@ -129,7 +130,7 @@ IMPOSSIBLE = {
     "none": (["{data}", "-n", "0"], "whole number from 1"),
     "negative": (["{data}", "--sigma", "-1"], "above 0"),
     "no clusters": (["{data}", "--energy", "clam"], "-k N"),
-    "clusters of rows": (["{data}", "-k", "2"], "n_clusters is for elbo and clam"),
+    "clusters of rows": (["{data}", "-k", "2"], "n_clusters is for elbo"),
     "bandwidth of clusters": (["{data}", "--energy", "crp", "--sigma", "1"], "sigma is for kde"),
     "two of one": (["{data}", "--sigma", "1", "--beta", "1"], "give one"),
     "steps of exact": (["{data}", "--step-size", "1"], "for langevin, mala and hmc"),
@@ -137,7 +138,9 @@ IMPOSSIBLE = {
     "nowhere": (["{data}", "-o", "{tmp}/no/rows.csv"], "/no"),
     "the data": (["{data}", "-o", "{data}"], "the data itself"),
     "two on stdout": (["{data}", "-o", "-", "--json"], "choose one"),
-    "one row": (["{tmp}/one.csv"], "sigma"),
+    "one row": (["{tmp}/one.csv"], "two or more"),
+    "one row of kde": (["{tmp}/one.csv", "--energy", "kde"], "sigma"),
+    "outside of others": (["{data}", "--energy", "crp", "--outside"], "default kernel"),
     "too many clusters": (["{tmp}/one.csv", "--energy", "clam", "-k", "9"], "n_clusters=9"),
 }
 
@@ -162,3 +165,32 @@ def test_bad_input_is_one_clear_line_and_leaves_no_file(
     assert streams.err.count("\n") == 1
     assert words in streams.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, rng = tmp_path / "people.csv", np.random.default_rng(0)
+    age = rng.integers(20, 70, 90)
+    frame = pd.DataFrame({"id": range(90), "age": age, "pay": (age * 1.5).round(2)})
+    frame["kind"], frame["same"], frame["class"] = rng.choice(["a", "b"], 90), 7, np.arange(90) % 3
+    frame["note"] = [f"text {row}" for row in range(90)]
+    frame.to_csv(data, index=False)
+    assert main(["sample", str(data), "-n", "200"]) == 0
+    streams = capsys.readouterr()
+    found = pd.read_csv(io.StringIO(streams.out))
+    assert list(found) == ["age", "pay", "kind", "same", "class"]
+    assert found.age.dtype == int
+    assert found.age.between(age.min(), age.max()).all()
+    assert set(found.kind) == {"a", "b"}
+    assert set(found.same) == {7}
+    for words in ("'class' looks like a label", "--drop class", "AUC", "categories: kind", "note"):
+        assert words in streams.err
+    expected = draw_rows(frame[list(found)], 200)
+    pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9, check_dtype=False)
+    assert main(["sample", str(data), "-n", "3", "--label", "class", "--json", "--quiet"]) == 0
+    streams = capsys.readouterr()
+    printed = json.loads(streams.out)
+    assert streams.err == ""
+    assert 0 <= printed["auc"] <= 1
+    assert printed["copies"] == 0

@@ -29,6 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     is_model = _is_model(arguments.data)
     if is_model and (given != (None,) * 4 or not arguments.standardise):
         raise InvalidInputError("The model is fitted already; leave out options that fit one.")
+    plain = given == (None,) * 4 and arguments.sampler == "exact" and arguments.standardise
+    if plain and not is_model:
+        return _draw_rows(arguments)
+    if arguments.outside or not arguments.check:
+        raise InvalidInputError("--outside and --no-check are for draws of the default kernel.")
     from isthmus.cluster import TableModel
 
     table = None
@@ -83,6 +88,36 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _draw_rows(arguments: argparse.Namespace) -> int:
+    """Draw by shaped kernels, with categories."""
+    from isthmus.synthesis import draw_rows
+    from isthmus.tables.categories import with_categories
+
+    if any(each is not None for each in (arguments.step_size, arguments.steps, arguments.chains)):
+        raise InvalidInputError("--step-size, --steps and --chains are for langevin, mala and hmc.")
+    table = options.load_table(arguments)
+    frame, notes = with_categories(table)
+    found = draw_rows(
+        frame,
+        arguments.number,
+        outside=arguments.outside,
+        check=arguments.check,
+        seed=arguments.seed,
+    )
+    options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
+    output = None if arguments.output == STDIN else arguments.output
+    if output is not None or not arguments.json:
+        write_table(found.rows, output, like=table)
+    if arguments.json:
+        rows = json.loads(found.rows.to_json(orient="records"))
+        written = {"rows": rows} if output is None else {"output": str(output)}
+        summary = {"columns": list(frame), "seed": arguments.seed} | found.summary | written
+        print(json.dumps(summary, indent=2, allow_nan=False))
+    elif output is not None:
+        print(output)
+    return 0
+
+
 def _is_model(data: Path) -> bool:
     """Return True for a saved model, by its name or by its first bytes."""
     if data.suffix == MODEL or not data.is_file():
@@ -121,13 +156,17 @@ def parser() -> options.Parser:
     options.add_table_options(parser)
     draws = "number of draws (default: 100)"
     parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)
+    outside = "allow values outside the range of a column"
+    parser.add_argument("--outside", action="store_true", help=outside)
+    no_check = "do not compare draws with rows kept apart"
+    parser.add_argument("--no-check", dest="check", action="store_false", help=no_check)
     group = parser.add_argument_group("the energy")
     add = group.add_argument
     add(
         "--energy",
         choices=ENERGIES,
         help="kde and hopfield store every row; the others are methods of `isthmus cluster`, elbo "
-        "and clam with -k (default: kde)",
+        "and clam with -k (default: a kernel of the shape of the data, for numbers and categories)",
     )
     bandwidth = "bandwidth, in standard deviations (default: by leave-one-out)"
     add("--sigma", **options.NUMBER, help=bandwidth)

@@ -1,0 +1,100 @@
+"""Draws of tables: types, ranges and categories are kept, and the check tells good from bad."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isthmus.errors import InvalidInputError
+from isthmus.synthesis import draw_rows
+
+
+def people(n: int = 200, seed: int = 0) -> pd.DataFrame:
+    """Correlated columns of every kind."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, n)
+    pay = np.where(rng.random(n) < 0.3, 0.0, (30 * age + rng.normal(0, 90, n)).clip(1).round(2))
+    return pd.DataFrame(
+        {
+            "age": age,
+            "pay": pay,
+            "height": 1.6 + 0.1 * rng.normal(size=n),
+            "twice": 0.0,
+            "rooms": rng.integers(1, 5, n),
+            "city": rng.choice(["Rome", "Oslo", "Lima"], n),
+            "owner": rng.random(n) < 0.5,
+        }
+    ).assign(twice=lambda frame: 2 * frame.height)
+
+
+def test_columns_keep_their_types_values_and_ranges():
+    table = people()
+    draws = draw_rows(table, 1000, check=False)
+    rows = draws.rows
+    assert rows.dtypes.equals(table.dtypes)
+    numbers = ["age", "pay", "height", "rooms"]
+    assert (rows[numbers].min() >= table[numbers].min()).all()
+    assert (rows[numbers].max() <= table[numbers].max()).all()
+    assert set(rows.rooms) == set(table.rooms)
+    assert set(rows.city) == set(table.city)
+    assert set(rows.owner) == {True, False}
+    assert np.isclose(rows.pay, rows.pay.round(2)).all()
+    assert (rows.pay == 0).mean() == pytest.approx((table.pay == 0).mean(), abs=0.06)
+    # Columns stay as related as they were.
+    assert np.corrcoef(rows.height, rows.twice)[0, 1] > 0.999
+    assert draws.copies == 0
+    assert draws.auc is None
+
+
+def test_values_leave_the_range_only_if_asked():
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(100, 2)), columns=["a", "b"])
+    inside = draw_rows(table, 2000, check=False).rows
+    outside = draw_rows(table, 2000, outside=True, check=False).rows
+    assert ((inside >= table.min()) & (inside <= table.max())).all().all()
+    assert not ((outside >= table.min()) & (outside <= table.max())).all().all()
+
+
+def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2)) @ np.array([[1.0, 0.99], [0.0, 0.1]])
+    good, wide, tiny = draw_rows(X, 10), draw_rows(X, 10, sigma=1.5), draw_rows(X, 10, sigma=1e-5)
+    assert good.auc < 0.65
+    assert wide.auc > 0.8
+    assert 0.5 < good.distance_ratio < 2
+    assert tiny.distance_ratio < 0.01
+    assert wide.distance_ratio > 3
+    assert "AUC" in str(good)
+    assert good.summary["auc"] == good.auc
+
+
+def test_a_table_of_categories_alone_gives_new_combinations():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({name: rng.choice(list("xyz"), 60) for name in "abcdef"})
+    draws = draw_rows(table, 100)
+    assert draws.copies == 0
+    known = set(map(tuple, table.to_numpy()))
+    assert not known & set(map(tuple, draws.rows.to_numpy()))
+
+
+@pytest.mark.parametrize("n", [2, 3, 30])
+def test_small_and_degenerate_tables(n):
+    table = pd.DataFrame({"x": np.arange(n) * 1e9, "same": 3, "twin": np.arange(n) // 2})
+    draws = draw_rows(table, 20)
+    assert len(draws.rows) == 20
+    assert set(draws.rows.same) == {3}
+    assert draws.rows.x.between(0, table.x.max()).all()
+
+
+def test_the_same_seed_gives_the_same_rows():
+    table = people(60)
+    one, same, other = (draw_rows(table, 5, seed=seed, check=False).rows for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(one, same)
+    assert not one.equals(other)
+
+
+def test_bad_tables_are_refused():
+    with pytest.raises(InvalidInputError, match="two or more"):
+        draw_rows(people(1))
+    with pytest.raises(InvalidInputError, match="missing numbers"):
+        draw_rows(pd.DataFrame({"x": [1.0, np.nan, 2.0]}))
+    with pytest.raises(InvalidInputError, match="whole number"):
+        draw_rows(people(9), 0)
