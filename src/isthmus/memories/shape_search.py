@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize_scalar
 from scipy.spatial import cKDTree
@@ -27,6 +28,8 @@ NARROWEST, SHRINKAGE = 1e-3, 1e-3
 # The width of an adaptive kernel is proportional to the distance of a near neighbour.
 NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
 STEPS, GAIN = 25, 0.01
+# With fewer rows, the likelihood of rows is that under the shape that they found themselves.
+FEWEST_CROSSED = 20
 # Covariances of more columns than this are not tried by "auto", and refused beyond the second.
 MOST_COLUMNS, LARGEST_COVARIANCE = 300, 2000
 
@@ -47,7 +50,8 @@ def choose(
     X : array or Tensor (n, D)
         Exact duplicates count as one row.
     kind : {"auto", "round", "columns", "full"}
-        One bandwidth, one for each column, or a covariance. "auto" takes the likeliest.
+        One bandwidth, one for each column, or a covariance. "auto" takes the one under which rows
+        are likeliest if other rows find the shape.
     adaptive : bool, optional
         Give each row a width in proportion to the distance of a near neighbour, in the metric of
         the kernel. Default: with "auto", if that is likelier, and else not.
@@ -89,8 +93,10 @@ def choose(
         raise InvalidInputError(f"A covariance of {dim} columns is too large; use kind='columns'.")
     if kind == "auto" and dim > MOST_COLUMNS:
         kinds = kinds[:2]
-    found = [candidate for each in kinds for candidate in problem.candidates(each, ways)]
-    return max(found, key=lambda one: one.log_likelihood)
+    tried = [(each, way) for each in kinds for way in ways]
+    if len(tried) > 1:
+        tried = [max(tried, key=lambda one: problem.cross_fitted(*one))]
+    return problem.fitted(*tried[0])
 
 
 def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
@@ -98,10 +104,6 @@ def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
     problem = _Problem(as_rows(X), log_weights, True, seed)
     log_factors = None if factors is None else np.log(as_array(factors, "factors"))
     return problem.round_scale(None if log_factors is None else log_factors[problem.first])
-
-
-def _likelihood(one: tuple[tuple[float, FloatArray], int]) -> float:
-    return one[0][0]
 
 
 class _Problem:
@@ -134,34 +136,13 @@ class _Problem:
         if self.counts.sum() < 2:
             raise InvalidInputError("At least two distinct rows need a weight above zero.")
 
-    def candidates(self, kind: Kind, ways: tuple[bool, ...]) -> list[Bandwidth]:
-        """Return the best bandwidth of a kind without factors, with them, or both."""
-        em = self._search(kind)
-        _, plain = em.run(em.first())
-        found = [self._result(kind, em.root(plain), None)] if False in ways else []
-        if True in ways:
-            (_, moments), k = max(((em.run(plain, k), k) for k in NEIGHBORS), key=_likelihood)
-            again = em.run(moments, k)
-            found.append(self._result(kind, em.root(again[1]), k))
-        return found
-
-    def round_scale(self, log_factors: FloatArray | None) -> float:
-        """Return the bandwidth of round kernels with given factors."""
-        em = self._search("round")
-        root = em.root(em.run(em.first())[1])
-        return self.scaled(root, log_factors)[0] * float(root[0] * self.scale[0])
-
-    def _result(self, kind: Kind, root: FloatArray, k: int | None) -> Bandwidth:
-        factors = log_factors = None
-        if k is not None:
-            mapped = _mapped(root, self.memories)
-            nearest = cKDTree(mapped).query(
-                _mapped(root, (self.table - self.centre) / self.scale), min(k + 1, len(mapped))
-            )[0][:, -1]
-            widths = np.maximum(nearest, NARROWEST)
-            factors = widths / np.exp(np.log(widths[self.first]).mean())
-            log_factors = np.log(factors[self.first])
-        scale, likelihood = self.scaled(root, log_factors)
+    def fitted(self, kind: Kind, adaptive: bool) -> Bandwidth:
+        """Return the best bandwidth of a kind, from all rows that count."""
+        root, k = self._search(kind).shape(adaptive)
+        log_factors = self._log_factors(root, k, self.table - self.centre)
+        own = None if log_factors is None else log_factors[self.first]
+        scale, likelihood = self.scaled(root, own)
+        factors = None if log_factors is None else np.exp(log_factors)
         if kind == "full":
             half = scale * self.scale[:, None] * root
             return Bandwidth(kind, 1.0, half @ half.T, factors, likelihood)
@@ -169,19 +150,54 @@ class _Problem:
         whole = float(sigma[0]) if kind == "round" else sigma
         return Bandwidth(kind, whole, None, factors, likelihood)
 
-    def _search(self, kind: Kind) -> _ExpectationMaximization:
+    def cross_fitted(self, kind: Kind, adaptive: bool) -> float:
+        """Return the left-out likelihood of rows under shapes that other rows found."""
+        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS]
+        if len(chosen) < FEWEST_CROSSED:
+            return self.fitted(kind, adaptive).log_likelihood
+        found = []
+        for part in range(2):
+            root, k = self._search(kind, chosen[1 - part :: 2]).shape(adaptive)
+            own = self._log_factors(root, k, self.rows[:MOST_ROWS])
+            found.append(self.scaled(root, own, chosen[part::2])[1])
+        return float(np.mean(found))
+
+    def _log_factors(self, root: FloatArray, k: int | None, rows: FloatArray) -> FloatArray | None:
+        """Return the log-widths of rows from the distance of a near neighbour. (n,)"""
+        if k is None:
+            return None
+        mapped = _mapped(root, self.memories)
+        points = _mapped(root, rows / self.scale)
+        nearest = cKDTree(mapped).query(points, min(k + 1, len(mapped)))[0][:, -1]
+        found: FloatArray = np.log(np.maximum(nearest, NARROWEST))
+        return found - found.mean()
+
+    def round_scale(self, log_factors: FloatArray | None) -> float:
+        """Return the bandwidth of round kernels with given factors."""
+        root, _ = self._search("round").shape(adaptive=False)
+        return self.scaled(root, log_factors)[0] * float(root[0] * self.scale[0])
+
+    def _search(
+        self, kind: Kind, chosen: NDArray[np.intp] | None = None
+    ) -> _ExpectationMaximization:
         """Return the search for a shape; round kernels are round in the units of the table."""
         columns = self.columns
         self.scale = np.full_like(columns, columns.mean()) if kind == "round" else columns
         self.memories = self.rows[:MOST_ROWS] / self.scale
-        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS]
+        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS] if chosen is None else chosen
         return _ExpectationMaximization(self.rows[chosen] / self.scale, self.weights[chosen], kind)
 
-    def scaled(self, root: FloatArray, log_factors: FloatArray | None) -> tuple[float, float]:
+    def scaled(
+        self,
+        root: FloatArray,
+        log_factors: FloatArray | None,
+        queries: NDArray[np.intp] | None = None,
+    ) -> tuple[float, float]:
         """Return the scale of a shape with the highest left-out likelihood, and that."""
         mapped = _mapped(root, self.memories)
         count, dim = mapped.shape
-        queries = np.flatnonzero(self.counts[:count])[:SCALE_ROWS]
+        if queries is None:
+            queries = np.flatnonzero(self.counts[:count])[:SCALE_ROWS]
         weights = self.weights[:count]
         squares = _squares(mapped[queries], mapped)
         squares[np.arange(len(queries)), queries] = np.inf
@@ -207,6 +223,15 @@ class _ExpectationMaximization:
 
     def __init__(self, rows: FloatArray, weights: FloatArray, kind: Kind) -> None:
         self.rows, self.weights, self.kind = rows, weights / weights.sum(), kind
+
+    def shape(self, adaptive: bool) -> tuple[FloatArray, int | None]:
+        """Return a root of the shape, and the neighbour whose distance sets a width, if any."""
+        _, moments = self.run(self.first())
+        if not adaptive:
+            return self.root(moments), None
+        tried = {k: self.run(moments, k) for k in NEIGHBORS}
+        k = max(tried, key=lambda each: tried[each][0])
+        return self.root(self.run(tried[k][1], k)[1]), k
 
     def _moments(self, pairs: FloatArray) -> FloatArray:
         """Return the sum over pairs of their weight times the product of differences."""
