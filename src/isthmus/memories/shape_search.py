@@ -29,7 +29,7 @@ NARROWEST, SHRINKAGE = 1e-3, 1e-3
 NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
 STEPS, GAIN = 25, 0.01
 # With fewer rows, the likelihood of rows is that under the shape that they found themselves.
-FEWEST_CROSSED = 20
+FEWEST_CROSSED, LARGEST_LOSS = 20, 10.0
 # Covariances of more columns than this are not tried by "auto", and refused beyond the second.
 MOST_COLUMNS, LARGEST_COVARIANCE = 300, 2000
 
@@ -94,9 +94,10 @@ def choose(
     if kind == "auto" and dim > MOST_COLUMNS:
         kinds = kinds[:2]
     tried = [(each, way) for each in kinds for way in ways]
-    if len(tried) > 1:
-        tried = [max(tried, key=lambda one: problem.cross_fitted(*one))]
-    return problem.fitted(*tried[0])
+    if len(tried) == 1:
+        return problem.fitted(*tried[0])[0]
+    found = [(*problem.fitted(*one), one) for one in tried]
+    return max(found, key=lambda one: problem.cross_fitted(one[1], *one[2]))[0]
 
 
 def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
@@ -136,31 +137,39 @@ class _Problem:
         if self.counts.sum() < 2:
             raise InvalidInputError("At least two distinct rows need a weight above zero.")
 
-    def fitted(self, kind: Kind, adaptive: bool) -> Bandwidth:
-        """Return the best bandwidth of a kind, from all rows that count."""
+    def fitted(self, kind: Kind, adaptive: bool) -> tuple[Bandwidth, FloatArray]:
+        """Return the best bandwidth of a kind, and the left-out log-density of rows."""
         root, k = self._search(kind).shape(adaptive)
         log_factors = self._log_factors(root, k, self.table - self.centre)
         own = None if log_factors is None else log_factors[self.first]
-        scale, likelihood = self.scaled(root, own)
+        queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
+        scale, densities = self.scaled(root, own, queries)
+        likelihood = float(np.average(densities, weights=self.weights[queries]))
         factors = None if log_factors is None else np.exp(log_factors)
         if kind == "full":
             half = scale * self.scale[:, None] * root
-            return Bandwidth(kind, 1.0, half @ half.T, factors, likelihood)
+            return Bandwidth(kind, 1.0, half @ half.T, factors, likelihood), densities
         sigma = scale * self.scale * root
         whole = float(sigma[0]) if kind == "round" else sigma
-        return Bandwidth(kind, whole, None, factors, likelihood)
+        return Bandwidth(kind, whole, None, factors, likelihood), densities
 
-    def cross_fitted(self, kind: Kind, adaptive: bool) -> float:
-        """Return the left-out likelihood of rows under shapes that other rows found."""
-        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS]
+    def cross_fitted(self, densities: FloatArray, kind: Kind, adaptive: bool) -> float:
+        """Return the mean left-out log-density of rows under shapes that other rows found.
+
+        A value that only few rows have may be unknown to the others, so that a row loses no more
+        than a limit against its density under the shape of all.
+        """
+        chosen = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
+        weights = self.weights[chosen]
         if len(chosen) < FEWEST_CROSSED:
-            return self.fitted(kind, adaptive).log_likelihood
-        found = []
+            return float(np.average(densities, weights=weights))
+        crossed = densities - LARGEST_LOSS
         for part in range(2):
             root, k = self._search(kind, chosen[1 - part :: 2]).shape(adaptive)
             own = self._log_factors(root, k, self.rows[:MOST_ROWS])
-            found.append(self.scaled(root, own, chosen[part::2])[1])
-        return float(np.mean(found))
+            found = self.scaled(root, own, chosen[part::2])[1]
+            crossed[part::2] = np.maximum(found, crossed[part::2])
+        return float(np.average(crossed, weights=weights))
 
     def _log_factors(self, root: FloatArray, k: int | None, rows: FloatArray) -> FloatArray | None:
         """Return the log-widths of rows from the distance of a near neighbour. (n,)"""
@@ -175,7 +184,8 @@ class _Problem:
     def round_scale(self, log_factors: FloatArray | None) -> float:
         """Return the bandwidth of round kernels with given factors."""
         root, _ = self._search("round").shape(adaptive=False)
-        return self.scaled(root, log_factors)[0] * float(root[0] * self.scale[0])
+        queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
+        return self.scaled(root, log_factors, queries)[0] * float(root[0] * self.scale[0])
 
     def _search(
         self, kind: Kind, chosen: NDArray[np.intp] | None = None
@@ -188,16 +198,11 @@ class _Problem:
         return _ExpectationMaximization(self.rows[chosen] / self.scale, self.weights[chosen], kind)
 
     def scaled(
-        self,
-        root: FloatArray,
-        log_factors: FloatArray | None,
-        queries: NDArray[np.intp] | None = None,
-    ) -> tuple[float, float]:
-        """Return the scale of a shape with the highest left-out likelihood, and that."""
+        self, root: FloatArray, log_factors: FloatArray | None, queries: NDArray[np.intp]
+    ) -> tuple[float, FloatArray]:
+        """Return the scale with the highest left-out likelihood of rows, and their densities."""
         mapped = _mapped(root, self.memories)
         count, dim = mapped.shape
-        if queries is None:
-            queries = np.flatnonzero(self.counts[:count])[:SCALE_ROWS]
         weights = self.weights[:count]
         squares = _squares(mapped[queries], mapped)
         squares[np.arange(len(queries)), queries] = np.inf
@@ -208,14 +213,20 @@ class _Problem:
         share = weights[queries] / weights[queries].sum()
         others = np.log(weights.sum() - weights[queries])
 
-        def loss(log_scale: float) -> float:
+        def densities(log_scale: float) -> FloatArray:
             logits = squares * (-0.5 * math.exp(-2 * log_scale))
             logits += offset
-            return dim * log_scale - float(share @ (_sum_out(logits) - others))
+            return _sum_out(logits) - others - dim * log_scale
 
-        found = minimize_scalar(loss, bounds=(-2.5, 2.5), method="bounded", options={"xatol": 0.01})
+        options = {"xatol": 0.01}
+        best = minimize_scalar(
+            lambda log_scale: -float(share @ densities(log_scale)),
+            bounds=(-2.5, 2.5),
+            method="bounded",
+            options=options,
+        ).x
         volume = np.log(self.scale).sum() + 0.5 * dim * math.log(2 * math.pi) + _log_det(root)
-        return math.exp(found.x), -float(found.fun) - float(volume)
+        return math.exp(best), densities(best) - volume
 
 
 class _ExpectationMaximization:
