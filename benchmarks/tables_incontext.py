@@ -21,6 +21,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ NAMES = ("boston_housing", "ecoli", "forest_covertype", "image_segmentation", "i
 BUNDLED = {"diabetes": load_diabetes, "breast_cancer": load_breast_cancer,
            "wine_sklearn": load_wine, "digits": load_digits}  # fmt: skip
 COLUMNS, SIZES, TEST_ROWS = (1, 2, 4, 8), (8, 16, 32, 64, 128, 256, 512), 300
+LEVELS = (50, 90, 99)
 BANDWIDTHS = np.geomspace(0.02, 1.6, 24)
 
 
@@ -171,7 +173,11 @@ def scores(model: object, X: Array, n: int) -> Row:
         warnings.simplefilter("ignore")
         for name, method in BASELINES.items():
             row[name] = -float(method(X[:n], X[n:]).mean())
-    row["tables"] = -float(model.condition(X[:n]).log_prob(X[n:]).mean())
+    density = model.condition(X[:n])
+    found, own = density.log_prob(X[n:]), density.log_prob(density.sample(1000))
+    row["tables"] = -float(found.mean())
+    for level in LEVELS:
+        row[f"in {level} %"] = 100 * float((found >= own.quantile(1 - level / 100)).double().mean())
     return row
 
 
@@ -206,6 +212,62 @@ def by_size(found: list[Row]) -> list[Row]:
                  for name in (*BASELINES, "tables")} if cell else {}  # fmt: skip
         rows.append({"table": "smooth tasks, nats a row and column", "n": n, **means})
     return rows
+
+
+def coverage(found: list[Row]) -> list[Row]:
+    """Return the share of held-out rows in regions of highest density, by context size."""
+    title = "smooth tasks, % of held-out rows in the region of highest density that should hold"
+    rows = []
+    for n in sorted({row["n"] for row in found}):
+        cell = [row for row in found if row["n"] == n and row["smooth"]]
+        means = {f"{level} %": f"{np.mean([r[f'in {level} %'] for r in cell]):.1f}"
+                 for level in LEVELS} if cell else {}  # fmt: skip
+        rows.append({"table": title, "n": n, **means})
+    return rows
+
+
+def off_prior(model: object, repeats: int = 10) -> list[Row]:
+    """Return mean negative log-densities of tables unlike the prior's, beside the truth."""
+    normal = multivariate_normal(np.zeros(2), [[1, 0.7], [0.7, 1]])
+
+    def gaussian_with(rng: Generator, far: float) -> tuple[Array, Array]:
+        x = normal.rvs(400, random_state=rng)
+        chosen = rng.random(400) < far
+        x[chosen] = rng.uniform(-20, 20, (int(chosen.sum()), 2))
+        logs = np.logaddexp(np.log1p(-far) + normal.logpdf(x), np.log(far + 1e-300) - np.log(1600))
+        return x, logs
+
+    def lattice(rng: Generator) -> tuple[Array, Array]:
+        cells = rng.integers(0, 5, (400, 2))
+        return cells + rng.uniform(-0.1, 0.1, cells.shape), np.full(400, -np.log(25 * 0.04))
+
+    cases: dict[str, tuple[int, Callable[[Generator], tuple[Array, Array]]]] = {
+        "uniform square": (100, lambda rng: (rng.random((400, 2)), np.zeros(400))),
+        "lattice of 25 squares": (100, lattice),
+        "Gaussian": (100, lambda rng: gaussian_with(rng, 0.0)),
+        "Gaussian and 5 % far outliers": (100, lambda rng: gaussian_with(rng, 0.05)),
+        "6 rows of 10 columns": (6, lambda rng: _independent(rng, 10)),
+    }
+    rows = []
+    for name, (n, draw) in cases.items():
+        found = []
+        for repeat in range(repeats):
+            x, truth = draw(np.random.default_rng(repeat))
+            ours = -float(model.condition(x[:n]).log_prob(x[n:]).mean())
+            location, scale = x[:n].mean(0), x[:n].std(0)
+            white, shift = (x - location) / scale, np.log(scale).sum()
+            others = [shift - m(white[:n], white[n:]).mean() for m in (kde_full, student)]
+            found.append([-truth[n:].mean(), *others, ours])
+        means = [f"{value:.2f}" for value in np.mean(found, 0)]
+        names = ("truth", "KDE, full", "NIW Student-t", "tables")
+        rows.append({"table": "unlike the prior, nats a row", "data": name, "n": n}
+                    | dict(zip(names, means, strict=True)))  # fmt: skip
+    return rows
+
+
+def _independent(rng: Generator, columns: int) -> tuple[Array, Array]:
+    x = rng.normal(size=(400, columns))
+    return x, multivariate_normal(np.zeros(columns)).logpdf(x)
 
 
 def speed(model: object) -> list[Row]:
@@ -286,7 +348,8 @@ def main() -> None:
         sizes, columns = ([int(x) for x in given.split(",")]
                           for given in (arguments.sizes, arguments.columns))  # fmt: skip
         found = run(model, arguments.repeats, sizes, columns, arguments.seed)
-        rows = [*summary(found, True), *summary(found, False), *by_size(found), *rows]
+        tables_of = (summary(found, True), summary(found, False), by_size(found), coverage(found))
+        rows = [*chain(*tables_of), *off_prior(model), *rows]
         print(f"{len(found)} tasks, {time.process_time() - start:.0f} CPU seconds\n")
         if arguments.out:
             arguments.out.write_text(json.dumps(found))

@@ -7,6 +7,7 @@ from isthmus.incontext.settings import TrainingSettings, preset
 from isthmus.incontext.tables.estimator import TableDensity
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
+from isthmus.incontext.tables.scoring import RowScores, score_rows
 from isthmus.incontext.tables.training import TableTraining, train_tables
 from isthmus.incontext.training import Trained, train
 
@@ -16,6 +17,7 @@ __all__ = [
     "Evaluation",
     "ICLEBMConfig",
     "ICLTables",
+    "RowScores",
     "TableConfig",
     "TableDensity",
     "TableTraining",
@@ -24,6 +26,7 @@ __all__ = [
     "evaluate",
     "preset",
     "pretrained",
+    "score_rows",
     "train",
     "train_tables",
 ]

@@ -1,0 +1,60 @@
+"""`isthmus density DATA`: how likely rows are, given a table."""
+
+from __future__ import annotations
+
+import argparse
+
+from isthmus.cli import options
+from isthmus.errors import InvalidInputError
+from isthmus.tables.files import STDIN, default_output, read_table, write_table
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    scored = arguments.score or arguments.data
+    if arguments.output is None:
+        arguments.output = default_output(scored, "density.csv")
+    options.check_outputs(arguments, arguments.data, arguments.score)
+    from isthmus.incontext import score_rows
+
+    table = options.load_table(arguments, missing=True)
+    rows, new = table, None
+    if arguments.score is not None:
+        rows = read_table(arguments.score, id=arguments.id, label=arguments.label)
+        if missing := [name for name in table.columns if name not in rows.columns]:
+            raise InvalidInputError(
+                f"{arguments.score} has no column of numbers {', '.join(missing)}, as "
+                f"{arguments.data} has. --drop leaves columns out."
+            )
+        new = rows.X[:, [rows.columns.index(name) for name in table.columns]]
+    found = score_rows(table.X, new, level=arguments.level, seed=arguments.seed)
+    options.print_notes(table.notes, arguments.quiet)
+    columns = {
+        rows.id_name: rows.ids,
+        "log_density": found.log_density,
+        "percentile": found.percentile,
+        "outlier": found.outlier.astype(int),
+    }
+    write_table(columns, arguments.output, like=rows)
+    if arguments.output != STDIN:
+        options.print_result(found, found.summary, {"output": arguments.output}, arguments)
+    return 0
+
+
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("density", run)
+    options.add_table_options(parser)
+    group = parser.add_argument_group("density")
+    words = "rows to score, with the columns of DATA (default: DATA, each row without itself)"
+    group.add_argument("--score", **options.FILE, help=words)
+    group.add_argument(
+        "--level",
+        **options.NUMBER,
+        default=1.0,
+        help="percentile below which a row is an outlier (default: 1)",
+    )
+    group = parser.add_argument_group("output")
+    options.add_table_output(group, "the name of the scored file + .density.csv")
+    options.add_shared(parser, *options.COMMON)
+    return parser
