@@ -52,7 +52,7 @@ def test_every_option_reaches_the_library(
     IRIS.data.set_axis(COLUMNS, axis=1)[COLUMNS[::-1]].to_csv("whole.csv", index=False)
     common = ["--drop", "name", "-o", "o.parquet", "--json", "--quiet"]
     assert main(["complete", "gaps.csv", *options, *common]) == 0
-    expected = fill_gaps(gaps[COLUMNS], **settings)
+    expected = fill_gaps(gaps[COLUMNS], words=gaps[["species"]], **settings)
     rows = pd.read_parquet("o.parquet")
     np.testing.assert_allclose(rows[COLUMNS], expected.X, rtol=1e-12)
     assert list(rows.columns) == list(gaps.columns)

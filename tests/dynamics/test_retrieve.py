@@ -340,8 +340,9 @@ def test_completion_is_retrieval_from_that_start_with_the_rest_held(
     x = torch.where(draw(9, 3, seed=2) > 0.3, NAN, whole)
     observed = ~torch.isnan(x)
     start = energy.conditional_mean(x, observed)
+    torch.testing.assert_close(ist.complete(energy, x), torch.where(observed, x, start))
     expected = ist.retrieve(energy, start, observed).state
-    found = ist.complete(energy, x)
+    found = ist.complete(energy, x, how="mode")
     torch.testing.assert_close(found, expected)
     assert torch.equal(found[observed], x[observed])
     assert torch.isfinite(found).all()
@@ -385,6 +386,10 @@ def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
     assert float(found[0, 1]) == pytest.approx(expected, abs=1e-5)
     with pytest.raises(InvalidInputError, match="NaN"):
         ist.complete(Tilted(), x, init=x)
+    with pytest.raises(InvalidInputError, match="leave it out, or ask for a mode"):
+        ist.complete(Tilted(), x, init=torch.zeros(2, 2, dtype=DOUBLE), how="mean")
+    with pytest.raises(InvalidInputError, match="how must be one of"):
+        ist.complete(Tilted(), x, how="median")
 
 
 @pytest.mark.parametrize("half", ["upper", "left"])

@@ -172,7 +172,7 @@ def test_complete_recovers_a_stored_direction():
     energy = VonMisesFisherMixture(directions, beta=60.0)
     partial = directions.clone()
     partial[:, 8:] = math.nan
-    found = ist.complete(energy, partial)
+    found = ist.complete(energy, partial, how="mode")
     assert (found[:, :8] == directions[:, :8]).all()
     assert (found - directions).abs().max() < 1e-3
 

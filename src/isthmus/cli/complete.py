@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     from isthmus.impute import fill_gaps
 
     table = options.load_table(arguments, missing=True, as_written=True)
-    memory = None
+    words, memory = None, None
+    if arguments.model is None and arguments.memory is None:
+        words = table.words
     if arguments.memory is not None:
         # Columns are matched by name, so a column that looks like ids is like any other.
         memory = read_table(arguments.memory, id="none").frame
@@ -35,12 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
         energy=arguments.energy,
         sigma=arguments.sigma,
         how=arguments.how,
+        words=words,
         standardise=arguments.standardise,
         seed=arguments.seed,
         show_progress=False if arguments.quiet else None,
     )
     options.print_notes((*table.notes, *found.notes), arguments.quiet)
-    write_table(table.filled(found.X), arguments.output, like=table)
+    write_table(table.filled(found.X, found.words), arguments.output, like=table)
     if arguments.output != STDIN:
         written = {"output": arguments.output}
         options.print_result(found, found.summary, written, arguments)
@@ -55,11 +58,11 @@ def parser() -> options.Parser:
     add = group.add_argument
     add(
         "--energy",
-        choices=("kde", "crp"),
-        help="kernel density of the complete rows, or memories learned by ClAMCRP (default: the "
-        "one with the lower error)",
+        choices=("memory", "kde", "crp"),
+        help="all rows as memories (MemoryImputer), kernel density of the complete rows, or "
+        "memories learned by ClAMCRP (default: memory)",
     )
-    add("--sigma", **options.NUMBER, help="of kde (default: the best)")
+    add("--sigma", **options.NUMBER, help="use kde with this bandwidth")
     add(
         "--how",
         choices=("mean", "mode"),

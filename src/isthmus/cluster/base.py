@@ -130,11 +130,15 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         return float(np.average(self.score_samples(X), weights=weights))
 
-    def complete(self, X: Any) -> NDArray[Any]:
-        """Fill unknown values, marked by NaN, by retrieval from the memories. -> (n, D)"""
+    def complete(self, X: Any, how: str = "mean") -> NDArray[Any]:
+        """Fill unknown values, marked by NaN. -> (n, D)
+
+        `how` is "mean", the mean given the known values, which has the least squared error, or
+        "mode", the memory or other minimum of the energy that it slides to.
+        """
         X = self._table(X)
         energy = self.energy_
-        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk), X, X.shape[1])
+        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk, how=how), X, X.shape[1])
         return np.where(np.isnan(X), filled, X)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from isthmus.energy import ConditionalMean, Energy, FixedPoint
-from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.base import GaussianMemory, Memory
-from isthmus.validation import as_count, as_mask, as_number
+from isthmus.validation import as_choice, as_count, as_mask, as_number
 
 SUFFICIENT_DECREASE = 1e-4
 # Length of the first trial step of a descent along the score, relative to that of the point.
@@ -343,36 +343,53 @@ class _DownhillMove:
 
 
 def complete(
-    energy: Energy, x: Any, *, init: Any = None, tol: float = 1e-6, max_steps: int = 1000
+    energy: Energy,
+    x: Any,
+    *,
+    how: str | None = None,
+    init: Any = None,
+    tol: float = 1e-6,
+    max_steps: int = 1000,
 ) -> Tensor:
     """Fill in unknown coordinates, marked by NaN. (..., D) -> (..., D)
 
-    They start at their exact mean given the observed coordinates, and are then retrieved while
-    the observed coordinates stay as they are.
+    The mean given the observed coordinates has the least squared error. From there, or from
+    `init`, a mode is reached by retrieval while the observed coordinates stay as they are; it is
+    a combination of values that the energy knows, where a mean may lie between two.
 
     Parameters
     ----------
     energy : Energy
     x : array or Tensor (..., D)
         NaN where unknown. A row may miss any number of coordinates, or all.
+    how : {"mean", "mode"}, optional
+        Default: the mean, where the energy has a ``conditional_mean`` and `init` is not given.
     init : array or Tensor (..., D), optional
-        Starting values of the unknown coordinates, for energies that have no
+        Starting values of the unknown coordinates, for a mode of an energy that has no
         ``conditional_mean``.
     tol, max_steps
-        As in :func:`retrieve`.
+        As in :func:`retrieve`, for a mode.
 
     Examples
     --------
     >>> import torch, isthmus as ist
     >>> nan = float("nan")
     >>> memory = ist.GaussianKDE(torch.tensor([[0.0, 0.0, 0.0], [5.0, 6.0, 7.0]]), sigma=1.0)
-    >>> ist.complete(memory, torch.tensor([[4.5, nan, nan], [nan, 0.3, nan]]))
-    tensor([[4.5000, 6.0000, 7.0000],
-            [0.0000, 0.3000, 0.0000]])
+    >>> x = torch.tensor([[2.6, nan, nan], [nan, 2.7, nan]])
+    >>> ist.complete(memory, x)
+    tensor([[2.6000, 3.7348, 4.3572],
+            [0.7093, 2.7000, 0.9930]])
+    >>> ist.complete(memory, x, how="mode")
+    tensor([[2.6000, 6.0000, 7.0000],
+            [0.0000, 2.7000, 0.0000]])
     """
     require_energy(energy)
+    if how is not None:
+        as_choice(how, "how", ("mean", "mode"))
     x = energy.as_input(x, allow_nan=True)
     observed = ~torch.isnan(x)
+    if init is not None and how == "mean":
+        raise InvalidInputError("init is where a mode starts; leave it out, or ask for a mode.")
     if init is not None:
         guess = energy.as_input(init)
         if guess.ndim > 1 and guess.shape != x.shape:
@@ -384,6 +401,8 @@ def complete(
     elif isinstance(energy, ConditionalMean):
         with torch.no_grad():
             start = energy.conditional_mean(x, observed)
+        if how != "mode":
+            return torch.where(observed, x, start)
     else:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} has no conditional_mean to start unknown coordinates at. "

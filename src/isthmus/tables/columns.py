@@ -19,13 +19,15 @@ from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
 from isthmus.tables.files import EXACT, FileFormat, Table
 
-MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
+MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
 """Spellings of a missing value, in lower case; any other case counts too."""
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 # Possible commas between thousands; no such number begins with a zero.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 WITH_COMMAS = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
 SWAPPED = str.maketrans(",.", ".,")
+# A currency before or after an amount, or a percent sign after it.
+UNIT = re.compile(r"(?<![^+-])[$€£¥]\s?(?=[\d.])|(?<=[\d.])\s?[%$€£¥]$")
 KINDS = GAP, NUMBER, FLAG, WORD, COMMAS = range(5)
 # customer_id and customerId, but not paid.
 ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9](Id|ID)")
@@ -254,9 +256,15 @@ def has_commas(cell: str) -> bool:
 
 def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return value and kind of each cell in a column of text, or of text among numbers."""
+    codes, distinct = pd.factorize(column)
+    texts = [str(cell).strip() for cell in distinct]
+    # A currency or a percent sign is no part of the number if all cells have it.
+    units = {"".join(UNIT.findall(text)).strip() for text in texts if text.lower() not in MISSING}
 
     def parse(cell: object) -> tuple[float, int]:
         text = str(cell).strip()
+        if len(units) == 1:
+            text = UNIT.sub("", text)
         # Where commas are decimal marks, points are not.
         swap = decimal == "," and isinstance(cell, str)
         word = (text.translate(SWAPPED) if swap else text).lower()
@@ -268,7 +276,6 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
             return float(word), NUMBER
         return np.nan, COMMAS if has_commas(text) else WORD
 
-    codes, distinct = pd.factorize(column)
     values, kinds = zip((np.nan, GAP), *map(parse, distinct), strict=True)
     # Missing cells have the code -1.
     return np.array(values)[codes + 1], np.array(kinds)[codes + 1]

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import lzma
+import re
 import sys
 import tokenize
 import zipfile
@@ -42,6 +43,8 @@ WRITABLE = (
 READABLE = f"{WRITABLE.removesuffix(' or .npz')}, .npy or .npz"
 EXACT = 2**53
 """Above this, not every whole number is a float64."""
+# A column of text with fewer rows for each distinct value is not one of categories.
+REPEATED = 5
 SEPARATOR_NAMES = {"\\t": "\t", "tab": "\t", "space": " "}
 
 
@@ -73,6 +76,19 @@ class FileFormat:
         if not kind or (compression and kind not in ("text", "json")):
             raise InvalidInputError(f"{path} must end in {READABLE}.")
         return cls(kind, suffix, compression, "\t" if suffix == ".tsv" else ",")
+
+
+def _written(value: float, like: str, decimal: str) -> str:
+    """Return a number as text, with the currency or percent sign of another cell."""
+    before, after = (re.search(pattern, like) for pattern in (r"^[$€£¥]\s?", r"\s?[%$€£¥]$"))
+    if before is None and after is None:
+        if value.is_integer() and like.strip("+-").isdecimal():
+            return str(int(value))
+        return repr(value).replace(".", decimal)
+    places = len(like.rpartition(decimal)[2].rstrip(" %$€£¥")) if decimal in like else 0
+    amount = f"{abs(value):.{places}f}".replace(".", decimal)
+    signs = [found.group() if found else "" for found in (before, after)]
+    return f"{'-' * (value < 0)}{signs[0]}{amount}{signs[1]}"
 
 
 @dataclass(frozen=True)
@@ -116,11 +132,27 @@ class Table:
     def __len__(self) -> int:
         return len(self.X)
 
-    def filled(self, X: NDArray[np.float64]) -> Table:
+    @property
+    def words(self) -> pd.DataFrame:
+        """The columns of text whose values repeat, five times on average; None where missing."""
+        from isthmus.tables.columns import MISSING
+
+        found = {}
+        for name in self.left_out:
+            if self.frame[name].dtype not in ("object", "str", "string"):
+                continue
+            column = self.frame[name].astype(object)
+            lower = column.astype(str).str.strip().str.lower()
+            column = column.mask(column.isna() | lower.isin(MISSING), None)
+            if 0 < REPEATED * column.nunique() <= column.notna().sum():
+                found[name] = column
+        return self.frame[[]].assign(**found)
+
+    def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
         """Return the table with gaps filled from X (n, D); known values stay as they are.
 
         Whole numbers become floats in a column that had gaps, unless some are too large for that:
-        then the new values are rounded.
+        then the new values are rounded. Columns of text are replaced by those of `words`.
         """
         import numpy as np
 
@@ -133,10 +165,17 @@ class Table:
             else:
                 frame[name] = np.where(holes, X[:, place], self.X[:, place])
             if cells is not None:
+                like = "" if holes.all() else str(cells[name].to_numpy()[~holes][0])
                 cells.loc[holes, name] = [
-                    "" if value != value else repr(value).replace(".", self.format.decimal)
+                    "" if value != value else _written(value, like, self.format.decimal)
                     for value in X[holes, place].tolist()
                 ]
+        for name in [] if words is None else words.columns:
+            assert words is not None
+            holes = (self.words[name].isna() & words[name].notna()).to_numpy()
+            frame[name] = frame[name].astype(object).mask(holes, words[name])
+            if cells is not None:
+                cells.loc[holes, name] = words[name].to_numpy()[holes]
         return replace(self, X=np.where(gaps, X, self.X), frame=frame, cells=cells)
 
 

@@ -1,4 +1,4 @@
-"""Fill the missing values of a table, and measure how well that works."""
+"""`fill_gaps`: fill a whole table, by any energy, and report how well that works."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from isthmus.cluster.crp import ClAMCRP
 from isthmus.cluster.tabular import TableModel
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
+from isthmus.impute.imputer import MemoryImputer
 from isthmus.memories.base import Memory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.printing import aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_number
-
-__all__ = ["FilledTable", "fill_gaps"]
 
 How = Literal["mean", "mode"]
 FloatArray = NDArray[np.float64]
@@ -50,12 +49,14 @@ class FilledTable:
     gaps : ndarray (n, D) of bool
         True where a value was missing.
     energy : str
-        "kde", "crp", or the name of a model's estimator; empty if nothing was missing.
+        "memory", "kde", "crp", or the name of a model's estimator; empty if nothing was missing.
     sigma : float or None
         The bandwidth of "kde", in standard deviations of the columns, which are `scale` (D,).
     errors, baseline : ndarray (m, D) or None
         Errors on m rows whose known cells were hidden, and those of column means, in the units
         of the table; NaN where no cell was hidden. None if errors cannot be measured.
+    words : DataFrame or None
+        The columns of text that were given, with their gaps filled.
     """
 
     X: FloatArray
@@ -68,6 +69,7 @@ class FilledTable:
     errors: FloatArray | None = None
     baseline: FloatArray | None = None
     notes: tuple[str, ...] = ()
+    words: Any = None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -126,6 +128,7 @@ def fill_gaps(
     energy: str | None = None,
     sigma: float | None = None,
     how: How = "mean",
+    words: Any = None,
     standardise: bool = True,
     seed: int = 0,
     show_progress: bool | None = None,
@@ -145,14 +148,18 @@ def fill_gaps(
         Rows to learn from; a data frame has the columns of X, in any order. Default: those of X.
     model : TableModel, optional
         A fitted model that fills the columns it knows; nothing is learned or checked.
-    energy : {"kde", "crp"}, optional
-        A kernel density of the complete rows, or the memories that ClAMCRP learns. Default: the
-        one with the lower error.
+    energy : {"memory", "kde", "crp"}, optional
+        :class:`MemoryImputer`, a kernel density of the complete rows, or the memories that ClAMCRP
+        learns. Default: "memory"; "kde" if `sigma` is given; and without `standardise`, "kde" or
+        "crp", whichever has the lower error.
     sigma : float, optional
         Bandwidth of "kde", in standard deviations. Default: the one with the lowest error.
     how : {"mean", "mode"}
         The mean given the known values, which has the least squared error, or the nearest
         minimum of the energy, a value that occurs.
+    words : data frame (n, C), optional
+        Columns of text beside those of X. "memory" learns from them too, and fills their gaps with
+        the most probable value.
     standardise : bool
     seed : int
     show_progress : bool, optional
@@ -173,8 +180,14 @@ def fill_gaps(
     gaps = np.isnan(rows)
     if model is not None:
         return _filled_by_model(model, rows, names, how)
-    tried = _candidates(energy, sigma)
     source = rows if memory is None else _columns_of(memory, names)
+    if energy is None and sigma is None and standardise:
+        energy = "memory"
+    tried = _candidates(energy, sigma)
+    if energy == "memory":
+        return _filled_from_memory(
+            rows, names, None if memory is None else source, how, words, seed
+        )
     scaling = Scaling.of(source, standardise)
     if not gaps.any():
         return FilledTable(rows, gaps, names, "", None, how, scaling.scale)
@@ -192,6 +205,50 @@ def fill_gaps(
     if found is None:
         return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
     return replace(result, errors=found[1] * scaling.scale, baseline=found[2] * scaling.scale)
+
+
+def _filled_from_memory(
+    rows: FloatArray,
+    names: tuple[str, ...],
+    source: FloatArray | None,
+    how: How,
+    words: Any,
+    seed: int,
+) -> FilledTable:
+    """Fill rows, and columns of words beside them, by a :class:`MemoryImputer`."""
+    gaps = np.isnan(rows)
+    if words is not None and (source is not None or not words.shape[1]):
+        words = None
+    scale = Scaling.of(rows if source is None else source).scale
+    if not gaps.any() and (words is None or not words.isna().to_numpy().any()):
+        return FilledTable(rows, gaps, names, "", None, how, scale, words=words)
+    table: Any = rows
+    if words is not None:
+        import pandas as pd
+
+        table = pd.DataFrame(rows, index=words.index).add_prefix("x").join(words.add_prefix("w"))
+    imputer = MemoryImputer(random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imputer.fit(table if source is None else source)
+    filled = imputer.transform(table, how=how)
+    notes: tuple[str, ...] = ()
+    if words is not None:
+        holes = words.isna().sum()
+        words = filled.iloc[:, rows.shape[1] :].set_axis(words.columns, axis=1)
+        if holes.any():
+            filled_words = listed([str(name) for name in words.columns[holes > 0]], 5)
+            count = counted(int(holes.sum()), "cell")
+            notes = (f"{count} of text filled with the most probable value: {filled_words}.",)
+        filled = filled.iloc[:, : rows.shape[1]].to_numpy(dtype=np.float64)
+    errors, baseline = (each[:, : rows.shape[1]] for each in imputer.hidden_errors())
+    result = FilledTable(filled, gaps, names, "memory", None, how, scale, words=words)
+    if np.isnan(errors).all():
+        notes = (*notes, "too few rows to measure how well the gaps are filled.")
+        return replace(result, notes=notes)
+    if how == "mode":
+        notes = (*notes, "the errors are those of means; modes have larger ones.")
+    return replace(result, errors=errors, baseline=baseline, notes=notes)
 
 
 def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
@@ -268,8 +325,12 @@ def _folds(
 def _candidates(energy: str | None, sigma: float | None) -> list[float | None]:
     """Return the bandwidths to choose from, and None for ClAMCRP."""
     if energy is not None:
-        as_choice(energy, "energy", ("kde", "crp"))
-    if sigma is None:
+        as_choice(energy, "energy", ("memory", "kde", "crp"))
+    if sigma is None or energy == "memory":
+        if sigma is not None:
+            raise InvalidInputError(
+                "sigma is the bandwidth of the energy kde; memory chooses its own."
+            )
         return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
     if energy == "crp":
         raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
@@ -300,7 +361,7 @@ def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
         given = torch.from_numpy(Z[open_rows])
         with torch.no_grad():
             if how == "mode":
-                found = complete(energy, given)
+                found = complete(energy, given, how="mode")
             else:
                 found = energy.conditional_mean(given, ~torch.isnan(given))
         filled[gaps] = found.numpy()[gaps[open_rows]]

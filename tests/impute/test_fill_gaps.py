@@ -9,7 +9,8 @@ from sklearn.preprocessing import StandardScaler
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, TableModel
 from isthmus.errors import InvalidInputError
-from isthmus.impute import SIGMAS, fill_gaps, hide_and_fill
+from isthmus.impute import fill_gaps
+from isthmus.impute.filled import SIGMAS, hide_and_fill
 
 IRIS = load_iris().data
 X = np.where(np.random.default_rng(0).random(IRIS.shape) < 0.1, np.nan, IRIS)
@@ -39,15 +40,13 @@ def test_the_mean_of_complete_rows_is_weighted_by_likeness() -> None:
 @pytest.mark.parametrize("how", ["mean", "mode"])
 def test_learned_memories_complete_as_their_estimator_does(how: str) -> None:
     model = ClAMCRP(random_state=0).fit(Z)
-    filled = model.complete(Z)
-    if how == "mean":
-        filled = model.energy_.conditional_mean(Z, ~np.isnan(Z)).numpy()
+    filled = model.complete(Z, how=how)
     found = fill_gaps(X, energy="crp", how=how).X
     np.testing.assert_allclose(found, SCALER.inverse_transform(filled), rtol=1e-8)
 
 
 def test_mode_is_complete_of_the_library() -> None:
-    expected = ist.complete(ist.GaussianKDE(WHOLE, sigma=0.3), Z).numpy()
+    expected = ist.complete(ist.GaussianKDE(WHOLE, sigma=0.3), Z, how="mode").numpy()
     found = fill_gaps(X, sigma=0.3, how="mode").X
     np.testing.assert_allclose(found, SCALER.inverse_transform(expected), rtol=1e-8)
 
@@ -115,7 +114,8 @@ def test_the_candidate_with_the_lowest_error_is_chosen() -> None:
 
 def test_small_tables_are_filled() -> None:
     found = fill_gaps([[1], [np.nan], [3], [2], [4]])
-    assert found.X[1, 0] == 2.5
+    assert found.X[1, 0] in (2, 3)
+    assert fill_gaps([[1.5], [np.nan], [3], [2], [3.5]]).X[1, 0] == pytest.approx(2.5, abs=0.05)
     assert "too few rows" not in "".join(found.notes)
     rows = [[1, 2, 5], [np.nan] * 3, [3, 4, 5], [2, np.nan, 5], [2, 3, 5], [1, 1, 5]]
     assert np.isfinite(fill_gaps(rows).X).all()

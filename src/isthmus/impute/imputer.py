@@ -1,0 +1,375 @@
+"""`MemoryImputer`, a scikit-learn transformer that fills gaps from memories."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from isthmus.cluster.data import name_text_columns
+from isthmus.dynamics.retrieve import complete
+from isthmus.errors import InvalidInputError
+from isthmus.impute.columns import Coding, Units, as_frame, is_mixed
+from isthmus.impute.draws import Spread, draw_block
+from isthmus.impute.learning import learn
+from isthmus.impute.shape import FloatArray
+from isthmus.memories.kde import GaussianKDE
+from isthmus.printing import listed
+from isthmus.validation import as_choice, as_count, unmasked
+
+# Rows beyond these are not learned from: so many, or so many for each column.
+LEARNED_ROWS, LEARNED_ROWS_A_COLUMN = 5000, 20
+# Whole numbers are rounded unless that raises the error by more than this factor.
+COSTLY = 1.02
+
+
+class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    r"""Fill missing values with their means given the known ones.
+
+    The rows of the table are memories. A row with known columns :math:`o` and gaps :math:`m`
+    retrieves from them by its distances over :math:`o`, and a regression with the covariance
+    :math:`S` of the table corrects for what sets the row apart from what it retrieved:
+
+    .. math::
+
+        \hat q_m = \bar x_m + S_{mo} S_{oo}^{-1} (q_o - \bar x_o), \quad
+        \bar x = \sum_j w_j x_j, \quad w_j \propto \exp(-\lVert q_o - x_{jo}\rVert^2 / 2 h^2 r^2)
+
+    with r the distance to the tenth neighbour. Large bandwidths h make it linear regression, small
+    ones the nearest neighbour. Known cells are hidden to choose h, and to blend this estimate with
+    the linear one and with one that has covariances of its own in each neighbourhood.
+
+    Rows with gaps are learned from too; their gaps are filled by expectation maximisation and by
+    retrieval. NaN marks missing values; in data frames, so do None and NA. Columns of text,
+    categories and truth values in a data frame are filled with their most probable value.
+
+    Parameters
+    ----------
+    max_memories : int
+        Rows to retrieve from; of more, a random choice.
+    integers : {"auto", "round", "keep"}
+        Round the means in columns of whole numbers: where that hardly raises the error, in all,
+        or in none. The mean of a column of 0 and 1 is the probability of 1.
+    random_state : int, RandomState instance or None
+
+    Attributes
+    ----------
+    errors_ : ndarray (n_features_in_,)
+        Root mean squared error to expect of each column, in its units; the share of wrong values
+        in columns of categories. Measured on hidden cells; NaN where none could be hidden.
+    mean_errors_ : ndarray (n_features_in_,)
+        The same for filling with the mean of the column, or with its most frequent value.
+    indicator_ : ndarray (n_samples, n_features_in_) of bool
+        True where a value of the fitted table was missing.
+    bandwidth_ : float
+        The chosen h.
+    blend_ : ndarray (K, columns of numbers)
+        Weights of the estimates: linear, retrieved at h and at 2h, and, of tables with up to 64
+        columns, with local covariances.
+    categories_ : dict
+        Values of each column of categories by name, the most frequent first; at most 20.
+    n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    fill_gaps : The same for a whole table, with a report.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.impute import MemoryImputer
+    >>> x = np.linspace(-1, 1, 101)
+    >>> X = np.column_stack([x, x**2])
+    >>> X[20, 1] = np.nan
+    >>> filled = MemoryImputer().fit_transform(X)
+    >>> bool(abs(filled[20, 1] - x[20] ** 2) < 0.05)
+    True
+    """
+
+    def __init__(
+        self, *, max_memories: int = 3000, integers: str = "auto", random_state: Any = 0
+    ) -> None:
+        self.max_memories = max_memories
+        self.integers = integers
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from a table with gaps.
+
+        Parameters
+        ----------
+        X : array or data frame (n_samples, n_features)
+        y : ignored
+        sample_weight : array (n_samples,), optional
+        """
+        most = as_count(self.max_memories, "max_memories", at_least=2)
+        as_choice(self.integers, "integers", ("auto", "round", "keep"))
+        rows = self._numbers(X, reset=True)
+        weights = _check_sample_weight(
+            sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+        )
+        self.indicator_ = self._gaps(np.isnan(rows))
+        self._warn_of_empty_columns()
+        rows, weights = rows[weights > 0], weights[weights > 0]
+        self._units = Units.of(rows, weights, self._groups)
+        generator = np.random.default_rng(
+            check_random_state(self.random_state).randint(2**31, size=4)
+        )
+        learned = max(LEARNED_ROWS, LEARNED_ROWS_A_COLUMN * rows.shape[1], most)
+        if len(rows) > learned:
+            places = np.sort(generator.permutation(len(rows))[:learned])
+            rows, weights = rows[places], weights[places]
+        weights = weights / weights.mean()
+        Z = self._units.into(rows)
+        self._memories, self._blend, checks = learn(Z, weights, self._features, generator, most)
+        self._spread = Spread.of(checks, self._blend, generator)
+        self._measure_errors()
+        self.bandwidth_ = self._blend.recipe.bandwidth
+        self.blend_ = self._blend.weights
+        return self
+
+    @property
+    def energy_(self) -> GaussianKDE:
+        """The memories as an energy, in standard units."""
+        check_is_fitted(self, "bandwidth_")
+        return GaussianKDE(self._memories.filled, self._memories.typical_width(self.bandwidth_))
+
+    def transform(self, X: Any, how: str = "mean") -> Any:
+        """Fill the gaps of rows, which need not be those of the fit. -> (n, D)
+
+        Parameters
+        ----------
+        X : array or data frame (n, D)
+        how : {"mean", "mode"}
+            The mean, which has the least squared error, or the minimum of `energy_` that it
+            slides to, a combination of values that occurs.
+
+        Returns
+        -------
+        An array, or a data frame of pandas if X is one with columns that do not hold numbers.
+        """
+        check_is_fitted(self, "bandwidth_")
+        as_choice(how, "how", ("mean", "mode"))
+        rows = self._numbers(X, reset=False)
+        Z = self._units.into(rows)
+        gaps = np.isnan(rows)
+        filled = self._means(Z)
+        if how == "mode" and gaps.any():
+            open_rows = gaps.any(1)
+            found = complete(self.energy_, Z[open_rows], init=filled[open_rows], how="mode")
+            filled[open_rows] = found.numpy()
+        rounded = self._rounded if how == "mean" else self._units.whole
+        return self._restored(X, rows, self._units.back(filled, rounded))
+
+    def draw(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
+        """Draw several fillings of the gaps at random, for multiple imputation.
+
+        Each draws a memory for each row, as it retrieves, and the noise that hidden cells showed;
+        memories are weighted anew for each filling, so that what is learned varies too.
+
+        Parameters
+        ----------
+        X : array or data frame (rows, D)
+        n : int
+            Number of fillings.
+        random_state : optional
+            Default: that of the imputer.
+
+        Returns
+        -------
+        An array (n, rows, D), or a list of n data frames if X is one with columns that do not
+        hold numbers.
+        """
+        check_is_fitted(self, "bandwidth_")
+        n = as_count(n, "n")
+        seed = check_random_state(self.random_state if random_state is None else random_state)
+        generator = np.random.default_rng(seed.randint(2**31, size=4))
+        rows = self._numbers(X, reset=False)
+        Z = self._units.into(rows)
+        drawn = np.repeat(Z[None], n, 0)
+        renewal = generator.exponential(size=(n, len(self._memories.rows)))
+        for places in self._memories.open_blocks(Z):
+            block = draw_block(
+                self._memories, self._blend, self._spread, Z[places], renewal, generator
+            )
+            drawn[:, places] = np.where(np.isnan(Z[places]), block, Z[places])
+        fillings = []
+        for one in drawn:
+            uniform = generator.random((len(rows), self.n_features_in_))
+            filled = self._units.back(one, self._units.whole)
+            fillings.append(self._restored(X, rows, filled, uniform))
+        return fillings if self._coding is not None else np.stack(fillings)
+
+    def probabilities(self, X: Any) -> dict[Any, FloatArray]:
+        """Return the probabilities of the values of each column of categories. {name: (n, k)}
+
+        Values are in the order of `categories_`. A known value has the probability 1.
+        """
+        check_is_fitted(self, "bandwidth_")
+        rows = self._numbers(X, reset=False)
+        if self._coding is None:
+            return {}
+        filled = np.where(
+            np.isnan(rows),
+            self._units.back(self._means(self._units.into(rows)), np.zeros(rows.shape[1], bool)),
+            rows,
+        )
+        return {
+            self.feature_names_in_[place]: self._coding.probabilities(filled, place)
+            for place in self._coding.categories
+        }
+
+    def hidden_errors(self) -> tuple[FloatArray, FloatArray]:
+        """Return the errors at hidden cells, and those of column means, both (m, D).
+
+        They are in the units of the columns of numbers, and NaN at cells that were not hidden.
+        """
+        check_is_fitted(self, "bandwidth_")
+        (row, column), units = self._blend.cells, self._units
+        shape = (int(row.max(initial=0)) + 1, len(units.scale))
+        errors, baseline = np.full((2, *shape), np.nan)
+        found, truth = self._hidden_cells()
+        found = np.where(self._rounded[column], np.rint(found), found)
+        errors[row, column] = found - truth
+        baseline[row, column] = units.centre[column] - truth
+        return errors, baseline
+
+    def _hidden_cells(self) -> tuple[FloatArray, FloatArray]:
+        """Return the fills of hidden cells and the true values in the units of the table."""
+        units, (_, column) = self._units, self._blend.cells
+        found = self._blend.found * units.scale[column] + units.centre[column]
+        truth = self._blend.truth * units.scale[column] + units.centre[column]
+        return np.clip(found, units.least[column], units.most[column]), truth
+
+    def _means(self, Z: FloatArray) -> FloatArray:
+        """Fill rows in standard units with means."""
+        filled = Z.copy()
+        for places in self._memories.open_blocks(Z):
+            block = Z[places]
+            filled[places] = np.where(
+                np.isnan(block), self._blend.fill(self._memories, block), block
+            )
+        return filled
+
+    def _numbers(self, X: Any, reset: bool) -> FloatArray:
+        """Return a checked table as float64, with indicators in place of categories."""
+        if isinstance(X, torch.Tensor):
+            X = X.detach().cpu().numpy()
+        if reset:
+            self._coding = None
+        if (reset and is_mixed(X)) or (not reset and self._coding is not None):
+            if not hasattr(X, "columns"):
+                raise InvalidInputError(
+                    "The imputer was fitted on a data frame with columns of text; pass one."
+                )
+            X = as_frame(X)
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if not len(X):
+                raise InvalidInputError("X has no rows.")
+            if reset:
+                self._coding = Coding.of(X)
+            assert self._coding is not None
+            numbers = self._coding.into(X)
+            if np.isinf(numbers).any():
+                raise InvalidInputError("X has infinite values. Mark unknown values with NaN.")
+            return numbers
+        with name_text_columns(X):
+            table = validate_data(
+                self,
+                unmasked(X),
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                ensure_all_finite="allow-nan",
+            )
+        self._dtype = table.dtype
+        return np.array(table, dtype=np.float64)
+
+    def _restored(
+        self, X: Any, rows: FloatArray, filled: FloatArray, uniform: FloatArray | None = None
+    ) -> Any:
+        """Return X with its gaps filled from numbers, in the type of X."""
+        if self._coding is not None:
+            return self._coding.back(as_frame(X), filled, uniform)
+        return np.where(np.isnan(rows), filled, rows).astype(self._dtype, copy=False)
+
+    @property
+    def _groups(self) -> list[slice]:
+        if self._coding is None:
+            return []
+        return [self._coding.places[place] for place in self._coding.categories]
+
+    def _gaps(self, gaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the gaps of columns, of which some have several numbers."""
+        if self._coding is None:
+            return gaps
+        return gaps[:, [place.start for place in self._coding.places]]
+
+    def _warn_of_empty_columns(self) -> None:
+        empty = np.flatnonzero(self.indicator_.all(0))
+        if len(empty):
+            names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+            shown = listed([str(names[place]) for place in empty], 5)
+            warnings.warn(
+                f"Columns without a known value are filled with 0: {shown}.", stacklevel=3
+            )
+
+    @property
+    def _features(self) -> NDArray[np.intp]:
+        """The column of the table that each column of numbers belongs to."""
+        places = [slice(place, place + 1) for place in range(self.n_features_in_)]
+        if self._coding is not None:
+            places = self._coding.places
+        return np.repeat(np.arange(len(places)), [place.stop - place.start for place in places])
+
+    def _measure_errors(self) -> None:
+        """Set the errors of columns, and decide which are rounded."""
+        units, (_, column) = self._units, self._blend.cells
+        scale = units.scale
+        found, truth = self._hidden_cells()
+        plain = _errors(found - truth, column, len(scale))
+        rounded = _errors(np.rint(found) - truth, column, len(scale))
+        self._rounded = units.whole & (self.integers != "keep")
+        if self.integers == "auto":
+            self._rounded &= ~(rounded > COSTLY * plain) & (units.most > units.least + 1)
+        means = _errors(truth - units.centre[column], column, len(scale))
+        errors = np.where(self._rounded, rounded, plain)
+        self.categories_: dict[Any, list[Any]] = {}
+        if self._coding is not None:
+            starts = [place.start for place in self._coding.places]
+            errors, self.mean_errors_ = errors[starts], means[starts]
+            for place, values in self._coding.categories.items():
+                self.categories_[self.feature_names_in_[place]] = values
+                own = np.isin(column, np.arange(len(scale))[self._coding.places[place]])
+                # The cells of a row stand together.
+                guesses, values_of = (
+                    cells[own].reshape(-1, max(len(values), 1)) for cells in (found, truth)
+                )
+                wrong = guesses.argmax(1) != values_of.argmax(1)
+                usual = values_of.argmax(1) != 0
+                errors[place] = wrong.mean() if len(wrong) else np.nan
+                self.mean_errors_[place] = usual.mean() if len(usual) else np.nan
+        else:
+            self.mean_errors_ = means
+        self.errors_ = errors
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _errors(differences: FloatArray, column: NDArray[np.intp], dim: int) -> FloatArray:
+    """Return the root mean square of the cells of each column. (cells,) -> (D,)"""
+    counts, largest = np.bincount(column, minlength=dim), np.zeros(dim)
+    np.maximum.at(largest, column, np.abs(differences))
+    size = np.where(largest > 0, largest, 1.0)  # squares of huge and of tiny numbers overflow
+    sums = np.bincount(column, np.square(differences / size[column]), dim)
+    means = np.divide(sums, counts, out=np.full(dim, np.nan), where=counts > 0)
+    return np.asarray(size * np.sqrt(means))

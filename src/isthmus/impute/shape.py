@@ -1,0 +1,227 @@
+"""The shape of a table: a Gaussian with a covariance or with factors, learned in spite of gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+# Maps residuals (n, D), zero where unknown, to the mean of every cell given the known ones.
+Regression = Callable[[FloatArray], FloatArray]
+
+# Tables with more columns have a shape made of factors.
+MOST_FULL_COLUMNS = 64
+ROUNDS, ROUNDS_FROM_START = 6, 2
+# Entries of the matrices of a block of rows.
+BLOCK_ENTRIES = 2**21
+SMALLEST_VARIANCE = 1e-6
+# Pseudo-counts: of loadings of 0, and of a noise of one hundredth.
+LOADING_COUNT, NOISE_COUNT, NOISE_SUM = 15.0, 2.0, 0.02
+LEAST_RELATION = 0.05
+
+
+def blocks(count: int, width: int) -> Iterator[slice]:
+    """Yield slices of rows that hold about `BLOCK_ENTRIES` entries, `width` each."""
+    size = max(BLOCK_ENTRIES // max(width, 1), 16)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """A Gaussian with mean (D,) and covariance (D, D)."""
+
+    mean: FloatArray
+    covariance: FloatArray
+
+    @property
+    def width(self) -> int:
+        """Entries that a row takes while it is regressed."""
+        return 2 * len(self.mean) ** 2
+
+    @property
+    def variances(self) -> FloatArray:
+        """The variance of each column."""
+        return self.covariance.diagonal()
+
+    def precisions(self, known: Mask, ridge: float = 0.0) -> tuple[FloatArray, NDArray[np.intp]]:
+        """Return the inverse covariance of the known columns of each pattern, and each row's."""
+        patterns, place = _patterns(known)
+        diagonal = np.arange(len(self.mean))
+        inverses = np.where(patterns[:, :, None] & patterns[:, None, :], self.covariance, 0.0)
+        inverses[:, diagonal, diagonal] += np.where(patterns, ridge * self.variances, 1.0)
+        inverses = np.linalg.inv(inverses)
+        inverses[:, diagonal, diagonal] *= patterns
+        return inverses, place
+
+    def regression(self, known: Mask, ridge: float) -> Regression:
+        """Return the map from known to all cells for rows with known cells (n, D)."""
+        inverses, place = self.precisions(known, ridge)
+        if len(inverses) == 1:
+            return lambda residuals: residuals @ (inverses[0] @ self.covariance)
+        own = inverses[place]
+        return lambda residuals: (residuals[:, None, :] @ own)[:, 0] @ self.covariance
+
+    def expectation(
+        self, Z: FloatArray, known: Mask, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return rows (n, D) filled with means, and the weighted sum of their covariances."""
+        inverses, place = self.precisions(known)
+        shares = np.bincount(place, weights, minlength=len(inverses))
+        total = np.tensordot(shares, inverses, 1)
+        spread = weights.sum() * self.covariance - self.covariance @ total @ self.covariance
+        residuals = np.where(known, Z - self.mean, 0.0)
+        means = (residuals[:, None, :] @ inverses[place])[:, 0] @ self.covariance
+        return np.where(known, Z, means + self.mean), spread
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A Gaussian with mean (D,), loadings (D, k) of k factors, and the rest as noise (D,)."""
+
+    mean: FloatArray
+    loadings: FloatArray
+    noise: FloatArray
+
+    @property
+    def width(self) -> int:
+        """Entries that a row takes while it is regressed."""
+        return 2 * self.loadings.shape[1] ** 2 + 2 * len(self.mean)
+
+    @property
+    def variances(self) -> FloatArray:
+        """The variance of each column."""
+        found: FloatArray = np.square(self.loadings).sum(1) + self.noise
+        return found
+
+    def spreads(self, known: Mask, noise: FloatArray) -> FloatArray:
+        """Return the covariances of the factors given the known cells. (n, k, k)"""
+        count = self.loadings.shape[1]
+        outer = self.loadings[:, :, None] * (self.loadings / noise[:, None])[:, None, :]
+        inverses = (known.astype(np.float64) @ outer.reshape(len(noise), -1)).reshape(
+            -1, count, count
+        )
+        inverses[:, np.arange(count), np.arange(count)] += 1
+        return np.asarray(np.linalg.inv(inverses), dtype=np.float64)
+
+    def regression(self, known: Mask, ridge: float) -> Regression:
+        """Return the map from known to all cells for rows with known cells (n, D)."""
+        noise = self.noise + ridge * self.variances
+        spreads, scaled = self.spreads(known, noise), self.loadings / noise[:, None]
+        return lambda residuals: (
+            ((residuals @ scaled)[:, None, :] @ spreads)[:, 0] @ self.loadings.T
+        )
+
+
+Shape = Covariance | Factors
+
+
+def relations(shape: Shape) -> FloatArray:
+    """Return how much each column has to do with the others: squared correlations, mean 1. (D,)"""
+    if isinstance(shape, Covariance):
+        total = np.square(shape.covariance) @ (1 / shape.variances) / shape.variances - 1
+    else:
+        loadings = shape.loadings / np.sqrt(shape.variances)[:, None]
+        total = ((loadings @ (loadings.T @ loadings)) * loadings).sum(1)
+    total = np.maximum(total, 0.0)
+    return np.maximum(total / max(float(total.mean()), 1e-12), LEAST_RELATION)
+
+
+def _patterns(known: Mask) -> tuple[Mask, NDArray[np.intp]]:
+    """Return the distinct rows of a mask (n, D), and the place of each row among them."""
+    packed = np.packbits(known, axis=1)
+    _, first, place = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+    return known[first], place.reshape(-1)
+
+
+def linear_fill(shape: Shape, Z: FloatArray, ridge: float = 0.0) -> FloatArray:
+    """Fill the gaps of rows (n, D) with their means given the known cells."""
+    filled = Z.copy()
+    gaps = np.isnan(Z)
+    places = np.flatnonzero(gaps.any(1))
+    for block in blocks(len(places), shape.width):
+        rows = places[block]
+        unknown = gaps[rows]
+        residuals = np.where(unknown, 0.0, Z[rows] - shape.mean)
+        means = shape.mean + shape.regression(~unknown, ridge)(residuals)
+        filled[rows] = np.where(unknown, means, Z[rows])
+    return filled
+
+
+def learn_covariance(
+    Z: FloatArray, weights: FloatArray, start: Covariance | None = None
+) -> Covariance:
+    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation."""
+    count, dim = Z.shape
+    known, total = ~np.isnan(Z), weights.sum()
+    shape = start or Covariance(np.zeros(dim), np.eye(dim))
+    shrink = min(0.5, (dim + 1) / (10.0 * count))
+    order = np.lexsort(np.packbits(known, axis=1).T)
+    Z, known, weights = Z[order], known[order], weights[order]
+    filled = np.empty_like(Z)
+    for _ in range(ROUNDS_FROM_START if start else ROUNDS):
+        scatter = np.zeros((dim, dim))
+        for block in blocks(count, shape.width):
+            filled[block], spread = shape.expectation(Z[block], known[block], weights[block])
+            scatter += spread
+        mean = weights @ filled / total
+        centred = filled - mean
+        scatter += (weights[:, None] * centred).T @ centred
+        scatter /= total
+        scatter -= shrink * (scatter - np.diag(scatter.diagonal()))
+        scatter[np.diag_indices(dim)] += SMALLEST_VARIANCE
+        shape = Covariance(mean, scatter)
+    return shape
+
+
+def learn_factors(
+    Z: FloatArray, weights: FloatArray, factors: int, start: Factors | None = None
+) -> Factors:
+    """Learn a number of factors from rows (n, D) with gaps by expectation maximisation."""
+    known = ~np.isnan(Z)
+    shape = start or _principal(np.where(known, Z, 0.0), weights, factors)
+    for _ in range(ROUNDS_FROM_START if start else ROUNDS):
+        shape = _improved(shape, Z, known, weights)
+    return shape
+
+
+def _principal(filled: FloatArray, weights: FloatArray, factors: int) -> Factors:
+    """Return the principal components of a table (n, D) as factors."""
+    scaled = filled * np.sqrt(weights / weights.sum())[:, None]
+    rows, dim = scaled.shape
+    values, vectors = np.linalg.eigh(scaled @ scaled.T if rows < dim else scaled.T @ scaled)
+    values, vectors = np.maximum(values[-factors:], 1e-12), vectors[:, -factors:]
+    loadings = scaled.T @ vectors if rows < dim else vectors * np.sqrt(values)
+    return Factors(np.zeros(dim), loadings, np.full(dim, 0.5))
+
+
+def _improved(shape: Factors, Z: FloatArray, known: Mask, weights: FloatArray) -> Factors:
+    """Run a round of expectation maximisation."""
+    (count, dim), factors = Z.shape, shape.loadings.shape[1]
+    scores = np.empty((count, factors))
+    moments, doubts = np.zeros((2, dim, factors * factors))
+    residuals = np.where(known, Z - shape.mean, 0.0)
+    scaled = shape.loadings / shape.noise[:, None]
+    for block in blocks(count, shape.width):
+        spreads = shape.spreads(known[block], shape.noise)
+        own = ((residuals[block] @ scaled)[:, None, :] @ spreads)[:, 0]
+        scores[block] = own
+        seen = (known[block] * weights[block, None]).T
+        flat = spreads.reshape(len(own), -1)
+        doubt = seen @ flat
+        doubts += doubt
+        moments += doubt + seen @ (own[:, :, None] * own[:, None, :]).reshape(len(own), -1)
+    matrices = moments.reshape(dim, factors, factors)
+    matrices[:, np.arange(factors), np.arange(factors)] += LOADING_COUNT * shape.noise[:, None]
+    target = (residuals * weights[:, None]).T @ scores
+    loadings = np.linalg.solve(matrices, target[:, :, None])[:, :, 0]
+    left = np.where(known, residuals - scores @ loadings.T, 0.0)
+    unsure = (doubts.reshape(dim, factors, factors) @ loadings[:, :, None])[:, :, 0]
+    seen_weight = weights @ known
+    squares = weights @ np.square(left) + (unsure * loadings).sum(1)
+    noise = (squares + NOISE_SUM) / (seen_weight + NOISE_COUNT)
+    mean = shape.mean + weights @ left / np.maximum(seen_weight, 1.0)
+    return Factors(mean, loadings, np.maximum(noise, 1e-4))
