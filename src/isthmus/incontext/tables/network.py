@@ -184,7 +184,7 @@ class TableNetwork(nn.Module):
         widths = self.width_out(hidden).view(batch, size, columns, 2, -1).permute(3, 0, 4, 1, 2)
         scott = -math.log(size) / (columns + 4)
         stretch = (3 * widths[0]).clamp(-5, 4).exp()  # (B, K, n, D)
-        blur = (3 * widths[1] + scott - 0.7).clamp(-6.5, 4).exp()
+        blur = (3 * widths[1] + scott - 0.7).clamp(math.log(FLOOR), 4).exp()
         # The centre of a missing cell is the mean of its neighbourhood.
         pull = 1 - seen * (1 - torch.sigmoid(gate - 1.5)[..., None])
         means = x[:, None] + pull * (local - x[:, None])
