@@ -6,8 +6,9 @@ import torch
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.incontext import ICLEBM, ICLEBMConfig
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
+from isthmus.incontext.evaluation import log_normalizer
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -136,3 +137,27 @@ def test_it_prints_in_a_line_and_an_empty_list_is_an_empty_dataset():
     assert repr(model.condition([])) == "ContextEnergy(0 points in 2 dimensions)"
     many = model.condition(torch.zeros(3, 5, 2))
     assert repr(many) == "ContextEnergy(3 contexts of 5 points in 2 dimensions)"
+
+
+def test_log_densities_in_the_plane_are_normalised(monkeypatch):
+    model = pretrained("mixtures-2d")
+    contexts = 2 * torch.randn(3, 8, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 4, 5, 2, generator=torch.Generator().manual_seed(1))
+    batch = model.condition(contexts)
+    found = batch.log_prob(x)
+    for index, context in enumerate(contexts):
+        energy = model.condition(context)
+        finer = log_normalizer(energy, half_width=8.5, resolution=257).value
+        expected = -energy.energy(x[index]).double() - finer
+        torch.testing.assert_close(found[index].double(), expected, atol=2e-4, rtol=0)
+        torch.testing.assert_close(energy.log_prob(x[index]), found[index], atol=1e-4, rtol=0)
+    monkeypatch.setattr("isthmus.incontext.density.Grid.integrate", None)  # it is kept
+    torch.testing.assert_close(batch.log_prob(x), found)
+
+
+@pytest.mark.parametrize("settings", [{"dim": 3, "box": 2.0}, {"dim": 2}])
+def test_where_there_is_no_grid_the_error_names_what_to_call(settings):
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, **settings))
+    energy = model.condition(torch.zeros(2, model.dim))
+    with pytest.raises(UnknownNormalizerError, match="annealed_log_normalizer"):
+        energy.log_prob(torch.zeros(model.dim))

@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.storage import StoredModel, read_description
 from isthmus.incontext.tables.model import ICLTables
@@ -31,6 +31,8 @@ KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
 ACTIVATIONS_PER_BLOCK = 960 * 512
 # Points of a context energy at once, without a graph.
 POINTS_PER_BLOCK = 1024
+# Lines of the grid that normalises an energy, from the centre of the box to its edge.
+LINES_PER_HALF_WIDTH = 45
 
 
 class Block(nn.Module):
@@ -279,6 +281,7 @@ class ContextEnergy(Energy):
             raise ShapeError("context is an empty batch: it holds no dataset.")
         self.context = points
         self._cache = model.encode(_batched(points)) if cache is None else cache
+        self._log_normalizer: Tensor | None = None
 
     def __repr__(self) -> str:
         *batch, size, dim = self.context.shape
@@ -293,7 +296,7 @@ class ContextEnergy(Energy):
         """Move the model and the context to another dtype or device, as in ``.to``."""
         super()._apply(fn, recurse)
         self.context = fn(self.context)
-        self._cache = self.model.encode(_batched(self.context))
+        self._cache, self._log_normalizer = self.model.encode(_batched(self.context)), None
         return self
 
     @property
@@ -325,6 +328,36 @@ class ContextEnergy(Energy):
             for block in points.split(width, dim=1)
         ]
         return torch.cat(energies, dim=1).view(x.shape[:-1])
+
+    def log_normalizer(self) -> Tensor:
+        """Return log Z by quadrature on a grid, for models with a box in one or two dimensions.
+
+        It is computed once, without a graph: a scalar, or (B,) for a batch of contexts.
+        """
+        box, wall = self.model.config.box, self.model.config.wall
+        if self.dim > 2 or box is None:
+            raise UnknownNormalizerError(
+                "The normaliser of an in-context energy is computed on a grid, for models with a "
+                "box in one or two dimensions. Otherwise, use "
+                "isthmus.incontext.evaluation.annealed_log_normalizer(energy, scale=...)."
+            )
+        if self._log_normalizer is None:
+            from isthmus.incontext.density import Grid
+
+            grid = Grid.with_spacing(self.dim, box + 5 * wall, box / LINES_PER_HALF_WIDTH)
+            nodes = grid.nodes.to(self.context)
+            if self.context.ndim == 3:
+                nodes = nodes.expand(len(self.context), -1, -1)
+            with torch.no_grad():
+                found = grid.integrate(-self.energy(nodes).double().cpu()).value
+            self._log_normalizer = found.to(self.context)
+        return self._log_normalizer
+
+    def log_prob(self, x: Any) -> Tensor:
+        """Return the log-density. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
+        energy, log_normalizer = self.energy(x), self.log_normalizer()
+        shape = log_normalizer.shape + (1,) * (energy.ndim - log_normalizer.ndim)
+        return -energy - log_normalizer.view(shape)
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx. x: (..., D) -> (..., D)."""
