@@ -484,7 +484,7 @@ def wrong_calls() -> Iterator[tuple]:
     yield InvalidInputError, "bias", (queries, memories), {"bias": nan}
     yield InvalidInputError, "bias", (queries, memories), {"bias": nan.new_full((4,), -torch.inf)}
     yield ShapeError, "one per memory", (queries, memories), {"bias": torch.zeros(3)}
-    yield DtypeError, "bias", (queries, memories), {"bias": torch.zeros(4, dtype=torch.int64)}
+    yield DtypeError, "bias", (queries, memories), {"bias": torch.zeros(4, dtype=torch.bool)}
     yield ShapeError, "N > 0", (queries, memories[:0]), {}
     yield ShapeError, "N, D", (queries, memories[0]), {}
     yield ShapeError, "3 coordinates", (queries, torch.zeros(4, 2)), {}

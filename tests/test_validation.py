@@ -72,9 +72,6 @@ def test_a_tensor_is_returned_as_it_is():
 
 
 WRONG_DTYPES = {
-    "integers": np.arange(3),
-    "integer list": [1, 2, 3],
-    "integer tensor": torch.arange(3),
     "booleans": np.array([True, False]),
     "complex": np.array([1j]),
     "wide complex": np.array([1j], dtype=np.clongdouble),
@@ -300,3 +297,14 @@ def test_arrays_of_numbers_have_no_nan():
 def test_scalar_checks_do_not_import_torch():
     code = "import sys, isthmus.validation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64])
+def test_whole_numbers_become_floats(kind: type) -> None:
+    rows = np.array([[1, 2], [3, 4]], dtype=kind)
+    expected = torch.tensor([[1.0, 2], [3, 4]], dtype=torch.float64)
+    assert torch.equal(as_tensor(rows, "X"), expected)
+    assert torch.equal(as_tensor(rows.tolist(), "X"), expected)
+    assert as_tensor(expected.long(), "X").dtype == torch.get_default_dtype()
+    like = torch.zeros(2)
+    assert as_points(rows, "X", like=like).dtype == torch.float32

@@ -112,10 +112,15 @@ def is_transforming() -> bool:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """Return `value` as a float32 or float64 tensor that shares memory where possible."""
+    """Return `value` as a float32 or float64 tensor that shares memory where possible.
+
+    Whole numbers become float64, and those of a tensor torch's default dtype.
+    """
     import torch
 
     tensor: Tensor = value if isinstance(value, torch.Tensor) else _from_array(value, name)
+    if tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
+        tensor = tensor.to(torch.get_default_dtype())
     if tensor.dtype not in (torch.float32, torch.float64):
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.layout != torch.strided:
@@ -141,6 +146,8 @@ def _from_array(value: Any, name: str) -> Tensor:
             f"{name} holds {array.dtype} values, not numbers. "
             "Leave out or encode text columns first."
         )
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float64)
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise _wrong_dtype(name, array.dtype)
     import torch

@@ -61,7 +61,6 @@ def test_post_norm_layers_are_refused():
         (lambda: vmf_view(NORM, ATTENTION, X[0, 0]), ShapeError, "must be"),
         (lambda: vmf_view(NORM, ATTENTION, X[:0]), ShapeError, "must be"),
         (lambda: vmf_view(NORM, ATTENTION, X * torch.nan), InvalidInputError, "NaN"),
-        (lambda: vmf_view(NORM, ATTENTION, X.long()), DtypeError, "int64"),
         (lambda: vmf_view(NORM, ATTENTION), InvalidInputError, r"vmf_view\(norm, attention, x\)"),
         (lambda: vmf_view(NORM, half(), X), DtypeError, "bfloat16"),
         (lambda: vmf_view(NORM, ATTENTION, X, mask=torch.zeros(4, 5)), ShapeError, "mask"),

@@ -172,7 +172,11 @@ def test_a_warning_of_a_library_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "lines"),
-    [(["--help"], 0), (["datasets", "list"], 0), (["sample", "{data}", "-n", "30000"], 1)],
+    [
+        (["--help"], 0),
+        (["datasets", "list"], 0),
+        (["sample", "{data}", "-n", "30000", "--quiet"], 1),
+    ],
 )
 def test_a_closed_pipe_is_no_error(arguments: list[str], lines: int, tmp_path: Path) -> None:
     data = tmp_path / "points.csv"

@@ -424,3 +424,26 @@ def test_starting_values_must_fit_the_points():
     assert ist.complete(memory, x, init=[0.0, 0.0]).shape == (1, 2)
     with pytest.raises(ShapeError, match="init must have the shape"):
         ist.complete(memory, x, init=draw(3, 2))
+
+
+def test_the_memory_of_each_row_is_known() -> None:
+    memories = 10 * torch.eye(4, dtype=torch.float64)
+    x = memories[[2, 0, 3]] + 0.1
+    for energy in (ist.GaussianKDE(memories), ist.GaussianKDE(memories, [1.0, 1, 1, 1])):
+        assert ist.retrieve(energy, x).memory.tolist() == [2, 0, 3]
+        assert ist.retrieve(energy, x[0]).memory == 2
+        assert ist.retrieve(energy, x[:0]).memory.shape == (0,)
+    far = ist.retrieve(ist.EpanechnikovKDE(memories), torch.full((1, 4), 99.0))
+    assert far.memory.tolist() == [-1]
+    new = ist.CRPMixture(memories, [1.0, 1, 1, 1], beta=1.0, rho=1e-4, alpha=9.0)
+    assert ist.retrieve(new, torch.full((1, 4), 90.0), max_steps=0).memory.tolist() == [-1]
+
+
+def test_an_energy_without_a_lower_bound_is_reported() -> None:
+    class Slope(ist.Energy):
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            return -x.square().sum(-1)
+
+    with pytest.warns(UserWarning, match="2 of 3 rows ran off"):
+        found = ist.retrieve(Slope(), torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, -2.0]]))
+    assert found.memory is None

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import check_writable, write_atomically
 from isthmus.printing import definitions, printable
-from isthmus.tables.categories import note_on_label
 from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output, read_table
 
 EXIT_CODES = """
@@ -265,6 +264,8 @@ def load_table(
     names = ("id", "label", "drop", "array", "separator", "decimal", "encoding")
     given = {name: getattr(arguments, name) for name in names}
     given["header"] = None if arguments.header is None else arguments.header == "yes"
+    from isthmus.tables.categories import note_on_label
+
     table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
     return replace(table, notes=(*table.notes, *note_on_label(table)))
 

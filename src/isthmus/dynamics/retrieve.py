@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,10 @@ FIRST_REACH = 0.02
 # An update leaps ahead only if two displacements in a row are nearly parallel and short, in units
 # of sigma. A leap covers this share of the estimated remaining way, up to the longest leap.
 ALIGNED, SHORT, SHARE, LONGEST_LEAP = 0.98, 0.1, 0.9, 0.1
+# A row that moves this many times as far as it was from the origin, and still moves, ran off.
+RUNAWAY = 1e6
+# Responsibilities that are held at once when the memory of each row is asked for.
+MOST_RESPONSIBILITIES = 2**24
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +46,9 @@ class Retrieval:
         True for rows that came to rest within the limit, at a finite energy.
     trace : Tensor (T + 1, ..., D) or None
         All states from the start on, if requested.
+    memory : Tensor (...) of int64 or None
+        The memory with the largest responsibility for the final point, computed when it is asked
+        for; -1 where there is none in reach. None if the energy has no memories.
     """
 
     state: Tensor
@@ -47,6 +56,25 @@ class Retrieval:
     steps: Tensor
     converged: Tensor
     trace: Tensor | None = None
+    source: Energy | None = field(default=None, compare=False)
+
+    @cached_property
+    def memory(self) -> Tensor | None:
+        """The memory at which each row ended."""
+        energy = self.source
+        responsibilities = getattr(energy, "responsibilities", None)
+        if not isinstance(energy, Memory) or responsibilities is None:
+            return None
+        flat = self.state.reshape(-1, self.state.shape[-1])
+        rows = max(MOST_RESPONSIBILITIES // energy.n_memories, 1)
+        found = []
+        with torch.no_grad():
+            for block in flat.split(rows):
+                share, place = responsibilities(energy.as_input(block)).max(-1)
+                known = (share > 0) & (place < energy.n_memories)
+                found.append(torch.where(known, place, -1))
+        joined = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+        return joined.reshape(self.state.shape[:-1])
 
     def __repr__(self) -> str:
         rows = self.converged.numel()
@@ -119,6 +147,8 @@ def retrieve(
     >>> found.state
     tensor([[ 1.0000,  1.0000],
             [-1.0000, -1.0000]])
+    >>> found.memory
+    tensor([0, 1])
     """
     require_energy(energy)
     tol = as_number(tol, "tol", at_least=0)
@@ -136,13 +166,29 @@ def retrieve(
         energy, rows, held, tol=tol, max_steps=max_steps, accelerate=accelerate, history=history
     )
     final = energy.energy(found.state)
+    _warn_of_runaways(rows, found, final)
     return Retrieval(
         state=found.state.to(dtype).reshape(shape),
         energy=final.to(dtype).reshape(shape[:-1]),
         steps=found.steps.reshape(shape[:-1]),
         converged=(found.resting & torch.isfinite(final)).reshape(shape[:-1]),
         trace=torch.stack(history).to(dtype).reshape(len(history), *shape) if history else None,
+        source=energy,
     )
+
+
+def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
+    """Warn if rows follow an energy that falls without end."""
+    grown = torch.linalg.vector_norm(found.state, dim=1)
+    limit = RUNAWAY * (1 + torch.linalg.vector_norm(start, dim=1))
+    rows = int(((final == -torch.inf) | (~found.resting & (grown > limit))).sum())
+    if rows:
+        warnings.warn(
+            f"{rows} of {len(final)} rows ran off: the energy seems to have no lower bound there. "
+            "Add a term that grows with the distance, or sample with another energy.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _resolving(energy: Energy) -> Energy:
