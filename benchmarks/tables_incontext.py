@@ -331,7 +331,7 @@ def main() -> None:
     parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--columns", default=",".join(map(str, COLUMNS)))
-    parser.add_argument("--repeats", type=int, default=2, help="tasks for each dataset, D and n")
+    parser.add_argument("--repeats", type=int, default=1, help="tasks for each dataset, D and n")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write all scores to this JSON file")
     parser.add_argument("--figure", type=Path, help="draw three pairs of columns, and stop")
