@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from isthmus.impute.shape import (
     Factors,
     FloatArray,
     Mask,
+    Regression,
     Shape,
     learn_covariance,
     learn_factors,
@@ -33,7 +34,7 @@ FACTORS = (3, 6, 12, 24, 48, 96)
 MOST_WORK = 4e9
 CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 400, 1 / 3, 1200
 # Tables with up to so many rows are checked several times, until so many cells were hidden.
-SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 1000, 12, 3000
+SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 # Errors of a bandwidth count for more if it is unusual and if there are few cells to tell.
 USUAL_BANDWIDTH, UNUSUAL = 0.42, 0.4
 RANDOM_SHARE, FEWEST_HIDDEN, JITTER = 0.2, 0.1, 0.1
@@ -114,7 +115,11 @@ def learn(
         ]
         for power in powers
     ]
-    found = [_choose_recipe(one) for one in tried]
+    regressions = [
+        {ridge: check.memories.shape.regression(~np.isnan(check.given), ridge) for ridge in RIDGES}
+        for check in checks
+    ]
+    found = [_choose_recipe(one, regressions) for one in tried]
     best = int(np.argmin([error for _, error in found]))
     recipe = found[best][0]
     checks = [replace(check, memories=check.memories.refilled(recipe)) for check in tried[best]]
@@ -200,23 +205,22 @@ def _cells(check: Check, estimates: FloatArray) -> FloatArray:
     return (estimates + check.memories.shape.mean)[check.hidden]
 
 
-def _choose_recipe(checks: Sequence[Check]) -> tuple[Recipe, float]:
+def _choose_recipe(
+    checks: Sequence[Check], regressions: Sequence[Mapping[float, Regression]]
+) -> tuple[Recipe, float]:
     """Return the bandwidth and the ridges with the least error at hidden cells, and that error."""
     errors: dict[tuple[float, float], float] = dict.fromkeys(
         [(bandwidth, ridge) for bandwidth in (0, *BANDWIDTHS) for ridge in RIDGES], 0.0
     )
-    for check in checks:
+    for check, own in zip(checks, regressions, strict=True):
         queries = check.memories.queries(check.given)
         truth = check.truth[check.hidden]
-        regressions = {
-            ridge: check.memories.shape.regression(queries.known, ridge) for ridge in RIDGES
-        }
-        for ridge, regress in regressions.items():
+        for ridge, regress in own.items():
             error = _cells(check, regress(queries.residuals)) - truth
             errors[0, ridge] += float(np.square(error).sum())
         for bandwidth in BANDWIDTHS:
             shares = check.memories.responsibilities(queries, bandwidth)
-            for ridge, regress in regressions.items():
+            for ridge, regress in own.items():
                 found = check.memories.corrected(queries, shares, regress)
                 error = _cells(check, found) - truth
                 errors[bandwidth, ridge] += float(np.square(error).sum())
