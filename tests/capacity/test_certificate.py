@@ -1,5 +1,6 @@
 """Certificates: attempts to falsify them, the boundary cases, and what users do with them."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from scipy.optimize import brentq
 
 import isthmus as ist
 from isthmus.capacity import Certificate, basins, certify, choose_sigma, merge_tree
-from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
+from isthmus.errors import (
+    DtypeError,
+    InvalidInputError,
+    IsthmusError,
+    ShapeError,
+    UnsupportedOperationError,
+)
 
 Array = NDArray[np.float64]
 
@@ -361,3 +368,26 @@ def test_no_patterns_and_text_are_refused_with_a_reason(question):
         question(np.zeros((0, 2)))
     with pytest.raises(DtypeError, match="numbers only"):
         question([["a", "b"]])
+
+
+def test_unequal_weights_are_refused() -> None:
+    # With these weights the first pattern flows to the second: an unweighted bound would be wrong.
+    X = [[0.0], [4.0], [9.0]]
+    with pytest.raises(UnsupportedOperationError, match="weight"):
+        certify(ist.GaussianKDE(X, 1.0, log_weights=[-20.0, 0.0, 0.0]))
+    equal = certify(ist.GaussianKDE(X, 1.0, log_weights=[2.0, 2.0, 2.0]))
+    assert_array_equal(equal.error_bound, certify(ist.GaussianKDE(X, 1.0)).error_bound)
+
+
+def test_error_bounds_cover_differences_whose_squares_underflow() -> None:
+    found = certify([[0.0], [1e-170], [100.0]], 0.1, iterate="none")
+    assert (found.error_bound[:2] > 0.5e-170).all()
+
+
+def test_exponentials_that_overflow_certify_nothing() -> None:
+    # Fifty patterns so near that exp(R d / sigma^2) overflows before phi_2 reaches sigma^2.
+    sigma, near = 1e10, 1e-145
+    X = np.concatenate([np.zeros((1, 50)), near * np.eye(50)])
+    radius = certify(X, sigma, iterate="none").guaranteed_radius[0]
+    assert radius > 0
+    assert math.log(50) + 2 * math.log(near / sigma) + radius * near / sigma**2 < 0

@@ -370,3 +370,14 @@ def test_quadrature_is_stable_where_dimension_and_radius_are_extreme():
     for dim in (2, 10, 10_000):
         for radius in (1e-12, 1.0, 1e12):
             assert np.isfinite(SphereQuadrature(dim, radius).log_moments(0.1)).all()
+
+
+def test_the_claim_passes_the_ceiling_in_all_higher_dimensions():
+    # A lower bound on 4^(D-1) A_0 from cosines between 0.87 and 0.89; it grows with D.
+    growth = 4 * math.exp(-4 * 0.13) * math.sqrt(1 - 0.89**2)
+    assert growth > 1.0843
+    assert 0.02 / math.pi * 1.0843**72 > 2
+    for dim in range(8, 200):
+        log_mean = (dim - 1) * math.log(4) + log_kernel_mean(dim, 2 * math.sqrt(dim - 1))
+        assert log_mean > math.log(2)
+        assert log_mean > math.log(0.02 / math.pi) + (dim - 1) * math.log(growth)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 import isthmus as ist
 from isthmus.capacity import capacity_bound, cell_600, certify, e8_shell, regular_polygon
-from isthmus.dynamics.modes import is_attracting
+from isthmus.dynamics.modes import _weights_and_residual, is_attracting
 
 Array = NDArray[np.float64]
 
@@ -118,3 +119,41 @@ def test_stored_patterns_attract_and_eigenvalues_agree(seed: int) -> None:
     starts = points + 1e-6 * noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
     ends = ist.retrieve(memory, starts, tol=1e-9, max_steps=20_000).state
     torch.testing.assert_close(ends, points.expand_as(ends), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["kde", "hopfield"])
+def test_weights_and_residuals_are_bounded_from_above(kind: str, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(3)
+    X = torch.from_numpy(rng.normal(size=(40, 3)) + 100).to(dtype)
+    memory = ist.GaussianKDE(X, 0.5) if kind == "kde" else ist.ModernHopfield(X - 99, 4.0)
+    memories, point = memory.memories.double(), memory.step(memory.memories[:1])[0].double()
+    apart, variance = memories - point, float(memory.variance)
+    exponents = apart.square().sum(1) / (2 * variance)
+    bias = memory.log_mixing_weights.double()
+    weights, residual = _weights_and_residual(apart, exponents, bias)
+    with mpmath.workdps(40):
+        rows = [[mpmath.mpf(v) for v in row] for row in memories.tolist()]
+        here = [mpmath.mpf(v) for v in point.tolist()]
+        if kind == "kde":
+            logits = [-sum((a - b) ** 2 for a, b in zip(r, here, strict=True)) for r in rows]
+        else:
+            logits = [2 * sum(a * b for a, b in zip(r, here, strict=True)) for r in rows]
+        powers = [mpmath.exp((v - max(logits)) / (2 * mpmath.mpf(variance))) for v in logits]
+        exact = [v / sum(powers) for v in powers]
+        moved = [sum(p * r[i] for p, r in zip(exact, rows, strict=True)) for i in range(3)]
+        length = mpmath.sqrt(sum((a - b) ** 2 for a, b in zip(moved, here, strict=True)))
+        assert all(upper >= p for upper, p in zip(weights.tolist(), exact, strict=True))
+        assert residual >= length
+        assert residual == pytest.approx(float(length), rel=1e-6, abs=1e-9)
+    np.testing.assert_allclose(weights, [float(p) for p in exact], rtol=1e-9)
+
+
+def test_the_ray_through_a_vertex_of_a_polygon_has_one_fixed_point() -> None:
+    radius = np.linspace(0.01, 2, 400)[:, None]
+    for count in range(4, 201):
+        cosines = np.cos(2 * np.pi * np.arange(count) / count)
+        weights = np.exp(2 * radius * (cosines - 1))
+        ratio = 2 * (weights @ cosines) / weights.sum(1) / radius[:, 0]
+        assert (np.diff(ratio) < 0).all()
+        assert ratio[0] > 1 > ratio[-1]

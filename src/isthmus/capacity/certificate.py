@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
+    ROUNDING_SLACK,
     Neighbors,
     guaranteed_balls,
     hopfield_terms,
@@ -30,7 +31,7 @@ from isthmus.dynamics.modes import (
     shared_fixed_points,
 )
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
@@ -230,8 +231,9 @@ def certify(
     Parameters
     ----------
     X : array (N, D), GaussianKDE or ModernHopfield
-        Patterns, or a memory of them, which then brings its own bandwidth. If its kernels have a
-        shape, distances and radii are in their metric, in which they are round and sigma is 1.
+        Patterns, or a memory of them, of equal weights, which then brings its own bandwidth. If
+        its kernels have a shape, distances and radii are in their metric, in which they are round
+        and sigma is 1.
     sigma : float
         Bandwidth of the Gaussian KDE, if X is an array.
     iterate : {"all", "undecided", "none"}
@@ -325,7 +327,9 @@ def certify_memory(
     ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
     # For a huge sigma the condition always holds, and its balls would overlap.
     disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
-    proved = bound < 0.5 * nearest
+    # A pattern that the search passed over could be nearer than those it found, by its rounding.
+    closest = nearest if neighbors is None else np.minimum(nearest, neighbors.beyond)
+    proved = bound < 0.5 * closest * (1 - ROUNDING_SLACK)
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
     fixed, error, basin, own = _iterated(memory, patterns, nearest, chosen, proved, tol, max_steps)
@@ -352,6 +356,12 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
     """Return a memory as it is, and rows of patterns as a Gaussian KDE in float64."""
     if isinstance(X, GaussianKDE | ModernHopfield):
         require_squares(X.memories.detach().double())
+        weights = getattr(X, "log_weights", None)
+        if weights is not None and bool((weights != weights[0]).any()):
+            raise UnsupportedOperationError(
+                "The bounds are for memories of equal weight, and these have log_weights. Pass the "
+                "patterns without weights."
+            )
         return X
     patterns = as_points(X if hasattr(X, "detach") else _numbers(X), "X")
     if patterns.ndim != 2:

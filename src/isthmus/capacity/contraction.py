@@ -30,6 +30,8 @@ ROUNDING_SLACK = 1e-9
 BISECTIONS = 30
 ROW_BLOCK = 512
 UNIT_ROUNDOFF = 2.0**-53
+# Squares of smaller differences underflow. Error bounds are never below this.
+SMALLEST_ERROR = 1e-150
 # Float64 numbers of one block of differences between patterns: 32 MiB.
 BLOCK_ENTRIES = 2**22
 
@@ -97,8 +99,8 @@ class Contraction:
     def phi(self, radius: FloatArray, *powers: int) -> list[FloatArray]:
         """Return upper bounds on phi_p(R) for each pattern at its own radius, (n,) per power."""
         exponents = self._raised(self.exponents, self.sharpness * radius[:, None] * self.distances)
-        with np.errstate(over="ignore"):
-            weights = np.exp(np.minimum(exponents, 700.0, out=exponents), out=exponents)
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = np.exp(exponents, out=exponents)
             totals = [
                 (self.distances**power * weights).sum(1) + self._rest(power, radius)
                 for power in powers
@@ -122,7 +124,7 @@ class Contraction:
             peak = 0.5 * (radius + np.sqrt(radius**2 + 4 * power / b))
             distance = np.maximum(distance, peak)
             exponent = self._raised(-0.5 * b * distance**2, b * radius * distance)
-        return self.rest * distance**power * np.exp(np.minimum(exponent, 700.0))
+        return self.rest * distance**power * np.exp(exponent)
 
     def highest_radius(self) -> FloatArray:
         """Return the radius at which one neighbour alone makes phi_2 too large, or ``inf``."""
@@ -191,7 +193,7 @@ def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
         if not len(moving):
             break
     # Just above the limit, phi_1 is below the identity if the limit is a contraction's.
-    error = np.maximum(error * (1 + 1e-6), 1e-300)
+    error = np.maximum(error * (1 + 1e-6), SMALLEST_ERROR)
     return np.where(terms.phi(error, 1)[0] <= error, error, np.inf)
 
 

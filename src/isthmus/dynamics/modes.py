@@ -134,13 +134,13 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
     """
     variance = float(memory.variance)
     found = torch.zeros(len(points), dtype=torch.bool)
-    residuals = torch.linalg.vector_norm(memory.step(points) - points, dim=1).tolist()
-    for row, (point, residual) in enumerate(zip(points, residuals, strict=True)):
-        apart = memory.memories - point
+    memories, bias = memory.memories.double(), memory.log_mixing_weights.double()
+    for row, point in enumerate(points.double()):
+        apart = memories - point
         squares = apart.square().sum(1)
-        weights = memory.responsibilities(point)
+        weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias)
         for radius in (share * variance**0.5 for share in STABLE):
-            c = math.exp(radius * residual / variance)
+            c = math.exp(min(radius * residual / variance, 700.0))
             raised = weights * (radius / variance * squares.sqrt()).exp()
             terms = raised * squares
             # The largest eigenvalue is at most the trace. Far memories count by their trace only.
@@ -155,6 +155,25 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
                 found[row] = True
                 break
     return found
+
+
+def _weights_and_residual(apart: Tensor, exponents: Tensor, bias: Tensor) -> tuple[Tensor, float]:
+    """Return upper bounds on the weights at a point and on the length of its update, in float64.
+
+    `apart` (N, D) are the memories relative to the point, `exponents` half their squares over the
+    variance. Exact values are within rounding errors of the computed ones.
+    """
+    count, dim = apart.shape
+    used = bias > -torch.inf
+    apart, unit = apart[used], torch.finfo(torch.float64).eps
+    logits, error = (bias - exponents)[used], (dim + 8) * unit * (bias.abs() + exponents)[used]
+    weights = torch.softmax(logits, 0)
+    raised = (logits + error - torch.logsumexp(logits - error, 0)).exp() * (1 + count * unit)
+    lengths = torch.linalg.vector_norm(apart, dim=1)
+    rounding = 2 * ((raised - weights) * lengths).sum() + count * unit * (weights * lengths).sum()
+    full = torch.zeros(count, dtype=torch.float64)
+    full[used] = raised
+    return full, float(torch.linalg.vector_norm(weights @ apart) + rounding)
 
 
 @torch.no_grad()
