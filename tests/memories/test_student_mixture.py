@@ -222,7 +222,9 @@ def test_conditional_means_against_integration(mixture):
 
 def test_completion_holds_what_is_known(mixture):
     rows = torch.tensor([[0.8, math.nan, -1.1], [math.nan, math.nan, 0.3]], dtype=DOUBLE)
-    filled = ist.complete(mixture, rows)
+    mean = ist.complete(mixture, rows)
+    torch.testing.assert_close(mean, mixture.conditional_mean(rows, ~rows.isnan()))
+    filled = ist.complete(mixture, rows, how="mode")
     assert torch.equal(filled[0, [0, 2]], rows[0, [0, 2]])
     force = mixture.score(filled)
     assert force[0, 1].abs() < 1e-4
