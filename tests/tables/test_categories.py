@@ -1,0 +1,52 @@
+"""Columns that look like labels are pointed out, and text that repeats is a category."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isthmus.cli.main import main
+from isthmus.tables.categories import likely_label, with_categories
+from isthmus.tables.files import read_table
+
+RNG = np.random.default_rng(0)
+MEASURED = pd.DataFrame(RNG.normal(size=(60, 2)), columns=["a", "b"])
+LAST = {
+    "named": ("Target", RNG.normal(size=60), "Target"),
+    "classes": ("kind", np.arange(60) % 4, "kind"),
+    "from one": ("kind", 1 + np.arange(60) % 3, "kind"),
+    "a measurement": ("size", RNG.normal(size=60), None),
+    "counts with gaps": ("count", np.arange(60) % 4 * 2, None),
+    "two values": ("flag", np.arange(60) % 2, None),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_column_that_looks_like_a_label_is_found(case: str, tmp_path: Path) -> None:
+    name, values, expected = LAST[case]
+    path = tmp_path / "table.csv"
+    MEASURED.assign(**{name: values}).to_csv(path, index=False)
+    assert likely_label(read_table(path)) == expected
+
+
+def test_every_command_points_it_out_unless_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.csv"
+    MEASURED.assign(species=np.arange(60) % 3).to_csv(path, index=False)
+    for more, told in (([], True), (["--label", "species"], False), (["--drop", "species"], False)):
+        assert main(["certify", str(path), "--sigma", "0.1", *more]) == 0
+        assert ("'species' looks like a label" in capsys.readouterr().err) is told
+
+
+def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    frame = MEASURED.assign(id=range(60), city=["Rome", "Oslo"] * 30, whole=np.arange(60) // 3)
+    frame["note"] = [f"text {row}" for row in range(60)]
+    frame.to_csv(path, index=False)
+    found, notes = with_categories(read_table(path))
+    assert list(found) == ["a", "b", "city", "whole"]
+    assert found.whole.dtype == np.int64
+    assert any("categories: city" in note for note in notes)
+    assert any("own value" in note and "note" in note for note in notes)
