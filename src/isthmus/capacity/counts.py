@@ -93,7 +93,7 @@ def capacity_bound(
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
                   D >= 50. The printed proof is invalid: it places patterns that do not fit on the
-                  sphere. At D = 4 and D = 8 more can be stored; in general it is open.
+                  sphere. At D = 4 and D = 8 computations store more; in general it is open.
     ============  ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.
