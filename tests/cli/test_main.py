@@ -73,7 +73,10 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["bench", "atend"], "atend"),
         (["icl", "swim"], "'swim' is not a command; there are train, eval, sample, plot"),
         (["study", "rnu"], "'rnu' is not a command; did you mean run? (see isthmus study --help)"),
-        (["cluster", "a.csv", "--method", "emp"], "'emp' is not a choice; there are crp"),
+        (
+            ["cluster", "a.csv", "--method", "emp"],
+            "'emp' is not a choice; there are basin-flow, crp",
+        ),
         (["cluster", "a.csv", "--methd", "crp"], "--methd crp; did you mean --method?"),
         (["cluster", "a.csv", "--meth=crp"], "did you mean --method? (see isthmus cluster --help)"),
         (["icl", "sample", "--contex", "a.csv"], "did you mean --context? (see isthmus icl sample"),

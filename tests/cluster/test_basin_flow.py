@@ -13,7 +13,7 @@ from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
     Memories,
-    Retrieval,
+    Recollection,
     basins,
     nearest,
     recall,
@@ -245,7 +245,7 @@ def test_labels_are_predictions(blobs, settings, missing):
 def test_a_stored_row_recalls_itself_and_the_others_alike():
     points = np.random.default_rng(0).normal(size=(60, 3))
     weights, labels = np.ones(60), np.arange(60) % 2
-    masses = Retrieval.of(points, points, weights, 20).masses(labels)
+    masses = Recollection.of(points, points, weights, 20).masses(labels)
     own = recall(points, points, weights, 20).toarray()
     rest = own * (1 - np.eye(60))
     others = (rest / rest.sum(1, keepdims=True)) @ np.eye(2)[labels]

@@ -8,7 +8,7 @@ from sklearn.impute import IterativeImputer, KNNImputer
 
 from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer
-from isthmus.impute.retrieval import Memories, Recipe
+from isthmus.impute.retrieval import FilledMemories, Recipe
 from isthmus.impute.shape import Covariance, Factors, learn_covariance, learn_factors
 
 RNG = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_factors_are_learned_in_spite_of_gaps() -> None:
     np.testing.assert_allclose(found, np.corrcoef(rows.T), atol=0.06)
 
 
-def brute_force(memories: Memories, query: np.ndarray, recipe: Recipe) -> np.ndarray:
+def brute_force(memories: FilledMemories, query: np.ndarray, recipe: Recipe) -> np.ndarray:
     """Return the retrieved estimate of one row, in plain loops."""
     known = ~np.isnan(query)
     rows = [
@@ -104,13 +104,13 @@ def test_retrieval_is_a_weighted_mean_and_a_regression_on_the_rest() -> None:
     rows[:15, 1] = NAN
     shape = Covariance(RNG.normal(size=4), np.eye(4) + 0.3)
     filled = np.where(np.isnan(rows), 0.7, rows)
-    memories = Memories(rows, filled, shape, np.ones(40), np.ones(4))
+    memories = FilledMemories(rows, filled, shape, np.ones(40), np.ones(4))
     recipe = Recipe(0.1, 0.4, 0.2)
     (found,) = memories.estimates(rows[:15], recipe, [1])
     expected = [brute_force(memories, row, recipe) for row in rows[:15]]
     np.testing.assert_allclose(found + shape.mean, expected, rtol=1e-4, atol=1e-4)
     # A row is not its own memory: what it was filled with before does not matter.
-    other = Memories(
+    other = FilledMemories(
         rows,
         np.where(np.isnan(rows) & (np.arange(40) == 3)[:, None], 50.0, filled),
         shape,
@@ -123,7 +123,7 @@ def test_retrieval_is_a_weighted_mean_and_a_regression_on_the_rest() -> None:
 def test_local_covariances_are_those_of_the_weighted_memories() -> None:
     rows = RNG.normal(size=(60, 3)) @ RNG.normal(size=(3, 3))
     shape = Covariance(rows.mean(0), np.cov(rows.T))
-    memories = Memories(rows, rows, shape, np.ones(60), np.ones(3))
+    memories = FilledMemories(rows, rows, shape, np.ones(60), np.ones(3))
     query = np.array([[0.2, NAN, -0.4]])
     queries = memories.queries(query)
     shares = memories.responsibilities(queries, 1.0)

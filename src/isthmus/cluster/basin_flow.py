@@ -20,7 +20,7 @@ from isthmus.validation import as_count, as_number
 
 if TYPE_CHECKING:  # the compiled parts are imported by the first fit
     from isthmus.cluster.resolution import Choice
-    from isthmus.cluster.retrieval_graph import Memories, Retrieval
+    from isthmus.cluster.retrieval_graph import Memories, Recollection
 
 # Principal components keep this share of the variance, and are at least and at most so many.
 KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
@@ -269,7 +269,7 @@ class BasinFlow(DensityEstimator):
         return found
 
     def _without_small(
-        self, choice: Choice, retrieval: Retrieval, weights: NDArray[Any]
+        self, choice: Choice, retrieval: Recollection, weights: NDArray[Any]
     ) -> NDArray[Any]:
         """Return the labels of the memories after small clusters, and empty ones, have joined."""
         from isthmus.cluster.resolution import without_small
@@ -319,11 +319,11 @@ class BasinFlow(DensityEstimator):
             X = np.where(np.isnan(X), filled, X)
         return self._units.to_internal(X.astype(np.float64)) @ self._rotation
 
-    def _retrieval(self, X: NDArray[Any]) -> Retrieval:
-        from isthmus.cluster.retrieval_graph import Retrieval
+    def _retrieval(self, X: NDArray[Any]) -> Recollection:
+        from isthmus.cluster.retrieval_graph import Recollection
 
         kept = self._patterns, self._pattern_weights, self._neighbours
-        return Retrieval.of(self._points(X), *kept)
+        return Recollection.of(self._points(X), *kept)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the mass that each row retrieves from each cluster. -> (n_samples, K)

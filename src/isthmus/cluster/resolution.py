@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import cut_tree
 from scipy.sparse import diags_array
 
 from isthmus.cluster.partition import FloatArray, Graph, IntArray, Path, flux_ratios, merge_tree
-from isthmus.cluster.retrieval_graph import Memories, Retrieval, basins
+from isthmus.cluster.retrieval_graph import Memories, Recollection, basins
 
 # The resolutions that are compared, finest first.
 RESOLUTIONS = np.geomspace(6.0, 0.03, 16)
@@ -153,7 +153,7 @@ def _joined_by_mode(
         points = points[generator.permutation(len(points))[:DENSITY_ROWS]]
     size = int(labels.max()) + 1
     basin = basins(points, 0.75 + 3 / np.sqrt(len(points)))
-    owners = Retrieval.of(points, *memories[:3]).labels(labels)
+    owners = Recollection.of(points, *memories[:3]).labels(labels)
     shared = np.zeros((size, basin.max() + 1))
     np.add.at(shared, (owners, basin), 1)
     joined: IntArray = np.unique(shared.argmax(1), return_inverse=True)[1]

@@ -225,7 +225,7 @@ class Memories(NamedTuple):
         return cls(patterns, np.ones(len(patterns)), k, graph)
 
 
-class Retrieval(NamedTuple):
+class Recollection(NamedTuple):
     """The share of each pattern in the retrieval of each query. (n, M)
 
     A query that is a stored pattern recalls itself with share 1/2, and the others as in the graph:
@@ -237,7 +237,7 @@ class Retrieval(NamedTuple):
     @classmethod
     def of(
         cls, queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int
-    ) -> Retrieval:
+    ) -> Recollection:
         """Retrieve the k nearest patterns of each query."""
         shares, matches = _retrieval(queries, patterns, weights, k)
         stored = np.flatnonzero(matches >= 0)

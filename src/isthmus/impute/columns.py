@@ -132,7 +132,7 @@ class Coding:
 
 
 @dataclass(frozen=True)
-class Units:
+class ColumnUnits:
     """Standard units of columns, their bounds, and which hold whole numbers. All are (D,).
 
     Cells farther off than `reach` are as good as unknown.
@@ -148,7 +148,7 @@ class Units:
     empty: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, X: FloatArray, weights: FloatArray, groups: list[slice]) -> Units:
+    def of(cls, X: FloatArray, weights: FloatArray, groups: list[slice]) -> ColumnUnits:
         """Measure rows (n, D); the columns of a group share a scale."""
         known = ~np.isnan(X)
         empty = np.isnan(X).all(0)

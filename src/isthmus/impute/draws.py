@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isthmus.impute.learning import Blend, Check
-from isthmus.impute.retrieval import Memories
+from isthmus.impute.retrieval import FilledMemories
 from isthmus.impute.shape import FloatArray
 
 MEASURED_ROWS, MEASURED_DRAWS = 150, 40
@@ -82,7 +82,7 @@ def _gain(trial: FloatArray, error: FloatArray, column: np.ndarray, dim: int) ->
 
 
 def draw_block(
-    memories: Memories,
+    memories: FilledMemories,
     blend: Blend,
     spread: Spread,
     Z: FloatArray,

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from isthmus.cluster.data import name_text_columns
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
-from isthmus.impute.columns import Coding, Units, as_frame, is_mixed
+from isthmus.impute.columns import Coding, ColumnUnits, as_frame, is_mixed
 from isthmus.impute.draws import Spread, draw_block
 from isthmus.impute.learning import learn
 from isthmus.impute.shape import FloatArray
@@ -117,7 +117,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.indicator_ = self._gaps(np.isnan(rows))
         self._warn_of_empty_columns()
         rows, weights = rows[weights > 0], weights[weights > 0]
-        self._units = Units.of(rows, weights, self._groups)
+        self._units = ColumnUnits.of(rows, weights, self._groups)
         generator = np.random.default_rng(
             check_random_state(self.random_state).randint(2**31, size=4)
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from isthmus.impute.retrieval import Memories, Recipe
+from isthmus.impute.retrieval import FilledMemories, Recipe
 from isthmus.impute.shape import (
     MOST_FULL_COLUMNS,
     Covariance,
@@ -48,7 +48,7 @@ UNUSED = 0.04
 class Check:
     """Memories of a table with hidden cells, the rows that have them, and the true values."""
 
-    memories: Memories
+    memories: FilledMemories
     truth: FloatArray
     given: FloatArray
     hidden: Mask
@@ -73,7 +73,7 @@ class Blend:
         """Numbers of the estimates with any weight."""
         return np.flatnonzero(self.weights.any(1)).tolist()
 
-    def fill(self, memories: Memories, Z: FloatArray) -> FloatArray:
+    def fill(self, memories: FilledMemories, Z: FloatArray) -> FloatArray:
         """Return the means of all cells of a block of rows (n, D)."""
         parts = memories.estimates(Z, self.recipe, self.used)
         return memories.shape.mean + sum(
@@ -88,7 +88,7 @@ def learn(
     features: NDArray[np.intp],
     generator: np.random.Generator,
     most_memories: int,
-) -> tuple[Memories, Blend, list[Check]]:
+) -> tuple[FilledMemories, Blend, list[Check]]:
     """Return memories of rows (n, D) with gaps in standard units, how to use them, and checks.
 
     Columns with the same number in `features` (D,) are missing together.
@@ -130,7 +130,7 @@ def learn(
     return memories, blend, checks
 
 
-def _emphasised(memories: Memories, power: float) -> Memories:
+def _emphasised(memories: FilledMemories, power: float) -> FilledMemories:
     """Return memories whose columns count for a power of what they have to do with others."""
     return memories.emphasised(relations(memories.shape) ** power)
 
@@ -192,13 +192,13 @@ def _memories(
     shape: Shape,
     most: int,
     generator: np.random.Generator,
-) -> Memories:
+) -> FilledMemories:
     """Return rows that know anything, at most so many, as memories with their linear fill."""
     places = np.flatnonzero(~np.isnan(Z).all(1) & (weights > 0))
     if len(places) > most:
         places = np.sort(generator.permutation(places)[:most])
     equal = np.ones(Z.shape[1])
-    return Memories(Z[places], linear_fill(shape, Z[places]), shape, weights[places], equal)
+    return FilledMemories(Z[places], linear_fill(shape, Z[places]), shape, weights[places], equal)
 
 
 def _cells(check: Check, estimates: FloatArray) -> FloatArray:

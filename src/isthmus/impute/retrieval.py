@@ -47,7 +47,7 @@ class Queries:
     squared: SinglesArray
 
 
-class Memories:
+class FilledMemories:
     """Rows to retrieve from, with gaps (m, D) and filled (m, D), a shape and weights (m,).
 
     Columns count for `emphasis` (D,) in squared distances.
@@ -164,18 +164,18 @@ class Memories:
             found.append(self.local(queries, shares, recipe.local_prior))
         return found
 
-    def refilled(self, recipe: Recipe) -> Memories:
+    def refilled(self, recipe: Recipe) -> FilledMemories:
         """Return memories whose gaps are filled by retrieval from the others."""
         filled = self.filled.copy()
         for places in self.open_blocks(self.rows):
             rows = self.rows[places]
             (means,) = self.estimates(rows, recipe, [1])
             filled[places] = np.where(np.isnan(rows), means + self.shape.mean, rows)
-        return Memories(self.rows, filled, self.shape, self.weights, self.emphasis)
+        return FilledMemories(self.rows, filled, self.shape, self.weights, self.emphasis)
 
-    def emphasised(self, emphasis: FloatArray) -> Memories:
+    def emphasised(self, emphasis: FloatArray) -> FilledMemories:
         """Return memories whose columns count for so much in distances."""
-        return Memories(self.rows, self.filled, self.shape, self.weights, emphasis)
+        return FilledMemories(self.rows, self.filled, self.shape, self.weights, emphasis)
 
     def open_blocks(self, Z: FloatArray) -> Iterator[NDArray[np.intp]]:
         """Yield the places of blocks of rows with gaps, those with the same gaps together."""

@@ -86,7 +86,7 @@ def choose(
     else:
         ways = (as_flag(adaptive, "adaptive"),)
     table = as_rows(X)
-    problem = _Problem(table, log_weights, robust, seed)
+    problem = _WidthSearch(table, log_weights, robust, seed)
     kinds: tuple[Kind, ...] = get_args(Kind) if kind == "auto" else (kind,)
     dim = table.shape[1]
     if kind == "full" and dim > LARGEST_COVARIANCE:
@@ -102,12 +102,12 @@ def choose(
 
 def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
     """Return the bandwidth of round kernels with given factors, by left-out likelihood."""
-    problem = _Problem(as_rows(X), log_weights, True, seed)
+    problem = _WidthSearch(as_rows(X), log_weights, True, seed)
     log_factors = None if factors is None else np.log(as_array(factors, "factors"))
     return problem.round_scale(None if log_factors is None else log_factors[problem.first])
 
 
-class _Problem:
+class _WidthSearch:
     """Distinct rows in robust units, in random order, with weights, and those that count."""
 
     def __init__(self, table: FloatArray, log_weights: Any, robust: bool, seed: int) -> None:

@@ -1,0 +1,14 @@
+"""A name stands for one class in the whole package."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import isthmus
+
+
+def test_no_two_classes_share_a_name() -> None:
+    files = Path(isthmus.__file__).parent.rglob("*.py")
+    nodes = [node for file in files for node in ast.parse(file.read_text()).body]
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
