@@ -119,7 +119,7 @@ def draw_rows(
     >>> from isthmus.synthesis import draw_rows
     >>> table = pd.DataFrame({"age": range(20, 60), "sex": ["f", "m"] * 20})
     >>> draws = draw_rows(table, 5, check=False)
-    >>> draws.rows.shape, draws.rows.age.between(20, 59).all(), draws.copies
+    >>> draws.rows.shape, bool(draws.rows.age.between(20, 59).all()), draws.copies
     ((5, 2), True, 0)
     """
     import pandas as pd

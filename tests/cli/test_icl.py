@@ -235,7 +235,7 @@ ERRORS = {
     "no subcommand": ("", "required"),
     "unknown subcommand": ("swim", "swim"),
     "no out": ("train", "--out"),
-    "unknown preset": ("train --preset huge --out {tmp}/run", "'default', 'paper', 'tiny'"),
+    "unknown preset": ("train --preset huge --out {tmp}/run", "'paper-nce', 'tiny'"),
     "unknown prior": ("train --prior fog --out {tmp}/run", "compact"),
     "no updates": ("train --updates 0 --out {tmp}/run", "--updates"),
     "a file for a folder": ("train --out {taken}", "is a file"),

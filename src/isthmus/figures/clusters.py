@@ -413,7 +413,7 @@ def cluster_tree(
     --------
     >>> figure = cluster_tree([[0, 1, 0.5, 2], [2, 3, 2.0, 3]], sizes=[60, 30, 10])
     >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
-    ['1\n60', '2\n30', '3\n10']
+    ['3\n10', '1\n60', '2\n30']
     """
     tree = to_array(linkage).reshape(-1, 4).copy()
     count, heights = len(tree) + 1, tree[:, 2]

@@ -262,10 +262,7 @@ class GridDensity:
     def __init__(self, model: InContextModel, context: Tensor, grid: Grid) -> None:
         self.grid = grid
         self.energy = model.condition(context)
-        rows = context if context.shape[1] else context[:1]  # empty contexts are all the same
-        energy = self.energy if rows is context else model.condition(rows)
-        heights = _scaled(energy, grid.nodes.expand(len(rows), -1, -1))
-        self.log_values = -heights.expand(len(context), -1)  # (B, G)
+        self.log_values = -_scaled(self.energy, grid.nodes.expand(len(context), -1, -1))  # (B, G)
         self.log_normalizer = grid.integrate(self.log_values)
         self.log_prob = self.log_values - self.log_normalizer.value[:, None]
 
