@@ -466,6 +466,8 @@ def test_student_kernels_survive_outliers_that_gaussian_ones_do_not() -> None:
 def test_completion_beats_filling_with_the_mean() -> None:
     numbers = numbers_of("completion")
     assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]
+    # The dynamics end at a mode, whose error is above that of the conditional mean.
+    assert numbers["rms_error_of_completion"] > 1.02 * numbers["rms_error_of_conditional_mean"]
     assert numbers["share_with_the_right_digit"] > 0.8
 
 

@@ -225,7 +225,8 @@ def _draw_learned(
     colours = _paled(model.predict_proba(rows))
     scatter(axes, rows[complete], s=15, c=colours[complete], linewidths=0, zorder=2)
     rings: dict[str, Any] = {"facecolors": PAPER, "edgecolors": colours[~complete]}
-    scatter(axes, model.complete(rows[~complete]), s=26, linewidths=1.5, zorder=3, **rings)
+    filled = model.complete(rows[~complete], how="mode")
+    scatter(axes, filled, s=26, linewidths=1.5, zorder=3, **rings)
     draw_memories(axes, to_array(model.memories_), size=8)
 
 

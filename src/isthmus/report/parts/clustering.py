@@ -210,7 +210,7 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
         "memories_found": model.n_clusters_,
         "adjusted_rand_index": float(adjusted_rand_score(labels, model.labels_)),
         "values_unknown": int(gaps.sum()),
-        "rms_error_of_completion": error(model.complete(given)),
+        "rms_error_of_completion": error(model.complete(given, how="mode")),
         "rms_error_of_conditional_mean": error(expected),
         "rms_error_of_filling_with_means": error(means),
         "novelty_by_stranger": model.novelty(strangers).tolist(),

@@ -249,7 +249,8 @@ def completed_digits(seed: int) -> CompletedDigits:
     masked = images[held_out].clone()
     masked[:, masked.shape[1] // 2 :] = torch.nan
     truth = images[held_out], labels[held_out]
-    return CompletedDigits(memory, labels[kept], *truth, masked, ist.complete(memory, masked))
+    completed = ist.complete(memory, masked, how="mode")
+    return CompletedDigits(memory, labels[kept], *truth, masked, completed)
 
 
 def completion_of_digits(seed: int, full: bool = False) -> Section:
