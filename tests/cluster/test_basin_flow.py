@@ -360,3 +360,8 @@ def test_bad_input(blobs):
     ):
         with pytest.raises(ValueError, match=words):
             BasinFlow(**settings).fit(X)
+
+
+def test_heavy_tails_in_many_rows_are_one_cluster():
+    rows = np.random.default_rng(0).standard_t(4, size=(10_000, 10))
+    assert BasinFlow(random_state=0).fit(rows).n_clusters_ == 1

@@ -30,6 +30,9 @@ STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
 # Columns as they are, instead of standardised, must raise a weak gap by this, and their
 # deviations may differ by this factor.
 RAW_MARGIN, RAW_SCALES = 0.1, 10.0
+# Columns have heavy tails if their mean fourth moment over squared variance exceeds this; that of a
+# Gaussian is 3.
+HEAVY_TAILS = 4.5
 BANDWIDTH_ROWS = 1000
 FILLING_ROUNDS = 2
 
@@ -46,9 +49,9 @@ class BasinFlow(DensityEstimator):
 
     The resolution is the one at which this energy lies furthest below that of a null with one
     memory, a Gaussian with the covariance of the data (the finest of those within 0.02 nats of the
-    largest gap). If the gap is small there, or within the spread of the null, or vanishes
-    against a uniform ellipsoid, or if (in up to three dimensions) the clusters share one mode of
-    the density, the rows are one cluster.
+    largest gap). The rows are one cluster if the gap is small there, or within the spread of the
+    null, or vanishes against a uniform ellipsoid or, where tails are heavy, against shuffled
+    columns, or if (in up to three dimensions) the clusters share one mode of the density.
 
     Columns are standardised and reduced to principal components internally. The energy is
     modularity with a resolution, its minimiser Louvain's moves, the softmax an entropic affinity
@@ -212,11 +215,26 @@ class BasinFlow(DensityEstimator):
             points = table @ self._rotation
             return points, one_cluster(points, weights)
 
+        fourth = np.average(table**4, axis=0, weights=weights)[np.ptp(table, axis=0) > 0]
+        heavy = float(np.mean(fourth / deviations**4)) > HEAVY_TAILS
+
         def view(standardised: bool) -> tuple[NDArray[Any], NDArray[Any], Choice]:
             rotation = _components(table, weights, standardised, generator)
             points = table @ rotation
-            given = self.resolution, self.n_clusters
-            return rotation, points, choose(points, weights, self._remember, generator, *given)
+
+            def shuffled(stream: np.random.RandomState) -> NDArray[Any]:
+                return np.stack([stream.permutation(column) for column in table.T], 1) @ rotation
+
+            found = choose(
+                points,
+                weights,
+                self._remember,
+                generator,
+                self.resolution,
+                self.n_clusters,
+                shuffled if heavy else None,
+            )
+            return rotation, points, found
 
         self._rotation, points, choice = view(standardised=True)
         spread = deviations.max() / deviations.min()

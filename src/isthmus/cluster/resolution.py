@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from isthmus.cluster.retrieval_graph import Memories, Recollection, basins
 
 # The resolutions that are compared, finest first.
 RESOLUTIONS = np.geomspace(6.0, 0.03, 16)
-# A gap below these is none: to a Gaussian, and to a uniform ellipsoid where the first is weak.
-LEAST_GAP, LEAST_UNIFORM_GAP = 0.07, 0.05
+# A gap below these is none: to a Gaussian, and to the other nulls where the first is weak.
+LEAST_GAP, LEAST_OTHER_GAP = 0.07, 0.05
 WEAK_GAP = 0.3
 # Energies of null draws vary at least this much, in nats.
 LEAST_DEVIATION = 0.03
@@ -29,6 +30,7 @@ DENSITY_ROWS = 5000
 RESTARTS = 5
 
 Remember = Callable[[FloatArray, FloatArray, np.random.RandomState], Memories]
+Draw = Callable[[np.random.RandomState], FloatArray]
 
 
 class Choice(NamedTuple):
@@ -46,14 +48,18 @@ def n_nulls(n_rows: int) -> int:
     return 20 if n_rows < 500 else 10 if n_rows < 2000 else 5 if n_rows <= 5000 else 3
 
 
-def draw_null(kind: str, n: int, deviations: FloatArray, generator: Any) -> FloatArray:
-    """Draw rows of one memory with these deviations: Gaussian, or uniform in an ellipsoid."""
+def draw_gaussian(n: int, deviations: FloatArray, generator: Any) -> FloatArray:
+    """Draw rows of one memory with these deviations."""
     points: FloatArray = generator.normal(size=(n, len(deviations)))
-    if kind == "uniform":
-        dim = len(deviations)
-        radii = generator.uniform(size=(n, 1)) ** (1 / dim) * np.sqrt(dim + 2)
-        points *= radii / np.linalg.norm(points, axis=1, keepdims=True)
     return points * deviations
+
+
+def draw_uniform(n: int, deviations: FloatArray, generator: Any) -> FloatArray:
+    """Draw rows that are uniform in an ellipsoid with these deviations."""
+    dim = len(deviations)
+    points: FloatArray = generator.normal(size=(n, dim))
+    radii = generator.uniform(size=(n, 1)) ** (1 / dim) * np.sqrt(dim + 2)
+    return points * radii / np.linalg.norm(points, axis=1, keepdims=True) * deviations
 
 
 def choose(
@@ -63,8 +69,13 @@ def choose(
     generator: np.random.RandomState,
     resolution: float | None = None,
     n_clusters: int | None = None,
+    shuffled: Draw | None = None,
 ) -> Choice:
-    """Partition the rows at the resolution with the largest gap, or at the one given."""
+    """Partition the rows at the resolution with the largest gap, or at the one given.
+
+    `shuffled` draws rows whose columns are those of the data, each in an order of its own: a null
+    with the tails of the data.
+    """
     seed = int(generator.randint(2**31))
     memories = remember(points, weights, np.random.RandomState(seed))
     deviations = np.sqrt(np.average(np.square(points), axis=0, weights=weights))
@@ -73,17 +84,16 @@ def choose(
         gammas = np.sort(np.append(RESOLUTIONS, resolution))[::-1]
     path = memories.graph.path(gammas, seed)
 
-    def null_energies(kind: str, count: int) -> FloatArray:
+    def null_energies(rows: Draw, count: int) -> FloatArray:
         draws = []
         for draw in range(count):
             stream = np.random.RandomState((seed + 1 + draw) % 2**32)
-            null = draw_null(kind, len(points), deviations, stream)
-            graph = remember(null, stream.permutation(weights), stream).graph
+            graph = remember(rows(stream), stream.permutation(weights), stream).graph
             draws.append(np.log(graph.path(gammas, seed).energies))
         return np.array(draws)
 
     count = n_nulls(len(points))
-    null = null_energies("Gaussian", count)
+    null = null_energies(partial(draw_gaussian, len(points), deviations), count)
     log_energies = np.log(np.maximum(path.energies, 1e-9))
     gaps = null.mean(0) - log_energies
     possible = (path.sizes >= 2) & (path.sizes <= LARGEST_SHARE * len(memories.patterns))
@@ -104,11 +114,13 @@ def choose(
     labels = np.zeros(len(memories.patterns), dtype=np.int64)
     chosen = float(gammas[best])
     if gap > LEAST_GAP and _stands_out(gaps, null):
-        uniform = gap
-        if gap < WEAK_GAP:
-            levels = null_energies("uniform", max(count // 2, 2))[:, best].mean()
-            uniform = float(levels - log_energies[best])
-        if uniform > LEAST_UNIFORM_GAP:
+        others = [partial(draw_uniform, len(points), deviations), shuffled]
+        levels = [
+            null_energies(rows, max(count // 2, 2))[:, best].mean()
+            for rows in others
+            if rows is not None and gap < WEAK_GAP
+        ]
+        if all(level - log_energies[best] > LEAST_OTHER_GAP for level in levels):
             labels = _lowest(memories, path, best, gammas, seed)
             labels = _joined_by_mode(points, memories, labels, generator)
     return Choice(memories, labels, chosen, gap, curve)
