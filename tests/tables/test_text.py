@@ -123,6 +123,10 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
         ("name\nx\ny\n", "no column of numbers to use: line 2, column 'name': 'x' is not"),
         ("a,2020,b\n1,2,3\n4,5,6\n7,8,9\n", "line 1, column 'x1': 'a' .*option header yes"),
         ("a,b\n1,2\n$2,3\n4,5\n", "line 3, column 'a': '\\$2' is not a number"),
+        (
+            "a,b\n$1,2\n2.5,3\n$4,5\n",
+            "line 3, column 'a': '2.5' .* with a currency or percent sign",
+        ),
         ("a,b\n1,2\n# hm\n4,5\n", "line 3: 1 cell.*remove the line"),
         ("# x\na,b\n1,2\n3,4\noops,5\n", "line 5, column 'a': 'oops'"),
         (b"\x00\x01\x02\x03" * 50, "not a text file"),

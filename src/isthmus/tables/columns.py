@@ -172,6 +172,9 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
     if has_commas(str(source.frame.iloc[row, place])):
         where += " here"
         advice = "Write numbers without separators of thousands, and with a decimal point"
+    elif is_number(str(source.frame.iloc[row, place])):
+        where += " with a currency or percent sign, as most of the column is"
+        advice = "Write all numbers of a column with the sign, or all without"
     else:
         where += ", though most of the column is"
         if source.place(row) == "line 1":
@@ -258,12 +261,15 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     """Return value and kind of each cell in a column of text, or of text among numbers."""
     codes, distinct = pd.factorize(column)
     texts = [str(cell).strip() for cell in distinct]
-    # A currency or a percent sign is no part of the number if all cells have it.
-    units = {"".join(UNIT.findall(text)).strip() for text in texts if text.lower() not in MISSING}
+    # A currency or a percent sign is no part of the number if most cells have it; then all must.
+    units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)
+    unit = units.most_common(1)[0][0] if units else ""
 
     def parse(cell: object) -> tuple[float, int]:
         text = str(cell).strip()
-        if len(units) == 1:
+        if unit and text.lower() not in MISSING:
+            if _unit(text) != unit:
+                return np.nan, WORD
             text = UNIT.sub("", text)
         # Where commas are decimal marks, points are not.
         swap = decimal == "," and isinstance(cell, str)
@@ -279,6 +285,11 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     values, kinds = zip((np.nan, GAP), *map(parse, distinct), strict=True)
     # Missing cells have the code -1.
     return np.array(values)[codes + 1], np.array(kinds)[codes + 1]
+
+
+def _unit(text: str) -> str:
+    """Return the currency or percent sign of an amount, or nothing."""
+    return "".join(UNIT.findall(text)).strip()
 
 
 def find_fault(kinds: NDArray[np.int64]) -> int | None:
