@@ -55,7 +55,7 @@ class RowScores:
         count, rows = int(self.outlier.sum()), len(self.log_density)
         return (
             f"{rows} rows, mean log-density {self.log_density.mean():.4g} nats\n"
-            f"{count} outlier{'s' * (count != 1)}: less likely than all but {self.level:g} % of "
+            f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
             "the density's own draws"
         )
 
