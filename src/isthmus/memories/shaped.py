@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -28,9 +29,9 @@ class ShapedMemory(GaussianMemory):
         """True if all kernels have one variance in all directions."""
         return self.covariance is None
 
+    @abstractmethod
     def _make_shape(self) -> Shape:
         """Return the shape of the kernels, of parameters as they are now."""
-        raise NotImplementedError
 
     def _shape(self) -> Shape | None:
         """Return the shape, kept until a parameter changes; None for round kernels."""
@@ -153,9 +154,9 @@ class ShapedMemory(GaussianMemory):
         whole = points.index_put((torch.arange(len(points))[:, None], (~known).nonzero().T), mean)
         return Attention(found.logsumexp - shape.log_scale, whole)
 
+    @abstractmethod
     def _covariances(self) -> Tensor:
         """Return the covariance (D, D) that the kernels share, up to factors, or own (N, D, D)."""
-        raise NotImplementedError
 
     def _regression(self, known: Tensor) -> tuple[Tensor, Tensor]:
         """Return slopes of unknown coordinates on known ones, and their covariance given these."""
@@ -171,9 +172,9 @@ class ShapedMemory(GaussianMemory):
         apart = values - self.memories[:, known]
         return self.memories[:, ~known] + (slopes @ apart[..., None])[..., 0]
 
+    @abstractmethod
     def _part(self, known: Tensor) -> dict[str, Any]:
         """Return the constructor's arguments for the kernels of some coordinates."""
-        raise NotImplementedError
 
     def marginal(self, columns: Any) -> Self:
         """Return the energy of some coordinates alone: a memory of the same kind.
