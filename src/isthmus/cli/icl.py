@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,22 +40,9 @@ def _train(arguments: argparse.Namespace) -> int:
     out = make_directory(arguments.out)
     if not arguments.quiet:
         _announce(out, settings, init)
-    try:
-        train(
-            settings,
-            out,
-            init=init,
-            devices=arguments.devices,
-            evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
-            checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
-            progress=False if arguments.quiet else None,
-            report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
-        )
-    except KeyboardInterrupt:
-        options.warn(f"interrupted; the same command continues in {out}")
-        return 130
-    print(out / "model")
-    return 0
+    often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
+    more = {"init": init, "devices": arguments.devices, "evaluate_every": often}
+    return _run(train, settings, out, arguments.quiet, **more)
 
 
 def _train_tables(arguments: argparse.Namespace) -> int:
@@ -69,13 +57,19 @@ def _train_tables(arguments: argparse.Namespace) -> int:
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
     out = make_directory(arguments.out)
+    return _run(train_tables, settings, out, arguments.quiet)
+
+
+def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **more: Any) -> int:
+    """Train into a folder, and print the path of the model."""
     try:
-        train_tables(
+        train(
             settings,
             out,
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
-            progress=False if arguments.quiet else None,
-            report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
+            progress=False if quiet else None,
+            report=None if quiet else partial(_print_likelihood, settings.updates),
+            **more,
         )
     except KeyboardInterrupt:
         options.warn(f"interrupted; the same command continues in {out}")
