@@ -48,7 +48,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _train_tables(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import TableTraining, train_tables
 
-    for option in ("prior", "init"):
+    for option in ("prior", "init", "batch"):
         if getattr(arguments, option) is not None:
             raise InvalidInputError(f"--{option} does not apply to --preset tables.")
     if arguments.devices > 1:
@@ -86,6 +86,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     settings = replace(preset(arguments.preset), seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
+    if arguments.batch is not None:
+        settings = settings.with_batch(arguments.batch)
     init = None if arguments.init is None else _point_model(arguments.init, "--init")
     if init is not None:
         settings = replace(settings, model=init.config)
@@ -254,6 +256,7 @@ def parser() -> options.Parser:
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
     add("--updates", **options.COUNT, help="default: the preset's")
+    add("--batch", **options.COUNT, help="datasets for each update (default: the preset's)")
     add("--devices", **options.COUNT, default=1, help="number of processes")
     add("--init", metavar="MODEL", help="model to fine-tune: a name or a folder")
 

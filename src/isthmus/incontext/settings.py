@@ -92,6 +92,12 @@ class TrainingSettings(CheckedFields):
             objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
         return replace(self, prior=prior, model=model, objective=objective)
 
+    def with_batch(self, batch: int) -> TrainingSettings:
+        """Return the same training with other batches, in as many passes as before."""
+        passes = self.batch // self.pass_size
+        micro_batch = None if self.micro_batch is None else max(1, batch // passes)
+        return replace(self, batch=batch, micro_batch=micro_batch)
+
     def on_devices(self, devices: int) -> TrainingSettings:
         """Return the same training with passes that the processes can share equally."""
         if (self.batch // self.pass_size) % devices == 0:
