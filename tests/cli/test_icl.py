@@ -89,6 +89,12 @@ def test_training_leaves_a_model_and_its_metrics(trained):
     assert np.isfinite(last["held_out_nll"])
 
 
+def test_the_batch_can_be_changed(tmp_path):
+    assert icl("train --preset tiny --updates 1 --batch 3 --out {out}", out=tmp_path) == 0
+    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["batch"] == "3"
+    assert preset("paper").with_batch(16).pass_size == 8
+
+
 def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys):
     before = (trained / "model" / "model.safetensors").read_bytes()
     assert icl("train --preset tiny --updates 4 --out {out}", out=trained) == 0
@@ -235,7 +241,9 @@ ERRORS = {
     "no subcommand": ("", "required"),
     "unknown subcommand": ("swim", "swim"),
     "no out": ("train", "--out"),
-    "unknown preset": ("train --preset huge --out {tmp}/run", "'paper-nce', 'tiny'"),
+    "unknown preset": ("train --preset huge --out {tmp}/run", "'paper-nce', 'tiny', 'tables'"),
+    "odd batch": ("train --preset paper --batch 15 --out {tmp}/run", "batch (15)"),
+    "batch of tables": ("train --preset tables --batch 15 --out {tmp}/run", "--batch"),
     "unknown prior": ("train --prior fog --out {tmp}/run", "compact"),
     "no updates": ("train --updates 0 --out {tmp}/run", "--updates"),
     "a file for a folder": ("train --out {taken}", "is a file"),

@@ -22,6 +22,7 @@ from isthmus.tables.files import (
     read_table,
     write_table,
 )
+from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, ICLTables, TrainingSettings
@@ -80,10 +81,11 @@ def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **mor
 
 def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
     """Return the preset, changed by the other options, and the model to start from."""
-    from isthmus.incontext import preset
     from isthmus.incontext.priors import prior
+    from isthmus.incontext.settings import PRESETS
 
-    settings = replace(preset(arguments.preset), seed=arguments.seed)
+    name = as_choice(arguments.preset, "--preset", (*PRESETS, "tables"))
+    settings = replace(PRESETS[name], seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
     if arguments.batch is not None:
