@@ -24,7 +24,7 @@ from isthmus.incontext.objectives import (
     RankingNCE,
 )
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.incontext.training import draw_pass, new_model
+from isthmus.incontext.training import Checkpoint, draw_pass, new_model
 
 SMALL = TrainingSettings(
     model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5),
@@ -155,7 +155,7 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
         train(cut, tmp_path, checkpoint_every=3, log_every=2)
     with pytest.warns(UserWarning, match="has made 6 of its 12 updates"):
         halfway = pretrained(tmp_path)
-    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+    kept = Checkpoint.load(tmp_path / "checkpoint.pt").model
     assert halfway.config == SMALL.model
     assert all(torch.equal(value, kept[name]) for name, value in halfway.state_dict().items())
     forget()
@@ -198,14 +198,14 @@ def test_a_killed_run_continues_to_the_same_end(tmp_path):
         process.stdout.close()
     for folder in (victim, tmp_path / "whole"):
         subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], check=True, capture_output=True)
-    found, expected = (torch.load(f / "checkpoint.pt") for f in (victim, tmp_path / "whole"))
-    assert found["updates"] == expected["updates"] == 80
-    assert without_time(found["rows"]) == without_time(expected["rows"])
-    for name, value in expected["model"].items():
-        assert torch.equal(found["model"][name], value), name
-    for number, state in expected["optimizer"]["state"].items():
+    found, expected = (Checkpoint.load(f / "checkpoint.pt") for f in (victim, tmp_path / "whole"))
+    assert found.updates == expected.updates == 80
+    assert without_time(found.rows) == without_time(expected.rows)
+    for name, value in expected.model.items():
+        assert torch.equal(found.model[name], value), name
+    for number, state in expected.optimizer["state"].items():
         for name, value in state.items():
-            assert torch.equal(found["optimizer"]["state"][number][name], value), (number, name)
+            assert torch.equal(found.optimizer["state"][number][name], value), (number, name)
 
 
 def test_two_processes_get_the_gradients_of_one(tmp_path):
@@ -253,6 +253,17 @@ def test_an_unreadable_checkpoint_is_named(tmp_path, content):
     path.write_bytes(path.read_bytes()[:2000] if content is None else content)
     with pytest.raises(InvalidInputError, match="checkpoint.pt is not a readable checkpoint"):
         train(SMALL, tmp_path)
+
+
+def test_no_damaged_checkpoint_is_continued(tmp_path):
+    train(SMALL, tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    whole = path.read_bytes()
+    for place in torch.randint(len(whole), (300,)).tolist():
+        flipped = bytes([whole[place] ^ 1 << place % 8])
+        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        with pytest.raises(InvalidInputError, match=r"checkpoint\.pt is"):
+            Checkpoint.load(path)
 
 
 def test_metrics_are_written_as_lines_and_as_a_table(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -10,19 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
+from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.data import ClusterStatistics, Units
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
 
 FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.
 RECORDS = {record.__name__: record for record in (ClusterStatistics, CRPPrior, Units)}
-Arrays = dict[str, NDArray[Any]]
 Estimator = TypeVar("Estimator")
 
 
@@ -36,37 +31,17 @@ def save_estimator(estimator: Any, path: Path) -> None:
         sort_keys=True,
         default=lambda value: _encoded(value, arrays),
     )
-    metadata = {
-        "format": FORMAT,
-        "estimator": type(estimator).__name__,
-        "content": content,
-        "digest": _digest(content, arrays),
-    }
-    blob = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, metadata)
-    write_atomically(path, blob)
+    write_archive(path, FORMAT, content, arrays, estimator=type(estimator).__name__)
 
 
 def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
     """Read a file of :func:`save_estimator`; refuse other files and altered ones."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InvalidInputError(
-            f"{path} is not a readable isthmus model: {error}. It may be truncated; save it again."
-        ) from None
-    if metadata.get("format") not in (FORMAT, OLD_FORMAT):
-        raise InvalidInputError(f"{path} is not an isthmus model of format {FORMAT}.")
+    metadata, arrays = read_archive(path, (FORMAT, OLD_FORMAT))
     if metadata.get("estimator") != kind.__name__:
         raise InvalidInputError(
             f"{path} holds a {metadata.get('estimator')}, not a {kind.__name__}. "
             f"Load it with {metadata.get('estimator')}.load."
         )
-    if metadata.get("digest") != _digest(metadata.get("content", ""), arrays):
-        raise InvalidInputError(f"{path} was altered after it was saved. Save the model again.")
     try:
         content = json.loads(metadata["content"], object_hook=lambda value: _decoded(value, arrays))
         estimator, state = kind(**content["parameters"]), content["state"]
@@ -76,15 +51,6 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
             f"{path} holds a {kind.__name__} that this version of isthmus cannot read: {error!r}."
         ) from None
     return estimator
-
-
-def _digest(content: str, arrays: Arrays) -> str:
-    digest = hashlib.sha256(content.encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def _encoded(value: Any, arrays: Arrays) -> Any:

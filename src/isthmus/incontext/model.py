@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.incontext.config import ICLEBMConfig
-from isthmus.incontext.storage import StoredModel, read_description
+from isthmus.incontext.storage import StoredModel, read_model
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.validation import as_choice, as_points, is_transforming
 
@@ -103,7 +103,7 @@ class ICLEBM(StoredModel):
     torch.Size([7])
     """
 
-    format = "isthmus-iclebm"
+    format = "isthmus-iclebm-2"
     config_type = ICLEBMConfig
     config: ICLEBMConfig
 
@@ -438,7 +438,6 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
 
 
 def _read_model(folder: Path) -> ICLEBM | ICLTables:
-    if read_description(folder).get("format") == ICLTables.format:
-        # In double precision, so that the order of rows does not show in rounding.
-        return ICLTables.from_pretrained(folder).double()
-    return ICLEBM.from_pretrained(folder)
+    model: ICLEBM | ICLTables = read_model(folder, ICLEBM, ICLTables)
+    # Tables in double precision, so that the order of rows does not show in rounding.
+    return model.double() if isinstance(model, ICLTables) else model

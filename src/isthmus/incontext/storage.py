@@ -1,21 +1,19 @@
-"""Models as folders: weights in safetensors, settings and a digest in JSON, no code in either."""
+"""Models as folders: one safetensors file with weights, settings and a digest, and no code."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+import torch
 from torch import nn
 
+from isthmus.archive import read_archive, write_archive
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.incontext.config import CheckedFields
 
-VERSION = 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
@@ -31,63 +29,42 @@ class StoredModel(nn.Module):
         self.config = config
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights (safetensors), and settings with a digest (JSON), into a folder."""
+        """Write weights, settings and a digest into ``model.safetensors`` in a folder.
+
+        ``config.json`` repeats the settings for people; nothing reads it.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        config = json.dumps(self.config.to_dict(), indent=2)
         state = self.state_dict().items()
-        weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in state})
-        description = {
-            "format": self.format,
-            "version": VERSION,
-            "config": self.config.to_dict(),
-            "sha256": hashlib.sha256(weights).hexdigest(),
-        }
-        write_atomically(folder / WEIGHTS, weights)
-        write_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
+        weights = {name: tensor.detach().cpu().numpy() for name, tensor in state}
+        write_archive(folder / WEIGHTS, self.format, config, weights)
+        write_atomically(folder / CONFIG, config + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """Read a model; truncated or changed files, or those of a newer version, raise."""
-        folder = Path(folder)
-        description = read_description(folder)
-        if description.get("format") != cls.format:
-            raise InvalidInputError(
-                f"{folder / CONFIG} does not describe an isthmus in-context model "
-                f"of the format {cls.format}."
-            )
-        if description.get("version") != VERSION:
-            raise InvalidInputError(
-                f"{folder / CONFIG} has version {description.get('version')}, but this isthmus "
-                f"reads version {VERSION}. Upgrade isthmus."
-            )
-        weights = _read(folder / WEIGHTS)
-        if hashlib.sha256(weights).hexdigest() != description.get("sha256"):
-            raise InvalidInputError(
-                f"{folder / WEIGHTS} is truncated or was changed: its digest is not the one in "
-                f"{CONFIG}. Copy the files again."
-            )
-        try:
-            model = cls(cls.config_type.from_dict(description["config"]))
-            model.load_state_dict(load(weights))
-        except (KeyError, TypeError, RuntimeError, SafetensorError, InvalidInputError) as error:
-            raise InvalidInputError(f"{folder} does not hold a readable model: {error}") from None
-        return model
+        """Read a model; truncated or changed files, or those of another format, raise."""
+        return cast(Self, read_model(folder, cls))
 
 
-def read_description(folder: Path) -> dict[str, Any]:
-    """Return the description of a stored model."""
-    place = folder / CONFIG
+def read_model(folder: str | Path, *kinds: type[StoredModel]) -> Any:
+    """Read a model of one of several classes, which the format in the file tells apart."""
+    path, known = Path(folder) / WEIGHTS, {kind.format: kind for kind in kinds}
     try:
-        description = json.loads(_read(place))
-    except ValueError as error:
-        raise InvalidInputError(f"{place} is not JSON ({error}). Copy the files again.") from None
-    return description if isinstance(description, dict) else {}
-
-
-def _read(place: Path) -> bytes:
-    try:
-        return place.read_bytes()
-    except OSError as error:
+        metadata, arrays = read_archive(path, tuple(known))
+        kind = known[metadata["format"]]
+        config = kind.config_type.from_dict(json.loads(metadata["content"]))
+        layers = getattr(config, "layers", 0)
+        if layers > len(arrays):  # making them could take for ever
+            raise InvalidInputError(f"the settings name {layers} layers.")
+        model = kind(config)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    except FileNotFoundError:
         raise InvalidInputError(
-            f"{place} cannot be read: {error.strerror}. Name a folder that save_pretrained wrote."
+            f"{path} cannot be read. Name a folder that save_pretrained wrote."
         ) from None
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, InvalidInputError) and str(path) in str(error):
+            raise
+        raise InvalidInputError(f"{path} does not hold a readable model: {error}") from None
+    return model

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import json
-import pickle
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 # The default bound on the work, in seconds, that a killed run loses.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-CHECKPOINT_VERSION = 2
+# A checkpoint starts with this, the digest of the rest in hexadecimal, and a line feed.
+CHECKPOINT_START = b"isthmus checkpoint 3 "
 COLUMNS = ["update", "loss", "held_out_nll", "learning_rate", "cpu_seconds"]
 
 Row = dict[str, float]
@@ -350,27 +350,28 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write the checkpoint atomically."""
         buffer = io.BytesIO()
-        torch.save({"version": CHECKPOINT_VERSION, **self.__dict__}, buffer)
-        write_atomically(path, buffer.getvalue())
+        torch.save(self.__dict__, buffer)
+        write_atomically(path, _digest_line(buffer.getvalue()) + buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read the file of :meth:`save`."""
+        """Read the file of :meth:`save`; refuse one that is damaged."""
+        advice = "Remove it to start again."
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-            version = content.pop("version")
-        except (RuntimeError, EOFError, OSError, KeyError, AttributeError,
-                pickle.UnpicklingError, zipfile.BadZipFile) as error:  # fmt: skip
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            start, _, content = path.read_bytes().partition(b"\n")
+        except OSError as error:
+            raise InvalidInputError(f"{path} cannot be read: {error.strerror}. {advice}") from None
+        if start.startswith(b"PK"):
             raise InvalidInputError(
-                f"{path} is not a readable checkpoint ({reason}). Remove it to start again."
-            ) from None
-        if version != CHECKPOINT_VERSION:
-            raise InvalidInputError(
-                f"{path} has version {version}; this isthmus reads {CHECKPOINT_VERSION}. "
-                "Continue with the isthmus that wrote it, or remove it to start again."
+                f"{path} is of an earlier version: continue with the isthmus that wrote it. "
+                f"{advice}"
             )
-        return cls(**content)
+        if start + b"\n" != _digest_line(content):
+            raise InvalidInputError(
+                f"{path} is not a readable checkpoint: it is damaged, or not one of isthmus. "
+                f"{advice}"
+            )
+        return cls(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
     def restored(self) -> ICLEBM:
         """Return the model as it was after the last update."""
@@ -379,6 +380,10 @@ class Checkpoint:
         model = ICLEBM(ICLEBMConfig.from_dict(config))
         model.load_state_dict(self.model)
         return model
+
+
+def _digest_line(content: bytes) -> bytes:
+    return CHECKPOINT_START + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class ICLTables(StoredModel):
     tensor(70., dtype=torch.float64)
     """
 
-    format = "isthmus-icltables"
+    format = "isthmus-icltables-2"
     config_type = TableConfig
     config: TableConfig
 

@@ -1,0 +1,59 @@
+"""Models on disk: one safetensors file of arrays, with a description and a digest of both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def write_archive(
+    path: Path, kind: str, content: str, arrays: Mapping[str, NDArray[Any]], **labels: str
+) -> None:
+    """Write arrays and their description; the file appears only when it is complete."""
+    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    digest = _digest(content, stored)
+    write_atomically(
+        path, save(stored, {"format": kind, "content": content, "digest": digest, **labels})
+    )
+
+
+def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], Arrays]:
+    """Read the metadata and the arrays of a file of one of the formats; refuse altered files."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidInputError(
+            f"{path} is not a readable isthmus model: {error}. It may be truncated; "
+            "save or copy it again."
+        ) from None
+    if metadata.get("format") not in formats:
+        raise InvalidInputError(f"{path} is not an isthmus model of format {formats[0]}.")
+    if metadata.get("digest") != _digest(metadata.get("content", ""), arrays):
+        raise InvalidInputError(
+            f"{path} was altered after it was saved: its digest is another. Save or copy it again."
+        )
+    return metadata, arrays
+
+
+def _digest(content: str, arrays: Arrays) -> str:
+    digest = hashlib.sha256(content.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
