@@ -6,9 +6,12 @@ from pathlib import Path
 
 import isthmus
 
+# The energy, and the layer that has the name of the one it replaces: isthmus.nn.Hopfield.
+SHARED = ["Hopfield"]
+
 
 def test_no_two_classes_share_a_name() -> None:
     files = Path(isthmus.__file__).parent.rglob("*.py")
     nodes = [node for file in files for node in ast.parse(file.read_text()).body]
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    assert [name for name, count in names.items() if count > 1] == []
+    assert [name for name, count in names.items() if count > 1] == SHARED

@@ -36,7 +36,7 @@ _NAMES = {
     "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
     "": "attend attention capacity checks cluster datasets dynamics energy errors figures impute "
-    "incontext memories report study tables",
+    "incontext memories nn report study tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -1,0 +1,131 @@
+"""The association of states with stored patterns: attention, repeated, in any number of heads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout, scaled_dot_product_attention
+
+from isthmus.entmax import entmax
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.validation import as_number, is_transforming
+
+SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}
+
+
+class Masks(NamedTuple):
+    """Which stored patterns are hidden, True where they are, and which states see any at all."""
+
+    hidden: Tensor | None
+    """(..., H or 1, L or 1, S)"""
+    alive: Tensor | None
+    """(..., H or 1, L or 1, 1), only where values cannot be read: while torch traces."""
+
+
+def as_alpha(separation: str | float) -> float:
+    """Return the alpha of entmax for a name, or a number from 1 to 2."""
+    if isinstance(separation, str):
+        if separation not in SEPARATIONS:
+            names = ", ".join(map(repr, SEPARATIONS))
+            raise InvalidInputError(
+                f"separation must be {names}, or a number from 1 to 2, not {separation!r}."
+            )
+        return SEPARATIONS[separation]
+    return as_number(separation, "separation", at_least=1, at_most=2)
+
+
+def merge_masks(
+    padding: Tensor | None, association: Tensor | None, shape: tuple[int, ...]
+) -> Masks:
+    """Return both masks as one, for weights of `shape` (..., H, L, S).
+
+    `padding` is (..., S); `association` is (L, S), (..., L, S) or (..., H, L, S).
+    """
+    *batch, _, states, stored = shape
+    hidden = None
+    if padding is not None:
+        _require_mask("stored_pattern_padding_mask", padding, [(*batch, stored)])
+        hidden = padding[..., None, None, :]
+    if association is not None:
+        allowed = [(states, stored), (*batch, states, stored), shape]
+        _require_mask("association_mask", association, allowed)
+        if 2 < association.ndim < len(shape):
+            association = association[..., None, :, :]
+        hidden = association if hidden is None else hidden | association
+    if hidden is None:
+        return Masks(None, None)
+    empty = hidden.all(-1, keepdim=True)
+    if is_transforming() or hidden.is_meta:
+        return Masks(hidden & ~empty, ~empty)
+    if count := int(empty.sum()):
+        raise InvalidInputError(
+            f"{count} of {empty.numel()} bags or states see no stored pattern: all are masked. "
+            "Leave out empty bags, or give them one pattern."
+        )
+    return Masks(hidden, None)
+
+
+def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:
+    if mask.dtype != torch.bool:
+        raise DtypeError(f"{name} must be boolean, True for a hidden pattern, not {mask.dtype}.")
+    if tuple(mask.shape) not in shapes:
+        words = " or ".join(str(tuple(shape)) for shape in dict.fromkeys(shapes))
+        raise ShapeError(f"{name} must have shape {words}, not {tuple(mask.shape)}.")
+
+
+def associate(
+    states: Tensor,
+    stored: Tensor,
+    values: Tensor,
+    *,
+    beta: Tensor,
+    steps: int,
+    alpha: float,
+    masks: Masks,
+    drop: float,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Move states to the mean of the stored patterns `steps - 1` times, then read the values.
+
+    states (..., H, L, d), stored (..., H, S, d), values (..., H, S, v), beta (H,)
+    -> (..., H, L, v), and the last weights (..., H, L, S) if needed.
+    """
+    scale = beta[:, None, None]
+    for _ in range(steps - 1):
+        states = _mixed(scale * states, stored, stored, alpha, masks.hidden)
+    if need_weights:
+        weights = _weights(scale * states, stored, alpha, masks.hidden)
+        if masks.alive is not None:
+            weights = weights * masks.alive
+        return dropout(weights, drop).to(values.dtype) @ values, weights
+    found = _mixed(scale * states, stored, values, alpha, masks.hidden, drop)
+    return (found if masks.alive is None else found * masks.alive), None
+
+
+def _mixed(
+    queries: Tensor,
+    stored: Tensor,
+    values: Tensor,
+    alpha: float,
+    hidden: Tensor | None,
+    drop: float = 0.0,
+) -> Tensor:
+    if alpha == 1:
+        seen = None if hidden is None else ~hidden
+        return scaled_dot_product_attention(
+            queries.to(stored.dtype), stored, values, seen, drop, scale=1.0
+        )
+    weights = _weights(queries, stored, alpha, hidden)
+    return dropout(weights, drop).to(values.dtype) @ values
+
+
+def _weights(queries: Tensor, stored: Tensor, alpha: float, hidden: Tensor | None) -> Tensor:
+    """Return the weights (..., L, S), at least in float32."""
+    logits = queries.to(stored.dtype) @ stored.mT
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, -torch.inf)
+    return entmax(logits, alpha)

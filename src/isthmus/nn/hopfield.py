@@ -1,0 +1,290 @@
+"""Hopfield: the association of states with stored patterns as a layer of a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.memories.modern import ModernHopfield
+from isthmus.nn.association import as_alpha, associate, merge_masks
+from isthmus.validation import as_count, as_flag, as_number
+
+Patterns = Tensor | tuple[Tensor, Tensor, Tensor]
+"""Patterns that are stored, state and value at once, or a tuple of these three."""
+
+
+@final
+class Hopfield(nn.Module):
+    r"""Associate states with stored patterns, in the space of each head, and return values.
+
+    State and stored patterns are normed and projected to :math:`\xi` and :math:`k_n` in each head.
+    The state moves by :math:`\xi \leftarrow \sum_n \mathrm{sep}(\beta\, \xi \cdot k)_n k_n` for
+    ``steps - 1`` steps, and the last step reads projected values :math:`v_n` in place of
+    :math:`k_n`. With one step and softmax this is multi-head attention; every step lowers the
+    energy that :meth:`energy_of` returns.
+
+    Parameters
+    ----------
+    input_size : int
+        Coordinates of a state pattern.
+    hidden_size : int, optional
+        Coordinates of each head. Default: ``input_size // num_heads``.
+    output_size : int, optional
+        Coordinates of the output. Default: ``input_size``.
+    num_heads : int
+    stored_size : int, optional
+        Coordinates of stored and value patterns. Default: ``input_size``.
+    beta : float or (num_heads,), optional
+        Inverse temperature. Default: ``1 / sqrt(hidden_size)``.
+    learn_beta : bool
+        Make log beta a parameter of each head. Otherwise beta is not in the ``state_dict``.
+    steps : int
+        Number of associations; 1 is attention.
+    separation : {"softmax", "sparsemax", "entmax"} or float
+        From logits to weights. A number is the alpha of entmax, from 1 (softmax) to 2 (sparsemax);
+        "entmax" is 1.5. Above 1, patterns far from a state have weight zero.
+    norm : bool
+        Norm state, stored and value patterns, each by a LayerNorm of its own.
+    dropout : float
+        Dropout of the weights that read the values.
+    batch_first : bool
+        Inputs are (..., S, D), with any leading shape; else (S, B, D).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.nn import Hopfield
+    >>> layer = Hopfield(8, num_heads=2, steps=3, separation="sparsemax")
+    >>> bags = torch.randn(5, 10, 8)
+    >>> layer(bags).shape
+    torch.Size([5, 10, 8])
+    >>> output, weights = layer((bags, bags[:, :3], bags), need_weights=True)
+    >>> output.shape, weights.shape
+    (torch.Size([5, 3, 8]), torch.Size([5, 2, 3, 10]))
+    """
+
+    beta_fixed: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int | None = None,
+        output_size: int | None = None,
+        *,
+        num_heads: int = 1,
+        stored_size: int | None = None,
+        beta: float | Sequence[float] | Tensor | None = None,
+        learn_beta: bool = False,
+        steps: int = 1,
+        separation: str | float = "softmax",
+        norm: bool = True,
+        dropout: float = 0.0,
+        batch_first: bool = True,
+    ) -> None:
+        super().__init__()
+        self.input_size = as_count(input_size, "input_size")
+        self.num_heads = as_count(num_heads, "num_heads")
+        if hidden_size is None and self.input_size % self.num_heads:
+            raise ShapeError(
+                f"input_size {input_size} is not a multiple of num_heads {num_heads}; "
+                "pass hidden_size, the number of coordinates of each head."
+            )
+        self.hidden_size = as_count(
+            self.input_size // self.num_heads if hidden_size is None else hidden_size, "hidden_size"
+        )
+        self.stored_size = self.input_size
+        if stored_size is not None:
+            self.stored_size = as_count(stored_size, "stored_size")
+        self.output_size = self.input_size
+        if output_size is not None:
+            self.output_size = as_count(output_size, "output_size")
+        self.steps = as_count(steps, "steps")
+        self.alpha = as_alpha(separation)
+        self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
+        self.batch_first = as_flag(batch_first, "batch_first")
+        self._store_beta(beta, as_flag(learn_beta, "learn_beta"))
+        normed = as_flag(norm, "norm")
+        self.norm_state = nn.LayerNorm(self.input_size) if normed else nn.Identity()
+        self.norm_stored = nn.LayerNorm(self.stored_size) if normed else nn.Identity()
+        self.norm_value = nn.LayerNorm(self.stored_size) if normed else nn.Identity()
+        width = self.num_heads * self.hidden_size
+        self.state_proj = nn.Linear(self.input_size, width)
+        self.stored_proj = nn.Linear(self.stored_size, width)
+        self.value_proj = nn.Linear(self.stored_size, width)
+        self.out_proj = nn.Linear(width, self.output_size)
+        self.reset_parameters()
+
+    def _store_beta(self, beta: float | Sequence[float] | Tensor | None, learn: bool) -> None:
+        given = 1 / math.sqrt(self.hidden_size) if beta is None else beta
+        try:
+            numbers = np.asarray(given.tolist() if isinstance(given, Tensor) else given, np.float64)
+            numbers = np.broadcast_to(numbers, (self.num_heads,))
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"beta must be a number, or one for each of {self.num_heads} heads, not {beta!r}."
+            ) from None
+        if not (np.isfinite(numbers) & (numbers > 0)).all():
+            raise InvalidInputError(f"beta must be finite and above zero, not {beta!r}.")
+        found = torch.tensor(numbers.tolist())
+        if learn:
+            self.log_beta = nn.Parameter(found.log())
+        else:
+            self.register_buffer("beta_fixed", found, persistent=False)
+            self.register_parameter("log_beta", None)
+
+    def reset_parameters(self) -> None:
+        """Draw new projections; biases are zero, and norms are the identity."""
+        for module in self.children():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+
+    @property
+    def beta(self) -> Tensor:
+        """The inverse temperature of each head. (num_heads,)."""
+        return self.beta_fixed if self.log_beta is None else self.log_beta.exp()
+
+    def forward(
+        self,
+        x: Patterns,
+        stored_pattern_padding_mask: Tensor | None = None,
+        association_mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return what the states retrieve.
+
+        Parameters
+        ----------
+        x : Tensor (..., S, D), or a tuple
+            Patterns that are stored, state and value at once; or (stored, state, value) patterns
+            of shapes (..., S, stored_size), (..., L, input_size) and (..., S, stored_size).
+        stored_pattern_padding_mask : bool Tensor (..., S), optional
+            True hides a stored pattern: the padding of a bag that is shorter than others. What is
+            hidden may be anything, NaN included.
+        association_mask : bool Tensor (L, S), (..., L, S) or (..., H, L, S), optional
+            True hides a stored pattern from a state.
+        need_weights : bool
+            Also return the weights (..., H, L, S) of the last step.
+
+        Returns
+        -------
+        Tensor (..., L, output_size), or that and the weights
+
+        Raises
+        ------
+        InvalidInputError
+            If all patterns are hidden from a state. While ``torch.compile``, ``torch.export`` or
+            ``torch.func`` trace, masks cannot be read; such a state then retrieves zeros.
+        """
+        stored, state, value = self._read(x)
+        shape = (*stored.shape[:-2], self.num_heads, state.shape[-2], stored.shape[-2])
+        masks = merge_masks(stored_pattern_padding_mask, association_mask, shape)
+        if stored_pattern_padding_mask is not None:
+            padding = stored_pattern_padding_mask[..., None]
+            stored, value = stored.masked_fill(padding, 0.0), value.masked_fill(padding, 0.0)
+        found, weights = associate(
+            self._states(state),
+            self._stored(stored),
+            self._split(self.value_proj(self.norm_value(value))),
+            beta=self.beta,
+            steps=self.steps,
+            alpha=self.alpha,
+            masks=masks,
+            drop=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        output: Tensor = self.out_proj(found.transpose(-3, -2).flatten(-2))
+        if not self.batch_first:
+            output = output.transpose(0, 1)
+        return output if weights is None else (output, weights)
+
+    def energy_of(self, x: Patterns, head: int = 0) -> Energy:
+        """Return the energy on which the states of one bag move, in the space of one head.
+
+        Its memories are the projected stored patterns, and keep their graph. Its ``step`` is one
+        association, and its points are :meth:`states_of` the bag.
+
+        Parameters
+        ----------
+        x : Tensor (S, D), or a tuple
+            As in :meth:`forward`, without leading shape, or with one bag.
+        head : int
+
+        Examples
+        --------
+        >>> import torch
+        >>> from isthmus.nn import Hopfield
+        >>> layer, bag = Hopfield(8), torch.randn(10, 8)
+        >>> energy = layer.energy_of(bag)
+        >>> energy.n_memories, energy.dim
+        (10, 8)
+        >>> bool((energy.energy(energy.step(bag)) <= energy.energy(bag)).all())
+        True
+        """
+        stored = self._stored(self._read(x)[0])[..., as_head(head, self.num_heads), :, :]
+        if stored.shape[:-2].numel() != 1:
+            raise ShapeError(
+                f"energy_of takes one bag, not {tuple(stored.shape[:-2])}; call it for each."
+            )
+        stored = stored.reshape(stored.shape[-2:])
+        if self.alpha != 1:
+            raise UnsupportedOperationError(
+                f"A layer of separation {self.alpha:g} has no energy yet; softmax has one."
+            )
+        return ModernHopfield(stored, self.beta[head])
+
+    def states_of(self, x: Patterns, head: int = 0) -> Tensor:
+        """Return the state patterns as points of :meth:`energy_of`. (..., L, hidden_size)."""
+        states = self._states(self._read(x)[1])
+        return states[..., as_head(head, self.num_heads), :, :]
+
+    def _read(self, x: Patterns) -> tuple[Tensor, Tensor, Tensor]:
+        """Return stored, state and value patterns, checked, with the batch first."""
+        three = (x, x, x) if isinstance(x, Tensor) else x
+        if not isinstance(three, tuple | list) or len(three) != 3:
+            raise InvalidInputError(
+                "x must be a tensor, or a tuple of stored, state and value patterns."
+            )
+        sizes = (self.stored_size, self.input_size, self.stored_size)
+        for name, x, size in zip(("stored", "state", "value"), three, sizes, strict=True):
+            if x.ndim < 2 or x.shape[-1] != size or (x.ndim != 3 and not self.batch_first):
+                axes = "..., patterns" if self.batch_first else "patterns, batch"
+                raise ShapeError(
+                    f"{name} patterns must have shape ({axes}, {size}), not {tuple(x.shape)}."
+                )
+        stored, state, value = three if self.batch_first else (x.transpose(0, 1) for x in three)
+        if value.shape != stored.shape or state.shape[:-2] != stored.shape[:-2]:
+            shapes = ", ".join(str(tuple(x.shape)) for x in three)
+            raise ShapeError(f"stored, state and value patterns do not fit together: {shapes}.")
+        if stored.shape[-2] == 0:
+            raise InvalidInputError("The bag is empty: there is no stored pattern. Leave it out.")
+        return stored, state, value
+
+    def _states(self, state: Tensor) -> Tensor:
+        return self._split(self.state_proj(self.norm_state(state)))
+
+    def _stored(self, stored: Tensor) -> Tensor:
+        return self._split(self.stored_proj(self.norm_stored(stored)))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(..., S, H * d) -> (..., H, S, d)."""
+        return x.unflatten(-1, (self.num_heads, self.hidden_size)).transpose(-3, -2)
+
+    def extra_repr(self) -> str:
+        """Return the settings shown by repr."""
+        shown = f"num_heads={self.num_heads}, hidden_size={self.hidden_size}, steps={self.steps}"
+        return shown if self.alpha == 1 else f"{shown}, separation={self.alpha:g}"
+
+
+def as_head(head: int, num_heads: int) -> int:
+    """Return the number of a head, checked."""
+    return as_count(head, "head", at_least=0, at_most=num_heads - 1)

@@ -1,0 +1,400 @@
+"""Hopfield layers against nn.MultiheadAttention, loops written out, and their own energies."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import Tensor, nn
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling
+
+SEPARATIONS = ["softmax", "entmax", "sparsemax", 1.3]
+
+
+def bags(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def padding_of(lengths: list[int], longest: int) -> Tensor:
+    return torch.arange(longest) >= torch.tensor(lengths)[:, None]
+
+
+def make(kind: type[nn.Module] = Hopfield, *arguments: Any, **settings: Any) -> Any:
+    """A layer with weights that are all different from zero, in float64."""
+    torch.manual_seed(0)
+    layer = kind(*arguments, **settings).double().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return layer
+
+
+def test_one_step_is_multi_head_attention() -> None:
+    layer = make(Hopfield, 12, num_heads=3, norm=False)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double().eval()
+    with torch.no_grad():
+        parts = [layer.state_proj, layer.stored_proj, layer.value_proj]
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.load_state_dict(layer.out_proj.state_dict())
+    stored, states, values = bags(4, 9, 12), bags(4, 5, 12, seed=1), bags(4, 9, 12, seed=2)
+    padding = padding_of([9, 4, 1, 7], 9)
+    causal = torch.ones(5, 9, dtype=torch.bool).triu(4)
+    expected, weights = theirs(
+        states,
+        stored,
+        values,
+        key_padding_mask=padding,
+        attn_mask=causal,
+        average_attn_weights=False,
+    )
+    found, own = layer((stored, states, values), padding, causal, need_weights=True)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(own, weights)
+    torch.testing.assert_close(layer((stored, states, values), padding, causal), expected)
+
+
+def layer_norm(x: np.ndarray, norm: nn.LayerNorm) -> np.ndarray:
+    centred = (x - x.mean()) / np.sqrt(x.var() + norm.eps)
+    return centred * norm.weight.detach().numpy() + norm.bias.detach().numpy()
+
+
+def linear(x: np.ndarray, module: nn.Linear) -> np.ndarray:
+    return module.weight.detach().numpy() @ x + module.bias.detach().numpy()
+
+
+def sparsemax(logits: np.ndarray) -> np.ndarray:
+    descending = np.sort(logits)[::-1]
+    thresholds = (np.cumsum(descending) - 1) / np.arange(1, len(logits) + 1)
+    return np.maximum(logits - thresholds[descending > thresholds][-1], 0)
+
+
+def written_out(
+    layer: Hopfield, bag: np.ndarray, state: np.ndarray, weigh: Any, steps: int
+) -> np.ndarray:
+    """What one state retrieves from one bag, a pattern and a head at a time."""
+    heads = []
+    width = layer.hidden_size
+    for head in range(layer.num_heads):
+        rows = slice(head * width, (head + 1) * width)
+        stored = np.stack(
+            [linear(layer_norm(x, layer.norm_stored), layer.stored_proj)[rows] for x in bag]
+        )
+        values = np.stack(
+            [linear(layer_norm(x, layer.norm_value), layer.value_proj)[rows] for x in bag]
+        )
+        xi = linear(layer_norm(state, layer.norm_state), layer.state_proj)[rows]
+        beta = float(layer.beta[head])
+        for _ in range(steps - 1):
+            xi = weigh(beta * stored @ xi) @ stored
+        heads.append(weigh(beta * stored @ xi) @ values)
+    return linear(np.concatenate(heads), layer.out_proj)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize(("name", "weigh"), [("softmax", softmax), ("sparsemax", sparsemax)])
+def test_steps_equal_loops_over_patterns_and_heads(name: str, weigh: Any, steps: int) -> None:
+    layer = make(
+        Hopfield,
+        6,
+        4,
+        3,
+        num_heads=2,
+        stored_size=5,
+        steps=steps,
+        separation=name,
+        beta=[0.4, 1.5],
+    )
+    stored, states = bags(3, 7, 5), bags(3, 2, 6, seed=1)
+    found = layer((stored, states, stored)).detach().numpy()
+    for bag in range(3):
+        for row in range(2):
+            expected = written_out(
+                layer, stored[bag].numpy(), states[bag, row].numpy(), weigh, steps
+            )
+            np.testing.assert_allclose(found[bag, row], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_padding_equals_shorter_bags_whatever_it_holds(separation: Any, need_weights: bool) -> None:
+    layer = make(HopfieldPooling, 6, num_heads=2, quantity=3, steps=3, separation=separation)
+    lengths = [8, 3, 1]
+    padded = bags(3, 8, 6)
+    padding = padding_of(lengths, 8)
+    padded[padding] = torch.nan
+    padded.requires_grad_()
+    found = layer(padded, padding, need_weights=need_weights)
+    pooled, weights = found if need_weights else (found, None)
+    for row, length in enumerate(lengths):
+        alone = layer(padded[row : row + 1, :length].detach())
+        torch.testing.assert_close(pooled[row : row + 1], alone)
+        if weights is not None:
+            assert bool((weights[row, ..., length:] == 0).all())
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    pooled.square().sum().backward()
+    assert padded.grad is not None
+    assert bool(torch.isfinite(padded.grad).all())
+    assert bool((padded.grad[padding] == 0).all())
+    assert all(bool(torch.isfinite(p.grad).all()) for p in layer.parameters())
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_weights_read_the_values(separation: Any) -> None:
+    layer = make(Hopfield, 6, num_heads=2, steps=2, separation=separation)
+    x = bags(3, 5, 6)
+    output, weights = layer(x, need_weights=True)
+    values = layer.value_proj(layer.norm_value(x)).unflatten(-1, (2, 3)).transpose(1, 2)
+    mixed = (weights @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer.out_proj(mixed), output)
+    torch.testing.assert_close(layer(x), output)
+    assert (bool((weights == 0).any())) == (separation != "softmax")
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_gradients_match_finite_differences(separation: Any) -> None:
+    layer = make(Hopfield, 4, num_heads=2, steps=2, separation=separation, learn_beta=True)
+    assert torch.autograd.gradcheck(layer, (bags(2, 3, 4).requires_grad_(),))
+    x = bags(2, 3, 4)
+
+    def of_log_beta(log_beta: Tensor) -> Any:
+        return torch.func.functional_call(layer, {"log_beta": log_beta}, (x,))
+
+    assert torch.autograd.gradcheck(of_log_beta, (layer.log_beta.detach().requires_grad_(),))
+
+
+def test_batch_axis_and_leading_shapes() -> None:
+    layer = make(Hopfield, 6, num_heads=2, steps=2)
+    second = make(Hopfield, 6, num_heads=2, steps=2, batch_first=False)
+    x = bags(2, 3, 5, 6)
+    expected = layer(x.flatten(0, 1))
+    torch.testing.assert_close(layer(x).flatten(0, 1), expected)
+    torch.testing.assert_close(layer(x[0, 0]), expected[0])
+    torch.testing.assert_close(second(x[0].transpose(0, 1)).transpose(0, 1), expected[:3])
+    pool = make(HopfieldPooling, 6, quantity=2)
+    pool_second = make(HopfieldPooling, 6, quantity=2, batch_first=False)
+    torch.testing.assert_close(pool_second(x[0].transpose(0, 1)), pool(x[0]))
+
+
+def test_masks_of_each_bag_and_head() -> None:
+    layer = make(Hopfield, 6, num_heads=2)
+    x = bags(3, 5, 6)
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected = layer(x, association_mask=causal)
+    torch.testing.assert_close(layer(x, association_mask=causal.expand(3, 5, 5)), expected)
+    torch.testing.assert_close(layer(x, association_mask=causal.expand(3, 2, 5, 5)), expected)
+    assert not torch.allclose(layer(x), expected)
+
+
+def test_pooling_and_lookup_are_associations_with_learned_patterns() -> None:
+    x = bags(3, 5, 6)
+    pool = make(HopfieldPooling, 6, output_size=4, num_heads=2, quantity=3, steps=2)
+    states = pool.pooling_weights.expand(3, -1, -1)
+    expected = pool.hopfield((x, states, x))
+    torch.testing.assert_close(pool(x), expected.flatten(1))
+    torch.testing.assert_close(pool((x, x)), expected.flatten(1))
+    for separate in (False, True):
+        layer = make(HopfieldLayer, 6, quantity=7, separate_targets=separate)
+        stored = layer.lookup_weights.expand(3, -1, -1)
+        values = layer.target_weights.expand(3, -1, -1) if separate else stored
+        torch.testing.assert_close(layer(x), layer.hopfield((stored, x, values)))
+        hidden = torch.zeros(3, 7, dtype=torch.bool)
+        hidden[:, 2:] = True
+        _, weights = layer(x, hidden, need_weights=True)
+        assert bool((weights[..., 2:] == 0).all())
+
+
+def test_fixed_beta_is_a_setting_and_learned_beta_a_parameter() -> None:
+    assert "log_beta" not in Hopfield(4).state_dict()
+    assert torch.allclose(Hopfield(4, num_heads=2).beta, torch.full((2,), 2**-0.5))
+    learned = Hopfield(4, num_heads=2, beta=[1.0, 3.0], learn_beta=True)
+    assert torch.allclose(learned.beta, torch.tensor([1.0, 3.0]))
+    learned(torch.randn(2, 3, 4)).sum().backward()
+    assert bool((learned.log_beta.grad != 0).all())
+
+
+@pytest.mark.parametrize("head", [0, 1])
+def test_the_states_move_on_the_energy(head: int) -> None:
+    layer = make(Hopfield, 6, num_heads=2, steps=4, beta=[0.7, 2.0])
+    bag = bags(9, 6)
+    states = bags(3, 6, seed=1)
+    inputs = (bag, states, bag)
+    energy = layer.energy_of(inputs, head)
+    assert isinstance(energy, ist.ModernHopfield)
+    points = layer.states_of(inputs, head)
+    energies = [energy.energy(points)]
+    for _ in range(3):
+        points = energy.step(points)
+        energies.append(energy.energy(points))
+    assert bool((torch.stack(energies).diff(dim=0) <= 1e-12).all())
+    _, weights = layer(inputs, need_weights=True)
+    torch.testing.assert_close(energy.responsibilities(points), weights[head])
+    assert energy.memories.requires_grad
+    torch.testing.assert_close(energy.score(points), energy.step(points) - points)
+
+
+def test_energies_of_pooling_and_lookup() -> None:
+    pool = make(HopfieldPooling, 6, quantity=2, steps=2)
+    bag = bags(5, 6)
+    energy = pool.energy_of(bag)
+    _, weights = pool(bag, need_weights=True)
+    moved = energy.step(pool.states_of(bag))
+    torch.testing.assert_close(energy.responsibilities(moved), weights[0])
+    lookup = make(HopfieldLayer, 6, quantity=7)
+    assert lookup.energy_of().n_memories == lookup.energy_of(bag).n_memories == 7
+    _, weights = lookup(bag, need_weights=True)
+    found = lookup.energy_of().responsibilities(lookup.states_of(bag))
+    torch.testing.assert_close(found, weights[0])
+
+
+def test_retrieval_on_the_energy_of_a_layer_ends_where_many_steps_do() -> None:
+    layer = make(Hopfield, 6, steps=200, beta=3.0)
+    bag = bags(9, 6)
+    found = ist.retrieve(layer.energy_of(bag).requires_grad_(False), layer.states_of(bag).detach())
+    weights = layer.energy_of(bag).responsibilities(found.state)
+    torch.testing.assert_close(weights, layer(bag, need_weights=True)[1][0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("separation", ["softmax", "entmax"])
+def test_compile_without_breaks(separation: Any) -> None:
+    layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
+    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, padding), layer(x, padding))
+
+
+@pytest.mark.slow
+def test_compile_with_inductor() -> None:
+    layer = make(Hopfield, 6, num_heads=2, steps=2, separation="entmax")
+    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.testing.assert_close(compiled(x, padding), layer(x, padding))
+
+
+@pytest.mark.parametrize("separation", ["softmax", "entmax"])
+def test_export_with_any_number_of_bags_and_patterns(separation: Any) -> None:
+    layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
+    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    axes = {0: torch.export.Dim("bags"), 1: torch.export.Dim("patterns")}
+    program = torch.export.export(layer, (x, padding), dynamic_shapes=(axes, axes))
+    longer, mask = bags(4, 8, 6, seed=2), padding_of([8, 1, 3, 2], 8)
+    torch.testing.assert_close(program.module()(longer, mask), layer(longer, mask))
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_vmap(separation: Any) -> None:
+    layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
+    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    torch.testing.assert_close(torch.func.vmap(layer)(x, padding), layer(x, padding))
+    by_bag = torch.func.vmap(torch.func.jacrev(lambda bag: layer(bag)))(x)
+    assert by_bag.shape == (3, 6, 5, 6)
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_half_precision(separation: Any) -> None:
+    layer = make(HopfieldPooling, 16, num_heads=2, steps=2, separation=separation).float()
+    x, padding = bags(3, 5, 16).float(), padding_of([5, 2, 4], 5)
+    expected = layer(x, padding)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x, padding)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
+    found.float().sum().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in layer.parameters())
+    half = layer.to(torch.bfloat16)(x.bfloat16(), padding)
+    assert bool((half.float() - expected).abs().mean() < 0.05)
+
+
+@pytest.mark.parametrize("separation", SEPARATIONS)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_bags_without_patterns(separation: Any, need_weights: bool) -> None:
+    layer = make(HopfieldPooling, 6, steps=2, separation=separation)
+    x, padding = bags(3, 5, 6), padding_of([5, 0, 4], 5)
+    with pytest.raises(InvalidInputError, match="1 of 3 bags .* Leave out empty bags"):
+        layer(x, padding, need_weights=need_weights)
+    with pytest.raises(InvalidInputError, match="The bag is empty"):
+        layer(x[:, :0], need_weights=need_weights)
+    # Masks cannot be read inside vmap: nothing is retrieved, and nothing is NaN.
+    found = torch.func.vmap(lambda b, p: layer(b, p, need_weights=need_weights))(x, padding)
+    pooled = found[0] if need_weights else found
+    torch.testing.assert_close(pooled[1], layer.hopfield.out_proj.bias)
+    torch.testing.assert_close(pooled[[0, 2]], layer(x[[0, 2]], padding[[0, 2]]))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    layer = make(Hopfield, 6, dropout=0.5)
+    x = bags(3, 5, 6)
+    assert torch.equal(layer(x), layer(x))
+    layer.train()
+    torch.manual_seed(0)
+    mean = torch.stack([layer(x) for _ in range(1000)]).mean(0)
+    torch.testing.assert_close(mean, layer.eval()(x), atol=0.3, rtol=0)
+
+
+def test_the_meta_device_gives_shapes_without_numbers() -> None:
+    with torch.device("meta"):
+        layer = HopfieldPooling(6, output_size=4, num_heads=2, quantity=3, separation="entmax")
+        x, padding = torch.randn(5, 9, 6), torch.zeros(5, 9, dtype=torch.bool)
+    pooled = layer(x, padding)
+    assert pooled.device.type == "meta"
+    assert pooled.shape == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_heads": 4}, "not a multiple of num_heads 4"),
+        ({"input_size": 0}, "input_size must be a whole number"),
+        ({"hidden_size": 2.5}, "hidden_size must be a whole number"),
+        ({"steps": 0}, "steps must be a whole number"),
+        ({"beta": -1.0}, "beta must be finite and above zero"),
+        ({"beta": float("nan")}, "beta must be finite and above zero"),
+        ({"beta": [1.0, 2.0]}, "beta must be a number, or one for each of 1 heads"),
+        ({"beta": "large"}, "beta must be a number"),
+        ({"separation": "max"}, "separation must be 'softmax', 'entmax', 'sparsemax'"),
+        ({"separation": 2.5}, "separation must be a finite number at least 1 and at most 2"),
+        ({"separation": 0.5}, "separation must be"),
+        ({"dropout": 1.0}, "dropout must be"),
+        ({"batch_first": 1}, "batch_first must be True or False"),
+        ({"quantity": 0}, "quantity must be a whole number"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(IsthmusError, match=words):
+        HopfieldPooling(**({"input_size": 6} | settings))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((torch.zeros(2, 3, 5),), r"stored patterns must have shape \(..., patterns, 6\)"),
+        ((torch.zeros(6),), "stored patterns must have shape"),
+        (((torch.zeros(2, 3, 6), torch.zeros(2, 3, 6)),), "x must be a tensor, or a tuple"),
+        (((torch.zeros(2, 3, 6), torch.zeros(1, 3, 6), torch.zeros(2, 3, 6)),), "do not fit"),
+        (((torch.zeros(2, 3, 6), torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)),), "do not fit"),
+        ((torch.zeros(2, 3, 6), torch.zeros(2, 3)), "must be boolean, True for a hidden pattern"),
+        ((torch.zeros(2, 3, 6), torch.zeros(3, 2).bool()), r"must have shape \(2, 3\)"),
+        ((torch.zeros(2, 3, 6), None, torch.zeros(2, 3).bool()), "association_mask must have"),
+    ],
+)
+def test_bad_input(arguments: Any, words: str) -> None:
+    with pytest.raises(IsthmusError, match=words):
+        Hopfield(6)(*arguments)
+
+
+def test_other_bad_input() -> None:
+    with pytest.raises(IsthmusError, match="takes one bag"):
+        Hopfield(6).energy_of(torch.zeros(2, 3, 6))
+    with pytest.raises(IsthmusError, match="head must be"):
+        Hopfield(6).energy_of(torch.zeros(3, 6), head=1)
+    with pytest.raises(IsthmusError, match="x must have shape"):
+        HopfieldLayer(6)(torch.zeros(6))
+    with pytest.raises(IsthmusError, match="x must be a tensor"):
+        HopfieldPooling(6)((torch.zeros(2, 3, 6),))
+    with pytest.raises(IsthmusError, match="patterns, batch, 6"):
+        Hopfield(6, batch_first=False)(torch.zeros(3, 6))
