@@ -60,6 +60,11 @@ HOPFIELDS: dict[str, MakeMemory] = {
         m, states="continuous", zero_diagonal=True
     ),
 }
+SPARSE: dict[str, MakeMemory] = {
+    "sparse-hopfield": lambda m: ist.SparseHopfield(m, beta=1.5),
+    "sparsemax-hopfield": lambda m: ist.SparseHopfield(m, beta=1.5, alpha=2.0),
+    "normmax-hopfield": lambda m: ist.SparseHopfield(m, 1.5, 3.0, separation="normmax"),
+}
 GAUSSIANS: dict[str, MakeMemory] = {
     "modern-hopfield": lambda m: ist.ModernHopfield(m, beta=1.5),
     "gaussian-kde": lambda m: ist.GaussianKDE(m, sigma=0.7),
@@ -83,7 +88,7 @@ DENSITIES: dict[str, MakeMemory] = {
     "von-mises-fisher": lambda m: ist.VonMisesFisherMixture(m, beta=2.0),
     "von-mises-fisher-weighted": lambda m: ist.VonMisesFisherMixture(m, 2.0, log_weights(m)),
 }
-ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **DENSITIES}
+ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **SPARSE, **DENSITIES}
 
 
 @pytest.fixture(params=ENERGIES)

@@ -31,6 +31,7 @@ _NAMES = {
     "isthmus.memories.laplace": "LaplaceKDE",
     "isthmus.memories.mixture": "Mixture",
     "isthmus.memories.modern": "ModernHopfield",
+    "isthmus.memories.sparse": "SparseHopfield",
     "isthmus.memories.student": "StudentKDE",
     "isthmus.memories.student_mixture": "StudentMixture",
     "isthmus.memories.uniform": "UniformKDE",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from isthmus.memories.laplace import LaplaceKDE as LaplaceKDE
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
+    from isthmus.memories.sparse import SparseHopfield as SparseHopfield
     from isthmus.memories.student import StudentKDE as StudentKDE
     from isthmus.memories.student_mixture import StudentMixture as StudentMixture
     from isthmus.memories.uniform import UniformKDE as UniformKDE

@@ -80,8 +80,7 @@ class Energy(nn.Module, ABC):
         raise UnknownNormalizerError(
             f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
             "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
-            "isthmus.sample does not need it; in one or two dimensions, integrate "
-            "exp(-inverse_temperature * energy) on a grid."
+            "isthmus.sample does not need it; isthmus.with_normalizer estimates it."
         )
 
     def log_prob(self, x: Any) -> Tensor:

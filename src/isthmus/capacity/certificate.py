@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
@@ -23,6 +24,7 @@ from isthmus.capacity.contraction import (
     nearest_neighbors,
 )
 from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
+from isthmus.capacity.sparse import is_attracting_sparse, one_step
 from isthmus.dynamics.modes import (
     SAME_POINT,
     centred,
@@ -33,8 +35,10 @@ from isthmus.dynamics.modes import (
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
+from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.sparse import SparseHopfield
 from isthmus.printing import counted, definitions
 from isthmus.validation import as_choice, as_count, as_number, as_points
 
@@ -51,6 +55,11 @@ FEW = 0.5
 PRECISE = 1e-13
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
+KINDS = {
+    "kde": "Gaussian KDE",
+    "hopfield": "modern Hopfield network",
+    "sparse": "sparse Hopfield network",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,18 +72,21 @@ class Certificate:
 
     Attributes
     ----------
-    kind : {"kde", "hopfield"}
+    kind : {"kde", "hopfield", "sparse"}
     sigma : float
-        The bandwidth; for a modern Hopfield network 1/sqrt(beta).
+        The bandwidth; for a modern or sparse Hopfield network 1/sqrt(beta).
     separation : ndarray (N,)
-        Half the squared distance to the nearest other pattern; for a modern Hopfield network
-        min_j x_n . (x_n - x_j), which is the same on a sphere (erratum E14).
+        Half the squared distance to the nearest other pattern; for a modern or sparse Hopfield
+        network min_j x_n . (x_n - x_j), which is the same on a sphere (erratum E14).
     required_separation : float
-        The separation that Ramsauer et al. require.
+        The separation that Ramsauer et al. require; for a sparse network that at which a pattern
+        becomes its own update, the margin over beta.
     ramsauer_radius : ndarray (N,)
-        Their guaranteed radius where the separation suffices, else 0.
+        Their guaranteed radius where the separation suffices, else 0; for a sparse network that of
+        Santos et al. (2024).
     guaranteed_radius : ndarray (N,)
-        Proved radius of a ball from which every start reaches the same fixed point, or 0.
+        Proved radius of a ball from which every start reaches the same fixed point, or 0. For a
+        sparse network, of the largest ball from which one update ends exactly at the pattern.
     error_bound : ndarray (N,)
         Proved bound on the distance between the pattern and that fixed point, or ``inf``.
     fixed_point : ndarray (N, D)
@@ -149,12 +161,12 @@ class Certificate:
 
     def __str__(self) -> str:
         found, few = self.summary, self.fraction_stored < FEW
-        kind = "Gaussian KDE" if self.kind == "kde" else "modern Hopfield network"
+        kind, author = KINDS[self.kind], "Santos'" if self.kind == "sparse" else "Ramsauer's"
         facts = {
             "memory": f"{kind}, sigma {self.sigma:.4g}, {self.fixed_point.shape[1]} dimensions",
             "proved": counted(found["proved"], "pattern"),
             "by iterating": counted(found["found_by_iterating"], "more pattern"),
-            "Ramsauer's bound": f"holds for {found['ramsauer']}",
+            f"{author} bound": f"holds for {found['ramsauer']}",
         }
         if radius := found["guaranteed_radius"]:
             facts["proved"] += (
@@ -230,10 +242,11 @@ def certify(
 
     Parameters
     ----------
-    X : array (N, D), GaussianKDE or ModernHopfield
+    X : array (N, D), GaussianKDE, ModernHopfield or SparseHopfield
         Patterns, or a memory of them, of equal weights, which then brings its own bandwidth. If
         its kernels have a shape, distances and radii are in their metric, in which they are round
-        and sigma is 1.
+        and sigma is 1. Of a sparse network, the condition for exact retrieval in one update is
+        necessary and sufficient, up to rounding.
     sigma : float
         Bandwidth of the Gaussian KDE, if X is an array.
     iterate : {"all", "undecided", "none"}
@@ -282,11 +295,15 @@ def certify(
         )
         moved = shape.to_data(torch.from_numpy(found.fixed_point).to(shape.root))
         return replace(found, fixed_point=(shape.centre + moved).detach().double().numpy())
-    memory = as_memory(X, sigma)
+    memory = X if isinstance(X, SparseHopfield) else as_memory(X, sigma)
     patterns = memory.memories.detach().double().numpy()
+    if isinstance(memory, SparseHopfield) and len(patterns) > 1:
+        require_squares(memory.memories.detach().double())
+        return _certify_sparse(memory, iterate, tol, max_steps, delta if noise else None)
     if len(patterns) == 1:
-        found = _alone(memory, patterns, float(memory.sigma))
+        found = _alone(memory, patterns)
         return replace(found, noise=np.full(1, np.inf), delta=delta) if noise else found
+    assert not isinstance(memory, SparseHopfield)
     most = len(patterns) - 1
     k = most if len(patterns) <= ALL_PAIRS else min(n_neighbors, most)
     neighbors = None if isinstance(memory, ModernHopfield) else nearest_neighbors(patterns, k)
@@ -332,7 +349,9 @@ def certify_memory(
     proved = bound < 0.5 * closest * (1 - ROUNDING_SLACK)
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    fixed, error, basin, own = _iterated(memory, patterns, nearest, chosen, proved, tol, max_steps)
+    fixed, error, basin, own = _iterated(
+        memory, patterns, bandwidth, nearest, chosen, proved, tol, max_steps
+    )
     decided[chosen & ~proved] = "iterated"
     return Certificate(
         kind="hopfield" if hopfield else "kde",
@@ -348,6 +367,37 @@ def certify_memory(
         decided=decided,
         basin=basin,
         noise=None if delta is None else noise_levels(terms, radius, delta),
+        delta=delta,
+    )
+
+
+def _certify_sparse(
+    memory: SparseHopfield, iterate: Iterate, tol: float, max_steps: int, delta: float | None
+) -> Certificate:
+    """Certify a sparse network by the exact condition of one update."""
+    patterns, found = memory.memories.detach().double().numpy(), one_step(memory, delta)
+    n, sigma = len(patterns), float(memory.beta) ** -0.5
+    proved = found.radius > 0
+    chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
+    fixed, error, basin, own = _iterated(
+        memory, patterns, sigma, found.nearest, chosen, proved, tol, max_steps
+    )
+    decided = np.where(proved, "proved", "open").astype("<U8")
+    decided[chosen & ~proved] = "iterated"
+    return Certificate(
+        kind="sparse",
+        sigma=sigma,
+        separation=found.separation,
+        required_separation=found.required,
+        ramsauer_radius=found.santos_radius,
+        guaranteed_radius=found.radius,
+        error_bound=np.where(proved, 0.0, np.inf),
+        fixed_point=fixed,
+        retrieval_error=error,
+        stored=proved | own,
+        decided=decided,
+        basin=basin,
+        noise=found.noise,
         delta=delta,
     )
 
@@ -389,8 +439,9 @@ def _enclosing(patterns: FloatArray) -> float:
 
 
 def _iterated(
-    memory: GaussianKDE | ModernHopfield,
+    memory: GaussianKDE | ModernHopfield | SparseHopfield,
     patterns: FloatArray,
+    sigma: float,
     nearest: FloatArray,
     chosen: NDArray[np.bool_],
     proved: NDArray[np.bool_],
@@ -403,9 +454,11 @@ def _iterated(
     basin, stored = np.full(n, -1), np.zeros(n, dtype=bool)
     if not chosen.any():
         return fixed, error, basin, stored
-    sigma = float(memory.sigma)
     start = memory.as_input(torch.from_numpy(patterns[chosen]))
-    moved, start, centre = centred(memory, start)
+    moved: GaussianMemory | SparseHopfield = memory
+    centre = torch.zeros(memory.dim, dtype=torch.float64)
+    if not isinstance(memory, SparseHopfield):
+        moved, start, centre = centred(memory, start)
     found = retrieve(moved, start, tol=tol * sigma, max_steps=max_steps)
     state, resting = found.state, found.converged.numpy()
 
@@ -419,23 +472,34 @@ def _iterated(
         result: NDArray[np.bool_] = alone & (error[chosen] < 0.5 * nearest[chosen])
         return result
 
+    def attracting(points: Tensor) -> NDArray[np.bool_]:
+        if isinstance(moved, SparseHopfield):
+            result: NDArray[np.bool_] = is_attracting_sparse(moved, points).numpy()
+        else:
+            result = is_attracting(moved, points).numpy()
+        return result
+
     stable = proved[chosen].copy()
     rows = np.flatnonzero(own() & resting & ~stable)
-    stable[rows] = is_attracting(moved, state[rows]).numpy()
+    stable[rows] = attracting(state[rows])
     rows = rows[~stable[rows]]
     if len(rows):
         # A fixed point that is only just stable can be proved so if it is known precisely.
         precise = retrieve(moved, state[rows], tol=PRECISE * sigma, max_steps=max_steps)
         state[rows] = precise.state
-        stable[rows] = is_attracting(moved, precise.state).numpy()
+        stable[rows] = attracting(precise.state)
     stored[chosen] = own() & resting & stable
     return fixed, error, basin, stored
 
 
-def _alone(memory: GaussianKDE | ModernHopfield, patterns: FloatArray, sigma: float) -> Certificate:
+def _alone(
+    memory: GaussianKDE | ModernHopfield | SparseHopfield, patterns: FloatArray
+) -> Certificate:
     """Return the certificate of a single pattern, which attracts all of space in one step."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
-    kind = "hopfield" if isinstance(memory, ModernHopfield) else "kde"
+    sigma = float(memory.sigma if isinstance(memory, GaussianMemory) else memory.beta**-0.5)
+    kinds = {GaussianKDE: "kde", ModernHopfield: "hopfield", SparseHopfield: "sparse"}
+    kind = kinds[type(memory)]
     return Certificate(
         kind=kind,
         sigma=sigma,

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from isthmus.capacity import Certificate, Sweep, basins, capacity_bound
+from isthmus.capacity.certificate import KINDS
 from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures.landscapes import draw_energy, draw_landscape, draw_memories, paths_of
@@ -254,7 +255,7 @@ def certificate_plot(certificate: Certificate, X: Any) -> Figure:
     axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
     axes.set(xlabel="first coordinate", ylabel="second coordinate")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    name = "Gaussian KDE" if certificate.kind == "kde" else "Modern Hopfield network"
+    name = KINDS[certificate.kind][0].upper() + KINDS[certificate.kind][1:]
     note = "Disc: every start in it reaches the pattern's own fixed point."
     heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
     return figure

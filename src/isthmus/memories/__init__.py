@@ -9,6 +9,7 @@ from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.radial import RadialKDE
+from isthmus.memories.sparse import SparseHopfield
 from isthmus.memories.student import StudentKDE
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.memories.uniform import UniformKDE
@@ -25,6 +26,7 @@ __all__ = [
     "Mixture",
     "ModernHopfield",
     "RadialKDE",
+    "SparseHopfield",
     "StudentKDE",
     "StudentMixture",
     "UniformKDE",

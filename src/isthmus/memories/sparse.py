@@ -1,0 +1,124 @@
+"""The sparse modern Hopfield network: retrieval that is exact, not only close."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final
+
+from torch import Tensor
+
+from isthmus.attend import attention_logits
+from isthmus.memories.base import AtBeta, Memory, keep_observed
+from isthmus.sparse import Separation, SparseAttention, attend_sparse, sparse_weights
+from isthmus.validation import as_positive
+
+
+@final
+class SparseHopfield(AtBeta, Memory):
+    r"""Hopfield-Fenchel-Young energy: a modern Hopfield network with sparse attention.
+
+    .. math::
+        E(x) = -\frac1\beta\, \Omega^*(\beta X x) + \tfrac12 x \cdot x, \qquad
+        x \leftarrow X^\top \hat p(\beta X x), \qquad
+        \hat p(\theta) = \arg\max_{p} \; \theta \cdot p - \Omega(p),
+
+    with p on the simplex. :math:`\Omega` is Tsallis' negative entropy,
+    :math:`(\sum_n p_n^\alpha - 1) / (\alpha (\alpha - 1))`, whose :math:`\hat p` is alpha-entmax
+    (2: sparsemax); or :math:`\lVert p \rVert_\alpha - 1`, whose :math:`\hat p` is normmax. As alpha
+    falls to 1, entmax becomes softmax and this energy that of :class:`ModernHopfield`.
+
+    **Exact retrieval.** Both families have a margin m, 1/(alpha - 1) for entmax and 1 for normmax:
+    :math:`\hat p` gives all weight to memory n if and only if its logit exceeds all others by at
+    least m (Blondel, Martins and Niculae, 2020). So one :meth:`step` from x ends exactly at
+    :math:`x_n` if and only if
+
+    .. math:: x \cdot (x_n - x_j) \ge m/\beta \quad\text{for all } j \ne n ,
+
+    and the largest ball about :math:`x_n` with that property has the radius
+    :math:`\min_j (x_n \cdot (x_n - x_j) - m/\beta) / \lVert x_n - x_j \rVert`, at least the one
+    of Santos et al. (2024), who bound the differences by twice the largest norm.
+    :func:`isthmus.capacity.certify` computes it.
+
+    The density :math:`e^{-\beta E}/Z` exists, but its normaliser has no closed form:
+    :func:`isthmus.with_normalizer` estimates it.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    beta : float or scalar Tensor
+        Inverse temperature.
+    alpha : float
+        Order: in (1, 2] for entmax, larger is sparser; above 1 for normmax.
+    separation : {"entmax", "normmax"}
+
+    References
+    ----------
+    Santos, Niculae, McNamee and Martins, Sparse and Structured Hopfield Networks, ICML 2024.
+    Blondel, Martins and Niculae, Learning with Fenchel-Young losses, JMLR 21, 2020.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memory = ist.SparseHopfield(torch.eye(3), beta=4.0, alpha=2.0)
+    >>> memory.step(torch.tensor([0.9, 0.2, 0.1]))  # exactly the first memory
+    tensor([1., 0., 0.])
+    >>> memory.responsibilities(torch.tensor([0.6, 0.4, 0.1]))
+    tensor([0.9000, 0.1000, 0.0000])
+    """
+
+    def __init__(
+        self,
+        memories: Any,
+        beta: float | Tensor = 1.0,
+        alpha: float = 1.5,
+        separation: Literal["entmax", "normmax"] = "entmax",
+    ) -> None:
+        super().__init__(memories)
+        self._store("beta", as_positive(beta, "beta", self.memories))
+        rule = Separation(separation, alpha)
+        self.alpha, self.separation = float(alpha), rule.family
+
+    @property
+    def _rule(self) -> Separation:
+        return Separation(self.separation, self.alpha)
+
+    @property
+    def margin(self) -> float:
+        """The lead m of a logit that gives its memory all the weight."""
+        return self._rule.margin
+
+    def _attend(self, x: Tensor) -> SparseAttention:
+        flat = attend_sparse(x.reshape(-1, self.dim), self._keys(), self.beta, self._rule)
+        return SparseAttention(flat.conjugate.reshape(x.shape[:-1]), flat.mean.reshape(x.shape))
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        x = self.as_input(x)
+        energy: Tensor = 0.5 * x.square().sum(-1) - self._attend(x).conjugate / self.beta
+        return energy
+
+    def score(self, x: Any) -> Tensor:
+        """Return the force -dE/dx, from x to its update. x: (..., D) -> (..., D)."""
+        x = self.as_input(x)
+        return self._attend(x).mean - x
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Move to the mean of the memories under the sparse weights. x: (..., D) -> (..., D).
+
+        Coordinates marked True in `observed` do not change.
+        """
+        x = self.as_input(x)
+        return keep_observed(self._attend(x).mean, x, observed)
+
+    def responsibilities(self, x: Any) -> Tensor:
+        """Return the weight of each memory, often exactly zero. x: (..., D) -> (..., N)."""
+        x = self.as_input(x)
+        logits = attention_logits(x, self._keys(), None, self.beta, "dot")
+        return sparse_weights(logits, self._rule).to(x.dtype)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their update from the observed ones alone.
+
+        A first guess rather than a mean under the density, which has no closed form.
+        """
+        x, seen = self._partial(x, observed)
+        return keep_observed(self._attend(x).mean, x, seen)

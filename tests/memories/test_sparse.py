@@ -1,0 +1,245 @@
+"""SparseHopfield: sparse attention against the entmax package, exact retrieval, the certificate."""
+
+import entmax
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+import isthmus as ist
+from isthmus import sparse
+from isthmus.capacity import certify
+from isthmus.checks import check_energy
+from isthmus.errors import DtypeError, InvalidInputError, UnknownNormalizerError
+from isthmus.sparse import Separation, sparse_weights
+
+DOUBLE = torch.float64
+ENTMAX = [1.0001, 1.05, 1.5, 1.8, 2.0]
+NORMMAX = [1.2, 2.0, 5.0]
+RULES = [("entmax", a) for a in ENTMAX] + [("normmax", a) for a in NORMMAX]
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
+
+
+def oracle(logits: torch.Tensor, family: str, alpha: float) -> torch.Tensor:
+    function = entmax.entmax_bisect if family == "entmax" else entmax.normmax_bisect
+    return function(logits, alpha, n_iter=100)
+
+
+def regulariser(p: np.ndarray, family: str, alpha: float) -> float:
+    if family == "normmax":
+        return float((p**alpha).sum() ** (1 / alpha) - 1)
+    return float(((p**alpha).sum() - 1) / (alpha * (alpha - 1)))
+
+
+@pytest.mark.parametrize(("family", "alpha"), RULES)
+@pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
+def test_weights_are_those_of_the_entmax_package(family, alpha, spread):
+    logits = spread * draw(20, 60)
+    found = sparse_weights(logits, Separation(family, alpha))
+    torch.testing.assert_close(found, oracle(logits, family, alpha), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found.sum(1), torch.ones(20, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize(("family", "alpha"), [("entmax", 1.5), ("entmax", 2.0), ("normmax", 3.0)])
+def test_weights_and_energy_solve_the_problem_that_defines_them(family, alpha):
+    memories, x, beta = draw(5, 3), draw(3, seed=1), 1.7
+    memory = ist.SparseHopfield(memories, beta, alpha, family)
+    logits = beta * (memories @ x).numpy()
+    found = minimize(
+        lambda p: regulariser(np.clip(p, 0, None), family, alpha) - logits @ p,
+        np.full(5, 0.2),
+        bounds=[(0, 1)] * 5,
+        constraints={"type": "eq", "fun": lambda p: p.sum() - 1},
+        options={"ftol": 1e-14},
+        method="SLSQP",
+    )
+    np.testing.assert_allclose(memory.responsibilities(x), found.x, atol=1e-5)
+    expected = 0.5 * float(x @ x) + found.fun / beta
+    assert float(memory.energy(x)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("family", "alpha"), RULES)
+def test_score_is_the_way_to_the_weighted_mean_and_minus_the_gradient(family, alpha):
+    memories, x = draw(9, 4), draw(6, 4, seed=1)
+    memory = ist.SparseHopfield(memories, 2.0, alpha, family)
+    mean = oracle(2.0 * x @ memories.mT, family, alpha) @ memories
+    torch.testing.assert_close(memory.step(x), mean, rtol=1e-8, atol=1e-9)
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(memory.energy(leaf).sum(), leaf, create_graph=True)
+    torch.testing.assert_close(memory.score(x), -gradient.detach(), rtol=1e-8, atol=1e-9)
+    # The Hessian of the energy by two derivatives of it is that by one of the score.
+    (twice,) = torch.autograd.grad(gradient.sum(), leaf, create_graph=True)
+    (once,) = torch.autograd.grad(memory.score(leaf).sum(), leaf)
+    torch.testing.assert_close(twice, -once, rtol=1e-6, atol=1e-7)
+
+
+def test_derivatives_of_entmax_are_those_of_the_package():
+    logits, direction = draw(4, 12).requires_grad_(), draw(4, 12, seed=1)
+    for alpha in (1.3, 1.5, 2.0):
+        found = sparse_weights(logits, Separation("entmax", alpha))
+        expected = oracle(logits, "entmax", alpha)
+        (mine,) = torch.autograd.grad((found * direction).sum(), logits)
+        (theirs,) = torch.autograd.grad((expected * direction).sum(), logits)
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+@given(
+    family=st.sampled_from(["entmax", "normmax"]),
+    alpha=st.floats(1.05, 2.0),
+    beta=st.floats(0.05, 20.0),
+    count=st.integers(1, 12),
+    dim=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_it_keeps_the_contract(family, alpha, beta, count, dim, seed):
+    memory = ist.SparseHopfield(draw(count, dim, seed=seed), beta, alpha, family)
+    x = draw(5, dim, seed=seed + 1)
+    state = memory.step(x)
+    assert (memory.energy(state) <= memory.energy(x) + 1e-10).all()
+    torch.testing.assert_close(memory.score(x), state - x)
+    weights = memory.responsibilities(x)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights @ memory.memories, state)
+
+
+@pytest.mark.parametrize(("family", "alpha"), [("entmax", 1.5), ("entmax", 2.0), ("normmax", 2.0)])
+def test_all_checks_pass(family, alpha, memories):
+    report = check_energy(ist.SparseHopfield(memories, 1.5, alpha, family))
+    assert set(report.not_applicable) == {"density matches energy", "translation"}
+
+
+def test_alpha_near_one_is_the_modern_hopfield_network(memories, points):
+    modern = ist.ModernHopfield(memories, 1.5)
+    nearly = ist.SparseHopfield(memories, 1.5, alpha=1 + 1e-9)
+    torch.testing.assert_close(nearly.energy(points), modern.energy(points), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(nearly.step(points), modern.step(points), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("family", "alpha"), [("entmax", 1.2), ("entmax", 2.0), ("normmax", 3.0)])
+def test_blocks_of_memories_change_nothing(family, alpha, monkeypatch):
+    memories, x = draw(1500, 3), draw(7, 3, seed=1)
+    memory = ist.SparseHopfield(memories.requires_grad_(), 0.3, alpha, family)
+    leaf = x.clone().requires_grad_()
+
+    def results() -> list[torch.Tensor]:
+        total = memory.energy(leaf).sum() + (memory.step(leaf) ** 2).sum()
+        first = torch.autograd.grad(total, [leaf, memories], create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), leaf)
+        with torch.no_grad():
+            plain = [memory.energy(x), memory.step(x)]
+        return [*plain, *(one.detach() for one in first), *second]
+
+    whole = results()
+    monkeypatch.setattr(sparse, "ONE_BLOCK", 1)
+    monkeypatch.setattr(sparse, "BLOCK_ENTRIES", 7 * 256)
+    monkeypatch.setattr(sparse, "QUERIES_AT_ONCE", 4)
+    for expected, found in zip(whole, results(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_it_can_be_mapped_and_compiled_functions_see_it(memories, points):
+    memory = ist.SparseHopfield(memories, 3.0)
+    torch.testing.assert_close(torch.func.vmap(memory.step)(points), memory.step(points))
+    jacobian = torch.func.jacrev(memory.step)(points[0])
+    torch.testing.assert_close(jacobian, jacobian.mT)
+    expected = torch.autograd.functional.jacobian(memory.step, points[0])
+    torch.testing.assert_close(jacobian, expected)
+
+
+@pytest.mark.parametrize(("family", "alpha"), RULES[2:])
+def test_the_margin_from_both_sides(family, alpha):
+    """One step is exact if and only if the logit leads all others by the margin over beta."""
+    memories, beta = draw(6, 4), 8.0
+    memory = ist.SparseHopfield(memories, beta, alpha, family)
+    apart = memories[0] - memories[1:]
+    start = torch.linalg.lstsq(apart, torch.ones(5, 1, dtype=DOUBLE)).solution[:, 0]
+    lead = (apart @ start).min()
+    assert lead > 0
+    needed = memory.margin / beta
+    at_margin = start * needed / lead
+    beyond, short = at_margin * (1 + 1e-9), at_margin * (1 - 1e-4)
+    assert torch.equal(memory.step(beyond), memories[0])
+    assert int((memory.responsibilities(short) > 0).sum()) > 1
+    assert not torch.equal(memory.step(0.9 * at_margin), memories[0])
+
+
+def test_the_certified_radius_is_the_largest():
+    memories, beta = 3 * torch.nn.functional.normalize(draw(12, 6), dim=1), 1.0
+    memory = ist.SparseHopfield(memories, beta, alpha=2.0)
+    found = certify(memory)
+    assert found.kind == "sparse"
+    assert found.required_separation == pytest.approx(1.0)
+    proved = np.flatnonzero(found.decided == "proved")
+    assert len(proved) > 3
+    for n in proved:
+        radius, pattern = found.guaranteed_radius[n], memories[n]
+        assert found.ramsauer_radius[n] <= radius * (1 + 1e-12)
+        direction = torch.nn.functional.normalize(draw(400, 6, seed=int(n)), dim=1)
+        inside = pattern + 0.999999 * radius * direction
+        assert (memory.step(inside) == pattern).all()
+        apart = pattern - torch.cat([memories[:n], memories[n + 1 :]])
+        towards = -torch.nn.functional.normalize(apart, dim=1)
+        outside = memory.step(pattern + 1.000001 * radius * towards)
+        assert (outside != pattern).any(1).any()
+    assert (found.retrieval_error[proved] == 0).all()
+    assert "Santos' bound" in str(found)
+
+
+def test_patterns_that_are_too_close_are_decided_by_iterating():
+    memories = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0], [1.9, 0.3]], dtype=DOUBLE)
+    found = certify(ist.SparseHopfield(memories, beta=1.0, alpha=2.0))
+    assert found.decided.tolist() == ["iterated", "iterated", "iterated", "iterated"]
+    assert not found.stored[1:3].any()  # duplicates
+    assert found.basin[0] == found.basin[3]
+    one = certify(ist.SparseHopfield(memories[:1]))
+    assert one.kind == "sparse"
+    assert one.stored.all()
+
+
+def test_noise_that_a_certified_pattern_survives_in_one_step():
+    memories = 4 * torch.nn.functional.normalize(draw(8, 10), dim=1)
+    memory = ist.SparseHopfield(memories, 1.0, alpha=1.5)
+    found = certify(memory, noise=True, delta=0.01)
+    proved = np.flatnonzero(found.decided == "proved")
+    assert len(proved)
+    for n in proved:
+        noise = found.noise[n] * draw(20_000, 10, seed=int(n))
+        failed = (memory.step(memories[n] + noise) != memories[n]).any(1).double().mean()
+        assert failed <= 0.01 + 3 * (0.01 / 20_000) ** 0.5
+        assert failed >= 0.002  # the union bound is not idle
+    assert (found.noise[found.decided != "proved"] == 0).all()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 2.1, -1.0, np.nan, np.inf])
+def test_orders_outside_the_range_are_refused(alpha, memories):
+    with pytest.raises(InvalidInputError, match="alpha must be a finite number above 1"):
+        ist.SparseHopfield(memories, alpha=alpha)
+
+
+def test_other_bad_settings_are_refused(memories, points):
+    with pytest.raises(DtypeError, match="alpha"):
+        ist.SparseHopfield(memories, alpha="two")
+    with pytest.raises(InvalidInputError, match="separation must be one of"):
+        ist.SparseHopfield(memories, separation="softmax")
+    with pytest.raises(InvalidInputError, match="beta"):
+        ist.SparseHopfield(memories, beta=0.0)
+    with pytest.raises(UnknownNormalizerError, match="with_normalizer"):
+        ist.SparseHopfield(memories).log_prob(points)
+
+
+def test_retrieval_and_completion_work_on_it():
+    memory = ist.SparseHopfield(torch.eye(4, dtype=DOUBLE), beta=5.0)
+    x = torch.tensor([[0.9, 0.1, 0.0, 0.2], [0.0, 0.1, 0.8, 0.0]], dtype=DOUBLE)
+    found = ist.retrieve(memory, x)
+    assert torch.equal(found.state, torch.eye(4, dtype=DOUBLE)[[0, 2]])
+    assert found.memory.tolist() == [0, 2]
+    given = torch.tensor([0.9, np.nan, np.nan, 0.0], dtype=DOUBLE)
+    completed = ist.complete(memory, given)
+    assert completed[0] == 0.9
+    assert torch.isfinite(completed).all()
