@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 # Imported on first use, so that `import isthmus` and the command line's --help do not wait for
 # torch: public names by module, and public modules.
 _NAMES = {
+    "isthmus.affine": "Affine",
     "isthmus.dynamics.diagnostics": "Chains",
     "isthmus.dynamics.retrieve": "Retrieval complete retrieve",
     "isthmus.dynamics.sample": "sample sample_chains",
@@ -42,6 +43,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
+    from isthmus.affine import Affine as Affine
     from isthmus.attend import attend as attend
     from isthmus.dynamics.diagnostics import Chains as Chains
     from isthmus.dynamics.retrieve import Retrieval as Retrieval

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from isthmus.errors import UnknownNormalizerError
-from isthmus.validation import as_points, is_transforming
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.validation import as_mask, as_number, as_points, is_transforming
 
-__all__ = ["ConditionalMean", "Energy", "FixedPoint"]
+__all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
 
 
 class Energy(nn.Module, ABC):
@@ -92,6 +93,53 @@ class Energy(nn.Module, ABC):
         """Return :meth:`energy` of x."""
         return self.energy(x)
 
+    def in_nats(self) -> WeightedSum:
+        """Return this energy times its inverse temperature: the same density, in nats.
+
+        The result has the inverse temperature 1, so that energies of any temperatures add:
+        ``a.in_nats() + b.in_nats()``.
+        """
+        return WeightedSum.of([self], [1.0], tempered=True)
+
+    def __add__(self, other: Any) -> WeightedSum:
+        return self._combined(other, 1.0)
+
+    def __sub__(self, other: Any) -> WeightedSum:
+        return self._combined(other, -1.0)
+
+    def __mul__(self, weight: Any) -> WeightedSum:
+        if isinstance(weight, Energy):
+            return NotImplemented
+        return WeightedSum.of([self], [weight])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> WeightedSum:
+        if isinstance(divisor, Energy):
+            return NotImplemented
+        if not isinstance(divisor, Tensor) and not as_number(divisor, "A divisor of an energy"):
+            raise InvalidInputError("An energy cannot be divided by zero.")
+        return WeightedSum.of([self], [1 / divisor])
+
+    def __neg__(self) -> WeightedSum:
+        return WeightedSum.of([self], [-1.0])
+
+    def _combined(self, other: Any, weight: float) -> WeightedSum:
+        if not isinstance(other, Energy):
+            return NotImplemented
+        return WeightedSum.of([self, other], [1.0, weight])
+
+    def _curvature(self) -> Tensor | None:
+        """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
+
+        A step along the score of length 1/c then never raises the energy.
+        """
+        return None
+
+    def _log_product_normalizer(self, other: Energy) -> Tensor | None:
+        """Return the log-normaliser of the product with another density, or None if unknown."""
+        return None
+
 
 def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
     """Return True if the graph of `value` reaches a tensor that requires a gradient beside leaf."""
@@ -105,6 +153,184 @@ def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
             return True
         waiting.extend(following for following, _ in node.next_functions)
     return False
+
+
+class WeightedSum(Energy):
+    r"""A weighted sum of energies: a product of powers of their densities.
+
+    .. math:: E(x) = \sum_i w_i E_i(x), \qquad p(x) \propto \prod_i p_i(x)^{w_i} .
+
+    The operators ``a + b``, ``a - b``, ``2 * a``, ``a / 2`` and ``-a`` of energies return it. All
+    terms must have the same inverse temperature, which is that of the sum; :meth:`in_nats` gives
+    any energy the inverse temperature 1. A negative weight asks for what a term makes unlikely;
+    the sum may then have no lower bound.
+
+    The sum has a ``step`` where it is known never to raise the energy: of one term with a step,
+    and of Gaussian memories and modern or sparse Hopfield networks with weights above zero, whose
+    quadratic bounds add. Its ``log_prob`` is known for one term of weight 1, and for two round
+    Gaussian memories of weight 1.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> left = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
+    >>> right = ist.GaussianKDE(torch.tensor([[4.0], [9.0]]), sigma=1.0)
+    >>> both = left + right
+    >>> both
+    WeightedSum(1 * GaussianKDE(N=2, D=1, sigma=1, float32), 1 * GaussianKDE(N=2, D=1, ...))
+    >>> ist.retrieve(both, torch.tensor([3.0])).state
+    tensor([3.9993])
+    >>> (0.5 * left).energy(torch.tensor([0.0])) == left.energy(torch.tensor([0.0])) / 2
+    tensor(True)
+    """
+
+    weights: Tensor
+
+    def __init__(self, terms: list[Energy], weights: Tensor, tempered: bool) -> None:
+        super().__init__()
+        self.terms = nn.ModuleList(terms)
+        self.register_buffer("weights", weights)
+        self.tempered = tempered
+
+    @classmethod
+    def of(
+        cls, energies: list[Energy], weights: list[float | Tensor], tempered: bool = False
+    ) -> WeightedSum:
+        """Return the sum of `energies` times `weights`, with sums among them taken apart.
+
+        If `tempered`, each is also multiplied by its inverse temperature.
+        """
+        terms: list[Energy] = []
+        factors: list[Tensor] = []
+        for energy, weight in zip(energies, map(_as_weight, weights), strict=True):
+            if isinstance(energy, WeightedSum) and not energy.tempered and not tempered:
+                terms += list(energy)
+                factors += [weight.to(each) * each for each in energy.weights]
+            else:
+                terms.append(energy)
+                factors.append(weight)
+        dims = sorted({term.dim for term in terms if term.dim is not None})
+        if len(dims) > 1:
+            raise ShapeError(
+                f"Energies of {' and '.join(map(str, dims))} coordinates do not add: each must "
+                "take the same points."
+            )
+        kinds = {float(term.inverse_temperature.detach()) for term in terms}
+        if len(kinds) > 1 and not tempered:
+            words = " and ".join(f"{kind:g}" for kind in sorted(kinds))
+            raise InvalidInputError(
+                f"Energies of the inverse temperatures {words} do not add to the energy of a "
+                "product of densities. Add a.in_nats() + b.in_nats() instead."
+            )
+        stacked = torch.stack([factor.to(factors[0]) for factor in factors])
+        steps = bool((stacked.detach() > 0).all()) and (
+            all(term._curvature() is not None for term in terms)
+            or (len(terms) == 1 and isinstance(terms[0], FixedPoint))
+        )
+        return (_SteppingSum if steps else WeightedSum)(terms, stacked, tempered)
+
+    def __iter__(self) -> Iterator[Energy]:
+        for term in self.terms:
+            assert isinstance(term, Energy)
+            yield term
+
+    @property
+    def dim(self) -> int | None:
+        """The number of coordinates D, or None if no term fixes it."""
+        return next((term.dim for term in self if term.dim is not None), None)
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The inverse temperature of the terms, or 1 if they are in nats."""
+        one = super().inverse_temperature
+        return one if self.tempered else next(iter(self)).inverse_temperature
+
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """Return x as checked points of the dtype of the first term."""
+        return next(iter(self)).as_input(x, allow_nan=allow_nan)
+
+    def _factors(self) -> Iterator[tuple[Tensor, Energy]]:
+        for weight, term in zip(self.weights, self, strict=True):
+            yield (weight * term.inverse_temperature if self.tempered else weight), term
+
+    def _total(self, values: Callable[[Energy], Tensor]) -> Tensor:
+        parts = [(factor, values(term)) for factor, term in self._factors()]
+        return torch.stack([factor.to(part) * part for factor, part in parts]).sum(0)
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the weighted sum of the energies. x: (..., D) -> (...)."""
+        x = self.as_input(x)
+        return self._total(lambda term: term.energy(x).to(x.dtype))
+
+    def score(self, x: Any) -> Tensor:
+        """Return the weighted sum of the scores. x: (..., D) -> (..., D)."""
+        x = self.as_input(x)
+        return self._total(lambda term: term.score(x).to(x.dtype))
+
+    def _curvature(self) -> Tensor | None:
+        bounds = [(factor, term._curvature()) for factor, term in self._factors()]
+        if any(bound is None or factor <= 0 for factor, bound in bounds):
+            return None
+        return torch.stack([f.to(b) * b for f, b in bounds if b is not None]).sum()
+
+    def log_normalizer(self) -> Tensor:
+        """Return log Z of one term, or of two round Gaussian memories, of weight 1."""
+        terms, plain = [_plain(term) for term in self], bool((self.weights == 1).all())
+        if plain and len(terms) == 1:
+            return terms[0].log_normalizer()
+        if plain and len(terms) == 2:
+            found = terms[0]._log_product_normalizer(terms[1])
+            if found is not None:
+                return found
+        return super().log_normalizer()
+
+    def __repr__(self) -> str:
+        terms = [f"{float(w):g} * {term!r}" for w, term in zip(self.weights, self, strict=True)]
+        return f"WeightedSum({', '.join(terms)}{', in nats' if self.tempered else ''})"
+
+
+class _SteppingSum(WeightedSum):
+    """A sum with an update that never raises it."""
+
+    @property
+    def step_descends(self) -> bool:
+        """True if :meth:`step` never raises the energy."""
+        return len(self.terms) > 1 or getattr(self.terms[0], "step_descends", True)
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the update of a single term, or the lowest point of the sum of quadratic bounds.
+
+        x: (..., D) -> (..., D). Coordinates marked True in `observed` do not change.
+        """
+        x = self.as_input(x)
+        first = next(iter(self))
+        if len(self.terms) == 1 and isinstance(first, FixedPoint):
+            return first.step(x, observed)
+        curvature = self._curvature()
+        assert curvature is not None
+        moved = x + self.score(x) / curvature.to(x.dtype)
+        return (
+            moved if observed is None else torch.where(as_mask(observed, "observed", x), x, moved)
+        )
+
+
+def _plain(energy: Energy) -> Energy:
+    """Return the only term of a sum of weight 1, or else the energy itself."""
+    if isinstance(energy, WeightedSum) and len(energy.terms) == 1 and bool(energy.weights == 1):
+        return _plain(next(iter(energy)))
+    return energy
+
+
+def _as_weight(value: Any) -> Tensor:
+    """Return a finite number as a scalar tensor, with its graph if it is one."""
+    if isinstance(value, Tensor):
+        if value.ndim or not value.is_floating_point():
+            raise ShapeError(
+                f"The weight of an energy must be one number, not a tensor {tuple(value.shape)}."
+            )
+        as_number(value.detach(), "The weight of an energy")
+        return value
+    return torch.tensor(as_number(value, "The weight of an energy"), dtype=torch.float64)
 
 
 @runtime_checkable

@@ -367,6 +367,25 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         x = self.as_input(x)
         return self._energy(x, self._attend(x).logsumexp)
 
+    def _curvature(self) -> Tensor | None:
+        return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
+
+    def _log_product_normalizer(self, other: Energy) -> Tensor | None:
+        """Return log Z of the product with another round mixture, from the overlaps of all pairs.
+
+        The integral of two Gaussians of variances s^2 and t^2 is a Gaussian of s^2 + t^2 between
+        their means.
+        """
+        if not (isinstance(other, GaussianMemory) and self.is_round and other.is_round):
+            return None
+        variance = self.variance + other.variance.to(self.memories)
+        theirs, bias = other.memories.to(self.memories), other.log_mixing_weights
+        found = attend_centred(self.memories, Keys(theirs), 0.5 / variance, bias.to(theirs))
+        overlap = torch.logsumexp(self.log_mixing_weights.to(theirs) + found.logsumexp, 0)
+        scale = 0.5 * self.dim * torch.log(2 * math.pi * variance)
+        both: Tensor = self.log_normalizer() + other.log_normalizer().to(theirs)
+        return both + overlap - scale
+
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         """Return the energy of points (..., D), given the log-sum-exp of their logits (...)."""
         return -logsumexp / self.inverse_temperature

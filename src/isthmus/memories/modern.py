@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel
+from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_positive
 
 BLOCK_ROWS = 2**14
@@ -63,6 +64,20 @@ class ModernHopfield(AtBeta, GaussianMemory):
     def log_total_weight(self) -> Tensor:
         """Log of the sum over n of ``exp(beta |x_n|^2 / 2)``."""
         return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
+
+    def condition(self, x: Any, observed: Any = None) -> Mixture:
+        """Return the energy of the unknown coordinates of one point, given the others.
+
+        The density is a mixture of Gaussians, so that this is a smaller :class:`Mixture`. Its
+        arguments are those of :meth:`GaussianKDE.condition`.
+
+        >>> import torch, isthmus as ist
+        >>> memory = ist.ModernHopfield(torch.tensor([[1.0, 5.0], [-1.0, -5.0]]), beta=4.0)
+        >>> memory.condition(torch.tensor([0.9, float("nan")]))
+        Mixture(N=2, D=1, beta=2, weighted=True, float32)
+        """
+        weights = self.log_mixing_weights.to(self.memories)
+        return Mixture(self.memories, 0.5 * self.beta, weights).condition(x, observed)
 
     def _kernel(self) -> Kernel:
         return self.beta, None, "dot"

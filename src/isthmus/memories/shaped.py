@@ -200,8 +200,11 @@ class ShapedMemory(GaussianMemory):
             raise InvalidInputError(f"columns must choose among {self.dim}: {error}.") from None
         return mask
 
-    def conditional(self, x: Any, observed: Any = None) -> Self:
+    def condition(self, x: Any, observed: Any = None) -> Self:
         """Return the energy of the unknown coordinates of one point, given the others.
+
+        It is a memory of the same kind with fewer coordinates, whose weights are the
+        responsibilities of the memories for what is known. ``conditional`` is another name of it.
 
         Parameters
         ----------
@@ -214,7 +217,7 @@ class ShapedMemory(GaussianMemory):
         --------
         >>> import torch, isthmus as ist
         >>> kde = ist.GaussianKDE(torch.tensor([[0.0, 0.0], [4.0, 9.0]]), sigma=1.0)
-        >>> kde.conditional(torch.tensor([3.9, float("nan")])).sample(2).shape
+        >>> kde.condition(torch.tensor([3.9, float("nan")])).sample(2).shape
         torch.Size([2, 1])
         """
         point = self.as_input(x, allow_nan=True)
@@ -235,6 +238,8 @@ class ShapedMemory(GaussianMemory):
         if "sigma" in parts:
             parts["sigma"] = 1.0
         return type(self)(self._predicted(known, slopes, point[known]), **parts)
+
+    conditional = condition
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         shape = self._shape()

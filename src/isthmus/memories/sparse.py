@@ -86,6 +86,9 @@ class SparseHopfield(AtBeta, Memory):
         """The lead m of a logit that gives its memory all the weight."""
         return self._rule.margin
 
+    def _curvature(self) -> Tensor:
+        return self.memories.new_ones(())
+
     def _attend(self, x: Tensor) -> SparseAttention:
         flat = attend_sparse(x.reshape(-1, self.dim), self._keys(), self.beta, self._rule)
         return SparseAttention(flat.conjugate.reshape(x.shape[:-1]), flat.mean.reshape(x.shape))

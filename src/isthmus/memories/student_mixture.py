@@ -209,7 +209,7 @@ class StudentMixture(WeightedMemory):
             scales = scales[:, chosen]
         return StudentMixture(self.memories[:, chosen], scales, self.dof, self.log_weights)
 
-    def conditional(self, observed: Any) -> StudentMixture:
+    def condition(self, observed: Any) -> StudentMixture:
         r"""Return the exact density of the unobserved coordinates, given the observed ones.
 
         With d observed coordinates, a component gains d degrees of freedom, its scale matrix is
@@ -256,6 +256,8 @@ class StudentMixture(WeightedMemory):
         else:
             scales = scales * ratio.sqrt()
         return StudentMixture(means, scales, dof + len(known), terms.logs[:, 0])
+
+    conditional = condition
 
     def _slopes(self, known: list[int], free: list[int]) -> Tensor:
         """Return the regression of the free coordinates on the known ones. (N, f, d)."""

@@ -1,0 +1,268 @@
+"""Energies that add, energies in other coordinates, and energies given some coordinates."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.checks import check_energy
+from isthmus.energy import ConditionalMean, FixedPoint, WeightedSum
+from isthmus.errors import (
+    DtypeError,
+    InvalidInputError,
+    ShapeError,
+    UnknownNormalizerError,
+    UnsupportedOperationError,
+)
+
+DOUBLE = torch.float64
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
+
+
+class Bowl(ist.Energy):
+    def energy(self, x) -> Tensor:
+        return self.as_input(x).square().sum(-1)
+
+
+def test_sums_differences_multiples_and_quotients(memories, points):
+    one, two = ist.GaussianKDE(memories, 0.7), ist.StudentKDE(memories[:4], 0.5)
+    expected = {
+        one + two: one.energy(points) + two.energy(points),
+        one - two: one.energy(points) - two.energy(points),
+        3 * one: 3 * one.energy(points),
+        one * 3: 3 * one.energy(points),
+        one / 4: one.energy(points) / 4,
+        -one: -one.energy(points),
+        2 * (one - two) / 4 + one: 1.5 * one.energy(points) - 0.5 * two.energy(points),
+    }
+    for found, value in expected.items():
+        torch.testing.assert_close(found.energy(points), value)
+        leaf = points.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(found.energy(leaf).sum(), leaf)
+        torch.testing.assert_close(found.score(points), -gradient)
+        check_energy(found)
+    flat = 2 * (one - two) / 4 + one
+    assert flat.weights.tolist() == [0.5, -0.5, 1.0]
+    assert "0.5 * GaussianKDE" in repr(flat)
+    assert one + Bowl() + Bowl() is not None
+
+
+@settings(max_examples=25)
+@given(
+    weights=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=3),
+    seed=st.integers(0, 50),
+    dim=st.integers(1, 4),
+)
+def test_a_sum_of_memories_descends_by_its_step(weights, seed, dim):
+    kinds = [
+        ist.GaussianKDE(draw(5, dim, seed=seed), 0.6),
+        ist.GaussianKDE(draw(3, dim, seed=seed + 1), 1.1),
+        2 * ist.GaussianKDE(draw(4, dim, seed=seed + 2), 0.4),
+    ]
+    total = weights[0] * kinds[0]
+    for weight, kind in zip(weights[1:], kinds[1:], strict=False):
+        total = total + weight * kind
+    assert isinstance(total, FixedPoint)
+    check_energy(total, draw(4, dim, seed=seed + 3))
+    x = draw(6, dim, seed=seed + 4)
+    assert (total.energy(total.step(x)) <= total.energy(x) + 1e-12).all()
+    found = ist.retrieve(total, x, tol=1e-9, max_steps=5000)
+    assert total.score(found.state).abs().max() < 1e-5
+
+
+def test_which_sums_have_a_step(memories):
+    kde, student = ist.GaussianKDE(memories), ist.StudentKDE(memories)
+    hopfield = ist.ModernHopfield(memories, 2.0) + ist.SparseHopfield(memories, 2.0)
+    for energy in (kde + kde, 2 * student, hopfield):
+        assert isinstance(energy, FixedPoint)
+    for energy in (kde - kde, kde + student, -kde, kde + Bowl()):
+        assert not isinstance(energy, FixedPoint)
+    torch.testing.assert_close((5 * kde).step(memories), kde.step(memories))
+    torch.testing.assert_close((kde + kde).step(memories), kde.step(memories))
+
+
+def test_the_product_of_two_mixtures_is_normalised(memories):
+    """Against a product of all pairs of components, computed by scipy."""
+    one = ist.GaussianKDE(memories[:, :1], 0.7)
+    two = ist.ModernHopfield(memories[:4, :1] + 0.5, beta=2.0)
+    product = one.in_nats() + two.in_nats()
+
+    def density(x: float) -> float:
+        at = torch.tensor([x], dtype=DOUBLE)
+        return float((one.log_prob(at) + two.log_prob(at)).exp())
+
+    total = integrate.quad(density, -9, 9, limit=200)[0]
+    at = torch.tensor([0.3], dtype=DOUBLE)
+    assert float(product.log_prob(at).exp()) == pytest.approx(density(0.3) / total, rel=1e-8)
+    three = ist.Mixture(memories, 0.5, draw(7)).in_nats() + ist.GaussianKDE(memories, 0.4)
+    grid = stats.qmc.Sobol(3, seed=0).random(2**16)
+    nodes = torch.as_tensor(8 * (2 * grid - 1))
+    assert float(three.log_prob(nodes).exp().mean()) * 16**3 == pytest.approx(1, rel=0.03)
+
+
+def test_where_the_density_stays_known(memories, points):
+    kde = ist.GaussianKDE(memories, 0.7)
+    modern = ist.ModernHopfield(memories, 2.0)
+    torch.testing.assert_close(modern.in_nats().log_prob(points), modern.log_prob(points))
+    torch.testing.assert_close((1 * kde).log_prob(points), kde.log_prob(points))
+    assert modern.in_nats().inverse_temperature == 1
+    assert (0.5 * modern).inverse_temperature == 2
+    for energy in (2 * kde, kde + kde + kde, kde - kde, kde + ist.StudentKDE(memories)):
+        with pytest.raises(UnknownNormalizerError, match="with_normalizer"):
+            energy.log_prob(points)
+
+
+def test_weights_and_terms_can_be_learned(memories, points):
+    weight = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    kde = ist.GaussianKDE(memories, 0.7).requires_grad_()
+    total = weight * kde + kde
+    total.energy(points).sum().backward()
+    torch.testing.assert_close(weight.grad, kde.energy(points).sum().detach())
+    assert kde.memories.grad is not None
+    assert copy.deepcopy(ist.GaussianKDE(memories) + ist.GaussianKDE(memories)) is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "complaint"),
+    [
+        (lambda e: e + ist.GaussianKDE(torch.eye(2)), ShapeError, "2 and 3 coordinates"),
+        (lambda e: e + ist.ModernHopfield(torch.eye(3), 2.0), InvalidInputError, "in_nats"),
+        (lambda e: float("nan") * e, InvalidInputError, "weight of an energy"),
+        (lambda e: "two" * e, DtypeError, "weight of an energy"),
+        (lambda e: torch.ones(2) * e, ShapeError, "one number"),
+        (lambda e: e / 0, InvalidInputError, "divided by zero"),
+        (lambda e: e + 1, TypeError, "unsupported operand"),
+        (lambda e: e * e, TypeError, "unsupported operand"),
+        (lambda e: e / e, TypeError, "unsupported operand"),
+    ],
+)
+def test_what_does_not_add_is_refused(make, error, complaint):
+    with pytest.raises(error, match=complaint):
+        make(ist.GaussianKDE(torch.eye(3)))
+
+
+MATRIX = np.array([[2.0, 0.5, 0.0], [0.0, 1.5, -0.3], [0.2, 0.0, 0.7]])
+MAPS = {
+    "scale": {"scale": [2.0, -0.5, 3.0], "shift": [1.0, 2.0, -1.0]},
+    "one scale": {"scale": 3.0},
+    "shift": {"shift": [1.0, 2.0, -1.0]},
+    "matrix": {"matrix": MATRIX, "shift": 0.5},
+}
+
+
+@pytest.mark.parametrize("arguments", MAPS.values(), ids=MAPS)
+def test_an_affine_energy_is_the_density_of_mapped_points(arguments, memories):
+    inner = ist.GaussianKDE(memories, 0.7)
+    mapped = ist.Affine(inner, **arguments)
+    matrix = arguments.get("matrix", np.diag(np.broadcast_to(arguments.get("scale", 1.0), 3)))
+    shift = np.broadcast_to(arguments.get("shift", 0.0), 3)
+    means = memories.numpy() @ matrix.T + shift
+    parts = [stats.multivariate_normal(m, 0.49 * matrix @ matrix.T) for m in means]
+    at = means[:4] + 0.3
+    expected = np.log(np.mean([part.pdf(at) for part in parts], 0))
+    np.testing.assert_allclose(mapped.log_prob(torch.as_tensor(at)), expected, rtol=1e-9)
+    drawn = torch.as_tensor(mapped.sample(20_000, seed=0))
+    np.testing.assert_allclose(drawn.mean(0), means.mean(0), atol=0.1)
+    check_energy(mapped, at)
+    check_energy(2 * mapped, at)
+
+
+@given(seed=st.integers(0, 60), hold=st.integers(0, 2), sheared=st.booleans())
+def test_holding_coordinates_of_an_affine_energy_descends(seed, hold, sheared):
+    inner = ist.GaussianKDE(draw(6, 3, seed=seed), 0.6)
+    matrix = torch.eye(3, dtype=DOUBLE) + 0.4 * draw(3, 3, seed=seed + 1)
+    mapped = ist.Affine(inner, matrix=matrix) if sheared else ist.Affine(inner, scale=[2, 3, 0.1])
+    held = torch.zeros(3, dtype=torch.bool)
+    held[hold] = True
+    x = draw(5, 3, seed=seed + 2)
+    for _ in range(5):
+        new = mapped.step(x, held)
+        assert (new[:, hold] == x[:, hold]).all()
+        assert (mapped.energy(new) <= mapped.energy(x) + 1e-10).all()
+        x = new
+
+
+def test_affine_energies_without_a_step_or_a_density(memories):
+    class Cup(Bowl):
+        dim = 3
+
+    mapped = ist.Affine(Cup(), scale=2.0, shift=1.0)
+    assert not isinstance(mapped, FixedPoint)
+    torch.testing.assert_close(mapped.energy(memories), ((memories - 1) / 2).square().sum(-1))
+    with pytest.raises(UnsupportedOperationError, match=r"isthmus\.sample"):
+        mapped.sample(3)
+    with pytest.raises(UnknownNormalizerError):
+        mapped.log_prob(memories)
+    laplace = ist.Affine(ist.LaplaceKDE(memories), matrix=MATRIX)
+    assert isinstance(laplace, FixedPoint)
+    with pytest.raises(UnsupportedOperationError, match="held"):
+        laplace.step(memories, torch.tensor([True, False, False]))
+
+
+def test_completion_in_other_units(memories):
+    inner = ist.GaussianKDE(memories, 0.7)
+    mapped = ist.Affine(inner, scale=[2.0, 10.0, 1.0], shift=[0.0, 100.0, 0.0])
+    assert isinstance(mapped, ConditionalMean)
+    nan = torch.tensor([0.5, torch.nan, 0.2], dtype=DOUBLE)
+    expected = ist.complete(inner, torch.tensor([0.25, torch.nan, 0.2], dtype=DOUBLE))
+    torch.testing.assert_close(ist.complete(mapped, nan)[1], 10 * expected[1] + 100)
+    with pytest.raises(UnsupportedOperationError, match="how='mode'"):
+        ist.complete(ist.Affine(inner, matrix=MATRIX), nan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"scale": 1.0, "matrix": MATRIX}, "not both"),
+        ({"scale": [1.0, 0.0, 2.0]}, "zeros"),
+        ({"scale": [1.0, 2.0]}, r"\(3,\)"),
+        ({"shift": [np.nan, 0.0, 0.0]}, "NaN"),
+        ({"matrix": np.ones((3, 3))}, "singular"),
+        ({"matrix": np.eye(2)}, r"\(3, 3\)"),
+    ],
+)
+def test_bad_maps_are_refused(arguments, complaint, memories):
+    with pytest.raises(InvalidInputError, match=complaint):
+        ist.Affine(ist.GaussianKDE(memories), **arguments)
+
+
+def test_other_things_than_energies_of_known_size_are_refused(memories):
+    with pytest.raises(UnsupportedOperationError, match=r"isthmus\.Energy"):
+        ist.Affine(memories)
+    with pytest.raises(InvalidInputError, match="property dim"):
+        ist.Affine(Bowl())
+
+
+def test_conditions_are_ratios_of_densities(memories):
+    """p(free | known) = p(free, known) / p(known), with the denominator by quadrature."""
+    given = torch.tensor([0.4, torch.nan, -0.2], dtype=DOUBLE)
+    covariance = torch.eye(3, dtype=DOUBLE) + 0.3
+    for energy in (
+        ist.ModernHopfield(memories, 2.0),
+        ist.GaussianKDE(memories, 0.8),
+        ist.GaussianKDE(memories, covariance=covariance),
+        ist.Mixture(memories, 0.8, draw(7)),
+        ist.StudentMixture(memories, 0.6, 3.0),
+    ):
+        smaller = energy.condition(given)
+        assert smaller.dim == 1
+
+        def joint(y: float, energy=energy) -> float:
+            return float(energy.log_prob(torch.tensor([0.4, y, -0.2], dtype=DOUBLE)).exp())
+
+        expected = joint(0.7) / integrate.quad(joint, -60, 60, limit=400, points=[0])[0]
+        found = float(smaller.log_prob(torch.tensor([0.7], dtype=DOUBLE)).exp())
+        assert found == pytest.approx(expected, rel=1e-6)
+    kde = ist.GaussianKDE(memories)
+    assert kde.conditional(given).energy(memories[:1, :1]).shape == (1,)
+    assert isinstance(kde + kde, WeightedSum)
