@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.files import write_atomically
-from isthmus.incontext.training import Checkpoint
+from isthmus.incontext.runs import Checkpoint
 from isthmus.report.parts import incontext_recorded as part
 
 RESULTS = Path(__file__).with_name("results")

@@ -17,10 +17,10 @@ from matplotlib.image import imread
 from isthmus.cli.main import main
 from isthmus.dynamics.samplers import MALA
 from isthmus.files import exclusive
-from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
+from isthmus.incontext import ICLEBM, ICLEBMConfig, ICLTables, preset
 from isthmus.incontext.evaluation import Evaluation
+from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.sampling import draw
-from isthmus.incontext.training import Checkpoint
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 
@@ -219,12 +219,25 @@ def test_without_a_context_points_of_the_prior_are_drawn(model, capsys):
     np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 
-def test_points_outside_the_box_give_a_warning(model, tmp_path, capsys):
-    path = tmp_path / "far.csv"
-    path.write_text("100,0\n0,0\n")
-    command = ["icl", "sample", "--model", str(model), "--context", str(path), "-n", "2"]
-    assert main([*command, "--steps", "2"]) == 0
-    assert "1 of 2 points lie outside" in capsys.readouterr().err
+def test_points_of_any_units_are_drawn_in_them(tmp_path, capsys):
+    """Two clusters, in units of thousands and of thousandths."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(30, 2)) * 0.4 + np.repeat([[-2.0, 1.0], [2.0, -1.0]], 15, 0)
+    command = ["icl", "sample", "-n", "200", "--steps", "20", "--context"]
+    for unit, offset in ([1000.0, 0.001], [5e4, 0.3]), ([1e-6, 1e-6], [0.0, 0.0]):
+        path = tmp_path / "raw.csv"
+        raw = points * unit + offset
+        np.savetxt(path, raw, delimiter=",", header="mass,size", comments="")
+        assert main([*command, str(path)]) == 0
+        streams = capsys.readouterr()
+        assert "scaled into the model's box" in streams.err
+        drawn = np.loadtxt(io.StringIO(streams.out), delimiter=",", skiprows=1)
+        standard = (drawn - offset) / unit
+        near = np.linalg.norm(standard[:, None] - points, axis=-1).min(1)
+        assert np.median(near) < 0.5
+        assert 0.3 < (standard[:, 0] > 0).mean() < 0.7
+        assert main([*command, str(path), "--quiet"]) == 0
+        assert capsys.readouterr().err == ""
 
 
 def test_figures_of_a_prior_and_of_a_table(model, data, tmp_path, capsys):
@@ -243,7 +256,7 @@ ERRORS = {
     "no out": ("train", "--out"),
     "unknown preset": ("train --preset huge --out {tmp}/run", "'paper-nce', 'tiny', 'tables'"),
     "odd batch": ("train --preset paper --batch 15 --out {tmp}/run", "batch (15)"),
-    "batch of tables": ("train --preset tables --batch 15 --out {tmp}/run", "--batch"),
+    "no batch of tables": ("train --preset tables --batch 0 --out {tmp}/run", "--batch"),
     "unknown prior": ("train --prior fog --out {tmp}/run", "compact"),
     "no updates": ("train --updates 0 --out {tmp}/run", "--updates"),
     "a file for a folder": ("train --out {taken}", "is a file"),
@@ -356,7 +369,6 @@ def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys):
         (["eval", "--model", "tables"], "model of tables"),
         (["train", "--preset", "tiny", "--init", "tables", "--out", "run"], "model of tables"),
         (["train", "--preset", "tables", "--prior", "rings", "--out", "run"], "--prior"),
-        (["train", "--preset", "tables", "--devices", "2", "--out", "run"], "--devices"),
     ],
 )
 def test_what_does_not_apply_to_tables_is_refused(arguments, words, capsys, tmp_path, monkeypatch):
@@ -374,3 +386,16 @@ def test_the_preset_of_tables_trains_and_resumes(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "model")
     assert main([*arguments, "--quiet"]) == 0
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == first
+    assert main([*arguments, "--batch", "3"]) == 2
+    assert "context_rows=1536 instead of 115, tables=40 instead of 3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_of_tables(tmp_path):
+    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tables", "--quiet"]
+    command += ["--updates", "2", "--batch", "4", "--devices", "2", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["passes"] == "2"
+    ICLTables.from_pretrained(tmp_path / "model")

@@ -210,3 +210,15 @@ def test_figures_refuse_what_they_cannot_draw() -> None:
         context_landscapes(small(), np.zeros((5, 2)), (0, 2))
     with pytest.raises(InvalidInputError, match="have 5"):
         context_landscapes(small(), np.zeros((1, 5, 2)), (0, 6))
+
+
+def test_datasets_of_other_units_are_drawn_in_their_own():
+    points = np.array([[-1.0, 0.0], [2.0, 0.5], [0.2, 0.3]])
+    raw = points * [1000.0, 0.01] + [5e4, 0.3]
+    figure = context_landscapes(small(), raw[None], (0, 3), resolution=21)
+    dots = figure.axes[1].lines[0]
+    np.testing.assert_allclose(dots.get_xydata(), raw, rtol=1e-9)
+    (left, right), (bottom, top) = figure.axes[1].get_xlim(), figure.axes[1].get_ylim()
+    assert left < raw[:, 0].min() < raw[:, 0].max() < right
+    assert (right - left) / (top - bottom) == pytest.approx(3000 / 0.005)
+    plt.close(figure)

@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext import ICLEBM, ICLEBMConfig
-from isthmus.incontext.sampling import draw, starting_points
+from isthmus.incontext.sampling import box_scaling, draw, draw_points, starting_points
 
 
 def sloping(tilt: float, **settings: object) -> ICLEBM:
@@ -66,3 +67,35 @@ def test_invalid_draws_are_refused():
         draw(model.condition(torch.zeros(4, 2)), 0)
     with pytest.raises(InvalidInputError, match="steps"):
         draw(model.condition(torch.zeros(4, 2)), 5, steps=0)
+
+
+def test_points_in_the_box_are_read_as_they_are():
+    model, points = sloping(0.7), np.array([[-1.0, 0.0], [1.5, 0.5], [0.2, 0.3]])
+    scaling = box_scaling(model, points)
+    assert not scaling.standardises
+    expected = draw(model.condition(points), 6, seed=3, steps=5)
+    np.testing.assert_allclose(draw_points(model, points, 6, seed=3, steps=5), expected, rtol=1e-6)
+    assert not box_scaling(model, np.empty((0, 2))).standardises
+    assert not box_scaling(sloping(0.7, box=None), 1e6 * points).standardises
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-3, 50.0, 1e150])
+def test_other_points_are_brought_into_the_box_and_draws_back(unit):
+    model, points = sloping(0.7), np.array([[-1.0, 0.0], [1.5, 0.5], [0.2, 0.3]])
+    one, other = (draw_points(model, k * points, 50, seed=3, steps=5) for k in (10, unit))
+    np.testing.assert_allclose(other / unit, one / 10, rtol=1e-4, atol=1e-5)
+    inside = box_scaling(model, unit * points).into(unit * points)
+    np.testing.assert_allclose(abs(inside).max(0), 0.55 * 2)
+    # An offset moves the draws; a column without spread is centred only.
+    moved = draw_points(model, unit * (points + 1000), 50, seed=3, steps=5)
+    np.testing.assert_allclose(moved / unit - 1000, one / 10, rtol=1e-4, atol=1e-4)
+    flat = box_scaling(model, np.stack([unit * points[:, 0], np.full(3, 7e5)], 1))
+    assert flat.centre[1] == 7e5
+    assert flat.scale[1] == 1
+
+
+def test_points_that_cannot_be_scaled_are_refused():
+    for wrong, error in (([1.0, 2.0], ShapeError), ([[1.0, math.inf]], InvalidInputError),
+                         ([[1.0, 2.0, 3.0]], ShapeError)):  # fmt: skip
+        with pytest.raises(error):
+            draw_points(sloping(0.7), wrong, 3)

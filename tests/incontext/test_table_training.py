@@ -1,6 +1,7 @@
 """The synthetic tables, and training that resumes where it stopped."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLTables, TableConfig, TableTraining, pretrained, train_tables
+from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.tables.prior import FAMILIES, SHARES, draw_batch
 from isthmus.incontext.tables.training import HeldOutTables, write_memory
 from isthmus.memories import StudentMixture
@@ -75,14 +77,42 @@ def test_a_stopped_run_ends_as_it_would_have(tmp_path):
 
     with pytest.raises(StopError):
         train_tables(TINY, tmp_path, log_every=2, checkpoint_every=1, report=stop)
-    model, _ = train_tables(TINY, tmp_path, log_every=2, checkpoint_every=1)
+    kept = Checkpoint.load(tmp_path / "checkpoint.pt").objective[0]
+    with pytest.warns(UserWarning, match="has made 3 of its 6 updates"):
+        halfway = pretrained(tmp_path)
+    assert torch.equal(halfway.network.row_in.weight, kept["module.row_in.weight"].double())
+    model, resumed = train_tables(TINY, tmp_path, log_every=2, checkpoint_every=1)
     for name, value in whole.state_dict().items():
         assert torch.equal(model.state_dict()[name], value)
+    assert [row["loss"] for row in resumed] == [row["loss"] for row in rows]
     stored = ICLTables.from_pretrained(tmp_path / "model")
     assert torch.equal(stored.network.row_in.weight, whole.network.row_in.weight)
     other = TableTraining(model=TINY.model, updates=7)
     with pytest.raises(InvalidInputError, match="other settings: updates"):
         train_tables(other, tmp_path)
+
+
+def test_passes_and_batches_share_the_tables_of_an_update():
+    split = TINY.on_devices(2)
+    assert (split.passes, split.on_devices(2)) == (2, split)
+    for update in range(4):
+        whole, parts = TINY.draw(update)[0], [split.draw(update, part)[0] for part in range(2)]
+        assert all(part.shape[1:] == whole.shape[1:] for part in parts)
+        assert not torch.equal(parts[0], parts[1])
+        assert all(len(part) == max(1, len(whole) // 2) for part in parts)
+    double = TINY.with_batch(8)
+    assert (double.tables, double.context_rows) == (8, 128)
+
+
+@pytest.mark.slow
+def test_two_processes_average_the_gradients_of_two_passes():
+    settings = replace(TINY, passes=2, updates=3)
+    one, rows = train_tables(settings, accelerator="cpu", log_every=1)
+    two, more = train_tables(settings, accelerator="cpu", devices=2, log_every=1)
+    for a, b in zip(rows, more, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 def test_the_learning_rate_rises_stays_and_falls():

@@ -24,7 +24,8 @@ from isthmus.incontext.objectives import (
     RankingNCE,
 )
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.incontext.training import Checkpoint, draw_pass, new_model
+from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.training import draw_pass, new_model
 
 SMALL = TrainingSettings(
     model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5),

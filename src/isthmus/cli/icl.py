@@ -25,7 +25,8 @@ from isthmus.tables.files import (
 from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
-    from isthmus.incontext import ICLEBM, ICLTables, TrainingSettings
+    from isthmus.incontext import ICLEBM, ICLTables, TableTraining, TrainingSettings
+    from isthmus.incontext.loop import Recipe
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
@@ -33,32 +34,33 @@ UPDATES_BETWEEN_EVALUATIONS = 500
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from isthmus.incontext import train
+    from isthmus.incontext import train, train_tables
+    from isthmus.incontext.tables.training import TableRecipe
+    from isthmus.incontext.training import EnergyRecipe
 
+    out, more = arguments.out, {"devices": arguments.devices}
     if arguments.preset == "tables":
-        return _train_tables(arguments)
+        tables = _table_settings(arguments)
+        _announce(out, TableRecipe(tables), arguments.quiet)
+        return _run(train_tables, tables, out, arguments.quiet, **more)
     settings, init = _settings(arguments)
-    out = make_directory(arguments.out)
-    if not arguments.quiet:
-        _announce(out, settings, init)
+    _announce(out, EnergyRecipe(settings, init), arguments.quiet)
     often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
-    more = {"init": init, "devices": arguments.devices, "evaluate_every": often}
-    return _run(train, settings, out, arguments.quiet, **more)
+    return _run(train, settings, out, arguments.quiet, init=init, evaluate_every=often, **more)
 
 
-def _train_tables(arguments: argparse.Namespace) -> int:
-    from isthmus.incontext import TableTraining, train_tables
+def _table_settings(arguments: argparse.Namespace) -> TableTraining:
+    from isthmus.incontext import TableTraining
 
-    for option in ("prior", "init", "batch"):
+    for option in ("prior", "init"):
         if getattr(arguments, option) is not None:
             raise InvalidInputError(f"--{option} does not apply to --preset tables.")
-    if arguments.devices > 1:
-        raise InvalidInputError("--preset tables trains in one process; leave --devices out.")
     settings = TableTraining(seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
-    out = make_directory(arguments.out)
-    return _run(train_tables, settings, out, arguments.quiet)
+    if arguments.batch is not None:
+        settings = settings.with_batch(arguments.batch)
+    return settings.on_devices(arguments.devices)
 
 
 def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **more: Any) -> int:
@@ -98,18 +100,18 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     return settings.on_devices(arguments.devices), init
 
 
-def _announce(out: Path, settings: TrainingSettings, init: ICLEBM | None) -> None:
-    """Print where the run starts."""
-    from isthmus.incontext.training import find_checkpoint
-
-    with exclusive(out):
-        checkpoint = find_checkpoint(out, settings, init)
-    start = f"starting: {settings.updates} updates in {out}"
-    if checkpoint is not None and checkpoint.updates == settings.updates:
-        start = f"all {settings.updates} updates in {out} are complete"
+def _announce(out: Path, recipe: Recipe, quiet: bool) -> None:
+    """Make the folder of a run, and print where it starts."""
+    updates = recipe.settings.updates
+    with exclusive(make_directory(out)):
+        checkpoint = recipe.find_checkpoint(out)
+    start = f"starting: {updates} updates in {out}"
+    if checkpoint is not None and checkpoint.updates == updates:
+        start = f"all {updates} updates in {out} are complete"
     elif checkpoint is not None and checkpoint.updates:
-        start = f"continuing after update {checkpoint.updates} of {settings.updates} in {out}"
-    print(start, file=sys.stderr, flush=True)
+        start = f"continuing after update {checkpoint.updates} of {updates} in {out}"
+    if not quiet:
+        print(start, file=sys.stderr, flush=True)
 
 
 def _print_likelihood(updates: int, row: dict[str, float]) -> None:
@@ -144,7 +146,7 @@ def _sample(arguments: argparse.Namespace) -> int:
 
     from isthmus.dynamics.samplers import MALA, Langevin
     from isthmus.incontext import ICLTables, pretrained
-    from isthmus.incontext.sampling import draw
+    from isthmus.incontext.sampling import draw_points
 
     if arguments.output not in (None, STDIN):
         check_output(arguments.output, *filter(None, [arguments.context]))
@@ -156,17 +158,16 @@ def _sample(arguments: argparse.Namespace) -> int:
         table = _read_context(arguments, model)
         points, columns = table.X, list(table.columns)
     kind = MALA if arguments.sampler == "mala" else Langevin
-    drawn = draw(
-        model.condition(points),
+    drawn = draw_points(
+        model,
+        points,
         arguments.number,
         kind(step_size=arguments.step_size),
         seed=arguments.seed,
         steps=arguments.steps,
         progress=False if arguments.quiet else None,
     )
-    # Through text, so that single precision is not written with the digits of double.
-    numbers = drawn.numpy().astype(str).astype(np.float64)
-    target = write_table(dict(zip(columns, numbers.T, strict=True)), arguments.output)
+    target = write_table(dict(zip(columns, drawn.T, strict=True)), arguments.output)
     if target is not None:
         print(target)
     return 0
@@ -221,7 +222,9 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
-    """Return a table with the model's number of columns; warn of points outside its box."""
+    """Return a table with the model's number of columns; say whether it is scaled."""
+    from isthmus.incontext.sampling import box_scaling
+
     table = read_table(arguments.context, id=arguments.id, drop=arguments.drop, missing=False)
     columns = table.X.shape[1]
     if columns != model.dim:
@@ -229,13 +232,9 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
             f"{arguments.context} has {columns} column{'s' * (columns > 1)} of numbers, but the "
             f"model reads {model.dim}; --drop leaves columns out."
         )
-    box = model.config.box or float("inf")
-    outside = int((abs(table.X) > box).any(1).sum())
-    note = (
-        f"{outside} of {len(table)} points lie outside the model's box, from {-box:g} to {box:g}. "
-        "Shift and scale the data first."
-    )
-    options.print_notes((*table.notes, *[note] * bool(outside)), arguments.quiet)
+    note = "Points are shifted and scaled into the model's box, and results back from it."
+    scaled = box_scaling(model, table.X).standardises
+    options.print_notes((*table.notes, *[note] * scaled), arguments.quiet)
     return table
 
 

@@ -40,7 +40,8 @@ from isthmus.figures.style import (
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import Tasks
-from isthmus.incontext.sampling import draw
+from isthmus.incontext.sampling import box_scaling, draw
+from isthmus.scaling import Scaling
 from isthmus.validation import as_count, as_points
 
 # Energies are shown up to this many nats above the lowest.
@@ -70,7 +71,9 @@ def context_landscapes(
         With two coordinates.
     tasks : Tasks, or array (B, n, 2)
         Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose true
-        density is unknown; their points are added to the context in order.
+        density is unknown; their points are added to the context in order. Datasets in other
+        units than the model's are brought into its box
+        (:func:`isthmus.incontext.sampling.box_scaling`), and drawn in their own.
     contexts : sequence of int
         Context sizes. Each context is the beginning of the next.
     seed : int
@@ -93,6 +96,10 @@ def context_landscapes(
     """
     sizes = _sizes(contexts)
     sequences = _sequences(model, tasks, sizes[-1], seed)
+    scaling = Scaling(np.zeros(2), np.ones(2))
+    if not isinstance(tasks, Tasks):
+        scaling = box_scaling(model, sequences.flatten(0, 1))
+        sequences = torch.from_numpy(scaling.into(to_array(sequences)))
     reach = _reach(model, sequences) if reach is None else reach
     points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
@@ -103,9 +110,10 @@ def context_landscapes(
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
         if isinstance(tasks, Tasks):
             surfaces.append(_true_surprise(tasks[row], points))
-        filled = _fill(line, points, surfaces)
+        surfaces = [surface + np.log(scaling.scale).sum() for surface in surfaces]
+        filled = _fill(line, scaling.back(points), surfaces)
         for axes, size in zip(line, sizes, strict=False):
-            _draw_context(axes, to_array(sequence[:size]))
+            _draw_context(axes, scaling.back(to_array(sequence[:size])))
         bar = figure.colorbar(filled, ax=line.tolist(), pad=0.01, aspect=14, shrink=0.85)
         bar.set_label("−log p (nats)" if row == rows // 2 else "")
         bar.outline.set_visible(False)
@@ -113,7 +121,7 @@ def context_landscapes(
         bar.set_ticks(list(np.arange(np.ceil(levels[0]), levels[-1], 2)))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
-    _outer_labels(grid, reach)
+    _outer_labels(grid, reach, scaling)
     return figure
 
 
@@ -276,9 +284,12 @@ def _draw_context(axes: Axes, context: NDArray[Any]) -> None:
     axes.plot(*context.T, "o", color=MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5)
 
 
-def _outer_labels(grid: NDArray[Any], reach: float) -> None:
+def _outer_labels(grid: NDArray[Any], reach: float, scaling: Scaling | None = None) -> None:
+    corners = np.array([[-reach, -reach], [reach, reach]])
+    (left, bottom), (right, top) = corners if scaling is None else scaling.back(corners)
     for axes in grid.flat:
-        axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        square = (right - left) / (top - bottom)
+        axes.set(xlim=(left, right), ylim=(bottom, top), aspect=square)
         axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
         label_plane(axes)
 

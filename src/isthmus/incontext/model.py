@@ -423,7 +423,7 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
         model: ICLEBM | ICLTables
         inner, unfinished = folder / "model", folder / "checkpoint.pt"
         if unfinished.exists() and not inner.is_dir():
-            from isthmus.incontext.training import Checkpoint
+            from isthmus.incontext.runs import Checkpoint
 
             found = Checkpoint.load(unfinished)
             settled = f"{found.updates} of its {found.settings['updates']} updates"

@@ -1,22 +1,25 @@
-"""draw: sample from an in-context energy, by chains that start in the right proportions."""
+"""Draw from in-context energies, by chains that start in the right proportions."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.dynamics.sample import sample
 from isthmus.dynamics.samplers import MALA, Sampler
 from isthmus.errors import ShapeError
-from isthmus.incontext.model import ContextEnergy
+from isthmus.incontext.model import ICLEBM, ContextEnergy
 from isthmus.memories.base import draw_index, generator_for
 from isthmus.memories.kde import GaussianKDE
-from isthmus.validation import as_count
+from isthmus.scaling import Scaling
+from isthmus.validation import as_count, as_points
 
-__all__ = ["draw", "starting_points"]
+__all__ = ["box_scaling", "draw", "draw_points", "starting_points"]
 
 # Share of trial points near the context, and the bandwidth there; the others are uniform.
 NEAR_SHARE, NEAR_WIDTH = 0.5, 0.6
@@ -24,6 +27,70 @@ TRIALS_PER_POINT, FEWEST_TRIALS = 20, 4000
 # Trial points reach this many widths of the wall beyond the box, where the density is e^-8;
 # without a box, they reach beyond the context by this factor.
 WALLS, MARGIN = 4.0, 1.5
+# Points in a box are read as they are if they span at least this share of it; others are scaled to
+# span the second share, as data of the prior do.
+LEAST_SPAN, USUAL_SPAN = 0.1, 0.55
+
+
+def box_scaling(model: ICLEBM, X: Any) -> Scaling:
+    """Return the map that brings points into the box of a model, column by column.
+
+    It is the identity for points (n, D) that lie in the box and span at least a tenth of it, and
+    for models without a box. A column without spread is centred only.
+
+    >>> from isthmus.incontext import pretrained
+    >>> scaling = box_scaling(pretrained("mixtures-2d"), [[1000.0, 0.01], [1200.0, 0.03]])
+    >>> scaling.into(np.array([[1100.0, 0.02], [1200.0, 0.03]])).round(3) + 0.0
+    array([[0.   , 0.   ],
+           [3.025, 3.025]])
+    """
+    points: NDArray[np.float64] = as_points(X, "X", dim=model.dim).double().cpu().numpy()
+    if points.ndim != 2:
+        raise ShapeError(f"X must be points (n, {model.dim}), not {points.shape}.")
+    box = model.config.box
+    if box is None or len(points) == 0:
+        return Scaling.of(points, standardise=False)
+    low, high = points.min(0), points.max(0)
+    half = high / 2 - low / 2
+    inside = max(abs(low).max(), abs(high).max()) <= box
+    if inside and half.max() >= LEAST_SPAN * box:
+        return Scaling.of(points, standardise=False)
+    scale = np.where(half > 0, half / (USUAL_SPAN * box), 1.0)
+    return Scaling(low / 2 + high / 2, scale)
+
+
+def draw_points(
+    model: ICLEBM,
+    X: Any,
+    n: int,
+    sampler: Sampler[Any] | None = None,
+    *,
+    seed: int = 0,
+    steps: int = 100,
+    progress: bool | None = None,
+) -> NDArray[np.float64]:
+    """Draw n points that resemble those of a dataset (m, D), in its units.
+
+    The dataset is brought into the model's box by :func:`box_scaling`, and the points back from
+    it. The other parameters are those of :func:`draw`.
+
+    Examples
+    --------
+    >>> from isthmus.incontext import pretrained
+    >>> from isthmus.incontext.sampling import draw_points
+    >>> heights_and_weights = [[1.62, 55.0], [1.70, 66.0], [1.75, 71.0], [1.83, 80.0]]
+    >>> drawn = draw_points(pretrained("mixtures-2d"), heights_and_weights, 100, steps=10)
+    >>> 1.6 < drawn[:, 0].mean() < 1.9, 50 < drawn[:, 1].mean() < 90
+    (True, True)
+    """
+    scaling = box_scaling(model, X)
+    points = as_points(X, "X", dim=model.dim).double().cpu().numpy()
+    energy = model.condition(scaling.into(points))
+    drawn = draw(energy, n, sampler, seed=seed, steps=steps, progress=progress)
+    if not scaling.standardises:
+        # Through text, so that single precision is not written with the digits of double.
+        return drawn.cpu().numpy().astype(str).astype(np.float64)
+    return scaling.back(drawn.cpu().double().numpy())
 
 
 def draw(

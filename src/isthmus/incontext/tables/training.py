@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch import Tensor, nn
 
-from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.files import exclusive
 from isthmus.incontext.config import CheckedFields
+from isthmus.incontext.loop import Recipe, RunOptions, run
+from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.tables.features import features
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
 from isthmus.incontext.tables.prior import draw_batch
 from isthmus.incontext.tables.resolution import column_resolution, width_floor
-from isthmus.incontext.training import Checkpoint, Row, metrics_log
-from isthmus.progress import progress as show_progress
 
-SECONDS_BETWEEN_CHECKPOINTS = 60.0
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 # Relative frequencies of 1, 2, ... columns; more are rarer.
 COLUMNS = (3, 3, 2.5, 2.5, 2, 2, 1.5, 1.5, 1, 1, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4)
 # Log-sizes of contexts are a power of a uniform number: small tables are cheaper.
@@ -54,6 +51,9 @@ class TableTraining(CheckedFields):
         The most tables of an update.
     rows : int
         Fresh rows of each table, whose log-density is the objective.
+    passes : int
+        Forward and backward passes of an update, which share its context rows and tables, all of
+        one shape; processes share the passes.
     size_low, size_high : int
         Context sizes, nearly log-uniform; one size and one number of columns for each update.
     learning_rate, weight_decay, clip, average : float
@@ -70,6 +70,7 @@ class TableTraining(CheckedFields):
     context_rows: int = 1536
     tables: int = 40
     rows: int = 96
+    passes: int = 1
     size_low: int = 5
     size_high: int = 1024
     learning_rate: float = 2e-3
@@ -89,15 +90,29 @@ class TableTraining(CheckedFields):
         fall = 1.0 if left >= 1 else 0.5 - 0.5 * math.cos(math.pi * left)
         return self.learning_rate * rise * fall
 
-    def draw(self, update: int) -> tuple[Tensor, Tensor]:
-        """Return contexts (B, n, D) and fresh rows (B, m, D); they depend on the update alone."""
+    def with_batch(self, tables: int) -> TableTraining:
+        """Return the same training with other batches, of as many context rows a table."""
+        rows = max(1, round(self.context_rows * tables / self.tables))
+        return replace(self, tables=tables, context_rows=rows)
+
+    def on_devices(self, devices: int) -> TableTraining:
+        """Return the same training with passes that the processes can share equally."""
+        return self if self.passes % devices == 0 else replace(self, passes=devices)
+
+    def draw(self, update: int, part: int = 0) -> tuple[Tensor, Tensor]:
+        """Return contexts (B, n, D) and fresh rows (B, m, D) of one pass of an update.
+
+        They depend on the arguments alone; the passes of an update have one shape.
+        """
         rng = np.random.default_rng([self.seed, update])
         weights = np.array(COLUMNS[: self.model.max_columns])
         columns = 1 + int(rng.choice(len(weights), p=weights / weights.sum()))
         low, high = math.log(self.size_low), math.log(self.size_high + 1)
         size = int(math.exp(low + (high - low) * rng.random() ** SMALL))
         missing = rng.uniform(0, MOST_GAPS) if size > 15 and rng.random() < WITH_GAPS else 0.0
-        tables = max(1, min(self.tables, self.context_rows // size))
+        tables = max(1, min(self.tables, self.context_rows // size) // self.passes)
+        if part:
+            rng = np.random.default_rng([self.seed, update, part])
         batch = draw_batch(rng, tables, size, self.rows, columns, missing)
         return torch.from_numpy(batch.context), torch.from_numpy(batch.rows)
 
@@ -134,10 +149,52 @@ class HeldOutTables:
         return float(np.mean(scores))
 
 
+class TableRecipe(Recipe):
+    """Training of an :class:`ICLTables` by the likelihood of fresh rows."""
+
+    def __init__(self, settings: TableTraining) -> None:
+        self.settings: TableTraining = settings
+        self.average = settings.average
+
+    @property
+    def passes(self) -> int:
+        """Passes of an update."""
+        return self.settings.passes
+
+    def new_network(self) -> TableNetwork:
+        """Return the network with its first weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            return TableNetwork(self.settings.model)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimiser of the network."""
+        return torch.optim.AdamW(network.parameters(), weight_decay=self.settings.weight_decay)
+
+    def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
+        """Return the loss of one pass."""
+        device = next(network.parameters()).device
+        context, rows = (x.to(device) for x in self.settings.draw(update, part))
+        return loss_of(cast(TableNetwork, network), context, rows)
+
+    def held_out(self) -> Callable[[TableNetwork], float]:
+        """Return the held-out score of a network."""
+        return HeldOutTables()
+
+    def finished(self, weights: Weights) -> ICLTables:
+        """Return the model with the given weights."""
+        model = ICLTables(self.settings.model)
+        model.network.load_state_dict(weights)
+        return model
+
+
 def train_tables(
     settings: TableTraining,
     out: str | Path | None = None,
     *,
+    devices: int = 1,
+    accelerator: str = "auto",
+    fabric: Fabric | None = None,
     log_every: int = 20,
     evaluate_every: int = 200,
     checkpoint_every: int | None = None,
@@ -152,6 +209,9 @@ def train_tables(
     out : path, optional
         Folder for the checkpoint, the metrics and the model. If it holds a checkpoint, the run
         continues from there, and ends as it would have without the interruption.
+    devices, accelerator, fabric
+        Arguments of Lightning Fabric: processes that share the passes of an update
+        (:meth:`TableTraining.on_devices`), and hardware; or a Fabric that is already launched.
     log_every, evaluate_every : int
         Updates between rows of the metrics, and between held-out likelihoods.
     checkpoint_every : int, optional
@@ -159,108 +219,18 @@ def train_tables(
     progress : bool, optional
         Show a progress bar. Default: on a terminal.
     report : callable, optional
-        Called with each row of the metrics.
+        Called with each row of the metrics. With several processes it must be picklable.
     """
-    folder = None if out is None else Path(out)
-    lock: Any = nullcontext()
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive(folder)
-    with lock:
-        run = _Run(settings, folder)
-        with (
-            metrics_log(folder, run.rows) as add_row,
-            show_progress("training", settings.updates, show=progress) as advance,
-        ):
-            saved_at = time.monotonic()
-            for done in range(run.done + 1, settings.updates + 1):
-                loss, last = run.update(done), done == settings.updates
-                advance(done, f"loss {loss:.3f}")
-                if last or done % log_every == 0:
-                    row = run.row(loss, evaluate=last or done % evaluate_every == 0)
-                    add_row(row)
-                    if report is not None:
-                        report(row)
-                due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
-                if checkpoint_every is not None:
-                    due = done % checkpoint_every == 0
-                if folder is not None and (last or due):
-                    run.save(folder)
-                    saved_at = time.monotonic()
-    return run.model(), run.rows
-
-
-class _Run:
-    """Weights, optimiser and metrics of a run between two updates."""
-
-    def __init__(self, settings: TableTraining, folder: Path | None) -> None:
-        self.settings, self.done, self.seconds, self.recent = settings, 0, 0.0, list[float]()
-        self.rows: list[Row] = []
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            self.network = TableNetwork(settings.model)
-        average = get_ema_multi_avg_fn(settings.average)
-        self.average = AveragedModel(self.network, multi_avg_fn=average)
-        decay = settings.weight_decay
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), weight_decay=decay)
-        self.held_out = HeldOutTables()
-        self.identity = {each.name: repr(getattr(settings, each.name)) for each in fields(settings)}
-        if folder is not None and (folder / "checkpoint.pt").exists():
-            self._load(folder / "checkpoint.pt")
-        self.clock = self.seconds - time.process_time()
-
-    def _load(self, path: Path) -> None:
-        found = Checkpoint.load(path)
-        if found.settings != self.identity:
-            changed = [name for name in self.identity if found.settings.get(name) !=
-                       self.identity[name]]  # fmt: skip
-            raise InvalidInputError(
-                f"{path.parent} holds a run with other settings: {', '.join(changed)}. Use its "
-                "settings, or another folder."
-            )
-        self.done, self.seconds, self.rows = found.updates, found.cpu_seconds, found.rows
-        self.network.load_state_dict(found.model)
-        self.average.load_state_dict(found.objective[0])
-        self.optimizer.load_state_dict(found.optimizer)
-
-    def save(self, folder: Path) -> None:
-        seconds = self.clock + time.process_time()
-        Checkpoint(
-            self.identity, self.done, seconds, self.network.state_dict(),
-            self.optimizer.state_dict(), [self.average.state_dict()], self.rows,
-        ).save(folder / "checkpoint.pt")  # fmt: skip
-        self.model().save_pretrained(folder / "model")
-
-    def update(self, done: int) -> float:
-        """Make one update; return its loss."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate_at(done - 1)
-        loss = loss_of(self.network, *self.settings.draw(done - 1))
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise DivergenceError(f"The loss became {value} at update {done}.")
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
-        if bool(torch.isfinite(norm)):
-            self.optimizer.step()
-            self.average.update_parameters(self.network)
-        self.done = done
-        self.recent.append(value)
-        return value
-
-    def row(self, loss: float, *, evaluate: bool) -> Row:
-        """Return a row of the metrics, with the mean loss since the last one."""
-        row: Row = {"update": self.done, "loss": float(np.mean(self.recent))}
-        self.recent.clear()
-        row["learning_rate"] = self.settings.learning_rate_at(self.done - 1)
-        row["cpu_seconds"] = round(self.clock + time.process_time(), 2)
-        if evaluate:
-            row["held_out_nll"] = self.held_out(cast(TableNetwork, self.average.module))
-        return row
-
-    def model(self) -> ICLTables:
-        """Return the model with the averaged weights."""
-        model = ICLTables(self.settings.model)
-        model.network.load_state_dict(self.average.module.state_dict())
-        return model
+    recipe = TableRecipe(settings)
+    options = RunOptions(
+        devices=devices,
+        accelerator=accelerator,
+        fabric=fabric,
+        log_every=log_every,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        progress=progress,
+        report=report,
+    )
+    weights, rows = run(recipe, out, options)
+    return recipe.finished(weights), rows

@@ -1,0 +1,329 @@
+"""The training loop of in-context models, on Lightning Fabric, for one process or many."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.files import exclusive
+from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
+from isthmus.incontext.storage import StoredModel
+from isthmus.progress import progress as show_progress
+from isthmus.validation import as_count
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+# The default bound on the work, in seconds, that a killed run loses.
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+class Settings(Protocol):
+    """A frozen dataclass whose fields decide the outcome of a run."""
+
+    @property
+    def updates(self) -> int:
+        """Steps of the optimiser."""
+        ...
+
+    @property
+    def clip(self) -> float | None:
+        """Largest norm of the gradient."""
+        ...
+
+    def learning_rate_at(self, update: int) -> float:
+        """Return the learning rate of one update, counted from 0."""
+        ...
+
+
+class Recipe(ABC):
+    """A kind of training: what the loop must know of a model and its settings."""
+
+    settings: Settings
+    # Weights to start from, the decay of their average if that is the result, and a way out.
+    start: Weights | None = None
+    average: float | None = None
+    precision: Any = "32-true"
+    advice: str = "Use a smaller learning_rate."
+
+    @property
+    @abstractmethod
+    def passes(self) -> int:
+        """Forward and backward passes of an update, which processes share."""
+
+    @abstractmethod
+    def new_network(self) -> nn.Module:
+        """Return the network with weights that depend on the seed alone."""
+
+    @abstractmethod
+    def optimizer(self, network: nn.Module) -> Optimizer:
+        """Return the optimiser of the network."""
+
+    @abstractmethod
+    def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
+        """Return the loss of one pass; its data depend on the arguments alone."""
+
+    @abstractmethod
+    def held_out(self) -> Callable[[Any], float]:
+        """Return a function that scores a network on fixed data, in nats."""
+
+    @abstractmethod
+    def finished(self, weights: Weights) -> StoredModel:
+        """Return the model with the weights of a network."""
+
+    def states(self, fabric: Fabric) -> list[Weights]:
+        """Return what else must be saved, for each process."""
+        return []
+
+    def load_states(self, states: list[Weights], rank: int) -> None:
+        """Take up what :meth:`states` returned."""
+        assert not states, "there is nothing to take it up"
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return the ``repr`` of everything that decides the outcome of a run."""
+        found = {each.name: repr(getattr(self.settings, each.name)) for each in
+                 fields(cast(Any, self.settings))}  # fmt: skip
+        total = sum(float(tensor.double().abs().sum()) for tensor in (self.start or {}).values())
+        return {**found, "init": f"weights that add up to {total:.17g}" if self.start else "none"}
+
+    def find_checkpoint(self, folder: Path | None) -> Checkpoint | None:
+        """Return the checkpoint in a folder, if there is one; refuse one of other settings."""
+        if folder is None or not (folder / "checkpoint.pt").exists():
+            return None
+        checkpoint = Checkpoint.load(folder / "checkpoint.pt")
+        changes = [
+            f"{name}={checkpoint.settings.get(name)} instead of {value}"
+            for name, value in self.fingerprint().items()
+            if checkpoint.settings.get(name) != value
+        ]
+        if changes:
+            raise InvalidInputError(
+                f"{folder} holds a run with other settings: {', '.join(changes)}. Use its "
+                "settings, or another folder."
+            )
+        return checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What does not change the outcome of a run; see :func:`isthmus.incontext.train`."""
+
+    devices: int = 1
+    accelerator: str = "auto"
+    precision: Any = None
+    fabric: Fabric | None = None
+    log_every: int = 20
+    evaluate_every: int = 500
+    checkpoint_every: int | None = None
+    tensorboard: bool = False
+    progress: bool | None = None
+    report: Callable[[Row], None] | None = None
+
+    def __post_init__(self) -> None:
+        as_count(self.log_every, "log_every")
+        as_count(self.evaluate_every, "evaluate_every")
+
+
+def run(recipe: Recipe, out: str | Path | None, options: RunOptions) -> tuple[Weights, list[Row]]:
+    """Train, or continue a run, in a folder; return the weights and the rows of the metrics."""
+    fabric, folder, lock = options.fabric, None if out is None else Path(out), cast(
+        Any, nullcontext())  # fmt: skip
+    if folder is not None and (fabric is None or fabric.is_global_zero):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = exclusive(folder)
+    with lock:
+        train = partial(_train, recipe, folder, recipe.find_checkpoint(folder), options)
+        return train(fabric) if fabric is not None else _launch(train, recipe, options)
+
+
+def _launch(train: Callable[..., Any], recipe: Recipe, options: RunOptions) -> Any:
+    """Train in processes of a new Fabric."""
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise InvalidInputError(
+            'Training needs Lightning Fabric: pip install "isthmus[train]".'
+        ) from None
+    fabric = Fabric(
+        accelerator=options.accelerator,
+        devices=options.devices,
+        strategy="auto" if options.devices == 1 else "ddp_spawn",
+        precision=options.precision or recipe.precision,
+    )
+    # Through a file: a process that ends would wait for a pipe that is full.
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "result.pt"
+        fabric.launch(partial(_train_into, train=train, path=result))
+        return torch.load(result, weights_only=True)
+
+
+def _train_into(fabric: Fabric, train: Callable[[Fabric], Any], path: Path) -> None:
+    """Train in one process, and save the result of the first one."""
+    result = train(fabric)
+    if fabric.is_global_zero:
+        torch.save(result, path)
+
+
+def _train(
+    recipe: Recipe,
+    folder: Path | None,
+    checkpoint: Checkpoint | None,
+    options: RunOptions,
+    fabric: Fabric,
+) -> tuple[Weights, list[Row]]:
+    """Train in one process; return the weights and the metrics."""
+    settings = recipe.settings
+    if recipe.passes % fabric.world_size:
+        raise InvalidInputError(
+            f"{recipe.passes} passes cannot be shared equally by {fabric.world_size} processes. "
+            "Choose another batch or micro_batch."
+        )
+    chief = fabric.is_global_zero
+    folder = folder if chief else None
+    state = _State(recipe, checkpoint, fabric)
+    held_out, saved_at = recipe.held_out(), time.monotonic()
+    bar = show_progress("training", settings.updates, show=options.progress if chief else False)
+    log = metrics_log(folder, state.rows, tensorboard=options.tensorboard)
+    with log as add_row, bar as advance:
+        for done in range(state.done + 1, settings.updates + 1):
+            last, loss = done == settings.updates, state.update(done)
+            advance(done, f"loss {float(loss):.3f}")
+            if last or done % options.log_every == 0:
+                row = state.row(loss)
+                if chief and (last or done % options.evaluate_every == 0):
+                    row["held_out_nll"] = held_out(_on_cpu(state.result))
+                add_row(row)
+                if chief and options.report is not None:
+                    options.report(row)
+            due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
+            if options.checkpoint_every is not None:
+                due = done % options.checkpoint_every == 0
+            if last or due:
+                found = state.checkpoint()
+                if folder is not None:
+                    found.save(folder / "checkpoint.pt")
+                saved_at = time.monotonic()
+    weights = {name: tensor.cpu() for name, tensor in state.result.state_dict().items()}
+    if folder is not None:
+        recipe.finished(weights).save_pretrained(folder / "model")
+    fabric.barrier()
+    return weights, state.rows
+
+
+class _State:
+    """Weights, optimiser and metrics of a run between two updates."""
+
+    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None, fabric: Fabric) -> None:
+        self.recipe, self.fabric, self.done, seconds = recipe, fabric, 0, 0.0
+        self.rows: list[Row] = []
+        self.network = recipe.new_network()
+        if checkpoint is not None or recipe.start is not None:
+            self.network.load_state_dict(
+                checkpoint.model if checkpoint else cast(Weights, recipe.start)
+            )
+        loss_of, optimizer = _Loss(self.network, recipe), recipe.optimizer(self.network)
+        self.loss_of, self.optimizer = fabric.setup(loss_of, optimizer)
+        self.average: AveragedModel | None = None
+        if recipe.average is not None:
+            average = get_ema_multi_avg_fn(recipe.average)
+            self.average = AveragedModel(self.network, multi_avg_fn=average)
+        if checkpoint is not None:
+            self.done, seconds, self.rows = (
+                checkpoint.updates, checkpoint.cpu_seconds, checkpoint.rows
+            )  # fmt: skip
+            self.optimizer.load_state_dict(checkpoint.optimizer)
+            if self.average is not None:
+                self.average.load_state_dict(checkpoint.objective[0])
+            else:
+                recipe.load_states(checkpoint.objective, fabric.global_rank)
+        self.clock = seconds - time.process_time()
+
+    @property
+    def result(self) -> nn.Module:
+        """The network, with averaged weights if the recipe asks for them."""
+        return self.network if self.average is None else cast(nn.Module, self.average.module)
+
+    def update(self, done: int) -> Tensor:
+        """Make one update; return its mean loss."""
+        settings = self.recipe.settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate_at(done - 1)
+        loss, norm = self._accumulate(done), torch.zeros(())
+        if settings.clip is not None:
+            norm = self.fabric.clip_gradients(
+                self.loss_of, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False
+            )
+        if bool(torch.isfinite(norm)):
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update_parameters(self.network)
+        self.optimizer.zero_grad()
+        self.done = done
+        return loss
+
+    def _accumulate(self, done: int) -> Tensor:
+        """Add up the gradients of this process's share of the passes; return its mean loss."""
+        fabric = self.fabric
+        share = range(fabric.global_rank, self.recipe.passes, fabric.world_size)
+        total = torch.zeros((), device=fabric.device)
+        for part in share:
+            with fabric.no_backward_sync(self.loss_of, enabled=part != share[-1]):
+                loss = self.loss_of(done - 1, part) / len(share)
+                fabric.backward(loss)
+            total += loss.detach()
+        if not bool(torch.isfinite(total)):  # before the update, and a checkpoint, lose the weights
+            raise DivergenceError(
+                f"The loss became {float(total)} at update {done}. {self.recipe.advice}"
+            )
+        return total
+
+    def row(self, loss: Tensor) -> Row:
+        """Return a row of the metrics, with the mean loss of all processes."""
+        mean = float(cast(Tensor, self.fabric.all_reduce(loss, reduce_op="mean")))
+        return {
+            "update": self.done,
+            "loss": mean,
+            "learning_rate": self.recipe.settings.learning_rate_at(self.done - 1),
+            "cpu_seconds": round(self.clock + time.process_time(), 2),
+        }
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the state; every process must call this."""
+        more = self.recipe.states(self.fabric)
+        if self.average is not None:
+            more = [self.average.state_dict()]
+        return Checkpoint(
+            self.recipe.fingerprint(), self.done, self.clock + time.process_time(),
+            self.network.state_dict(), self.optimizer.state_dict(), more, self.rows,
+        )  # fmt: skip
+
+
+class _Loss(nn.Module):
+    """Network and recipe as one module, whose forward pass Fabric distributes."""
+
+    def __init__(self, network: nn.Module, recipe: Recipe) -> None:
+        super().__init__()
+        self.network, self.recipe = network, recipe
+
+    def forward(self, update: int, part: int) -> Tensor:
+        # The data are no arguments, which Fabric would round.
+        return self.recipe.loss(self.network, update, part)
+
+
+def _on_cpu(network: nn.Module) -> nn.Module:
+    device = next(network.parameters()).device
+    return network if device.type == "cpu" else deepcopy(network).cpu()

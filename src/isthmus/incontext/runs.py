@@ -1,0 +1,135 @@
+"""Files of training runs: checkpoints, and metrics that survive an interruption."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+from isthmus.incontext.config import ICLEBMConfig
+from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.tables.model import ICLTables
+from isthmus.incontext.tables.network import TableConfig
+
+# A checkpoint starts with this, the digest of the rest in hexadecimal, and a line feed.
+CHECKPOINT_START = b"isthmus checkpoint 3 "
+COLUMNS = ["update", "loss", "held_out_nll", "learning_rate", "cpu_seconds"]
+
+Row = dict[str, float]
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run between two updates; their seeds follow from their numbers."""
+
+    settings: dict[str, str]  # the repr of every setting, to refuse a run with others
+    updates: int
+    cpu_seconds: float
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    objective: list[dict[str, Tensor]]  # its state in each process; mostly empty
+    rows: list[dict[str, float]]  # the metrics so far
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint atomically."""
+        buffer = io.BytesIO()
+        torch.save(self.__dict__, buffer)
+        write_atomically(path, _digest_line(buffer.getvalue()) + buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read the file of :meth:`save`; refuse one that is damaged."""
+        advice = "Remove it to start again."
+        try:
+            start, _, content = path.read_bytes().partition(b"\n")
+        except OSError as error:
+            raise InvalidInputError(f"{path} cannot be read: {error.strerror}. {advice}") from None
+        if start.startswith(b"PK"):
+            raise InvalidInputError(
+                f"{path} is of an earlier version: continue with the isthmus that wrote it. "
+                f"{advice}"
+            )
+        if start + b"\n" != _digest_line(content):
+            raise InvalidInputError(
+                f"{path} is not a readable checkpoint: it is damaged, or not one of isthmus. "
+                f"{advice}"
+            )
+        return cls(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+
+    def restored(self) -> ICLEBM | ICLTables:
+        """Return the model as it was after the last update."""
+        call = cast(ast.Call, ast.parse(self.settings["model"], mode="eval").body)
+        config = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        if cast(ast.Name, call.func).id == TableConfig.__name__:
+            tables = ICLTables(TableConfig.from_dict(config))
+            average = self.objective[0].items()
+            prefix = "module."
+            tables.network.load_state_dict(
+                {name.removeprefix(prefix): value for name, value in average if prefix in name}
+            )
+            return tables.double()
+        model = ICLEBM(ICLEBMConfig.from_dict(config))
+        model.load_state_dict(self.model)
+        return model
+
+
+def _digest_line(content: bytes) -> bytes:
+    return CHECKPOINT_START + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+@contextmanager
+def metrics_log(
+    folder: Path | None, rows: list[dict[str, float]], *, tensorboard: bool = False
+) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Yield a function that appends a row to `rows` and to the files of a run, if it has a folder.
+
+    ``metrics.jsonl`` starts with the given rows, which drops those that a killed run wrote after
+    its checkpoint, and grows with each call. ``metrics.csv`` is written at the end.
+    """
+    if folder is None:
+        yield rows.append
+        return
+    import pandas
+
+    writer: Any = _tensorboard_writer(folder) if tensorboard else None
+    path = folder / "metrics.jsonl"
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with path.open("a", buffering=1) as lines:
+
+        def add(row: dict[str, float]) -> None:
+            rows.append(row)
+            lines.write(json.dumps(row) + "\n")
+            if writer is not None:
+                for name, value in row.items():
+                    writer.add_scalar(name, value, int(row["update"]))
+
+        try:
+            yield add
+        finally:
+            table = pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+            write_atomically(folder / "metrics.csv", table)
+            if writer is not None:
+                writer.close()
+
+
+def _tensorboard_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InvalidInputError(
+            "tensorboard=True needs TensorBoard: pip install tensorboard, or leave it out; "
+            "metrics.jsonl and metrics.csv are always written."
+        ) from None
+    return SummaryWriter(str(folder))
