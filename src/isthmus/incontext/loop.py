@@ -255,19 +255,19 @@ class _State:
     @property
     def result(self) -> nn.Module:
         """The network, with averaged weights if the recipe asks for them."""
-        return self.network if self.average is None else cast(nn.Module, self.average.module)
+        return self.network if self.average is None else self.average.module
 
     def update(self, done: int) -> Tensor:
         """Make one update; return its mean loss."""
         settings = self.recipe.settings
         for group in self.optimizer.param_groups:
             group["lr"] = settings.learning_rate_at(done - 1)
-        loss, norm = self._accumulate(done), torch.zeros(())
+        loss, norm = self._accumulate(done), None
         if settings.clip is not None:
             norm = self.fabric.clip_gradients(
                 self.loss_of, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False
             )
-        if bool(torch.isfinite(norm)):
+        if norm is None or bool(torch.isfinite(norm)):
             self.optimizer.step()
             if self.average is not None:
                 self.average.update_parameters(self.network)
