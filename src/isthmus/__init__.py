@@ -20,10 +20,12 @@ __version__ = "0.1.0"
 # torch: public names by module, and public modules.
 _NAMES = {
     "isthmus.affine": "Affine",
+    "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule",
     "isthmus.dynamics.diagnostics": "Chains",
     "isthmus.dynamics.retrieve": "Retrieval complete retrieve",
     "isthmus.dynamics.sample": "sample sample_chains",
     "isthmus.dynamics.samplers": "HMC MALA Langevin",
+    "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
     "isthmus.memories.crp": "CRPMixture",
     "isthmus.memories.epanechnikov": "EpanechnikovKDE",
@@ -45,6 +47,11 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 if TYPE_CHECKING:
     from isthmus.affine import Affine as Affine
     from isthmus.attend import attend as attend
+    from isthmus.dynamics.anneal import Annealed as Annealed
+    from isthmus.dynamics.anneal import Verdicts as Verdicts
+    from isthmus.dynamics.anneal import anneal as anneal
+    from isthmus.dynamics.anneal import judge_draws as judge_draws
+    from isthmus.dynamics.anneal import noise_schedule as noise_schedule
     from isthmus.dynamics.diagnostics import Chains as Chains
     from isthmus.dynamics.retrieve import Retrieval as Retrieval
     from isthmus.dynamics.retrieve import complete as complete
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.samplers import HMC as HMC
     from isthmus.dynamics.samplers import MALA as MALA
     from isthmus.dynamics.samplers import Langevin as Langevin
+    from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
     from isthmus.memories.crp import CRPMixture as CRPMixture
     from isthmus.memories.epanechnikov import EpanechnikovKDE as EpanechnikovKDE

@@ -1,7 +1,8 @@
-"""Associative memories as layers of a network, and losses that learn them."""
+"""Associative memories as layers of a network, and a loss that learns them."""
 
+from isthmus.nn.clustering import ClAMLoss
 from isthmus.nn.conversion import convert_state_dict
 from isthmus.nn.hopfield import Hopfield
 from isthmus.nn.pooling import HopfieldLayer, HopfieldPooling
 
-__all__ = ["Hopfield", "HopfieldLayer", "HopfieldPooling", "convert_state_dict"]
+__all__ = ["ClAMLoss", "Hopfield", "HopfieldLayer", "HopfieldPooling", "convert_state_dict"]

@@ -1,0 +1,330 @@
+r"""anneal: draws from an energy through a series of wider ones, as diffusion models make them.
+
+A kernel density estimate of bandwidth :math:`\sigma` *is* the density of the empirical diffusion
+model at noise level :math:`\sigma`: data plus noise. Its score is known, so that a diffusion model
+without a network samples it, along the probability flow of Song et al. (2021, Score-Based
+Generative Modeling through Stochastic Differential Equations) in the form of Karras et al. (2022,
+Elucidating the Design Space of Diffusion-Based Generative Models), or by annealed Langevin
+dynamics (Song and Ermon, 2019, Generative Modeling by Estimating Gradients of the Data
+Distribution).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.dynamics.retrieve import require_pointwise, retrieve
+from isthmus.dynamics.samplers import Langevin, noise
+from isthmus.dynamics.widening import widen
+from isthmus.energy import Energy
+from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.memories.base import MarginalMemory, Memory, WeightedMemory, generator_for
+from isthmus.memories.kde import GaussianKDE
+from isthmus.validation import as_array, as_choice, as_count, as_number, as_points
+
+Method = Literal["flow", "langevin"]
+EnergyAt = Energy | Callable[[float], Energy]
+
+# A draw whose attractor is made of less than this many memories is one of them; of more than FEW,
+# it is new.
+ONE, FEW = 1.5, 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """Where each draw comes to rest: at a memory, at a mixture of few, or at one of many.
+
+    Attributes
+    ----------
+    participation : Tensor (n,)
+        The effective number of memories there, 1 / sum of squared responsibilities.
+    few : float
+        The largest number of memories of a spurious state.
+    """
+
+    participation: Tensor
+    few: float = FEW
+
+    @property
+    def memorised(self) -> Tensor:
+        """True for draws that come to rest at one memory. (n,)."""
+        return self.participation < ONE
+
+    @property
+    def spurious(self) -> Tensor:
+        """True for draws that come to rest at a mixture of few memories. (n,)."""
+        return ~self.memorised & ~self.new
+
+    @property
+    def new(self) -> Tensor:
+        """True for draws whose place of rest is made of many memories. (n,)."""
+        return self.participation > self.few
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each verdict."""
+        return {
+            name: float(getattr(self, name).double().mean())
+            for name in ("memorised", "spurious", "new")
+        }
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={share:.3f}" for name, share in self.shares.items())
+        return f"Verdicts(n={len(self.participation)}, {shown})"
+
+
+@dataclass(frozen=True, eq=False)
+class Annealed:
+    """Draws of :func:`anneal`.
+
+    Attributes
+    ----------
+    draws : Tensor (n, D)
+    energy : Energy
+        The energy at the end of the schedule, from which they are draws.
+    sigma : float
+        The noise level there.
+    """
+
+    draws: Tensor
+    energy: Energy
+    sigma: float
+
+    def judge(self, memories: Any = None, *, few: float = FEW) -> Verdicts:
+        """Return for each draw if it is memorised, spurious or new; see :func:`judge_draws`.
+
+        Without `memories`, those of the energy are taken.
+        """
+        if memories is None:
+            if not isinstance(self.energy, WeightedMemory):
+                raise UnsupportedOperationError(
+                    f"{type(self.energy).__name__} has no memories; pass them to judge()."
+                )
+            return judge_draws(self.energy, self.draws, few=few)
+        return judge_draws(GaussianKDE(memories, self.sigma), self.draws, few=few)
+
+    def __repr__(self) -> str:
+        count, dim = self.draws.shape
+        return f"Annealed(n={count}, D={dim}, sigma={self.sigma:.4g})"
+
+
+def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
+    r"""Return for each draw if it is memorised, a spurious mixture of few memories, or new.
+
+    A draw is retrieved, and the responsibilities r of the memories at its place of rest give the
+    effective number of memories :math:`1/\sum_n r_n^2` there: below 1.5 the draw is memorised, up
+    to `few` spurious, and above it new. Few memories in a wide space are memorised, very many
+    merge into a landscape of their own; between lie spurious states, the first sign of
+    generalisation (Pham et al., 2025, Memorization to Generalization: Emergence of Diffusion
+    Models from Associative Memory; Ambrogioni, 2024, In Search of Dispersed Memories: Generative
+    Diffusion Models Are Associative Memory Networks). The participation ratio is the measure of
+    the collapse onto training data in Biroli et al. (2024, Dynamical Regimes of Diffusion Models).
+    Pham et al. compare draws with data and with each other instead, since the attractors of a
+    network are not known; those of a memory are.
+
+    Parameters
+    ----------
+    energy : Energy
+        With memories and their responsibilities.
+    draws : (n, D)
+    few : float
+        Above 1.5.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memories = torch.tensor([[0.0], [10.0], [10.8], [20.0]])
+    >>> found = ist.judge_draws(ist.GaussianKDE(memories, sigma=1.0), [[0.3], [10.1], [19.0]])
+    >>> found.memorised, found.spurious
+    (tensor([ True, False,  True]), tensor([False,  True, False]))
+    """
+    few = as_number(few, "few", above=ONE)
+    if not isinstance(energy, MarginalMemory):
+        raise UnsupportedOperationError(
+            f"{type(energy).__name__} has no memories whose responsibilities are known."
+        )
+    points = as_points(draws, "draws", dim=energy.dim)
+    if points.ndim != 2 or 0 in points.shape:
+        raise ShapeError(f"draws must have shape (n, D), not {tuple(points.shape)}.")
+    with torch.no_grad():
+        rest = retrieve(energy, energy.as_input(points)).state
+        parts = [energy.responsibilities(block).square().sum(-1) for block in rest.split(256)]
+    return Verdicts(1 / torch.cat(parts), few)
+
+
+def noise_schedule(largest: float, smallest: float, levels: int = 40, rho: float = 7.0) -> Tensor:
+    r"""Return falling noise levels, close to each other where they are small. (levels,).
+
+    The levels of Karras et al. (2022), equation 5: evenly spaced in :math:`\sigma^{1/\rho}`.
+
+    >>> import isthmus as ist
+    >>> ist.noise_schedule(10.0, 0.1, levels=4)
+    tensor([10.0000,  2.9341,  0.6629,  0.1000], dtype=torch.float64)
+    """
+    top = as_number(largest, "largest", above=0)
+    bottom = as_number(smallest, "smallest", above=0, below=top)
+    power = as_number(rho, "rho", above=0)
+    count = as_count(levels, "levels", at_least=2)
+    roots = torch.linspace(top ** (1 / power), bottom ** (1 / power), count, dtype=torch.float64)
+    found = roots**power
+    found[0], found[-1] = top, bottom
+    return found
+
+
+@torch.no_grad()
+def anneal(
+    energy_at: EnergyAt,
+    schedule: Sequence[float] | Tensor | np.ndarray,
+    n: int,
+    *,
+    method: Method = "flow",
+    steps: int = 10,
+    step_size: float = 0.1,
+    init: Any = None,
+    seed: int | torch.Generator = 0,
+) -> Annealed:
+    r"""Draw n points through falling noise levels.
+
+    Parameters
+    ----------
+    energy_at : Energy, or a function from sigma to an Energy
+        The energy at each noise level. A :class:`GaussianKDE`, :class:`Mixture` or
+        :class:`ModernHopfield` is given noise by :func:`widen`. A function may be anything whose
+        density at sigma is that of data plus noise, such as
+        ``lambda sigma: ist.GaussianKDE(X, sigma)``, or an in-context energy of noisy points,
+        ``lambda sigma: model.condition(X + sigma * noise)``.
+    schedule : (levels,)
+        Noise levels, positive and falling; see :func:`noise_schedule`.
+    n : int
+    method : {"flow", "langevin"}
+        "flow" follows the probability flow :math:`dx/d\sigma = -\sigma \nabla \log p_\sigma(x)` by
+        Heun's method, two scores a level, with an error of second order in the spacing of the
+        levels. "langevin" makes unadjusted Langevin steps at each level.
+    steps : int
+        Langevin steps at each level.
+    step_size : float
+        Of Langevin, in units of sigma squared. The bias of the variance of a Gaussian of width
+        sigma is half of it.
+    init : (n, D), optional
+        Points at the first level. Default: exact draws of its energy if it has them, else Gaussian
+        noise of that width.
+    seed : int or torch.Generator
+
+    Returns
+    -------
+    Annealed
+        ``draws`` (n, D), and ``judge()`` for a verdict on each: memorised, spurious or new.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memories = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
+    >>> schedule = ist.noise_schedule(10.0, 0.1)
+    >>> found = ist.anneal(lambda sigma: ist.GaussianKDE(memories, sigma), schedule, 200)
+    >>> found
+    Annealed(n=200, D=2, sigma=0.1)
+    >>> found.judge()
+    Verdicts(n=200, memorised=1.000, spurious=0.000, new=0.000)
+    """
+    as_choice(method, "method", ("flow", "langevin"))
+    sigmas = _as_schedule(schedule)
+    energy_of = _reader(energy_at)
+    steps = as_count(steps, "steps")
+    step_size = as_number(step_size, "step_size", above=0, below=2)
+    energy = energy_of(sigmas[0])
+    x, generator = _first_points(energy, sigmas[0], as_count(n, "n"), init, seed)
+    require_pointwise(energy, x)
+    for level, sigma in enumerate(sigmas):
+        if method == "langevin":
+            energy = energy if level == 0 else energy_of(sigma)
+            x = _langevin(energy, x, step_size * sigma**2, steps, generator)
+        elif level + 1 < len(sigmas):
+            x, energy = _heun(energy, energy_of, x, sigma, sigmas[level + 1])
+        if not math.isfinite(float(x.sum())):
+            raise DivergenceError(
+                f"Points left the representable numbers at noise level {sigma:g}. Use more levels, "
+                "or a smaller step_size."
+            )
+    return Annealed(x, energy, sigmas[-1])
+
+
+def _heun(
+    energy: Energy, energy_of: Callable[[float], Energy], x: Tensor, sigma: float, following: float
+) -> tuple[Tensor, Energy]:
+    """Follow the flow from one level to the next; returns the energy there too."""
+    below = energy_of(following)
+    first = -sigma * energy.inverse_temperature * energy.score(x)
+    ahead = x + (following - sigma) * first
+    second = -following * below.inverse_temperature * below.score(ahead)
+    return x + (following - sigma) * (first + second) / 2, below
+
+
+def _langevin(
+    energy: Energy, x: Tensor, step_size: float, steps: int, generator: torch.Generator
+) -> Tensor:
+    sampler = Langevin(step_size)
+    state = sampler.init(energy, x)
+    for _ in range(steps):
+        state, _ = sampler.step(energy, state, generator)
+    return state.position
+
+
+def _as_schedule(schedule: Any) -> list[float]:
+    array = as_array(schedule, "schedule")
+    if array.ndim != 1 or len(array) < 2:
+        raise ShapeError(f"schedule must have shape (levels,), of two or more, not {array.shape}.")
+    if not (np.isfinite(array).all() and (array > 0).all()):
+        raise InvalidInputError("schedule must hold finite noise levels above zero.")
+    if not (np.diff(array) < 0).all():
+        raise InvalidInputError(
+            "schedule must fall from level to level; reverse it if it rises, and leave out repeats."
+        )
+    return array.tolist()
+
+
+def _reader(energy_at: EnergyAt) -> Callable[[float], Energy]:
+    if isinstance(energy_at, Energy):
+        return lambda sigma: widen(energy_at, sigma)
+    if not callable(energy_at):
+        raise InvalidInputError(
+            f"energy_at must be an Energy or a function from sigma to one, not {energy_at!r}."
+        )
+
+    def read(sigma: float) -> Energy:
+        found = energy_at(sigma)
+        if not isinstance(found, Energy):
+            raise InvalidInputError(f"energy_at({sigma:g}) must return an Energy, not {found!r}.")
+        return found
+
+    return read
+
+
+def _first_points(
+    energy: Energy, sigma: float, n: int, init: Any, seed: int | torch.Generator
+) -> tuple[Tensor, torch.Generator]:
+    """Return points (n, D) at the first level, and the stream for the noise of the steps."""
+    if init is not None:
+        x = energy.as_input(as_points(init, "init", dim=energy.dim)).detach()
+        if x.ndim != 2 or len(x) != n:
+            raise ShapeError(f"init must have shape ({n}, D), not {tuple(x.shape)}.")
+        return x, generator_for(seed, x.device)
+    if isinstance(energy, WeightedMemory):
+        generator = generator_for(seed, energy.memories.device)
+        return energy.sample(n, generator).detach(), generator
+    if energy.dim is None:
+        raise InvalidInputError(
+            f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (n, D)."
+        )
+    own = [*energy.parameters(), *energy.buffers()]
+    like = next((tensor for tensor in own if tensor.is_floating_point()), torch.empty(()))
+    if isinstance(energy, Memory):
+        like = energy.memories
+    generator = generator_for(seed, like.device)
+    return sigma * noise(like.new_empty(n, energy.dim), generator), generator
