@@ -219,13 +219,14 @@ def test_fixed_beta_is_a_setting_and_learned_beta_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("head", [0, 1])
-def test_the_states_move_on_the_energy(head: int) -> None:
-    layer = make(Hopfield, 6, num_heads=2, steps=4, beta=[0.7, 2.0])
+@pytest.mark.parametrize("separation", ["softmax", "entmax", "sparsemax"])
+def test_the_states_move_on_the_energy(head: int, separation: str) -> None:
+    layer = make(Hopfield, 6, num_heads=2, steps=4, beta=[0.7, 2.0], separation=separation)
     bag = bags(9, 6)
     states = bags(3, 6, seed=1)
     inputs = (bag, states, bag)
     energy = layer.energy_of(inputs, head)
-    assert isinstance(energy, ist.ModernHopfield)
+    assert isinstance(energy, ist.ModernHopfield if separation == "softmax" else ist.SparseHopfield)
     points = layer.states_of(inputs, head)
     energies = [energy.energy(points)]
     for _ in range(3):

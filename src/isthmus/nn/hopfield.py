@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.sparse import SparseHopfield
 from isthmus.nn.association import as_alpha, associate, merge_masks
 from isthmus.validation import as_count, as_flag, as_number
 
@@ -210,8 +211,9 @@ class Hopfield(nn.Module):
     def energy_of(self, x: Patterns, head: int = 0) -> Energy:
         """Return the energy on which the states of one bag move, in the space of one head.
 
-        Its memories are the projected stored patterns, and keep their graph. Its ``step`` is one
-        association, and its points are :meth:`states_of` the bag.
+        It is a :class:`isthmus.ModernHopfield`, or a :class:`isthmus.SparseHopfield` of the
+        separation's alpha. Its memories are the projected stored patterns, and keep their graph.
+        Its ``step`` is one association, and its points are :meth:`states_of` the bag.
 
         Parameters
         ----------
@@ -237,9 +239,7 @@ class Hopfield(nn.Module):
             )
         stored = stored.reshape(stored.shape[-2:])
         if self.alpha != 1:
-            raise UnsupportedOperationError(
-                f"A layer of separation {self.alpha:g} has no energy yet; softmax has one."
-            )
+            return SparseHopfield(stored, self.beta[head], alpha=self.alpha)
         return ModernHopfield(stored, self.beta[head])
 
     def states_of(self, x: Patterns, head: int = 0) -> Tensor:
