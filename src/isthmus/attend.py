@@ -23,10 +23,13 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.fused import FusedAttention
+from isthmus.index.index import Index, is_indexable
+from isthmus.index.pruned import ErrorBound, Plan, Weights
 from isthmus.logits import (
     Keys,
     Metric,
@@ -35,22 +38,64 @@ from isthmus.logits import (
     observed_as_dot,
     plain_attention,
 )
-from isthmus.validation import as_log_weights, as_mask, as_points, as_positive, is_transforming
+from isthmus.validation import (
+    as_log_weights,
+    as_mask,
+    as_number,
+    as_points,
+    as_positive,
+    is_transforming,
+)
 
-__all__ = ["Attention", "Keys", "Metric", "attend", "attention_logits", "needs_float64"]
+__all__ = [
+    "Attention",
+    "ErrorBound",
+    "Index",
+    "Keys",
+    "Metric",
+    "attend",
+    "attention_logits",
+    "needs_float64",
+]
 
 # Below this many logits and entries of memories, plain torch operations are faster than setting
 # up the fused pass.
 PLAIN_LOGITS = 2**16
 
+# Largest share of the sum that may be left out; bounds on the mean need it below exp(-1/2).
+LARGEST_TOL = 0.5
 
-class Attention(NamedTuple):
-    """Result of :func:`attend`."""
 
+class _Attention(NamedTuple):
     logsumexp: Tensor
     """Log of the sum over n of exp(logit_n). (...)"""
     mean: Tensor
     """Softmax-weighted mean of the memories. (..., D)"""
+
+
+class Attention(_Attention):
+    """Result of :func:`attend`: a pair of tensors, and bounds on their errors.
+
+    Attributes
+    ----------
+    logsumexp : Tensor (...)
+        Log of the sum over n of exp(logit_n).
+    mean : Tensor (..., D)
+        Softmax-weighted mean of the memories.
+    error_bound : ErrorBound or None
+        What memories left out can have changed, if an index was used.
+    """
+
+    error_bound: ErrorBound | None = None
+
+    def __new__(
+        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
+    ) -> Attention:
+        """Return a pair that carries the bounds as an attribute."""
+        pair = super().__new__(cls, logsumexp, mean)
+        if error_bound is not None:
+            pair.error_bound = error_bound
+        return pair
 
 
 def attend(
@@ -61,6 +106,8 @@ def attend(
     bias: Any = None,
     metric: Metric = "dot",
     observed: Any = None,
+    index: Index | None = None,
+    tol: float = 1e-6,
 ) -> Attention:
     r"""Return the log-sum-exp and the softmax-weighted mean of `memories` for each query.
 
@@ -79,6 +126,12 @@ def attend(
     observed : (..., D) bool, optional
         Take the squared distance over these coordinates of each query only; the mean still
         has all D. Only with ``metric="sqeuclidean"``.
+    index : Index, optional
+        An index of the same memories. Memories that provably do not matter are then left out, and
+        the result has bounds on its errors. Without effect where `observed` is given or an argument
+        requires a gradient.
+    tol : float in (0, 0.5]
+        With an index: the log-sum-exp is short by at most this, apart from rounding.
 
     Returns
     -------
@@ -110,8 +163,53 @@ def attend(
         if metric == "dot":
             raise InvalidInputError("observed needs metric='sqeuclidean'.")
         observed = as_mask(observed, "observed", queries)
-    found = attend_centred(queries, keys, beta, bias, metric, observed)
-    return Attention(found.logsumexp, found.mean + keys.centre)
+    found = None
+    if index is not None:
+        found = _attend_index(queries, keys, beta, bias, metric, observed, index, tol)
+    if found is None:
+        found = attend_centred(queries, keys, beta, bias, metric, observed)
+    return Attention(found.logsumexp, found.mean + keys.centre, found.error_bound)
+
+
+def _attend_index(
+    queries: Tensor,
+    keys: Keys,
+    beta: float | Tensor,
+    bias: Any,
+    metric: Metric,
+    observed: Tensor | None,
+    index: Index,
+    tol: float,
+) -> Attention | None:
+    """Return attention over an index, or None if it is of no use for these arguments."""
+    if not isinstance(index, Index):
+        raise InvalidInputError(f"index must be an isthmus.attend.Index, not {index!r}.")
+    tol = as_number(tol, "tol", above=0, at_most=LARGEST_TOL)
+    index.require(keys.memories)
+    checked = as_positive(beta, "beta", keys.memories)
+    if bias is not None:
+        bias = as_log_weights(bias, "bias", keys.memories)
+    if observed is not None or not is_prunable(queries, keys.memories, checked, bias):
+        return None
+    weights = Weights(index, bias, float(checked), metric)
+    flat = queries.reshape(-1, queries.shape[-1])
+    plan = Plan(flat, index, weights, float(checked), metric, tol)
+    return pruned_attention(plan, queries.shape, keys)
+
+
+def is_prunable(queries: Tensor, *others: Tensor | None) -> bool:
+    """Return True if queries can be sent through an index: no gradients, on the CPU, not huge."""
+    if is_transforming() or queries.device.type != "cpu" or not is_indexable(queries):
+        return False
+    tensors = [queries, *(each for each in others if each is not None)]
+    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+
+
+def pruned_attention(plan: Plan, shape: torch.Size, keys: Keys) -> Attention:
+    """Return the attention that a plan computes, with the mean about the centre of the keys."""
+    found = plan.run(keys.centre)
+    bounds = ErrorBound(*(bound.reshape(shape[:-1]) for bound in found.error_bound))
+    return Attention(found.logsumexp.reshape(shape[:-1]), found.mean.reshape(shape), bounds)
 
 
 def attend_centred(

@@ -111,7 +111,7 @@ class _Problem(NamedTuple):
             for block in ([slice(None)] if whole else self.slices())
         ]
         sums, means = zip(*found, strict=True)
-        logsumexp, mean = _merged(torch.stack(sums), torch.stack(means))
+        logsumexp, mean = merged(torch.stack(sums), torch.stack(means))
         if as_they_are:
             return logsumexp - queries @ self.centre, mean - self.centre
         return logsumexp, mean
@@ -229,8 +229,8 @@ def _flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor
     if shared < keys.shape[0]:
         rest = None if offset is None else offset[shared:]
         last = _flash_heads(queries, keys[shared:], rest, 1)
-        return _merged(torch.cat([by_part[0], last[0]]), torch.cat([by_part[1], last[1]]))
-    return _merged(*by_part)
+        return merged(torch.cat([by_part[0], last[0]]), torch.cat([by_part[1], last[1]]))
+    return merged(*by_part)
 
 
 def _flash_heads(
@@ -254,7 +254,7 @@ def _is_padded(queries: Tensor) -> bool:
     return narrow and queries.shape[0] > FEW_QUERIES
 
 
-def _merged(sums: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+def merged(sums: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
     """Join the results of parts of the memories. (P, Q), (P, Q, D) -> (Q,), (Q, D)."""
     if sums.shape[0] == 1:
         return sums[0], means[0]

@@ -11,26 +11,18 @@ and is lowered by the moves of Louvain (Blondel et al. 2008).
 # mypy: disallow-untyped-defs=False
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+
+from isthmus.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 # Flux between clusters below this share of its chance value counts as this.
 LEAST_FLUX = 1e-9
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function; keep the machine code on disk if a directory is writable."""
-    try:
-        return numba.njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:
-        return numba.njit(error_model="numpy")(function)
 
 
 @compiled

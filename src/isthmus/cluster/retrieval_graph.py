@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
-from isthmus.cluster.partition import FloatArray, Graph, IntArray, compiled
+from isthmus.cluster.partition import FloatArray, Graph, IntArray
+from isthmus.compiled import compiled
 
 # Entries of one block of distances.
 BLOCK_ENTRIES = 2**21

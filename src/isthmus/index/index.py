@@ -1,0 +1,286 @@
+"""Index: memories in cells with bounds, built once and independent of the bandwidth."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+from isthmus.index.cells import Partition, partition
+from isthmus.logits import Keys, tensor_version
+
+if TYPE_CHECKING:
+    from isthmus.index.selection import Balls
+
+FORMAT = "isthmus-index-1"
+# Rows that choose the axes of boxes, and rows that are rotated at once.
+AXIS_ROWS, BLOCK_ROWS = 2**14, 2**16
+# Larger coordinates could overflow when distances are squared.
+LARGEST = {torch.float32: 1e17, torch.float64: 1e150}
+ARRAYS = ("points", "order", "centre", "axes")
+BALLS = ("centres", "radii", "low", "high", "first")
+
+
+class Index:
+    """An index of memories, with which :func:`attend` skips those that provably do not matter.
+
+    Memories are grouped into cells of about 32 by k-means on two levels (at medians, up to three
+    dimensions). Each cell has a ball and a box that hold it. The index holds a copy of the
+    memories in the order of the cells. It does not depend on the bandwidth, on weights or on the
+    tolerance, so one index serves any number of energies of the same memories.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+        On the CPU; in float32 or float64, as the energies that will use it.
+
+    Attributes
+    ----------
+    n_memories, dim : int
+    n_cells : int
+        Number of cells.
+    digest : str
+        Identifies the memories: dtype, shape and values.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.attend import Index
+    >>> memories = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    >>> index = Index(memories)
+    >>> index
+    Index(N=2000, D=3, cells=64, float32)
+    >>> queries = memories[:2] + 0.01
+    >>> found = ist.attend(queries, memories, beta=50.0, metric="sqeuclidean", index=index)
+    >>> bool((found.error_bound.logsumexp <= 1e-6).all())
+    True
+    """
+
+    points: NDArray[Any]
+    order: NDArray[np.int64]
+    centre: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    leaves: Balls
+    tops: Balls
+
+    def __init__(self, memories: Any) -> None:
+        keys = memories if isinstance(memories, Keys) else Keys.of(memories)
+        self._fill(keys.memories.detach(), None)
+
+    def _fill(self, memories: Tensor, cells: Partition | None) -> None:
+        if memories.device.type != "cpu":
+            raise InvalidInputError("An index holds memories on the CPU. Use index=False here.")
+        if not is_indexable(memories):
+            raise InvalidInputError(
+                "Coordinates beyond "
+                f"{LARGEST[memories.dtype]:g} cannot be indexed in {memories.dtype}. Rescale the "
+                "memories, or pass index=False."
+            )
+        if cells is None:
+            cells = partition(memories)
+        self._remember(memories)
+        self.order = cells.order
+        self.points = np.ascontiguousarray(memories.numpy()[cells.order])
+        self.centre, self.axes = _axes(self.points)
+        self.leaves, self.tops = self._bounds(cells)
+
+    def _bounds(self, cells: Partition) -> tuple[Balls, Balls]:
+        """Return the balls and boxes of leaves and of top cells."""
+        from isthmus.index.selection import Balls, fill_bounds
+
+        dim, dtype = self.dim, self.points.dtype
+        unit = np.finfo(dtype).eps / 2
+        rows_of_top = cells.leaf_first[cells.top_first]
+        # The largest error of a rotated coordinate: rotations are computed in float64.
+        slack = (dim + 4) ** 1.5 * 2.0**-50 * self.extent
+
+        def empty(first: NDArray[np.int64]) -> Balls:
+            count = len(first) - 1
+            each = (np.empty((count, dim), dtype) for _ in range(3))
+            centres, low, high = each
+            return Balls(centres, np.empty(count, dtype), low, high, first)
+
+        leaves, tops = empty(cells.leaf_first), empty(cells.top_first)
+        start = 0
+        while start < len(tops.radii):
+            size = np.searchsorted(rows_of_top, rows_of_top[start] + BLOCK_ROWS)
+            stop = min(max(int(size), start + 1), len(tops.radii))
+            rows = slice(rows_of_top[start], rows_of_top[stop])
+            points = self.points[rows]
+            rotated = self.rotated(points)
+            for balls, first, some in (
+                (tops, rows_of_top[start : stop + 1], slice(start, stop)),
+                (
+                    leaves,
+                    cells.leaf_first[cells.top_first[start] : cells.top_first[stop] + 1],
+                    slice(cells.top_first[start], cells.top_first[stop]),
+                ),
+            ):
+                parts = (balls.centres[some], balls.radii[some], balls.low[some], balls.high[some])
+                fill_bounds(points, rotated, first - rows.start, slack, unit, *parts)
+            start = stop
+        return leaves, tops
+
+    def rotated(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return points (n, D) about the centre, along the axes of the boxes, in float64."""
+        turned: NDArray[np.float64] = (points.astype(np.float64) - self.centre) @ self.axes
+        return turned
+
+    @cached_property
+    def extent(self) -> float:
+        """An upper bound on the distance of a memory from the centre of the boxes."""
+        low, high = (f(self.points, axis=0).astype(np.float64) for f in (np.min, np.max))
+        corner = np.maximum(np.abs(low - self.centre), np.abs(high - self.centre))
+        return float(np.linalg.norm(corner)) * (1 + 1e-12)
+
+    @property
+    def n_memories(self) -> int:
+        """The number of memories N."""
+        return len(self.points)
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates D."""
+        return int(self.points.shape[1])
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells."""
+        return len(self.leaves.radii)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the memories."""
+        return torch.float32 if self.points.dtype == np.float32 else torch.float64
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the memories in their own order."""
+        original = np.empty_like(self.points)
+        original[self.order] = self.points
+        return digest_of(original)
+
+    def _remember(self, memories: Tensor) -> None:
+        """Note a tensor that is known to hold the memories of this index."""
+        # An alias keeps the storage alive, so that its address identifies it.
+        self._known = memories.detach(), memories, tensor_version(memories)
+
+    def require(self, memories: Tensor) -> None:
+        """Raise if memories (N, D) are not those of this index."""
+        known = getattr(self, "_known", None)
+        version = tensor_version(memories)
+        if known is not None and memories is known[1] and version == known[2]:
+            return
+        same = memories.shape == self.points.shape and memories.dtype == self.dtype
+        if not same or digest_of(memories.detach().numpy()) != self.digest:
+            shape = f"{tuple(memories.shape)}, {str(memories.dtype).removeprefix('torch.')}"
+            raise InvalidInputError(
+                f"This index is of other memories: {self!r}, but the energy has {shape}"
+                f"{', with other values' if same else ''}. Build one with Index(memories)."
+            )
+        self._remember(memories)
+
+    def moved(self, memories: Tensor) -> Index:
+        """Return an index of memories in the same cells, after a shift or a linear map of all."""
+        other = Index.__new__(Index)
+        other._fill(memories.detach(), Partition(self.order, self.leaves.first, self.tops.first))
+        return other
+
+    def __repr__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"Index(N={self.n_memories}, D={self.dim}, cells={self.n_cells}, {kind})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_known"}
+
+    def save(self, path: str | Path) -> None:
+        """Write the index to a safetensors file, atomically."""
+        from safetensors.numpy import save
+
+        arrays = self._arrays()
+        metadata = {"format": FORMAT, "memories": self.digest, "digest": _content(arrays)}
+        write_atomically(path, save(arrays, metadata))
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
+        for level, balls in (("leaves", self.leaves), ("tops", self.tops)):
+            for name in BALLS:
+                arrays[f"{level}.{name}"] = np.ascontiguousarray(getattr(balls, name))
+        return arrays
+
+    @classmethod
+    def load(cls, path: str | Path, *, verify: bool = True) -> Self:
+        """Map a file of :meth:`save` into memory; pages are read when they are needed.
+
+        Parameters
+        ----------
+        path : str or Path
+        verify : bool
+            Compare the contents with their digest, which reads the whole file once.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        from isthmus.index.selection import Balls
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError:
+            raise
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise InvalidInputError(
+                f"{path} is not a readable index: {error}. It may be truncated; save it again."
+            ) from None
+        if metadata.get("format") != FORMAT:
+            raise InvalidInputError(f"{path} is not an isthmus index of format {FORMAT}.")
+        names = {*ARRAYS, *(f"{level}.{name}" for level in ("leaves", "tops") for name in BALLS)}
+        if set(arrays) != names or (verify and metadata.get("digest") != _content(arrays)):
+            raise InvalidInputError(f"{path} was altered after it was saved. Save the index again.")
+        index = cls.__new__(cls)
+        for name in ARRAYS:
+            setattr(index, name, arrays[name])
+        index.leaves, index.tops = (
+            Balls(*(arrays[f"{level}.{name}"] for name in BALLS)) for level in ("leaves", "tops")
+        )
+        index.__dict__["digest"] = metadata["memories"]
+        return index
+
+
+def is_indexable(memories: Tensor) -> bool:
+    """Return True if distances of the points (N, D) can be squared in their dtype."""
+    largest = float(memories.detach().abs().max()) if memories.numel() else 0.0
+    return math.isfinite(largest) and largest < LARGEST[memories.dtype]
+
+
+def _axes(points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the centre of some points and their principal axes (D, D), orthonormal columns."""
+    some = points[:: max(len(points) // AXIS_ROWS, 1)].astype(np.float64)
+    centre = some.mean(0)
+    apart = some - centre
+    scale = float(np.abs(apart).max()) or 1.0
+    _, axes = np.linalg.eigh((apart / scale).T @ (apart / scale))
+    return centre, np.ascontiguousarray(axes[:, ::-1])
+
+
+def digest_of(memories: NDArray[Any]) -> str:
+    """Return a digest of the dtype, the shape and the values of an array."""
+    digest = hashlib.blake2b(f"{memories.dtype} {memories.shape}".encode(), digest_size=20)
+    digest.update(np.ascontiguousarray(memories).data)
+    return digest.hexdigest()
+
+
+def _content(arrays: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=20)
+    for name in sorted(arrays):
+        digest.update(f"{name} {digest_of(arrays[name])}".encode())
+    return digest.hexdigest()

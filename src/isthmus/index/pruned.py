@@ -1,0 +1,389 @@
+r"""Attention over the cells of an index that can matter, with a bound on what is left out.
+
+With logits :math:`\ell_n = -\beta \lVert q - m_n \rVert^2 + b_n`, let L be a lower bound on the
+log-sum-exp of a query and :math:`\varepsilon` the tolerance. A cell whose biases are at most b may
+be left out if all its points are farther from the query than R,
+
+.. math:: \beta R^2 = \log(N/\varepsilon) - L + b ,
+
+since each memory then weighs at most :math:`e^L \varepsilon / N`. If Z is the sum over those kept
+and d the number of those left out, all of these together weigh at most
+:math:`\gamma = e^{L - \log Z} \varepsilon\, d / N` times Z. Hence the log-sum-exp is short by at
+most :math:`\log(1 + \gamma)`, and the mean, m over those kept, is off by at most
+:math:`\gamma (R + \lVert q - m \rVert)`: :math:`t e^{-\beta t^2}` falls where
+:math:`t \ge (2\beta)^{-1/2}`.
+
+Dot products are distances with the bias :math:`\beta \lVert m_n \rVert^2 / 2`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.fused import HEAD_WIDTH, merged
+from isthmus.index.cells import nearest
+from isthmus.index.index import Index
+from isthmus.logits import Metric
+
+FloatArray = NDArray[np.float64]
+# Queries of a tile. A tile that needs many memories is halved as long as it is wider than the radii
+# of its queries times a factor.
+TILE, LEAST_TILE, MANY_ROWS, WIDE = 64, 8, 2048, 1.5
+# Tiles whose results are put together at once.
+BATCH = 64
+# Entries of gathered memories for one call of the kernel: 16 MiB in float32.
+GATHERED_ENTRIES = 2**22
+# A tile is computed in float64 if beta times the square of its radius is larger.
+FLOAT32_TILE_LIMIT = 1024.0
+FLOAT64_UNIT = 2.0**-53
+# Top cells in which the leaf of a query is searched.
+NEAREST_TOPS = 4
+# Sample tiles that tell how many memories a set of queries needs.
+SAMPLE_TILES = 8
+
+
+class ErrorBound(NamedTuple):
+    """Bounds on the error of attention over an index, for each query."""
+
+    logsumexp: Tensor
+    """The log-sum-exp is too small by at most this, because of memories left out. (...)"""
+    mean: Tensor
+    """Distance of the mean from that over all memories, because of those left out. (...)"""
+    rounding: Tensor
+    """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
+
+
+class Pruned(NamedTuple):
+    """Results for queries (Q, D): with the mean about a given centre."""
+
+    logsumexp: Tensor  # (Q,)
+    mean: Tensor  # (Q, D)
+    error_bound: ErrorBound
+    kept: float  # share of the pairs of queries and memories that were computed
+
+
+class Hints(NamedTuple):
+    """What an earlier step knows of queries: their leaves, and log-sum-exps of distances."""
+
+    leaves: NDArray[np.int64]  # (Q,)
+    bounds: FloatArray  # (Q,)
+
+
+class Tile(NamedTuple):
+    """Neighbouring queries, and the leaves of the memories that they need."""
+
+    rows: slice
+    centre: NDArray[np.floating]  # (1, D)
+    leaves: NDArray[np.int64]
+    needed: int  # memories in the leaves
+
+
+class Weights:
+    """Biases of memories in the order of an index, in float64, with the largest of each cell."""
+
+    def __init__(self, index: Index, bias: Tensor | None, beta: float, metric: Metric) -> None:
+        from isthmus.index.selection import cell_maxima
+
+        self.beta = beta if metric == "sqeuclidean" else 0.5 * beta
+        own = None if bias is None else bias.detach().double().numpy()[index.order]
+        total = own
+        if metric == "dot":
+            squares = np.einsum("nd,nd->n", index.points, index.points, dtype=np.float64)
+            total = self.beta * squares if own is None else self.beta * squares + own
+        nothing = np.zeros(0)
+        self.own = nothing if own is None else own
+        self.total = nothing if total is None else total
+        self.leaf_raise = self.top_raise = nothing
+        self.most = self.size = 0.0
+        if total is not None:
+            leaf_maxima = cell_maxima(total, index.leaves.first)
+            self.leaf_raise = leaf_maxima / self.beta
+            self.top_raise = cell_maxima(leaf_maxima, index.tops.first) / self.beta
+            self.most = float(leaf_maxima.max())
+        if own is not None:
+            self.size = float(np.abs(own[own > -np.inf]).max())
+
+
+class Plan:
+    """Queries in tiles of neighbours, with the radius beyond which memories do not matter.
+
+    Parameters
+    ----------
+    queries : Tensor (Q, D)
+        In the dtype of the index.
+    index : Index
+    beta, metric, tol
+        As in :func:`isthmus.attend.attend`.
+    weights : Weights
+        Of the same beta and metric.
+    hints : Hints, optional
+        From an earlier step of the same queries.
+    """
+
+    def __init__(
+        self,
+        queries: Tensor,
+        index: Index,
+        weights: Weights,
+        beta: float,
+        metric: Metric,
+        tol: float,
+        hints: Hints | None = None,
+    ) -> None:
+        self.index, self.weights, self.metric, self.tol = index, weights, metric, tol
+        self.scale = 2 * beta if metric == "sqeuclidean" else beta
+        self.warm = hints is not None
+        values = np.ascontiguousarray(queries.detach().numpy())
+        if hints is None:
+            hints = _first_hints(values, index, weights)
+        self.order = np.argsort(hints.leaves, kind="stable")
+        self.queries = values[self.order]
+        self.leaves, self.bounds = hints.leaves[self.order], hints.bounds[self.order]
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = (math.log(index.n_memories / tol) - self.bounds) / weights.beta
+        self.squares = np.minimum(squares + 1e-12 * np.abs(squares), np.finfo(np.float64).max)
+        self.unit = float(np.finfo(values.dtype).eps) / 2
+        self._cells = np.empty(index.n_cells, dtype=np.int64)
+        self._buffers: dict[torch.dtype, Tensor] = {}
+
+    def _tiles(self, start: int, stop: int) -> list[Tile]:
+        """Select memories for the sorted queries from `start` to `stop`, tile by tile."""
+        from isthmus.index.selection import tile_centre
+
+        waiting = [(first, min(first + TILE, stop), False) for first in range(start, stop, TILE)]
+        waiting.reverse()
+        tiles = []
+        while waiting:
+            first, last, many = waiting.pop()
+            centre = np.empty((1, self.index.dim), self.queries.dtype)
+            wide = tile_centre(self.queries[first:last], self.squares[first:last], centre)
+            middle, divisible = (first + last) // 2, wide > WIDE and last - first >= 2 * LEAST_TILE
+            tile = None if many and divisible else self._select(slice(first, last), centre)
+            if tile is None or (divisible and tile.needed > MANY_ROWS):
+                waiting += [(middle, last, True), (first, middle, True)]
+            else:
+                tiles.append(tile)
+        return tiles
+
+    def _select(self, rows: slice, centre: NDArray[np.floating]) -> Tile:
+        """Return the leaves that the queries of a tile need."""
+        from isthmus.index.selection import select_leaves
+
+        index, queries = self.index, self.queries[rows]
+        turned = index.rotated(queries)
+        rotated = turned.astype(queries.dtype)
+        share = 2 * self.unit + (index.dim + 4) ** 1.5 * 2.0**-50
+        slack = share * np.sqrt(np.einsum("qd,qd->q", turned, turned))
+        found, count = select_leaves(
+            queries,
+            rotated,
+            self.squares[rows],
+            slack,
+            centre,
+            index.tops,
+            index.leaves,
+            index.points,
+            self.weights.top_raise,
+            self.weights.leaf_raise,
+            self.unit,
+            self._cells,
+        )
+        return Tile(rows, centre, self._cells[:found].copy(), count)
+
+    def kept_share(self) -> float:
+        """Return the share of memories that a few tiles need, without computing anything else."""
+        total = len(self.queries)
+        firsts = np.arange(0, total, TILE)
+        chosen = np.random.RandomState(0).permutation(firsts)[:SAMPLE_TILES]
+        needed = pairs = 0
+        for first in chosen.tolist():
+            for tile in self._tiles(first, min(first + TILE, total)):
+                pairs += tile.needed * (tile.rows.stop - tile.rows.start)
+                needed += tile.rows.stop - tile.rows.start
+        return pairs / max(needed * self.index.n_memories, 1)
+
+    def run(self, centre: Tensor) -> Pruned:
+        """Return the log-sum-exp and the mean about `centre` (D,) of every query, with bounds."""
+        total = len(self.queries)
+        firsts = range(0, total, TILE * BATCH)
+        parts = [self._batch(first, centre) for first in firsts] or [self._nothing(centre)]
+        back = torch.empty(total, dtype=torch.int64)
+        back[torch.from_numpy(self.order)] = torch.arange(total)
+        sums, means, *bounds = (torch.cat(column)[back] for column in zip(*parts, strict=True))
+        kept = float(self._kept) / max(total * self.index.n_memories, 1)
+        return Pruned(sums, means, ErrorBound(*bounds), kept)
+
+    _kept = 0
+
+    def _nothing(self, centre: Tensor) -> tuple[Tensor, ...]:
+        none = centre.new_zeros(0)
+        return none, centre.new_zeros(0, len(centre)), none, none, none
+
+    def _batch(self, first: int, centre: Tensor) -> tuple[Tensor, ...]:
+        """Return the results of sorted queries, from the `first` on."""
+        tiles = self._tiles(first, min(first + TILE * BATCH, len(self.queries)))
+        rows = slice(tiles[0].rows.start, tiles[-1].rows.stop)
+        queries = torch.from_numpy(self.queries[rows])
+        count, dim = queries.shape
+        starts = np.array([tile.rows.start - first for tile in tiles])
+        sizes = torch.tensor([tile.rows.stop - tile.rows.start for tile in tiles])
+        centres = torch.from_numpy(np.concatenate([tile.centre for tile in tiles]))
+        about = centres.repeat_interleave(sizes, 0)
+        shifted = queries - about
+        limit = FLOAT32_TILE_LIMIT / (0.5 * self.scale)
+        width = max(HEAD_WIDTH, dim + 2) if queries.dtype == torch.float32 else dim + 2
+        heads = queries.new_zeros(count, width)
+        heads[:, :dim] = queries if self.metric == "dot" else shifted
+        heads[:, dim] = 1.0
+        largest = np.maximum.reduceat(shifted.square().sum(1).numpy(), starts)
+        sums = torch.empty(count, dtype=torch.float64)
+        pooled = torch.empty(count, width, dtype=torch.float64)
+        kept = torch.empty(count, dtype=torch.float64)
+        unit = torch.full((count,), self.unit, dtype=torch.float64)
+        exact = shifted.double()
+        for tile, widest in zip(tiles, largest, strict=True):
+            some = slice(tile.rows.start - first, tile.rows.stop - first)
+            head = heads[some]
+            if head.dtype == torch.float32 and widest > limit:
+                exact[some] = queries[some].double() - about[some].double()
+                head, unit[some] = head.double(), FLOAT64_UNIT
+                if self.metric == "sqeuclidean":
+                    head[:, :dim] = exact[some]
+            sums[some], pooled[some] = self._attend(head, tile.leaves, tile.centre[0])
+            kept[some] = tile.needed
+        self._kept += int(kept.sum())
+        return self._finish(rows, exact, about, centre, sums, pooled, kept, unit)
+
+    def _attend(
+        self, heads: Tensor, leaves: NDArray[np.int64], centre: NDArray[np.floating]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-sum-exp (m,) and the pooled rows (m, W) of some leaves."""
+        from isthmus.index.selection import gather
+
+        first, width = self.index.leaves.first, heads.shape[1]
+        ends = np.cumsum(first[leaves + 1] - first[leaves])
+        most = max(GATHERED_ENTRIES // width, TILE)
+        found, start = [], 0
+        while start < len(leaves):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
+            buffer = self._buffer(int(ends[stop - 1]) - before, width, heads.dtype)
+            count = gather(
+                self.index.points,
+                self.weights.own,
+                first,
+                leaves[start:stop],
+                centre,
+                self.scale,
+                self.metric == "dot",
+                buffer.numpy(),
+            )
+            start = stop
+            if count:
+                keys = buffer[None, None, :count]
+                means, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    heads[None, None], keys, keys, scale=self.scale
+                )
+                found.append((sums[0, 0], means[0, 0]))
+        if len(found) == 1:
+            return found[0]
+        return merged(*(torch.stack(column) for column in zip(*found, strict=True)))
+
+    def _buffer(self, count: int, width: int, dtype: torch.dtype) -> Tensor:
+        """Return rows for gathered memories, which are used again; columns beyond stay zero."""
+        kept = self._buffers.get(dtype)
+        if kept is None or len(kept) < count:
+            kept = self._buffers[dtype] = torch.zeros(count + count // 2, width, dtype=dtype)
+        return kept
+
+    def _finish(
+        self,
+        rows: slice,
+        shifted: Tensor,
+        about: Tensor,
+        centre: Tensor,
+        sums: Tensor,
+        pooled: Tensor,
+        kept: Tensor,
+        unit: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return the log-sum-exp, the mean about `centre`, and the three bounds of a batch."""
+        dim, scale, dtype = shifted.shape[1], self.scale, about.dtype
+        about = about.double()
+        mean, spread = pooled[:, :dim], pooled[:, dim + 1].clamp(min=0)
+        if self.metric == "dot":
+            exact = torch.from_numpy(self.queries[rows]).double()
+            row, squares = scale * (exact * about).sum(1), exact.square().sum(1)
+            distance_row = 0.5 * scale * squares
+            products = squares.sqrt() * spread.sqrt()
+        else:
+            row = -0.5 * scale * shifted.square().sum(1)
+            distance_row = torch.zeros_like(row)
+            products = torch.linalg.vector_norm(shifted, dim=1) * spread.sqrt() + 0.5 * spread
+        total = sums + row
+        rounding = (dim + 4) * unit * scale * products
+        rounding += unit * (2 * sums.abs() + 2 * row.abs() + 2 * self.weights.size + 64)
+        rounding += unit * kept / 512 + torch.finfo(dtype).eps * total.abs()
+        # Log-sum-exps of distances, as the lower bounds are.
+        heights = total - distance_row
+        self._heights(rows, heights)
+        left_out = (self.index.n_memories - kept) / self.index.n_memories
+        excess = torch.from_numpy(self.bounds[rows]) - heights + rounding
+        if not self.warm:
+            excess = excess.clamp(max=0.0)
+        share = self.tol * excess.exp() * left_out
+        squares = torch.from_numpy(self.squares[rows]) + self.weights.most / self.weights.beta
+        radius = squares.clamp(min=0.5 / self.weights.beta).sqrt()
+        step = torch.linalg.vector_norm(mean - shifted, dim=1)
+        error = torch.where(share > 0, share * (radius + step), 0.0)
+        moved = mean + (about - centre.double())
+        return (
+            total.to(dtype),
+            moved.to(dtype),
+            torch.log1p(share).to(dtype),
+            error.to(dtype),
+            rounding.to(dtype),
+        )
+
+    _found: FloatArray | None = None
+
+    def _heights(self, rows: slice, heights: Tensor) -> None:
+        if self._found is None:
+            self._found = np.empty(len(self.queries))
+        self._found[rows] = heights.numpy()
+
+    def hints(self) -> Hints:
+        """Return the leaves of the queries and their log-sum-exps, for the next step."""
+        assert self._found is not None
+        leaves, bounds = np.empty_like(self.leaves), np.empty_like(self._found)
+        leaves[self.order], bounds[self.order] = self.leaves, self._found
+        return Hints(leaves, bounds)
+
+
+def _scaled(points: NDArray[np.floating], centre: FloatArray, scale: float) -> Tensor:
+    return torch.from_numpy(((points - centre) / scale).astype(np.float32))
+
+
+def _first_hints(queries: NDArray[np.floating], index: Index, weights: Weights) -> Hints:
+    """Return the leaf whose centre is about nearest, and a lower bound from its memories."""
+    from isthmus.index.selection import lower_bounds, nearest_leaves
+
+    tops = np.zeros((len(queries), 1), dtype=np.int64)
+    if len(index.tops.radii) > 1:
+        scale, count = index.extent or 1.0, min(NEAREST_TOPS, len(index.tops.radii))
+        centres = _scaled(index.tops.centres, index.centre, scale)
+        blocks = [queries[start : start + 2**16] for start in range(0, len(queries), 2**16)]
+        found = [nearest(_scaled(each, index.centre, scale), centres, count) for each in blocks]
+        tops = torch.cat(found).numpy() if found else tops
+    leaves = np.empty(len(queries), dtype=np.int64)
+    nearest_leaves(queries, tops, index.tops.first, index.leaves.centres, leaves)
+    bounds = np.empty(len(queries))
+    first, points = index.leaves.first, index.points
+    lower_bounds(queries, leaves, first, points, weights.total, weights.beta, bounds)
+    return Hints(leaves, bounds)

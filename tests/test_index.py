@@ -1,0 +1,299 @@
+"""Attention over an index: its certificate holds, and bad input is refused."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.attend import Index, Keys, attend
+from isthmus.errors import InvalidInputError
+
+
+def brute_force(
+    queries: Tensor, memories: Tensor, beta: float, bias: Tensor | None, metric: str
+) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp and mean over all memories, in float64 and from differences."""
+    q, x = queries.double(), memories.double()
+    if metric == "dot":
+        logits = beta * (q @ x.T)
+    else:
+        apart = torch.cdist(q, x, compute_mode="donot_use_mm_for_euclid_dist")
+        logits = -beta * apart.square()
+    if bias is not None:
+        logits = logits + bias.double()
+    # Relative to the first memory, which keeps the digits of means far from the origin.
+    return torch.logsumexp(logits, 1), x[0] + torch.softmax(logits, 1) @ (x - x[0])
+
+
+def check(
+    queries: Tensor,
+    memories: Tensor,
+    beta: float,
+    bias: Tensor | None = None,
+    metric: Any = "sqeuclidean",
+    tol: float = 1e-6,
+) -> None:
+    """Compare with brute force: the errors are within their bounds, and the bound within tol."""
+    found = attend(
+        queries, memories, beta=beta, bias=bias, metric=metric, index=Index(memories), tol=tol
+    )
+    bound = found.error_bound
+    assert bound is not None
+    for start in range(0, len(queries), 500):
+        some = slice(start, start + 500)
+        exact, mean = brute_force(queries[some], memories, beta, bias, metric)
+        error = exact - found.logsumexp[some].double()
+        rounding = bound.rounding[some].double()
+        assert (error <= bound.logsumexp[some].double() + rounding).all()
+        assert (error >= -rounding).all()
+        off = torch.linalg.vector_norm(found.mean[some].double() - mean, dim=1)
+        # Logits that are rounded by r weigh their memories differently by a factor of exp(2 r).
+        reach = torch.cdist(queries[some].double(), memories.double()).amax(1)
+        allowed = torch.expm1(2 * rounding).clamp(max=2) * reach
+        floor = 4 * torch.finfo(memories.dtype).eps * memories.abs().max()
+        assert (off <= bound.mean[some].double() + allowed + floor).all()
+    assert (bound.logsumexp <= tol * (1 + 1e-6)).all()
+
+
+def adversarial(name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, float]:
+    """Memories, queries and a bandwidth that are hard on bounds."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    sigma = 0.2
+    if name == "duplicates":
+        memories = torch.cat([normal(1, 4).expand(2000, 4), normal(1000, 4)])
+        queries = torch.cat([memories[:50], normal(100, 4)])
+    elif name == "giant cell":
+        memories = torch.cat([1e-6 * normal(3000, 6), 5 + normal(40, 6)])
+        queries = torch.cat([1e-6 * normal(50, 6), 5 + normal(50, 6), 2 * normal(50, 6)])
+    elif name == "collinear":
+        memories = normal(3000, 1) * torch.linspace(1, 2, 7, dtype=torch.float64)
+        queries = memories[:150] + 0.1 * normal(150, 7)
+    elif name == "mixed scales":
+        memories = torch.cat([1e-3 * normal(1500, 5), normal(1500, 5), 1e3 * normal(500, 5)])
+        queries = torch.cat([memories[::40] + 0.1 * normal(88, 5), 100 * normal(60, 5)])
+    elif name == "far away":
+        memories = normal(2000, 5)
+        queries = 30 + normal(150, 5)
+    elif name == "off the origin":
+        memories = 1000 + normal(3000, 4)
+        queries = 1000 + normal(150, 4)
+    elif name == "one memory":
+        memories, queries = normal(1, 3), normal(70, 3)
+    elif name == "one dimension":
+        memories, queries, sigma = normal(5000, 1), normal(300, 1), 0.01
+    elif name == "constant columns":
+        memories = torch.cat([normal(3000, 4), torch.full((3000, 3), 7.0)], 1)
+        queries = torch.cat([normal(150, 4), torch.full((150, 3), 7.0)], 1)
+    else:
+        centres = 5 * normal(100, 20)
+        memories = centres[torch.randint(100, (6000,), generator=generator)] + 0.2 * normal(
+            6000, 20
+        )
+        queries = centres[torch.randint(100, (300,), generator=generator)] + 0.2 * normal(300, 20)
+    return memories.to(dtype), queries.to(dtype), sigma
+
+
+SETS = [
+    "duplicates",
+    "giant cell",
+    "collinear",
+    "mixed scales",
+    "far away",
+    "off the origin",
+    "one memory",
+    "one dimension",
+    "constant columns",
+    "clustered",
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SETS)
+def test_bounds_hold_on_hard_sets(name: str, dtype: torch.dtype) -> None:
+    memories, queries, sigma = adversarial(name, dtype)
+    for factor in (0.2, 1.0, 5.0):
+        check(queries, memories, 0.5 / (factor * sigma) ** 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tol", [1e-2, 1e-9])
+def test_bounds_hold_with_biases_and_dot_products(dtype: torch.dtype, tol: float) -> None:
+    memories, queries, sigma = adversarial("clustered", dtype)
+    bias = 3 * torch.randn(len(memories), generator=torch.Generator().manual_seed(1), dtype=dtype)
+    bias[::7] = -torch.inf
+    check(queries, memories, 0.5 / sigma**2, bias, tol=tol)
+    check(queries, memories, 0.5, metric="dot", tol=tol)
+    check(queries, memories, 0.5, bias, metric="dot", tol=tol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [2, 9, 30])
+def test_bounds_hold_for_many_queries(dim: int) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    centres = 3 * torch.randn(50, dim, generator=generator)
+    chosen = torch.randint(50, (46_000,), generator=generator)
+    points = centres[chosen] + 0.3 * torch.randn(46_000, dim, generator=generator)
+    memories, queries = points[:12_000], points[12_000:]
+    for sigma, rows in ((0.05, 12_000), (0.2, 12_000), (0.6, 10_000)):
+        check(queries[:rows], memories, 0.5 / sigma**2)
+
+
+def test_memories_far_away_are_left_out() -> None:
+    memories, queries, sigma = adversarial("clustered", torch.float32)
+    from isthmus.index.pruned import Plan, Weights
+
+    index, beta = Index(memories), 0.5 / sigma**2
+    plan = Plan(
+        queries, index, Weights(index, None, beta, "sqeuclidean"), beta, "sqeuclidean", 1e-6
+    )
+    assert plan.run(memories.mean(0)).kept < 0.2
+    assert plan.kept_share() < 0.2
+
+
+def test_earlier_steps_give_valid_bounds() -> None:
+    from isthmus.index.pruned import Hints, Plan, Weights
+
+    memories, queries, sigma = adversarial("clustered", torch.float64)
+    index, beta = Index(memories), 0.5 / sigma**2
+    weights = Weights(index, None, beta, "sqeuclidean")
+    exact, _ = brute_force(queries, memories, beta, None, "sqeuclidean")
+    first = Plan(queries, index, weights, beta, "sqeuclidean", 1e-6)
+    first.run(memories.mean(0))
+    for shift in (0.0, 3.0):  # also where the hints are wrong
+        hints = first.hints()
+        hints = Hints(hints.leaves, hints.bounds + shift)
+        found = Plan(queries, index, weights, beta, "sqeuclidean", 1e-6, hints).run(
+            memories.mean(0)
+        )
+        error = exact - found.logsumexp
+        assert (error <= found.error_bound.logsumexp + found.error_bound.rounding).all()
+        assert (found.error_bound.logsumexp <= 1e-6 * math.exp(shift) * 1.001).all()
+
+
+def test_without_an_index_there_is_no_bound() -> None:
+    found = attend(torch.zeros(2, 3), torch.eye(3))
+    assert found.error_bound is None
+    logsumexp, mean = found
+    assert logsumexp.shape == (2,)
+    assert mean.shape == (2, 3)
+
+
+def test_gradients_are_those_of_all_memories() -> None:
+    memories, queries, sigma = adversarial("clustered", torch.float64)
+    leaf = queries[:5].clone().requires_grad_()
+    arguments = {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
+    found = attend(leaf, memories, index=Index(memories), **arguments)
+    assert found.error_bound is None
+    (gradient,) = torch.autograd.grad(found.logsumexp.sum(), leaf)
+    expected = (found.mean - leaf) / sigma**2
+    torch.testing.assert_close(gradient, expected.detach())
+
+
+def test_any_batch_shape_and_no_queries() -> None:
+    memories, queries, sigma = adversarial("clustered", torch.float64)
+    index, arguments = Index(memories), {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
+    flat = attend(queries[:12], memories, index=index, **arguments)
+    shaped = attend(queries[:12].reshape(3, 4, -1), memories, index=index, **arguments)
+    assert shaped.error_bound is not None
+    assert shaped.error_bound.mean.shape == (3, 4)
+    torch.testing.assert_close(shaped.mean.reshape(12, -1), flat.mean)
+    assert attend(queries[:0], memories, index=index, **arguments).mean.shape == (0, 20)
+    assert attend(queries[0], memories, index=index, **arguments).logsumexp.shape == ()
+
+
+def test_an_index_of_other_memories_is_refused() -> None:
+    memories, queries, _ = adversarial("clustered", torch.float32)
+    index = Index(memories)
+    changed = memories.clone()
+    attend(queries, changed, index=index)
+    changed[5, 3] += 1e-3
+    for other in (changed, memories[1:], memories.double()):
+        with pytest.raises(InvalidInputError, match="other memories"):
+            attend(queries.to(other.dtype), other, index=index)
+    with pytest.raises(InvalidInputError, match="other memories"):
+        attend(queries, Keys.of(changed), index=index)
+    with pytest.raises(InvalidInputError, match="must be an isthmus.attend.Index"):
+        attend(queries, memories, index=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tol", [0, -1, 0.9, math.nan, "small"])
+def test_a_wrong_tolerance_is_refused(tol: Any) -> None:
+    memories, queries, _ = adversarial("one dimension", torch.float32)
+    with pytest.raises(InvalidInputError, match="tol must be"):
+        attend(queries, memories, index=Index(memories), tol=tol)
+
+
+@pytest.mark.parametrize(
+    "memories",
+    [torch.full((3, 2), torch.nan), torch.zeros(0, 2), torch.zeros(3), "text", [[1e200]]],
+)
+def test_memories_that_cannot_be_indexed_are_refused(memories: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        Index(memories)
+
+
+def test_a_saved_index_is_the_same(tmp_path: Path) -> None:
+    memories, queries, sigma = adversarial("clustered", torch.float32)
+    index = Index(memories)
+    index.save(tmp_path / "index.safetensors")
+    loaded = Index.load(tmp_path / "index.safetensors")
+    assert repr(loaded) == repr(index)
+    assert loaded.digest == index.digest
+    arguments = {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
+    one = attend(queries, memories, index=index, **arguments)
+    two = attend(queries, memories, index=loaded, **arguments)
+    assert torch.equal(one.logsumexp, two.logsumexp)
+    assert torch.equal(one.mean, two.mean)
+    with pytest.raises(InvalidInputError, match="other memories"):
+        attend(queries, memories + 1, index=loaded)
+
+
+def test_building_twice_gives_the_same_index() -> None:
+    memories, _, _ = adversarial("clustered", torch.float32)
+    one, two = Index(memories), Index(memories.numpy())
+    assert np.array_equal(one.order, two.order)
+    assert np.array_equal(one.leaves.low, two.leaves.low)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    memories, _, _ = adversarial("one dimension", torch.float32)
+    path = tmp_path / "index.safetensors"
+    Index(memories).save(path)
+    content = path.read_bytes()
+    for damaged in (content[:100], content[:-50], b"", b"text"):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match="not a readable index"):
+            Index.load(path)
+    changed = bytearray(content)
+    changed[-9] ^= 1
+    path.write_bytes(bytes(changed))
+    with pytest.raises(InvalidInputError, match="altered"):
+        Index.load(path)
+    with pytest.raises(FileNotFoundError):
+        Index.load(tmp_path / "none")
+    from safetensors.torch import save_file
+
+    save_file({"points": memories}, path)
+    with pytest.raises(InvalidInputError, match="not an isthmus index"):
+        Index.load(path)
+
+
+def test_the_module_is_still_the_function() -> None:
+    assert ist.attend.Index is Index
+    assert ist.attend(torch.zeros(1, 2), torch.eye(2)).mean.shape == (1, 2)
+
+
+def test_numba_is_imported_with_the_first_index_only() -> None:
+    code = "import sys, isthmus.attend, isthmus.memories; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
