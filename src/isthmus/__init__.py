@@ -39,8 +39,8 @@ _NAMES = {
     "isthmus.memories.student_mixture": "StudentMixture",
     "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
-    "": "attend attention capacity checks cluster datasets dynamics energy errors figures impute "
-    "incontext memories nn report study tables",
+    "": "attend attention capacity checks cluster datasets distributed dynamics energy errors "
+    "figures impute incontext memories nn report study tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

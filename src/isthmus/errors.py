@@ -51,3 +51,7 @@ class DatasetChangedError(InvalidInputError):
 
 class RunInProgressError(IsthmusError, RuntimeError, ValueError):
     """Another process is writing to the same directory."""
+
+
+class ClusterError(InvalidInputError, RuntimeError):
+    """A Dask cluster cannot be reached, was lost, or could not finish a task."""

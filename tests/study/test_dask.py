@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from isthmus.distributed import connection
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
-from isthmus.study import Method, Progress, Settings, Store, run, runner, status
+from isthmus.study import Method, Progress, Settings, Store, run, status
 
 distributed = pytest.importorskip("distributed")
 
@@ -46,7 +47,7 @@ def test_an_address_of_another_form_is_refused_before_anything_is_written(
 def test_a_missing_scheduler_is_an_early_error_and_nothing_is_written(
     listener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(connection, "PATIENCE_SECONDS", 1)
     for address in (listener, "tcp://127.0.0.1:1"):
         start = time.monotonic()
         with pytest.raises(InvalidInputError, match="No Dask scheduler answers at tcp://127"):

@@ -14,7 +14,8 @@ from scipy.spatial import cKDTree
 from isthmus.capacity.certificate import ALL_PAIRS, Certificate, Iterate, as_memory, certify_memory
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.dynamics.modes import find_modes, require_squares
-from isthmus.errors import InvalidInputError
+from isthmus.dynamics.retrieve import MemoryStore
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_points
 
@@ -217,13 +218,24 @@ class Basins:
         )
 
 
-def basins(X: Any, sigma: float, *, tol: float = 1e-6, max_steps: int = 5000) -> Basins:
+def basins(
+    X: Any,
+    sigma: float = 1.0,
+    *,
+    starts: Any = None,
+    tol: float = 1e-6,
+    max_steps: int = 5000,
+) -> Basins:
     """Group patterns by the mode that each flows to on the Gaussian KDE of all of them.
 
     Parameters
     ----------
-    X : array or Tensor (N, D)
+    X : array or Tensor (N, D), GaussianKDE, or a memory of :func:`isthmus.distributed.shard`
+        Patterns, or a memory of them with round kernels, which then brings its own bandwidth.
     sigma : float
+        Bandwidth, if X is an array.
+    starts : array or Tensor (n, D), optional
+        The points to group, and required for a memory in shards. Default: all patterns.
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
 
@@ -234,9 +246,15 @@ def basins(X: Any, sigma: float, *, tol: float = 1e-6, max_steps: int = 5000) ->
     >>> found.labels.tolist(), found.fixed_points.round(2).ravel().tolist()
     ([0, 0, 1], [0.25, 9.0])
     """
-    patterns = as_points(np.asarray(X, dtype=float), "X")
-    memory = GaussianKDE(patterns, sigma)
-    found = find_modes(memory, patterns, tol=tol, max_steps=max_steps)
+    memory: Any = X
+    if not isinstance(X, GaussianKDE | MemoryStore):
+        memory = GaussianKDE(as_points(np.asarray(X, dtype=float), "X"), sigma)
+    if not memory.is_round:
+        raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
+    if starts is None and isinstance(memory, MemoryStore):
+        raise InvalidInputError("Pass starts, the points to group; the patterns are elsewhere.")
+    starts = memory.memories if starts is None else memory.as_input(starts)
+    found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
     return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
 
 

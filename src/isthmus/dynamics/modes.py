@@ -27,7 +27,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from isthmus.attend import attend
-from isthmus.dynamics.retrieve import descend
+from isthmus.dynamics.retrieve import MemoryStore, descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
 
@@ -234,10 +234,13 @@ def find_modes(
     the modes found is known to attract. Starts within a thousandth of sigma of each other
     continue as one. All of this happens in coordinates centred on the memories.
     """
-    require_squares(memory.memories)
-    memory, starts, centre = centred(memory, memory.as_input(starts))
-    sigma = float(memory.sigma)
-    balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
+    starts, sigma = memory.as_input(starts), float(memory.sigma)
+    require_squares(starts if isinstance(memory, MemoryStore) else memory.memories)
+    if isinstance(memory, MemoryStore):  # no single memories to centre on, or to bound
+        centre, balls = starts.new_zeros(memory.dim).double(), _no_balls(starts)
+    else:
+        memory, starts, centre = centred(memory, starts)
+        balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
     home = homes_after_one_update(memory, starts, balls)
     state = balls.placed(starts, home)
     rests, follows = (home >= 0).numpy(), np.arange(len(starts))
@@ -280,18 +283,21 @@ def require_squares(points: Tensor) -> None:
         )
 
 
+def _no_balls(starts: Tensor) -> Attractors:
+    return Attractors(starts[:0], starts.new_zeros(0))
+
+
 def _balls_of_pilots(
     memory: GaussianMemory, starts: Tensor, tol: float, max_steps: int
 ) -> Attractors:
     """Return balls about modes that at least two starts of a random subset flow to."""
-    none = Attractors(starts[:0], starts.new_zeros(0))
     if len(starts) < MANY:
-        return none
+        return _no_balls(starts)
     chosen = np.random.RandomState(0).permutation(len(starts))[:PILOTS]
     found = descend(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
     ends = found.state[found.resting]
     if not len(ends):
-        return none
+        return _no_balls(starts)
     labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
     _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
     return attractors(memory, ends[torch.from_numpy(first[sizes > 1])])

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,21 @@ ALIGNED, SHORT, SHARE, LONGEST_LEAP = 0.98, 0.1, 0.9, 0.1
 RUNAWAY = 1e6
 # Responsibilities that are held at once when the memory of each row is asked for.
 MOST_RESPONSIBILITIES = 2**24
+
+
+@runtime_checkable
+class MemoryStore(Protocol):
+    """An energy of many memories that are elsewhere, such as on the workers of a cluster."""
+
+    is_round: bool
+
+    def recalled(self, x: Any) -> Tensor:
+        """Return the memory with the largest responsibility for each point. (..., D) -> (...)"""
+        ...
+
+    def draw_memories(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n memories, drawn in proportion to their weights. -> (n, D)"""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +76,9 @@ class Retrieval:
     @cached_property
     def memory(self) -> Tensor | None:
         """The memory at which each row ended."""
-        energy = self.source
+        energy: Any = self.source
+        if isinstance(energy, MemoryStore):
+            return energy.recalled(self.state)
         responsibilities = getattr(energy, "responsibilities", None)
         if not isinstance(energy, Memory) or responsibilities is None:
             return None
@@ -217,7 +234,7 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
     An energy of a batch of contexts does not, since each of its points belongs to a context.
     Memories are known to keep the contract and are not evaluated.
     """
-    if isinstance(energy, Memory) or len(points) == 0:
+    if isinstance(energy, Memory | MemoryStore) or len(points) == 0:
         return
     name, advice = type(energy).__name__, ""
     for count in (1, 2):
@@ -284,8 +301,9 @@ _Move = Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
-    if isinstance(energy, GaussianMemory) and energy.is_round and accelerate is not False:
-        return _AcceleratedMove(energy, state)
+    closed_form: Any = energy if isinstance(energy, GaussianMemory | MemoryStore) else None
+    if closed_form is not None and closed_form.is_round and accelerate is not False:
+        return _AcceleratedMove(closed_form, state)
     if accelerate:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} cannot be accelerated; only Gaussian memories can, "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isthmus.dynamics.diagnostics import Chains
-from isthmus.dynamics.retrieve import require_energy, require_pointwise
+from isthmus.dynamics.retrieve import MemoryStore, require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
@@ -231,6 +231,9 @@ def _starting_points(
                 "or a single point of shape (D,) for all."
             )
         return init.expand(chains, -1).clone(), generator_for(seed, init.device)
+    if isinstance(energy, MemoryStore):
+        generator = generator_for(seed, torch.device("cpu"))
+        return energy.draw_memories(chains, generator), generator
     if isinstance(energy, Memory):
         generator = generator_for(seed, energy.memories.device)
         weights = torch.ones(energy.n_memories, device=energy.memories.device)

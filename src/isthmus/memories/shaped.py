@@ -85,12 +85,7 @@ class ShapedMemory(GaussianMemory):
         if observed is None or pull.precision is None:
             return keep_observed(x + pull.move, x, observed), energy
         free = ~as_mask(observed, "observed", x)
-        # The mean precision, up to a factor for each point, which the true move tells.
-        force = (pull.precision @ pull.move[..., None])[..., 0].masked_fill(~free, 0)
-        both = free[..., :, None] & free[..., None, :]
-        identity = torch.eye(self.dim, dtype=x.dtype, device=x.device)
-        matrix = torch.where(both, pull.precision, identity)
-        moved = x + torch.linalg.solve(matrix, force[..., None])[..., 0]
+        moved = x + held_move(pull.precision, pull.move, free)
         return keep_observed(moved, x, observed), energy
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
@@ -282,6 +277,19 @@ def _patterns(x: Tensor, seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]
     for number, known in enumerate(patterns):
         rows = (which == number).nonzero()[:, 0]
         yield rows, known, points[rows]
+
+
+def held_move(precision: Tensor, move: Tensor, free: Tensor) -> Tensor:
+    """Return the move to the lowest point of the bound with only the coordinates `free`.
+
+    `precision` (..., D, D) is the mean one, up to a factor for each point, which the move (..., D)
+    of all coordinates tells.
+    """
+    force = (precision @ move[..., None])[..., 0].masked_fill(~free, 0)
+    both = free[..., :, None] & free[..., None, :]
+    identity = torch.eye(move.shape[-1], dtype=move.dtype, device=move.device)
+    matrix = torch.where(both, precision, identity)
+    return torch.linalg.solve(matrix, force[..., None])[..., 0]
 
 
 def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:

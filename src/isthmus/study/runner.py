@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
-import re
 import secrets
 import time
 from collections import Counter
@@ -43,10 +41,6 @@ FIXED_COST = 200_000
 PROGRESS = "progress.json"
 
 Outcomes = Generator[tuple[Call, Outcome], None, None]
-
-ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
-# Time that a scheduler has to answer.
-PATIENCE_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -271,44 +265,10 @@ def _open_backend(
         return
     if scheduler is None:
         raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InvalidInputError(
-            "backend='dask' requires dask and distributed: pip install 'isthmus[dask]'."
-        ) from None
-    form = ADDRESS.fullmatch(scheduler)
-    if form is None or not 0 < int(form[1]) < 2**16:
-        raise InvalidInputError(
-            f"A scheduler's address looks like tcp://10.0.0.1:8786, not {scheduler!r}."
-        )
-    _require_scheduler(scheduler)
-    with Client(scheduler, set_as_default=False, timeout=PATIENCE_SECONDS) as client:
+    from isthmus.distributed.connection import connect
+
+    with connect(scheduler) as client:
         yield partial(_run_on_dask, client)
-
-
-def _require_scheduler(address: str) -> None:
-    """Raise unless a scheduler answers at the address.
-
-    Dask's own client would wait for much longer, and cannot be closed when nothing answers.
-    """
-    from distributed import Security
-    from distributed.core import rpc
-    from distributed.utils import LoopRunner
-
-    async def ask() -> None:
-        arguments = Security().get_connection_args("client")
-        async with rpc(address, timeout=PATIENCE_SECONDS, connection_args=arguments) as there:
-            await asyncio.wait_for(there.identity(), PATIENCE_SECONDS)
-
-    try:
-        LoopRunner().run_sync(ask)
-    except Exception as error:  # another kind of server may answer anything
-        words = " ".join(f"{error}".split()) or "no answer"
-        raise InvalidInputError(
-            f"No Dask scheduler answers at {address} ({words}). `dask scheduler` starts one and "
-            "prints its address."
-        ) from None
 
 
 def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:

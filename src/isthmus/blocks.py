@@ -1,0 +1,424 @@
+"""Tables in blocks of rows: Dask collections and Parquet files, mapped and reduced block by block.
+
+A reduction calls a function on every block and adds up what it returns, with ``+``. The blocks of
+a Dask collection stay on the workers of its cluster, and results are added in a tree; the row
+groups of a file are read one after another.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.errors import ClusterError, DtypeError, InvalidInputError, IsthmusError, ShapeError
+from isthmus.printing import listed
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Results that one task adds up.
+FAN_IN = 8
+INSTALL = "Dask collections require dask and distributed: pip install 'isthmus[dask]'."
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """One block of a table: its rows (n, D), and a number for each of them if there are any."""
+
+    name: str
+    number: int
+    values: NDArray[Any]
+    extra: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """What is known of a table before its blocks are read."""
+
+    dim: int
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None = None
+
+    def block(self, name: str, number: int, raw: Any, extra: Any = None) -> TableBlock | None:
+        """Return a checked block, in which NaN is allowed; None if it has no rows."""
+        if hasattr(raw, "to_numpy"):
+            raw = raw[list(self.columns)] if self.columns is not None else raw
+            raw = _from_frame(raw, self.dtype, name)
+        values = np.asarray(raw)
+        if values.ndim != 2 or values.shape[1] != self.dim:
+            raise ShapeError(
+                f"{name} has the shape {values.shape}; expected (rows, {self.dim}), as announced."
+            )
+        if values.dtype.kind not in "fiu":
+            raise DtypeError(f"{name} holds {values.dtype} values, not numbers.")
+        if not len(values):
+            return None
+        values = np.ascontiguousarray(values, dtype=self.dtype)
+        if not np.isfinite(values.sum()) and (bad := int(np.isinf(values).sum())):
+            raise InvalidInputError(f"{name} has {bad} infinite values. Remove such rows first.")
+        if extra is not None:
+            extra = np.asarray(extra)
+            if extra.shape != (len(values),):
+                raise ShapeError(
+                    f"{name} has {len(values)} rows, but its weights have the shape "
+                    f"{extra.shape}. Chunk both alike."
+                )
+        return TableBlock(name, number, values, extra)
+
+
+def _from_frame(raw: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(raw.to_numpy(dtype=dtype, na_value=np.nan))
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"{name} does not hold numbers: {error}") from None
+
+
+class Blocks(ABC):
+    """Blocks of rows that need not be in memory together.
+
+    Functions that are mapped over blocks return None where there is nothing to add.
+    """
+
+    layout: TableLayout
+
+    @abstractmethod
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks of ``function(block, *arguments)``."""
+
+    @abstractmethod
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> Blocks:
+        """Return blocks of ``function(block, *arguments)``, kept where the blocks are."""
+
+    def total(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return :meth:`reduce`; raise if there are no rows."""
+        found = self.reduce(function, *arguments)
+        if found is None:
+            raise InvalidInputError("The data have no rows; every block is empty.")
+        return found
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    return reduce(add, [part for part in parts if part is not None] or [None])
+
+
+def _call(function: Callable[..., Any], block: Any, arguments: tuple[Any, ...]) -> Any:
+    return None if block is None else function(block, *arguments)
+
+
+class FutureBlocks(Blocks):
+    """Blocks on the workers of a Dask cluster. If a worker is lost, they are computed again."""
+
+    def __init__(self, parts: Sequence[Any], layout: TableLayout, client: Client) -> None:
+        self.parts, self.layout, self.client = list(parts), layout, client
+
+    def _submit(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+        _require_connection(self.client)
+        submit = self.client.submit
+        # A task holds the arguments, so that they reach each worker once and are not lost with it.
+        given = submit(tuple, arguments, pure=False)
+        return [submit(_call, function, part, given, pure=False) for part in self.parts]
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks, added up in a tree."""
+        level = self._submit(function, arguments)
+        while len(level) > 1:
+            groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
+            level = [self.client.submit(_sum, group, pure=False) for group in groups]
+        with explained():
+            return level[0].result()
+
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> FutureBlocks:
+        """Return new blocks, computed on the workers and kept there."""
+        return FutureBlocks(self._submit(function, arguments), self.layout, self.client)
+
+
+class HeldBlocks(Blocks):
+    """Blocks in this process."""
+
+    def __init__(self, parts: Sequence[Any], layout: TableLayout) -> None:
+        self.parts, self.layout = list(parts), layout
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks."""
+        return _sum([_call(function, part, arguments) for part in self.parts])
+
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> HeldBlocks:
+        """Return new blocks."""
+        return HeldBlocks([_call(function, part, arguments) for part in self.parts], self.layout)
+
+
+class FileBlocks(Blocks):
+    """The row groups of Parquet files, read one after another in every pass."""
+
+    def __init__(
+        self,
+        places: Sequence[tuple[Path, int]],
+        layout: TableLayout,
+        n_rows: int,
+        functions: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (),
+    ) -> None:
+        self.places, self.layout, self.n_rows, self.functions = places, layout, n_rows, functions
+
+    def __iter__(self) -> Iterator[Any]:
+        from pyarrow import ArrowException, parquet
+
+        for number, (path, group) in enumerate(self.places):
+            name = f"Row group {group + 1} of {path.name}"
+            try:
+                with parquet.ParquetFile(path) as file:
+                    frame = file.read_row_group(group, self.layout.columns).to_pandas()
+            except (ArrowException, OSError) as error:
+                raise InvalidInputError(f"{name} cannot be read: {error}") from None
+            block: Any = self.layout.block(name, number, frame)
+            for function, arguments in self.functions:
+                block = _call(function, block, arguments)
+            if block is not None:
+                yield block
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks, one of which is in memory at a time."""
+        found = None
+        for block in self:
+            part = function(block, *arguments)
+            found = part if found is None else _sum([found, part])
+        return found
+
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
+        """Return blocks on which a function is called whenever they are read."""
+        functions = (*self.functions, (function, arguments))
+        return FileBlocks(self.places, self.layout, self.n_rows, functions)
+
+
+def is_dask(data: object) -> bool:
+    """Return True for Dask collections. Does not import Dask."""
+    return "dask" in sys.modules and hasattr(data, "__dask_graph__")
+
+
+def parquet_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the Parquet files of a path: a file, a directory, or a pattern with ``*``."""
+    text = os.fspath(path)
+    where = Path(text)
+    if where.is_dir():
+        found = [each for each in sorted(where.rglob("*.parquet")) if each.is_file()]
+    else:
+        found = [Path(each) for each in sorted(glob.glob(text, recursive=True))]
+    if not found:
+        raise InvalidInputError(
+            f"{text} is not a Parquet file, a directory with *.parquet files, or a pattern that "
+            "matches some."
+        )
+    return found
+
+
+def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> FileBlocks:
+    """Return the row groups of Parquet files, without reading rows; all columns by default."""
+    import pyarrow
+    from pyarrow import parquet
+
+    places: list[tuple[Path, int]] = []
+    n_rows, first = 0, None
+    for file in parquet_files(path):
+        try:
+            metadata, schema = parquet.read_metadata(file), parquet.read_schema(file)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise InvalidInputError(f"{file} is not a Parquet file: {error}") from None
+        if first is None:
+            first = schema
+        elif schema.names != first.names:
+            raise InvalidInputError(f"{file} has other columns than the files before it.")
+        places += [(file, group) for group in range(metadata.num_row_groups)]
+        n_rows += metadata.num_rows
+    assert first is not None
+    chosen = tuple(name for name in first.names if columns is None or name in columns)
+    text = [name for name in chosen if not _is_number(first.field(name).type)]
+    _require_numbers(text)
+    narrow = all(pyarrow.types.is_float32(first.field(name).type) for name in chosen)
+    dtype = np.dtype(np.float32 if narrow else np.float64)
+    return FileBlocks(places, TableLayout(len(chosen), dtype, chosen), n_rows)
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _require_numbers(text: Sequence[str]) -> None:
+    if text:
+        names = listed([repr(name) for name in text], 5)
+        raise DtypeError(f"Column {names} does not hold numbers. Leave it out or encode it first.")
+
+
+def dask_blocks(
+    data: Any, *, client: Client | None = None, extra: Any = None, name: str = "X"
+) -> Blocks:
+    """Return the blocks of a Dask array (n, D), a Dask frame, or Parquet files.
+
+    `extra` (n,) has a number for each row: an array, or a Dask array in the same chunks.
+    """
+    if isinstance(data, str | os.PathLike):
+        data = _read_parquet(data)
+    if hasattr(data, "to_dask_array") and hasattr(data, "dtypes"):
+        parts, layout, what, sizes = _frame_parts(data)
+    elif hasattr(data, "rechunk"):
+        parts, layout, what, sizes = _array_parts(data, name)
+    else:
+        raise InvalidInputError(
+            f"{name} must be a Dask array (n, D), a Dask DataFrame, or the path of Parquet files, "
+            f"not a {type(data).__name__}. Arrays in memory need no blocks."
+        )
+    beside = [None] * len(parts) if extra is None else _extra_parts(extra, sizes, len(parts))
+    from dask.base import compute
+    from dask.delayed import delayed
+
+    checked = [
+        delayed(layout.block)(
+            f"{what} {number} of {name}",
+            number,
+            part,
+            other,
+            dask_key_name=f"block-{uuid.uuid4().hex}",
+        )
+        for number, (part, other) in enumerate(zip(parts, beside, strict=True))
+    ]
+    client = find_client(client)
+    if client is None:
+        return HeldBlocks(compute(*checked, scheduler="threads"), layout)
+    _require_connection(client)
+    return FutureBlocks(client.compute(checked), layout, client)
+
+
+def _read_parquet(path: str | os.PathLike[str]) -> Any:
+    files = parquet_files(path)
+    try:
+        from dask import dataframe
+    except ImportError:
+        raise InvalidInputError(INSTALL) from None
+    try:
+        return dataframe.read_parquet([str(file) for file in files])
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"{os.fspath(path)} cannot be read: {error}") from None
+
+
+def _array_parts(data: Any, name: str) -> tuple[list[Any], TableLayout, str, tuple[float, ...]]:
+    if data.ndim != 2 or not np.isfinite(data.shape[1]):
+        raise ShapeError(
+            f"{name} must be a table (n, D) with a known number of columns, not {data.shape}. "
+            "Unknown numbers of rows are allowed."
+        )
+    if data.dtype.kind not in "fiu" or (data.dtype.kind == "f" and data.dtype.itemsize < 4):
+        raise DtypeError(
+            f"{name} holds {data.dtype} values; isthmus computes in float32 or float64. Convert "
+            "first, with .astype(float)."
+        )
+    if data.numblocks[1] > 1:
+        data = data.rechunk({1: -1})
+    dtype = np.dtype(np.float32 if data.dtype == np.float32 else np.float64)
+    parts = data.to_delayed().ravel().tolist()
+    return parts, TableLayout(int(data.shape[1]), dtype), "Block", data.chunks[0]
+
+
+def _frame_parts(data: Any) -> tuple[list[Any], TableLayout, str, tuple[float, ...]]:
+    kinds = {str(name): kind for name, kind in data.dtypes.items()}
+    _require_numbers(
+        [name for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiu"]
+    )
+    narrow = all(kind == np.float32 for kind in kinds.values())
+    dtype = np.dtype(np.float32 if narrow else np.float64)
+    layout = TableLayout(len(kinds), dtype, tuple(data.columns))
+    parts = data.to_delayed()
+    return parts, layout, "Partition", (np.nan,) * len(parts)
+
+
+def _extra_parts(extra: Any, sizes: tuple[float, ...], count: int) -> list[Any]:
+    """Return what belongs to each block: a Dask array as it is, other arrays cut to the sizes."""
+    if hasattr(extra, "to_dask_array"):
+        extra = extra.to_dask_array()
+    if not hasattr(extra, "rechunk"):
+        values = np.asarray(extra)
+        if np.isnan(sizes).any():
+            raise InvalidInputError(
+                "The numbers of rows of the blocks are unknown, so weights in memory cannot be "
+                "divided among them. Pass a Dask array, or call compute_chunk_sizes() first."
+            )
+        if values.shape != (sum(sizes),):
+            raise ShapeError(f"weights must be ({sum(sizes):g},), not {values.shape}.")
+        ends = np.cumsum(np.array(sizes, dtype=np.int64))
+        return np.split(values, ends[:-1])
+    if extra.ndim != 1:
+        raise ShapeError(f"weights must be (n,), one per row, not {extra.shape}.")
+    if not np.isnan(sizes).any() and not np.isnan(extra.chunks[0]).any():
+        if sum(extra.chunks[0]) != sum(sizes):
+            raise ShapeError(f"weights must be ({sum(sizes):g},), not {extra.shape}.")
+        extra = extra.rechunk((sizes,))
+    if extra.numblocks[0] != count:
+        raise ShapeError(f"weights have {extra.numblocks[0]} blocks for {count} of the rows.")
+    return list(extra.to_delayed().ravel().tolist())
+
+
+def find_client(client: Client | None) -> Client | None:
+    """Return the client given, or the default client of this process if there is one."""
+    if client is not None:
+        return client
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def _require_connection(client: Client) -> None:
+    if client.status != "running":
+        raise ClusterError(
+            f"The client of {client.scheduler.address if client.scheduler else 'the cluster'} is "
+            f"{client.status}: the scheduler is gone, or the client was closed. Connect again and "
+            "repeat the call."
+        )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say what went wrong with a cluster, and what to do."""
+    from concurrent.futures import CancelledError
+
+    from distributed import KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterError(
+            f"A task was lost with every worker that tried it ({error.task}). Workers that need "
+            "more memory than they have are killed: use smaller blocks (rechunk), more workers, "
+            "or a larger memory limit."
+        ) from None
+    except MemoryError as error:
+        raise ClusterError(
+            f"A worker ran out of memory ({error}). Use smaller blocks (rechunk) or more workers."
+        ) from None
+    except (CancelledError, CommClosedError, TimeoutError) as error:
+        words = " ".join(str(error).split())
+        raise ClusterError(
+            f"The cluster was lost on the way ({words}). Connect again and repeat the call."
+        ) from None
+
+
+def named(error: IsthmusError, block: TableBlock) -> IsthmusError:
+    """Return an error that says in which block it occurred."""
+    return type(error)(f"{block.name}: {error}")

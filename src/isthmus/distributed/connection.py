@@ -1,0 +1,142 @@
+"""Connections to Dask schedulers, checked before any work is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from isthmus.blocks import INSTALL, find_client
+from isthmus.errors import ClusterError, InvalidInputError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
+# Seconds that a scheduler has to answer, and to find a first worker.
+PATIENCE_SECONDS = 10
+# Versions that must agree between the client and its workers.
+PACKAGES = ("isthmus", "torch", "numpy", "dask", "distributed")
+
+
+def connect(address: str, *, security: Any = None) -> Client:
+    """Return a client of the Dask scheduler at an address, or raise within seconds.
+
+    Parameters
+    ----------
+    address : str
+        Such as ``tcp://10.0.0.1:8786``, or ``tls://...`` for an encrypted connection.
+    security : distributed.Security, optional
+        Certificates for ``tls://``; passed on to Dask as it is.
+
+    Returns
+    -------
+    distributed.Client
+        It does not become the default client of the process. Close it, or use it in a ``with``
+        statement.
+    """
+    require_scheduler(address, security)
+    from distributed import Client
+
+    return Client(address, security=security, set_as_default=False, timeout=PATIENCE_SECONDS)
+
+
+def require_scheduler(address: str, security: Any = None) -> None:
+    """Raise unless a scheduler answers at the address.
+
+    Dask's own client would wait for much longer, and cannot be closed when nothing answers.
+    """
+    try:
+        from distributed import Security
+        from distributed.core import rpc
+        from distributed.utils import LoopRunner
+    except ImportError:
+        raise InvalidInputError(INSTALL) from None
+    form = ADDRESS.fullmatch(address)
+    if form is None or not 0 < int(form[1]) < 2**16:
+        raise InvalidInputError(
+            f"A scheduler's address looks like tcp://10.0.0.1:8786, not {address!r}."
+        )
+
+    async def ask() -> None:
+        arguments = (security or Security()).get_connection_args("client")
+        async with rpc(address, timeout=PATIENCE_SECONDS, connection_args=arguments) as there:
+            await asyncio.wait_for(there.identity(), PATIENCE_SECONDS)
+
+    try:
+        LoopRunner().run_sync(ask)
+    except Exception as error:  # another kind of server may answer anything
+        words = " ".join(f"{error}".split()) or "no answer"
+        raise ClusterError(
+            f"No Dask scheduler answers at {address} ({words}). `dask scheduler` starts one and "
+            "prints its address."
+        ) from None
+
+
+def as_client(client: Any, security: Any = None) -> Client | None:
+    """Return the client of an argument: a client, an address, or None for the default client.
+
+    Raises if there is no worker, and warns if workers have other versions of a package.
+    """
+    if isinstance(client, str):
+        client = connect(client, security=security)
+    elif security is not None:
+        raise InvalidInputError(
+            "security belongs to the address of a scheduler: client='tls://host:port'."
+        )
+    found = find_client(client)
+    if found is not None:
+        _require_workers(found)
+        _compare_versions(found)
+    return found
+
+
+def _require_workers(client: Client) -> None:
+    if client.status != "running":
+        raise ClusterError("The Dask client is not connected to a scheduler. Connect again.")
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
+    except TimeoutError:
+        address = client.scheduler_info()["address"]
+        raise ClusterError(
+            f"The scheduler at {address} has no workers. Start some: dask worker {address}"
+        ) from None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of each package that must agree, None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _compare_versions(client: Client) -> None:
+    here = versions()
+    try:
+        everywhere = client.run(versions)
+    except Exception as error:  # whatever importing isthmus on a worker may raise
+        raise ClusterError(
+            f"Workers cannot import isthmus ({type(error).__name__}: {error}). Install the same "
+            "version there."
+        ) from None
+    for worker, there in everywhere.items():
+        other = [
+            f"{name} {there[name]} ({here[name]} here)"
+            for name in here
+            if there[name] != here[name]
+        ]
+        if other:
+            warnings.warn(
+                f"The worker at {worker} has {', '.join(other)}. Results may differ, or tasks "
+                "fail; install the same versions.",
+                UserWarning,
+                stacklevel=4,
+            )
+            return

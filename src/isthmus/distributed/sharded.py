@@ -1,0 +1,424 @@
+r"""Gaussian memories in shards: every pass visits all shards and adds up what they recall.
+
+With weights :math:`w_s = \mathrm{softmax}_s(\ell_s)` of the log-sum-exps :math:`\ell_s` of the
+shards, the log-sum-exp of all memories is that of the :math:`\ell_s`, and their mean is
+:math:`\sum_s w_s \mu_s`. Both can be added up in any grouping, so a tree does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.blocks import Blocks, TableBlock, dask_blocks, named
+from isthmus.distributed.connection import as_client
+from isthmus.distributed.shards import (
+    Ranked,
+    Recall,
+    Shard,
+    ShardEntry,
+    find_nearest,
+    find_recalled,
+    recall_density,
+    recall_force,
+    recall_shares,
+    recall_step,
+    rows_at,
+)
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
+from isthmus.memories.base import GaussianMemory, generator_for, keep_observed
+from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.mixture import Mixture
+from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.shaped import ShapedMemory, held_move
+from isthmus.validation import as_count, as_mask, is_transforming, require_finite
+
+KINDS = (GaussianKDE, Mixture, ModernHopfield)
+# Numbers of the queries of one pass: 32 MiB in float64.
+PASS_ENTRIES = 2**22
+# Responsibilities that may be gathered.
+MOST_RESPONSIBILITIES = 2**24
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest memories of points, nearest first.
+
+    Attributes
+    ----------
+    distances : Tensor (..., k)
+        Euclidean distances, in float64.
+    index : Tensor (..., k)
+        Places of the memories in the data, counted through all blocks.
+    """
+
+    distances: Tensor
+    index: Tensor
+
+
+def shard(
+    energy_class: type[GaussianMemory],
+    data: Any,
+    *,
+    client: Any = None,
+    security: Any = None,
+    **settings: Any,
+) -> ShardedMemory:
+    """Return a memory whose patterns are the rows of a Dask collection and stay on its workers.
+
+    Each block becomes a memory on a worker. A pass sends the queries to the workers and adds up the
+    log-sum-exps and means of the blocks in a tree. If a worker is lost, Dask computes its blocks
+    again from their source.
+
+    Parameters
+    ----------
+    energy_class : GaussianKDE, Mixture or ModernHopfield
+    data : dask array (N, D), dask DataFrame, or path
+        A path is a Parquet file, a directory of them, or a pattern with ``*``; workers must see it
+        under the same name. Blocks may be of any size, also unknown or empty; some 10 MB each keep
+        the overhead of a pass small.
+    client : distributed.Client or str, optional
+        Or the address of a scheduler. Default: the default client of this process; without one,
+        blocks are kept in this process, and threads compute.
+    security : distributed.Security, optional
+        Certificates for the address of a scheduler; passed on to Dask.
+    **settings
+        Those of `energy_class`. ``log_weights`` is an array (N,), or a Dask array in the blocks of
+        the data. Kernels must share their covariance: ``factors`` and covariances of each memory
+        are not available, and neither are rules that choose a bandwidth from all memories.
+
+    Returns
+    -------
+    ShardedMemory
+        An energy: :func:`isthmus.retrieve`, :func:`isthmus.sample`, :func:`isthmus.complete` and
+        its own methods work as on a memory in one process.
+
+    Examples
+    --------
+    >>> import dask.array as da, isthmus as ist
+    >>> from isthmus.distributed import shard
+    >>> data = da.from_array([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]], chunks=(2, 2))
+    >>> memory = shard(ist.GaussianKDE, data, sigma=0.5)
+    >>> memory
+    ShardedMemory(GaussianKDE, N=3, D=2, 2 shards, sigma=0.5, float64)
+    >>> ist.retrieve(memory, [[4.0, 4.5]]).state.round(decimals=3)
+    tensor([[5., 5.]], dtype=torch.float64)
+    """
+    if energy_class not in KINDS:
+        names = ", ".join(kind.__name__ for kind in KINDS)
+        given = getattr(energy_class, "__name__", energy_class)
+        raise UnsupportedOperationError(f"shard takes one of {names}, not {given}.")
+    _check_settings(settings)
+    log_weights = settings.pop("log_weights", None)
+    found = as_client(client, security)
+    blocks = dask_blocks(data, client=found, extra=log_weights, name="data")
+    shards = blocks.mapped(_built, energy_class, settings)
+    entries = sorted(shards.total(_entry))
+    return ShardedMemory(shards, entries, energy_class, settings)
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Refuse settings that need all memories at once."""
+    if isinstance(settings.get("sigma"), str):
+        raise InvalidInputError(
+            f"sigma={settings['sigma']!r} needs all memories in one place. Choose it on a sample, "
+            "with isthmus.bandwidth.choose(sample), and pass the number."
+        )
+    shape = getattr(settings.get("covariance"), "ndim", None)
+    own = settings.get("covariance_type") not in (None, "tied") or shape == 3
+    if settings.get("factors") is not None or own:
+        raise InvalidInputError(
+            "Kernels in shards share one covariance; factors and covariances of each memory are "
+            "not available. Use sigma, or one covariance (D, D)."
+        )
+
+
+def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, Any]) -> Shard | None:
+    """Return the memory of one block, on a worker."""
+    try:
+        left_out = block.extra is not None and bool((block.extra == -np.inf).all())
+        weights = {} if left_out or block.extra is None else {"log_weights": block.extra}
+        memory: Any = kind(block.values, **(settings | weights))
+    except IsthmusError as error:
+        raise named(error, block) from None
+    memory.requires_grad_(False)
+    return Shard(block.number, memory, left_out)
+
+
+def _entry(each: Shard) -> list[ShardEntry]:
+    return [each.entry()]
+
+
+class _Differentiable(torch.autograd.Function):
+    """A value of each point whose gradient is computed by another pass, where it is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
+        ctx.gradient = gradient
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        return upstream[..., None] * ctx.gradient(), None, None
+
+
+@final
+class ShardedMemory(Energy):
+    """A Gaussian memory in shards on the workers of a Dask cluster; made by :func:`shard`.
+
+    Points are tensors or arrays as for any energy, and results are in this process. First
+    derivatives of :meth:`energy` and :meth:`log_prob` by the points are known to autograd.
+
+    Attributes
+    ----------
+    n_memories, dim, n_shards : int
+    """
+
+    step_descends = True
+
+    def __init__(
+        self,
+        shards: Blocks,
+        entries: list[ShardEntry],
+        kind: type[GaussianMemory],
+        settings: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self._shards, self._entries = shards, entries
+        like: Any = kind(np.zeros((1, shards.layout.dim), shards.layout.dtype), **settings)
+        self._like: GaussianMemory = like.requires_grad_(False)
+        self._log_masses = torch.tensor([entry.log_mass for entry in entries], dtype=torch.float64)
+        sizes = torch.tensor([entry.size for entry in entries])
+        self._starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates D."""
+        return self._like.dim
+
+    @property
+    def n_memories(self) -> int:
+        """The number of memories N."""
+        return int(self._starts[-1])
+
+    @property
+    def n_shards(self) -> int:
+        """The number of blocks that have rows."""
+        return len(self._entries)
+
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return self._like.is_round
+
+    @property
+    def sigma(self) -> Tensor:
+        """The bandwidth."""
+        return self._like.sigma
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each kernel along each axis."""
+        return self._like.variance
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The factor between this energy and a negative log-density: a scalar tensor."""
+        return self._like.inverse_temperature
+
+    @property
+    def log_total_weight(self) -> Tensor:
+        """Log of the total weight of the memories, in float64."""
+        return torch.logsumexp(self._log_masses, 0)
+
+    def log_normalizer(self) -> Tensor:
+        """Return the log-normaliser log Z, a scalar tensor."""
+        one = self._like.log_normalizer() - self._like.log_total_weight
+        return (one.double() + self.log_total_weight).to(one.dtype)
+
+    def _pass(self, function: Callable[..., Any], *points: Tensor | None) -> Recall:
+        """Send points (Q, D) to all shards, in portions, and return what they recall together."""
+        if is_transforming():
+            raise UnsupportedOperationError(
+                "Memories in shards cannot be traced by torch.func or torch.compile."
+            )
+        flat = [None if each is None else each.detach().reshape(-1, self.dim) for each in points]
+        assert flat[0] is not None
+        size = max(PASS_ENTRIES // self.dim, 1)
+        portions = [
+            self._shards.total(
+                function, *(None if each is None else each[start : start + size] for each in flat)
+            )
+            for start in range(0, len(flat[0]), size)
+        ]
+        return Recall.joined(portions, flat[0])
+
+    def _graphless(self, x: Any, what: str) -> Tensor:
+        x = self.as_input(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            raise UnsupportedOperationError(
+                f"{what} of a memory in shards has no derivative. Use torch.no_grad(), or detach "
+                "the points."
+            )
+        return x
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        x = self.as_input(x)
+        with torch.no_grad():
+            found = self._pass(recall_step, x)
+            value = self._like._energy(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return value
+        result: Tensor = _Differentiable.apply(x, value, lambda: -self.score(x.detach()))
+        return result
+
+    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
+        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
+        x = self._graphless(x, "A step")
+        found = self._pass(recall_step, x)
+        energy = self._like._energy(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+        moved = found.mean.to(x.dtype).reshape(x.shape)
+        shape = self._like._shape() if isinstance(self._like, ShapedMemory) else None
+        if observed is not None and shape is not None and shape.is_full:
+            precision = shape.inverse.mT @ shape.inverse
+            moved = x + held_move(precision, moved - x, ~as_mask(observed, "observed", x))
+        return keep_observed(moved, x, observed), energy
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Move to the responsibility-weighted mean of the memories. (..., D) -> (..., D)
+
+        Coordinates marked True in `observed` do not change.
+        """
+        return self.step_and_energy(x, observed)[0]
+
+    def score(self, x: Any) -> Tensor:
+        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
+        x = self._graphless(x, "The score")
+        found = self._pass(recall_force, x)
+        force: Tensor = found.mean.to(x.dtype).reshape(x.shape) / self.inverse_temperature
+        return force
+
+    def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
+        if observed is None:
+            return self.as_input(x), None
+        x = self.as_input(x, allow_nan=True)
+        seen = as_mask(observed, "observed", x)
+        filled = torch.where(seen, x, torch.zeros_like(x))
+        require_finite(filled, "x", "A coordinate marked as observed is unknown.")
+        return filled, seen
+
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the exact log-density. x: (..., D) -> (...).
+
+        With a mask `observed` (..., D), return that of the marked coordinates alone.
+        """
+        x, seen = self._given(x, observed)
+        if seen is not None:
+            x = self._graphless(x, "The density of some coordinates")
+        found = self._pass(recall_density, x, seen)
+        value = (found.log_mass - self.log_total_weight).to(x.dtype).reshape(x.shape[:-1])
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return value
+        scale = self.inverse_temperature
+        result: Tensor = _Differentiable.apply(x, value, lambda: scale * self.score(x.detach()))
+        return result
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their exact mean given the observed ones.
+
+        x: (..., D), which may hold NaN where it is not observed.
+        """
+        x, seen = self._given(x, observed)
+        assert seen is not None
+        found = self._pass(recall_density, x, seen)
+        return torch.where(seen, x, found.mean.to(x.dtype).reshape(x.shape))
+
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the posterior probability of each memory, if there are few. (..., D) -> (..., N)
+
+        Of many memories, :meth:`nearest` gives those that count.
+        """
+        x, seen = self._given(x, observed)
+        size = x.numel() // max(self.dim, 1) * self.n_memories
+        if size > MOST_RESPONSIBILITIES:
+            raise UnsupportedOperationError(
+                f"The responsibilities of {self.n_memories:,} memories for these points are "
+                f"{size:,} numbers, too many to gather. Ask for fewer points at a time, or for "
+                "nearest(x, k), or for retrieve(...).memory."
+            )
+        flat, mask = (None if each is None else each.reshape(-1, self.dim) for each in (x, seen))
+        parts = sorted(self._shards.total(recall_shares, flat, mask), key=lambda part: part.number)
+        weights = torch.softmax(torch.stack([part.log_mass for part in parts]), 0)
+        shares = [
+            weight[:, None] * part.shares for weight, part in zip(weights, parts, strict=True)
+        ]
+        return torch.cat(shares, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+
+    def nearest(self, x: Any, k: int = 1) -> Nearest:
+        """Return the k nearest memories of each point. x: (..., D) -> (..., k)."""
+        x = self.as_input(x)
+        k = as_count(k, "k", at_most=self.n_memories)
+        flat = x.detach().reshape(-1, self.dim)
+        found = self._shards.total(find_nearest, flat, k)
+        shape = (*x.shape[:-1], k)
+        return Nearest(-found.values.reshape(shape), self._index(found).reshape(shape))
+
+    def separation(self, x: Any) -> Tensor:
+        """Return half the squared distance of stored patterns to the nearest other memory. (...)
+
+        This is what bounds on retrieval need, such as :func:`isthmus.capacity.guaranteed_radius`.
+        """
+        x = self.as_input(x)
+        if self.n_memories == 1:
+            return torch.full(x.shape[:-1], torch.inf, dtype=torch.float64)
+        return 0.5 * self.nearest(x, 2).distances[..., 1].square()
+
+    def recalled(self, x: Any) -> Tensor:
+        """Return the memory with the largest responsibility for each point. (..., D) -> (...)"""
+        x = self.as_input(x)
+        found = self._shards.total(find_recalled, x.detach().reshape(-1, self.dim))
+        return self._index(found).reshape(x.shape[:-1])
+
+    def _index(self, found: Ranked) -> Tensor:
+        """Return places counted through all blocks, of which some may be empty."""
+        known = torch.tensor([entry.number for entry in self._entries])
+        return found.place + self._starts[torch.searchsorted(known, found.number)]
+
+    def draw_memories(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n memories, drawn in proportion to their weights. -> (n, D)"""
+        n = as_count(n, "n", at_least=0)
+        # As draw_index would: a position on the line of all weights, in two steps.
+        masses = (self._log_masses - self._log_masses.max()).exp()
+        ends = masses.cumsum(0)
+        position = torch.rand(n, generator=generator, dtype=torch.float64) * ends[-1]
+        chosen = torch.searchsorted(ends, position, right=True).clamp(max=len(ends) - 1)
+        where = (position - (ends - masses)[chosen]) / masses[chosen]
+        wanted = {
+            entry.number: (torch.nonzero(chosen == order)[:, 0], where[chosen == order])
+            for order, entry in enumerate(self._entries)
+        }
+        drawn = self._like.memories.new_zeros(n, self.dim)
+        for places, rows in self._shards.reduce(rows_at, wanted) or ():
+            drawn[places] = rows
+        return drawn
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Draw exact samples: choose a memory, then a point about it. -> (n, D)."""
+        generator = generator_for(seed, torch.device("cpu"))
+        centres = self.draw_memories(n, generator)
+        # The one memory of `_like` is at the origin.
+        return centres + self._like._draw_about(torch.zeros(len(centres)).long(), generator)
+
+    def __repr__(self) -> str:
+        own = repr(self._like).split("(", 1)[1].split(", ")[2:]
+        parts = [type(self._like).__name__, f"N={self.n_memories}", f"D={self.dim}"]
+        parts.append(f"{self.n_shards} shard{'s' if self.n_shards > 1 else ''}")
+        return f"ShardedMemory({', '.join([*parts, *own])}"
