@@ -39,8 +39,9 @@ _NAMES = {
     "isthmus.memories.student_mixture": "StudentMixture",
     "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
+    "isthmus.normalizer": "with_normalizer",
     "": "attend attention capacity checks cluster datasets distributed dynamics energy errors "
-    "figures impute incontext memories nn report study tables",
+    "figures impute incontext memories nn normalizer report study tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from isthmus.memories.student_mixture import StudentMixture as StudentMixture
     from isthmus.memories.uniform import UniformKDE as UniformKDE
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
+    from isthmus.normalizer import with_normalizer as with_normalizer
 
 __all__ = sorted(name for name, home in _HOMES.items() if home)
 

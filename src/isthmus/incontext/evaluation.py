@@ -19,20 +19,17 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.incontext.density import (
     TEMPERATURES,
-    Grid,
     GridDensity,
     HeldOut,
     InContextModel,
-    LogIntegral,
-    annealed_log_normalizer,
     annealed_scores,
     descent_error,
     grid_for,
     held_out_nll,
-    log_normalizer,
 )
 from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
+from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer, log_normalizer
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_choice, as_count
 

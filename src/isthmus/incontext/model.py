@@ -339,10 +339,10 @@ class ContextEnergy(Energy):
             raise UnknownNormalizerError(
                 "The normaliser of an in-context energy is computed on a grid, for models with a "
                 "box in one or two dimensions. Otherwise, use "
-                "isthmus.incontext.evaluation.annealed_log_normalizer(energy, scale=...)."
+                "isthmus.with_normalizer(energy)."
             )
         if self._log_normalizer is None:
-            from isthmus.incontext.density import Grid
+            from isthmus.normalizer import Grid
 
             grid = Grid.with_spacing(self.dim, box + 5 * wall, box / LINES_PER_HALF_WIDTH)
             nodes = grid.nodes.to(self.context)

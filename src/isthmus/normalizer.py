@@ -1,0 +1,529 @@
+r"""Normalisers of energies: quadrature in one or two dimensions, annealing above.
+
+:math:`\log Z = \log \int \exp(-\beta_E E(x))\, dx` is what :meth:`isthmus.Energy.log_prob` needs
+and most energies lack. :func:`with_normalizer` gives any energy one.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, final
+
+import torch
+from torch import Tensor
+
+from isthmus.affine import Affine
+from isthmus.dynamics.sample import sample
+from isthmus.dynamics.samplers import HMC
+from isthmus.energy import Energy, FixedPoint, WeightedSum
+from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.memories.base import Memory
+from isthmus.validation import as_choice, as_count, as_number, as_tensor, require_finite
+
+__all__ = [
+    "Grid",
+    "LogIntegral",
+    "NormalizedEnergy",
+    "annealed_log_normalizer",
+    "estimate_log_normalizer",
+    "log_normalizer",
+    "with_normalizer",
+]
+
+# Draws that tell where an energy has its mass, and steps of their chains before.
+DRAWS, BURN_IN = 400, 150
+# Half-width of the first box in standard deviations, and the largest numbers of lines of a grid.
+FIRST_WIDTH, MOST_LINES = 6.0, {1: 2**17 + 1, 2: 2**9 + 1}
+MOST_DOUBLINGS = 12
+NODES_AT_ONCE = 2**16
+# The Gaussian from which annealing starts is this much wider than the draws.
+WIDER = 1.3
+# An estimate with a larger error, in nats, or a smaller share of effective samples, is warned of.
+LARGE_ERROR, SMALL_SHARE = 0.1, 0.1
+
+
+@dataclass(frozen=True)
+class LogIntegral:
+    """The logarithm of an integral, and its error, both (...).
+
+    The error of quadrature is the difference from half the resolution, far above the actual one;
+    that of annealing is one standard error.
+
+    Attributes
+    ----------
+    value, error : Tensor (...)
+    effective_samples : Tensor (...) or None
+        Of annealing: (sum of weights)^2 / sum of squared weights. Near the number of particles is
+        good; near 1, a single particle decides, and neither value nor error can be trusted.
+    """
+
+    value: Tensor
+    error: Tensor
+    effective_samples: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The trapezoidal rule on a centred cube, in one or two dimensions.
+
+    For a smooth density that vanishes at the edges its error falls faster than any power of
+    the spacing: with a spacing of 0.8 standard deviations of the sharpest Gaussian it is 1e-13.
+
+    Parameters
+    ----------
+    dim : int
+    half_width : float
+    resolution : int
+        Lines on each axis; odd, so that every second one is a grid too.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.normalizer import Grid
+    >>> grid = Grid(dim=2, half_width=8.0, resolution=41)
+    >>> grid.integrate(-grid.nodes.square().sum(-1) / 2).value.exp()
+    tensor(6.2832, dtype=torch.float64)
+    """
+
+    dim: int
+    half_width: float
+    resolution: int
+
+    def __post_init__(self) -> None:
+        if self.dim not in (1, 2):
+            raise InvalidInputError(
+                f"A grid in {self.dim} dimensions would have too many nodes. "
+                "Use annealed_log_normalizer."
+            )
+        as_number(self.half_width, "half_width", above=0)
+        if as_count(self.resolution, "resolution", at_least=5) % 2 == 0:
+            raise InvalidInputError(f"resolution must be odd, not {self.resolution}.")
+
+    @classmethod
+    def with_spacing(cls, dim: int, half_width: float, spacing: float) -> Grid:
+        """Return the coarsest grid whose lines are at most `spacing` apart."""
+        return cls(dim, half_width, max(5, 2 * math.ceil(half_width / spacing) + 1))
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """Nodes (G, D) in float64."""
+        axis = torch.linspace(
+            -self.half_width, self.half_width, self.resolution, dtype=torch.float64
+        )
+        return torch.cartesian_prod(*[axis] * self.dim).view(-1, self.dim)
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """Logarithms of the nodes' weights. (G,)."""
+        return self._log_weights(step=1)
+
+    def _log_weights(self, step: int) -> Tensor:
+        """Return log-weights of the grid of every `step`-th line, -inf on the others."""
+        axis = torch.zeros(self.resolution, dtype=torch.float64)
+        axis[::step] = 2 * self.half_width / (self.resolution - 1) * step
+        axis[0] /= 2
+        axis[axis.nonzero()[-1, 0]] /= 2
+        products = axis if self.dim == 1 else torch.outer(axis, axis)
+        return products.flatten().log()
+
+    def integrate(self, log_values: Tensor) -> LogIntegral:
+        """Integrate the exponential of values at the nodes. (..., G) -> (...)."""
+        if log_values.shape[-1:] != self.log_weights.shape:
+            raise ShapeError(
+                f"log_values has shape {tuple(log_values.shape)}, but the grid has "
+                f"{len(self.log_weights)} nodes."
+            )
+        value = torch.logsumexp(log_values + self.log_weights, dim=-1)
+        coarse = torch.logsumexp(log_values + self._log_weights(step=2), dim=-1)
+        return LogIntegral(value, (value - coarse).abs())
+
+
+@torch.no_grad()
+def log_normalizer(energy: Energy, *, half_width: float, resolution: int = 257) -> LogIntegral:
+    r"""Return log :math:`Z = \int \exp(-\beta_E E(x))\, dx` over a cube, for D of 1 or 2.
+
+    Parameters
+    ----------
+    energy : Energy
+    half_width : float
+        Of the centred cube, outside of which the density must be negligible.
+    resolution : int
+        Lines on each axis, odd.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.normalizer import log_normalizer
+    >>> kde = ist.GaussianKDE(torch.zeros(1, 2, dtype=torch.float64), sigma=0.5)
+    >>> log_normalizer(kde, half_width=5.0).value.exp() / torch.pi
+    tensor(0.5000, dtype=torch.float64)
+    """
+    grid = Grid(_dim(energy), half_width, resolution)
+    return grid.integrate(-energy.inverse_temperature * energy.energy(grid.nodes).double())
+
+
+def _dim(energy: Energy) -> int:
+    if energy.dim is None:
+        raise InvalidInputError(
+            f"{type(energy).__name__} has no number of coordinates. Give the class a property dim."
+        )
+    return energy.dim
+
+
+@final
+class _Bridge(Energy):
+    """Interpolation between a Gaussian, at share 0, and another energy, at share 1."""
+
+    def __init__(self, target: Energy, scale: float) -> None:
+        super().__init__()
+        self.target, self.scale, self.share = target, scale, 0.0
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the energies of the two densities at temperature 1. (..., D) -> two (...)."""
+        target = self.target.inverse_temperature * self.target.energy(x)
+        return x.square().sum(-1) / (2 * self.scale**2), target.to(x.dtype)
+
+    def energy(self, x: Any) -> Tensor:
+        base, target = self.parts(x)
+        return (1 - self.share) * base + self.share * target
+
+    def score(self, x: Any) -> Tensor:
+        target = self.target.inverse_temperature * self.target.score(x)
+        return self.share * target.to(x.dtype) - (1 - self.share) * x / self.scale**2
+
+
+@torch.no_grad()
+def annealed_log_normalizer(
+    energy: Energy,
+    *,
+    scale: float,
+    batch: int | None = None,
+    particles: int = 256,
+    temperatures: int = 200,
+    leapfrogs: int = 3,
+    seed: int = 0,
+) -> LogIntegral:
+    r"""Return the log-normaliser by annealed importance sampling (Neal 2001), for any D.
+
+    Particles start in :math:`N(0, s^2 I)` and move by Hamiltonian Monte Carlo while the energy
+    turns into the given one. The logarithm of their mean weight is slightly too low on average.
+
+    Parameters
+    ----------
+    energy : Energy
+    scale : float
+        s, wide enough to cover the density.
+    batch : int, optional
+        Number of contexts B, if the energy has a batch of them: points (B, M, D).
+    particles, temperatures, leapfrogs : int
+        More of each lower the error. The step size adapts to accept about 0.8.
+    seed : int
+
+    Returns
+    -------
+    LogIntegral
+        Scalars, or (B,) for a batch.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.normalizer import annealed_log_normalizer
+    >>> kde = ist.GaussianKDE(torch.zeros(1, 5), sigma=0.5)
+    >>> found = annealed_log_normalizer(kde, scale=1.0)
+    >>> bool((found.value - kde.log_normalizer()).abs() < 4 * found.error)
+    True
+    """
+    scale = as_number(scale, "scale", above=0)
+    dim, particles = _dim(energy), as_count(particles, "particles", at_least=2)
+    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    shape = (particles, dim) if batch is None else (as_count(batch, "batch"), particles, dim)
+    x = scale * torch.randn(shape, generator=generator)
+    bridge, step = _Bridge(energy, scale), 0.5 * scale
+    log_weights = torch.zeros(shape[:-1], dtype=torch.float64)
+    # Small steps first: the wide Gaussian reaches energies of hundreds.
+    shares = torch.linspace(0, 1, as_count(temperatures, "temperatures") + 1) ** 3
+    for share in shares[1:].tolist():
+        base, target = bridge.parts(x)
+        log_weights += (share - bridge.share) * (base - target).double()
+        bridge.share = share
+        hmc = HMC(step_size=step, n_leapfrog=leapfrogs)
+        state, info = hmc.step(bridge, hmc.init(bridge, x), generator)
+        x = state.position
+        step *= 1.1 if float(info.acceptance.mean()) > 0.8 else 0.8
+    value = torch.logsumexp(log_weights, -1) - math.log(particles)
+    relative = (log_weights - value[..., None]).exp()
+    error = relative.std(-1) / math.sqrt(particles)
+    effective = relative.sum(-1) ** 2 / relative.square().sum(-1)
+    return LogIntegral(value + dim / 2 * math.log(2 * math.pi * scale**2), error, effective)
+
+
+def estimate_log_normalizer(
+    energy: Energy,
+    *,
+    method: Literal["auto", "grid", "annealing"] = "auto",
+    centre: Any = None,
+    scale: Any = None,
+    tol: float = 1e-6,
+    particles: int = 512,
+    temperatures: int = 300,
+    seed: int = 0,
+) -> LogIntegral:
+    r"""Return the log-normaliser of any energy with a normalisable density, and its error.
+
+    In one or two dimensions, by the trapezoidal rule on a grid: lines are added until halving
+    their number changes the logarithm by less than `tol`, and the box grows until doubling it
+    does. Above, by annealed importance sampling (Neal 2001) from a Gaussian.
+
+    Parameters
+    ----------
+    energy : Energy
+    method : {"auto", "grid", "annealing"}
+        "auto": the grid up to two dimensions.
+    centre, scale : array or Tensor (D,), optional
+        Where the mass is and how wide. Default: mean and standard deviation of draws by
+        :func:`isthmus.sample`, which start at memories if there are any. Chains do not cross
+        high barriers: name the place of modes that are far apart and unknown to the energy.
+    tol : float
+        Of the grid, in nats.
+    particles, temperatures : int
+        Of annealing; more of each lower the error.
+    seed : int
+
+    Returns
+    -------
+    LogIntegral
+        Scalars in float64. A warning is given where the error is above 0.1 nats, or the effective
+        sample size below a tenth of the particles.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> from isthmus.normalizer import estimate_log_normalizer
+    >>> memory = ist.ModernHopfield(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), beta=3.0)
+    >>> found = estimate_log_normalizer(memory)
+    >>> bool(abs(found.value - memory.log_normalizer()) < 1e-5)
+    True
+    """
+    dim = _dim(energy)
+    as_choice(method, "method", ("auto", "grid", "annealing"))
+    tol = as_number(tol, "tol", above=0)
+    if method == "grid" and dim > 2:
+        raise InvalidInputError(
+            f"A grid in {dim} dimensions would have too many nodes. Use method='annealing'."
+        )
+    place, width = _place(energy, centre, scale, dim, seed)
+    # In coordinates about `place`, in units of `width`.
+    standard = Affine(energy, scale=1 / width, shift=-place / width)
+    if method == "annealing" or dim > 2:
+        found = annealed_log_normalizer(
+            standard, scale=WIDER, particles=particles, temperatures=temperatures, seed=seed
+        )
+    else:
+        found = _grid_log_normalizer(standard, dim, tol)
+    _warn_if_poor(found, particles)
+    return LogIntegral(found.value + width.log().sum(), found.error, found.effective_samples)
+
+
+def _place(energy: Energy, centre: Any, scale: Any, dim: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the centre and the width of the mass, given or by draws, in float64. (D,)"""
+    place, width = _given(centre, "centre", dim), _given(scale, "scale", dim)
+    if width is not None and bool((width <= 0).any()):
+        raise InvalidInputError("scale must be above zero.")
+    if place is None or width is None:
+        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+        init = _starts(energy, generator)
+        drawn = torch.as_tensor(
+            sample(energy, DRAWS, init=init, burn_in=BURN_IN, seed=seed, progress=False)
+        ).double()
+        place = drawn.mean(0).cpu() if place is None else place
+        if width is None:
+            width = (drawn.cpu() - place).square().mean(0).sqrt().clamp(min=1e-12)
+    return place, width
+
+
+def _starts(energy: Energy, generator: torch.Generator) -> Tensor | None:
+    """Return a memory for each chain, also of energies made of memories, or None. (DRAWS, D)"""
+    if isinstance(energy, Memory):
+        chosen = torch.randint(energy.n_memories, (DRAWS,), generator=generator)
+        return energy.memories.detach()[chosen.to(energy.memories.device)]
+    if isinstance(energy, Affine):
+        inner = _starts(energy.inner, generator)
+        return None if inner is None else energy.to_outer(inner)
+    if isinstance(energy, WeightedSum):
+        terms = [_starts(term, generator) for term in energy]
+        known = [starts for starts in terms if starts is not None]
+        chosen = torch.randint(max(len(known), 1), (DRAWS, 1), generator=generator)
+        return torch.stack(known)[chosen[:, 0], torch.arange(DRAWS)] if known else None
+    return None
+
+
+def _given(value: Any, name: str, dim: int) -> Tensor | None:
+    if value is None:
+        return None
+    given = as_tensor(value, name).detach().double().cpu()
+    if tuple(given.shape) not in ((), (dim,)):
+        raise ShapeError(f"{name} must be a number or ({dim},), not {tuple(given.shape)}.")
+    require_finite(given, name, "Pass finite numbers.")
+    return given.expand(dim)
+
+
+@torch.no_grad()
+def _grid_log_normalizer(energy: Energy, dim: int, tol: float) -> LogIntegral:
+    """Return the integral over a box that is refined and widened until neither changes it."""
+
+    def on(grid: Grid) -> tuple[LogIntegral, bool]:
+        heights = torch.cat(
+            [
+                -(energy.inverse_temperature * energy.energy(nodes)).double().cpu()
+                for nodes in grid.nodes.split(NODES_AT_ONCE)
+            ]
+        )
+        edge = (grid.nodes.abs() == grid.half_width).any(-1)
+        return grid.integrate(heights), bool(heights[edge].max() >= heights[~edge].max())
+
+    grid = Grid(dim, FIRST_WIDTH, 65)
+    found, at_edge = on(grid)
+    tail = torch.full_like(found.value, torch.inf)
+    for _ in range(MOST_DOUBLINGS):
+        while found.error > tol and 2 * grid.resolution - 1 <= MOST_LINES[dim]:
+            grid = Grid(dim, grid.half_width, 2 * grid.resolution - 1)
+            found, at_edge = on(grid)
+        lines = min(2 * grid.resolution - 1, MOST_LINES[dim])
+        wider = Grid(dim, 2 * grid.half_width, lines)
+        further, at_edge = on(wider)
+        tail = (further.value - found.value).abs()
+        if tail <= tol or (lines == MOST_LINES[dim] and further.error > tail):
+            break  # a wider grid would be too coarse
+        grid, found = wider, further
+    if at_edge or not bool(torch.isfinite(found.value)):
+        raise UnknownNormalizerError(
+            "The density does not fall towards the edges of a box, however large, so that it has "
+            "no normaliser. Add a term that grows with the distance, such as a GaussianKDE."
+        )
+    # The mass outside halves with every doubling for the tails of Cauchy's density.
+    return LogIntegral(found.value, found.error + 3 * tail)
+
+
+def _warn_if_poor(found: LogIntegral, particles: int) -> None:
+    effective, size, advice = found.effective_samples, "", "give centre and scale"
+    if effective is not None:
+        size = f" and the effective sample size {float(effective):.0f} of {particles}"
+        advice = "raise temperatures and particles, or " + advice
+    few = effective is not None and bool(effective < SMALL_SHARE * particles)
+    if few or bool(found.error > LARGE_ERROR):
+        warnings.warn(
+            f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats{size}. "
+            f"To lower it, {advice}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+class NormalizedEnergy(Energy):
+    """An energy with an estimated log-normaliser, so that its ``log_prob`` is known.
+
+    Attributes
+    ----------
+    inner : Energy
+    normalizer : LogIntegral
+        The estimate for the parameters at the time, and its error.
+    """
+
+    log_z: Tensor
+
+    def __new__(cls, energy: Energy | None = None, *args: Any) -> Self:
+        """Return an instance with a step if `energy` has one."""
+        moves = cls is NormalizedEnergy and isinstance(energy, FixedPoint)
+        return super().__new__(_SteppingNormalized if moves else cls)  # type: ignore[return-value]
+
+    def __init__(self, energy: Energy, normalizer: LogIntegral) -> None:
+        super().__init__()
+        self.inner, self.normalizer = energy, normalizer
+        self.register_buffer("log_z", normalizer.value.detach().double())
+
+    @property
+    def dim(self) -> int | None:
+        """The number of coordinates D."""
+        return self.inner.dim
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """That of the energy."""
+        return self.inner.inverse_temperature
+
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """Return x as checked points of the energy's dtype."""
+        return self.inner.as_input(x, allow_nan=allow_nan)
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        return self.inner.energy(self.as_input(x))
+
+    def score(self, x: Any) -> Tensor:
+        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
+        return self.inner.score(self.as_input(x))
+
+    def log_normalizer(self) -> Tensor:
+        """Return the estimate of log Z, a scalar tensor."""
+        like = next(iter(self.inner.state_dict().values()), self.log_z)
+        return self.log_z.to(like)
+
+    def __repr__(self) -> str:
+        value, error = float(self.normalizer.value), float(self.normalizer.error)
+        return f"NormalizedEnergy({self.inner!r}, log Z = {value:.6g} ± {error:.1g})"
+
+
+class _SteppingNormalized(NormalizedEnergy):
+    """An energy with a step and an estimated normaliser."""
+
+    inner: Any
+
+    @property
+    def step_descends(self) -> bool:
+        """True if :meth:`step` never raises the energy."""
+        return getattr(self.inner, "step_descends", True)
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the update of the energy. x: (..., D) -> (..., D)."""
+        moved: Tensor = self.inner.step(self.as_input(x), observed)
+        return moved
+
+
+def with_normalizer(energy: Energy, **settings: Any) -> NormalizedEnergy:
+    """Return the same energy with a ``log_prob``, by its own normaliser or an estimate.
+
+    Parameters
+    ----------
+    energy : Energy
+    **settings
+        Those of :func:`isthmus.normalizer.estimate_log_normalizer`, which is called unless the
+        energy knows its normaliser.
+
+    Returns
+    -------
+    NormalizedEnergy
+        Its ``normalizer`` holds the value and its error. It is that of the parameters as they are
+        now; call this again after they change.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> well = ist.SparseHopfield(torch.tensor([[1.0], [-1.0]]), beta=4.0)
+    >>> density = ist.with_normalizer(well)
+    >>> density
+    NormalizedEnergy(SparseHopfield(N=2, D=1, beta=4, float32), log Z = 2.90003 ± ...)
+    >>> density.log_prob(torch.tensor([[1.0], [0.0]]))
+    tensor([-0.9000, -2.5095])
+    """
+    if not isinstance(energy, Energy):
+        raise InvalidInputError(
+            f"with_normalizer needs an isthmus.Energy, not a {type(energy).__name__}."
+        )
+    try:
+        known = energy.log_normalizer().detach().double()
+        return NormalizedEnergy(energy, LogIntegral(known, torch.zeros_like(known)))
+    except UnknownNormalizerError:
+        return NormalizedEnergy(energy, estimate_log_normalizer(energy, **settings))
