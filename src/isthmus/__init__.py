@@ -22,9 +22,11 @@ _NAMES = {
     "isthmus.affine": "Affine",
     "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule",
     "isthmus.dynamics.diagnostics": "Chains",
+    "isthmus.dynamics.nuts": "NUTS",
     "isthmus.dynamics.retrieve": "Retrieval complete retrieve",
     "isthmus.dynamics.sample": "sample sample_chains",
     "isthmus.dynamics.samplers": "HMC MALA Langevin",
+    "isthmus.dynamics.tempering": "Tempering",
     "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
     "isthmus.memories.crp": "CRPMixture",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.anneal import judge_draws as judge_draws
     from isthmus.dynamics.anneal import noise_schedule as noise_schedule
     from isthmus.dynamics.diagnostics import Chains as Chains
+    from isthmus.dynamics.nuts import NUTS as NUTS
     from isthmus.dynamics.retrieve import Retrieval as Retrieval
     from isthmus.dynamics.retrieve import complete as complete
     from isthmus.dynamics.retrieve import retrieve as retrieve
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.samplers import HMC as HMC
     from isthmus.dynamics.samplers import MALA as MALA
     from isthmus.dynamics.samplers import Langevin as Langevin
+    from isthmus.dynamics.tempering import Tempering as Tempering
     from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
     from isthmus.memories.crp import CRPMixture as CRPMixture

@@ -1,4 +1,4 @@
-"""sample: draw from an energy with HMC, MALA, Langevin, or a sampler of your own.
+"""sample: draw from an energy with HMC, NUTS, MALA, Langevin, or a sampler of your own.
 
 Step sizes are tuned by dual averaging of the acceptance rate (Hoffman and Gelman, 2014, The
 No-U-Turn Sampler, section 3.2). After tuning they are frozen, so that the draws come from a fixed
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from isthmus.dynamics.diagnostics import Chains
+from isthmus.dynamics.nuts import NUTS
 from isthmus.dynamics.retrieve import MemoryStore, require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
+from isthmus.dynamics.tempering import TemperedState
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import Memory, WeightedMemory, draw_index, generator_for
@@ -63,7 +65,7 @@ def sample(
     energy : Energy
     n : int
         Number of draws.
-    sampler : Langevin, MALA, HMC, or any object with their ``init`` and ``step``
+    sampler : Langevin, MALA, HMC, NUTS, Tempering, or any object with ``init`` and ``step``
         Default: HMC of 8 leapfrogs, with a step size tuned during the burn-in.
     init : (D,) or (chains, D), optional
         Starting points of the chains. Default: memories drawn in proportion to their weights, if
@@ -79,9 +81,9 @@ def sample(
         Number of chains that run in parallel. Default: the number of rows of `init`, else n
         chains of one draw each, which are independent of each other.
     tune : bool, optional
-        Tune the step size of Langevin, MALA or HMC in the first three quarters of the burn-in,
-        starting from the one given; it is frozen afterwards. Default: only if `sampler` is not
-        given.
+        Tune the step size of Langevin, MALA, HMC or NUTS in the first three quarters of the
+        burn-in, starting from the one given; it is frozen afterwards. Default: only if `sampler`
+        is not given.
     progress : bool, optional
         Show a bar on stderr. Default: on a terminal, once the run takes longer than two seconds.
 
@@ -178,7 +180,7 @@ def sample_chains(
     acceptance = position.new_zeros(chains)
     total, done = burn_in + draws * thin, 0
     with progress_bar("sampling", total, show=progress) as report:
-        if isinstance(sampler, Langevin | MALA | HMC) and tune:
+        if isinstance(sampler, Langevin | MALA | HMC | NUTS) and tune:
             done = int(TUNING_SHARE * burn_in)
             sampler, state = tune_step_size(energy, sampler, position, done, generator, report)
         else:
@@ -187,7 +189,7 @@ def sample_chains(
             state, info = sampler.step(energy, state, generator)
             draw, left = divmod(step - burn_in, thin)
             kept = step > burn_in and left == 0
-            unadjusted = not isinstance(state, MetropolisState)
+            unadjusted = not isinstance(state, MetropolisState | TemperedState)
             where = f"step {step} of {total}"
             _require_inside(energy, state.position, kept and unadjusted, where, sampler)
             if kept:
@@ -203,9 +205,9 @@ def _require_sampler(sampler: Any, tune: bool) -> None:
         raise InvalidInputError(
             f"sampler must be an object such as isthmus.MALA(step_size=0.1), not {sampler!r}."
         )
-    if tune and not isinstance(sampler, Langevin | MALA | HMC):
+    if tune and not isinstance(sampler, Langevin | MALA | HMC | NUTS):
         raise InvalidInputError(
-            f"tune=True needs isthmus.Langevin, MALA or HMC as the sampler, not {sampler!r}."
+            f"tune=True needs isthmus.Langevin, MALA, HMC or NUTS as the sampler, not {sampler!r}."
         )
 
 
@@ -298,17 +300,17 @@ class DualAveraging:
 
 def tune_step_size(
     energy: Energy,
-    sampler: Langevin | MALA | HMC,
+    sampler: Langevin | MALA | HMC | NUTS,
     position: torch.Tensor,
     steps: int,
     generator: torch.Generator,
     report: Callable[[int], None],
-) -> tuple[Langevin | MALA | HMC, Any]:
+) -> tuple[Langevin | MALA | HMC | NUTS, Any]:
     """Move chains from `position` (chains, D) for some steps, and tune their common step size.
 
     Returns the sampler with its step size replaced, and the state of the chains.
     """
-    proposal: MALA | HMC
+    proposal: MALA | HMC | NUTS
     if isinstance(sampler, Langevin):
         proposal, target = MALA(sampler.step_size, sampler.temperature), LANGEVIN_ACCEPTANCE
     else:
@@ -325,7 +327,7 @@ def tune_step_size(
 
 
 def _first_step_size(
-    energy: Energy, sampler: MALA | HMC, state: Any, generator: torch.Generator
+    energy: Energy, sampler: MALA | HMC | NUTS, state: Any, generator: torch.Generator
 ) -> float:
     """Return the power of two times the given step size where the acceptance crosses 0.5."""
 

@@ -108,7 +108,7 @@ class _Tempered:
             object.__setattr__(self, name, as_number(getattr(self, name), name, above=0))
 
 
-class _Adjusted(_Tempered):
+class Adjusted(_Tempered):
     """A sampler whose proposals are accepted or rejected."""
 
     @torch.no_grad()
@@ -192,7 +192,7 @@ class Langevin(_Tempered):
 
 
 @dataclass(frozen=True)
-class MALA(_Adjusted):
+class MALA(Adjusted):
     r"""Metropolis-adjusted Langevin: Langevin's step as a proposal, accepted or rejected.
 
     The proposal y is accepted with probability
@@ -235,7 +235,7 @@ class MALA(_Adjusted):
 
 
 @dataclass(frozen=True)
-class HMC(_Adjusted):
+class HMC(Adjusted):
     r"""Hamiltonian Monte Carlo: fresh momenta, a leapfrog trajectory, accept or reject.
 
     The trajectory follows :math:`H(x, v) = \beta_E E(x) / T + |v|^2 / 2` and is accepted with

@@ -1,0 +1,204 @@
+"""NUTS: Hamiltonian Monte Carlo whose trajectories end where they turn back, on many chains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isthmus.dynamics.samplers import (
+    Adjusted,
+    Info,
+    MetropolisState,
+    all_finite,
+    choose,
+    noise,
+)
+from isthmus.energy import Energy
+from isthmus.validation import as_count
+
+# A point whose Hamiltonian is this far above the start has diverged.
+LARGEST_ERROR = 1000.0
+
+
+class _Point(NamedTuple):
+    """Points of phase space, one for each chain."""
+
+    position: Tensor
+    velocity: Tensor
+    score: Tensor
+    energy: Tensor
+
+    def at(self, index: Tensor) -> _Point:
+        return _Point(*(part[index] for part in self))
+
+    def replaced(self, index: Tensor, mask: Tensor, new: _Point) -> _Point:
+        """Return these points, with `new` (of the chains at `index`) where the mask is True."""
+        rows = index[mask]
+        return _Point(
+            *(part.index_copy(0, rows, own[mask]) for part, own in zip(self, new, strict=True))
+        )
+
+    def chosen(self, mask: Tensor, other: _Point) -> _Point:
+        """Return these points where the mask is True, else those of `other`."""
+        return _Point(*(choose(mask, a, b) for a, b in zip(self, other, strict=True)))
+
+
+class _Subtree(NamedTuple):
+    """A trajectory of 2^depth leapfrogs from one edge, for each chain."""
+
+    end: _Point
+    proposal: _Point
+    log_weight: Tensor
+    acceptance: Tensor
+    leaves: Tensor
+    stopped: Tensor
+
+
+@dataclass(frozen=True)
+class NUTS(Adjusted):
+    r"""The No-U-Turn sampler: HMC that chooses the length of each trajectory itself.
+
+    The trajectory doubles, forwards or backwards in time at random, until some balanced part of it
+    turns back: until its ends approach each other. The next state is drawn from the trajectory
+    with weights :math:`e^{-H}`, with a preference for its later half (Hoffman and Gelman, 2014,
+    The No-U-Turn Sampler; Betancourt, 2017, A Conceptual Introduction to Hamiltonian Monte Carlo).
+    All chains grow their trees side by side (Phan, Pradhan and Jankowiak, 2019, Composable Effects
+    for Flexible and Accelerated Probabilistic Programming).
+
+    Parameters
+    ----------
+    step_size : float
+        The time of one leapfrog; ``sample(..., tune=True)`` finds it.
+    max_depth : int
+        A trajectory has at most 2^max_depth - 1 leapfrogs.
+    temperature : float
+        T: the chain samples :math:`p^{1/T}`.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> chains = ist.sample_chains(memory, 100, ist.NUTS(), tune=True, burn_in=60)
+    >>> bool(0.6 < chains.acceptance.mean() < 0.97)
+    True
+    """
+
+    step_size: float = 0.1
+    max_depth: int = 8
+    temperature: float = 1.0
+
+    target_acceptance: ClassVar[float] = 0.8
+    # Of a typical trajectory; the default burn-in counts scores.
+    n_leapfrog: ClassVar[int] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "max_depth", as_count(self.max_depth, "max_depth", at_most=20))
+
+    @torch.no_grad()
+    def step(
+        self, energy: Energy, state: MetropolisState, generator: torch.Generator
+    ) -> tuple[MetropolisState, Info]:
+        """Move every chain to a point of its trajectory. Positions are (chains, D)."""
+        velocity = noise(state.position, generator)
+        left = right = proposal = _Point(state.position, velocity, state.score, state.energy)
+        origin = self._hamiltonian(energy, left)
+        log_weight, acceptance = torch.zeros_like(origin), torch.zeros_like(origin)
+        leaves, moved = torch.zeros_like(origin), torch.zeros_like(origin, dtype=torch.bool)
+        active = torch.arange(len(origin), device=origin.device)
+        for depth in range(self.max_depth):
+            forward = noise(origin[active], generator, torch.rand) < 0.5
+            edge = right.at(active).chosen(forward, left.at(active))
+            tree = self._grow(energy, edge, forward, depth, origin[active], generator)
+            acceptance = acceptance.index_add(0, active, tree.acceptance)
+            leaves = leaves.index_add(0, active, tree.leaves)
+            kept = ~tree.stopped
+            ratio = (tree.log_weight - log_weight[active]).clamp(max=0).exp()
+            taken = kept & (noise(ratio, generator, torch.rand) < ratio)
+            proposal = proposal.replaced(active, taken, tree.proposal)
+            moved[active] |= taken
+            total = torch.logaddexp(log_weight[active], tree.log_weight)
+            log_weight = log_weight.index_copy(
+                0, active, torch.where(kept, total, log_weight[active])
+            )
+            right = right.replaced(active, kept & forward, tree.end)
+            left = left.replaced(active, kept & ~forward, tree.end)
+            ends = left.at(active), right.at(active)
+            active = active[kept & ~_turns(*ends, 1.0)]
+            if not len(active):
+                break
+        new = MetropolisState(proposal.position, proposal.energy, proposal.score)
+        return new, Info(acceptance / leaves, moved)
+
+    def _grow(
+        self,
+        energy: Energy,
+        edge: _Point,
+        forward: Tensor,
+        depth: int,
+        origin: Tensor,
+        generator: torch.Generator,
+    ) -> _Subtree:
+        """Follow 2^depth leapfrogs from the edge, and draw one of their points.
+
+        Leaf n begins balanced parts of the tree if it is even, and ends some if it is odd. The
+        leaves that began the parts which are open are kept by the number of ones in n >> 1.
+        """
+        sign = torch.where(forward, 1.0, -1.0).to(origin)
+        point = proposal = edge
+        log_weight = torch.full_like(origin, -torch.inf)
+        acceptance, leaves = torch.zeros_like(origin), torch.zeros_like(origin)
+        stopped = torch.zeros_like(forward)
+        began: list[_Point] = [edge] * (depth + 1)
+        for leaf in range(2**depth):
+            point = self._leapfrog(energy, point, sign[:, None]).chosen(~stopped, point)
+            log_ratio = (origin - self._hamiltonian(energy, point)).nan_to_num(nan=-torch.inf)
+            going = (~stopped).to(origin)
+            acceptance = acceptance + going * log_ratio.clamp(max=0).exp()
+            leaves = leaves + going
+            total = torch.logaddexp(log_weight, log_ratio)
+            share = (log_ratio - total).exp()
+            taken = ~stopped & (noise(share, generator, torch.rand) < share)
+            proposal = point.chosen(taken, proposal)
+            log_weight = torch.where(stopped, log_weight, total)
+            stopped = stopped | (log_ratio < -LARGEST_ERROR)
+            last = (leaf >> 1).bit_count()
+            if leaf % 2 == 0:
+                began[last] = point
+            else:
+                ended = (leaf ^ (leaf + 1)).bit_count() - 1
+                for number in range(last - ended + 1, last + 1):
+                    stopped = stopped | _turns(began[number], point, sign)
+            if bool(stopped.all()):
+                break
+        return _Subtree(point, proposal, log_weight, acceptance, leaves, stopped)
+
+    def _leapfrog(self, energy: Energy, point: _Point, sign: Tensor) -> _Point:
+        """Return the points one leapfrog ahead; the energy is infinite where they are lost."""
+        step_size = self.step_size * sign
+        push = step_size * energy.inverse_temperature / self.temperature
+        velocity = point.velocity + push / 2 * point.score
+        position = point.position + step_size * velocity
+        finite = all_finite(position)
+        position = choose(finite, position, point.position)
+        score, value = energy.score(position), energy.energy(position)
+        finite = finite & torch.isfinite(value) & all_finite(score)
+        score = choose(finite, score, point.score)
+        return _Point(
+            position, velocity + push / 2 * score, score, torch.where(finite, value, torch.inf)
+        )
+
+    def _hamiltonian(self, energy: Energy, point: _Point) -> Tensor:
+        kinetic = point.velocity.square().sum(-1) / 2
+        return energy.inverse_temperature * point.energy / self.temperature + kinetic
+
+
+def _turns(first: _Point, second: _Point, sign: float | Tensor) -> Tensor:
+    """Return True where the ends of a trajectory approach each other; `sign` is that of time."""
+    apart = second.position - first.position
+    leaving = sign * (apart * first.velocity).sum(-1)
+    arriving = sign * (apart * second.velocity).sum(-1)
+    return (leaving < 0) | (arriving < 0)

@@ -1,0 +1,144 @@
+"""Tempering: chains at several temperatures that exchange their states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isthmus.dynamics.nuts import NUTS
+from isthmus.dynamics.samplers import HMC, MALA, Info, MetropolisState, choose, noise
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError
+from isthmus.validation import as_number
+
+
+class TemperedState(NamedTuple):
+    """The chains at every temperature, the coldest first, and the number of steps so far."""
+
+    replicas: tuple[MetropolisState, ...]
+    steps: int
+
+    @property
+    def position(self) -> Tensor:
+        """The positions (..., D) of the chains at temperature 1."""
+        return self.replicas[0].position
+
+
+@dataclass(frozen=True)
+class Tempering:
+    r"""Parallel tempering: hot chains cross barriers, and exchange states with colder ones.
+
+    Every chain has a replica at each inverse temperature :math:`b_i`, which samples
+    :math:`p^{b_i}`. After each step neighbours propose to exchange their states, which is accepted
+    with probability
+
+    .. math:: \min\bigl(1, e^{(b_i - b_j)\, \beta_E (E(x_i) - E(x_j))}\bigr) ,
+
+    and leaves every :math:`p^{b_i}` invariant (Geyer, 1991). Even and odd pairs take turns, which
+    carries states up and down the ladder faster than random pairs do (Syed et al., 2022,
+    Non-Reversible Parallel Tempering). The draws are those at :math:`b = 1`.
+
+    Use it where modes are so far apart that a chain never finds another. Exchanges are accepted
+    often enough if neighbours overlap: in D dimensions take ratios of about
+    :math:`1 + \sqrt{2/D}`, down to a :math:`b` at which the barriers are about one nat high.
+
+    Parameters
+    ----------
+    sampler : HMC, MALA or NUTS
+        The steps of each chain. Its step size is for :math:`b = 1` and grows with
+        :math:`1/\sqrt b` (MALA's with 1).
+    inverse_temperatures : sequence of float
+        The ladder: 1, then falling numbers above zero.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> memory = ist.GaussianKDE(torch.tensor([[-6.0], [6.0]]), sigma=0.5)
+    >>> start = torch.full((200, 1), 6.0)
+    >>> hmc = ist.HMC(step_size=0.3, n_leapfrog=4)
+    >>> draws = ist.sample(memory, 200, hmc, init=start, burn_in=60)
+    >>> float((draws < 0).float().mean())  # HMC stays where it began
+    0.0
+    >>> draws = ist.sample(memory, 200, ist.Tempering(hmc), init=start, burn_in=60)
+    >>> bool(0.35 < (draws < 0).float().mean() < 0.65)
+    True
+    """
+
+    sampler: HMC | MALA | NUTS = field(default_factory=HMC)
+    inverse_temperatures: Sequence[float] = (1.0, 0.4, 0.16, 0.064, 0.0256, 0.01024)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampler, HMC | MALA | NUTS):
+            raise InvalidInputError(
+                f"sampler must be isthmus.HMC, MALA or NUTS, not {self.sampler!r}."
+            )
+        given: Any = self.inverse_temperatures
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) < 2:
+            raise InvalidInputError(
+                f"inverse_temperatures must be a sequence of two or more numbers, not {given!r}."
+            )
+        ladder = tuple(as_number(one, "inverse_temperatures", above=0) for one in given)
+        falls = all(a > b for a, b in pairwise(ladder))
+        if ladder[0] != 1 or not falls:
+            raise InvalidInputError(
+                f"inverse_temperatures must begin with 1 and fall from there, not {given!r}."
+            )
+        object.__setattr__(self, "inverse_temperatures", ladder)
+
+    @property
+    def n_leapfrog(self) -> int:
+        """The scores of one step of one chain; the default burn-in counts them."""
+        return getattr(self.sampler, "n_leapfrog", 1)
+
+    def _samplers(self) -> list[HMC | MALA | NUTS]:
+        own = self.sampler
+        return [
+            replace(
+                own,
+                temperature=own.temperature / b,
+                step_size=own.step_size if isinstance(own, MALA) else own.step_size / math.sqrt(b),
+            )
+            for b in self.inverse_temperatures
+        ]
+
+    def init(self, energy: Energy, x: Tensor) -> TemperedState:
+        """Return the state of chains that start at x: (..., D), at every temperature."""
+        start = self.sampler.init(energy, x)
+        return TemperedState((start,) * len(self.inverse_temperatures), 0)
+
+    @torch.no_grad()
+    def step(
+        self, energy: Energy, state: TemperedState, generator: torch.Generator
+    ) -> tuple[TemperedState, Info]:
+        """Move the chains at every temperature, then exchange neighbours."""
+        moved, infos = [], []
+        for sampler, replica in zip(self._samplers(), state.replicas, strict=True):
+            new, info = sampler.step(energy, replica, generator)
+            moved.append(new)
+            infos.append(info)
+        ladder = self.inverse_temperatures
+        for cold in range(state.steps % 2, len(ladder) - 1, 2):
+            difference = (ladder[cold] - ladder[cold + 1]) / self.sampler.temperature
+            moved[cold : cold + 2] = _exchanged(
+                energy, moved[cold], moved[cold + 1], difference, generator
+            )
+        return TemperedState(tuple(moved), state.steps + 1), infos[0]
+
+
+def _exchanged(
+    energy: Energy,
+    cold: MetropolisState,
+    hot: MetropolisState,
+    difference: float,
+    generator: torch.Generator,
+) -> list[MetropolisState]:
+    log_ratio: Any = difference * energy.inverse_temperature * (cold.energy - hot.energy)
+    swap = noise(cold.energy, generator, torch.rand) < log_ratio.clamp(max=0).exp()
+    pairs = [(choose(swap, b, a), choose(swap, a, b)) for a, b in zip(cold, hot, strict=True)]
+    return [MetropolisState(*(pair[side] for pair in pairs)) for side in (0, 1)]

@@ -1,0 +1,250 @@
+"""NUTS against exact draws, the symmetry of a reversible kernel, and a tree written out."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.dynamics.samplers import MetropolisState
+from isthmus.errors import IsthmusError
+
+DOUBLE = torch.float64
+COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=DOUBLE)
+
+
+def gaussian() -> ist.Mixture:
+    return ist.Mixture(torch.tensor([[1.0, -2.0]]).double(), beta=3.0, covariance=COVARIANCE)
+
+
+class Gumbel(ist.Energy):
+    """A skewed density, whose scores come from autograd."""
+
+    dim = 1
+
+    def energy(self, x: Any) -> Tensor:
+        x = self.as_input(x)
+        return (x + (-x).exp()).sum(-1)
+
+
+class Counted(ist.Energy):
+    """A standard normal that counts its scores."""
+
+    calls = 0
+
+    def energy(self, x: Any) -> Tensor:
+        return self.as_input(x).square().sum(-1) / 2
+
+    def score(self, x: Any) -> Tensor:
+        self.calls += 1
+        return -self.as_input(x)
+
+
+class Box(ist.Energy):
+    """Uniform on the unit square."""
+
+    def energy(self, x: Any) -> Tensor:
+        x = self.as_input(x)
+        return torch.where(((x >= 0) & (x <= 1)).all(-1), 0.0, torch.inf) + 0 * x.sum(-1)
+
+
+def run(sampler: ist.NUTS, energy: ist.Energy, x: Tensor, steps: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    state = sampler.init(energy, x)
+    for _ in range(steps):
+        state, _ = sampler.step(energy, state, generator)
+    return state.position
+
+
+@pytest.mark.parametrize("step_size", [0.3, 0.6])
+def test_moments_of_a_correlated_gaussian(step_size: float) -> None:
+    draws = run(ist.NUTS(step_size), gaussian(), torch.zeros(3000, 2, dtype=DOUBLE), 12)
+    error = COVARIANCE.diagonal().sqrt() / 3000**0.5
+    assert bool(((draws.mean(0) - torch.tensor([1.0, -2.0])).abs() < 4 * error).all())
+    torch.testing.assert_close(draws.T.cov(), COVARIANCE, atol=0.1, rtol=0)
+
+
+def test_draws_of_a_mixture_are_distributed_as_exact_ones() -> None:
+    memories = torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=DOUBLE)
+    energy = ist.GaussianKDE(memories, sigma=0.7, log_weights=[math.log(0.3), math.log(0.7)])
+    draws, exact = (
+        run(ist.NUTS(0.4), energy, memories[:1].expand(2000, 2), 25),
+        energy.sample(2000, 1),
+    )
+    for direction in ([1.0, 0.0], [0.7, 0.7], [0.7, -0.7]):
+        along = torch.tensor(direction, dtype=DOUBLE)
+        assert stats.ks_2samp(draws @ along, exact @ along).pvalue > 1e-3
+
+
+def test_one_step_keeps_a_skewed_density_and_is_reversible() -> None:
+    start = torch.tensor(stats.gumbel_r.rvs(size=(8000, 1), random_state=0))
+    end = run(ist.NUTS(0.7), Gumbel(), start, 1)
+    assert stats.kstest(end[:, 0].numpy(), stats.gumbel_r.cdf).pvalue > 1e-3
+    # Start and end may be exchanged: the mean of an antisymmetric function is zero.
+    first, last = start[:, 0].tanh(), end[:, 0].tanh()
+    for difference in (first**2 * last - first * last**2, first**3 * last - first * last**3):
+        assert abs(float(difference.mean())) < 4 * float(difference.std()) / 8000**0.5
+
+
+def leapfrog(x: float, v: float, step: float) -> tuple[float, float]:
+    v = v - step / 2 * x
+    x = x + step * v
+    return x, v - step / 2 * x
+
+
+def tree_turns(points: list[tuple[float, float]]) -> bool:
+    """True if any balanced part of a trajectory turns back: the rule, by recursion."""
+    if len(points) == 1:
+        return False
+    (x, v), (y, w) = points[0], points[-1]
+    half = len(points) // 2
+    turned = (y - x) * v < 0 or (y - x) * w < 0
+    return turned or tree_turns(points[:half]) or tree_turns(points[half:])
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("forward", [True, False])
+def test_parts_that_turn_are_found(depth: int, forward: bool) -> None:
+    """The bookkeeping by bits against recursion, from many points of phase space."""
+    from isthmus.dynamics.nuts import _Point
+
+    generator = torch.Generator().manual_seed(depth)
+    x, v = torch.randn(2, 40, 1, generator=generator, dtype=DOUBLE)
+    energy, sampler = Counted(), ist.NUTS(0.45)
+    edge = _Point(x, v, -x, energy.energy(x))
+    origin = sampler._hamiltonian(energy, edge)
+    direction = torch.full((40,), forward)
+    found = sampler._grow(energy, edge, direction, depth, origin, generator)
+    for chain in range(40):
+        points, point = [], (float(x[chain]), float(v[chain]))
+        for _ in range(2**depth):
+            point = leapfrog(*point, 0.45 if forward else -0.45)
+            points.append(point)
+        expected = tree_turns(points if forward else points[::-1])
+        assert bool(found.stopped[chain]) == expected
+        if not expected:
+            assert found.leaves[chain] == 2**depth
+            assert float(found.end.position[chain]) == pytest.approx(points[-1][0])
+            weights = [-(x * x + v * v) / 2 for x, v in points]
+            total = float(origin[chain] + torch.logsumexp(torch.tensor(weights, dtype=DOUBLE), 0))
+            assert float(found.log_weight[chain]) == pytest.approx(total)
+
+
+def test_trajectories_end_where_they_turn() -> None:
+    energy = Counted()
+    generator = torch.Generator().manual_seed(0)
+    sampler = ist.NUTS(0.1, max_depth=10)
+    state = sampler.init(energy, torch.ones(1, 1))
+    energy.calls = 0
+    for _ in range(20):
+        state, info = sampler.step(energy, state, generator)
+    # Half a period takes pi / 0.1 leapfrogs; a doubling may overshoot by a factor of four.
+    assert 10 < energy.calls / 20 < 4 * math.pi / 0.1
+    assert float(info.acceptance) > 0.99
+    energy.calls = 0
+    ist.NUTS(1e-3, max_depth=3).step(energy, state, generator)
+    assert energy.calls == 7
+
+
+def test_walls_and_lost_trajectories() -> None:
+    draws = run(ist.NUTS(0.3, max_depth=3), Box(), torch.full((500, 2), 0.5), 40)
+    assert bool(((draws >= 0) & (draws <= 1)).all())
+    assert stats.kstest(draws[:, 0].numpy(), "uniform").pvalue > 1e-3
+    state = ist.NUTS(1e200).init(Counted(), torch.ones(3, 1, dtype=DOUBLE))
+    state, info = ist.NUTS(1e200).step(Counted(), state, torch.Generator().manual_seed(0))
+    assert torch.equal(state.position, torch.ones(3, 1, dtype=DOUBLE))
+    assert not bool(info.accepted.any())
+    assert bool((info.acceptance == 0).all())
+
+
+def test_temperature_and_units_of_energy() -> None:
+    energy = ist.Mixture(torch.zeros(1, 1, dtype=DOUBLE), beta=2.0)  # variance 1/4
+    draws = run(ist.NUTS(0.3, temperature=4.0), energy, torch.zeros(3000, 1, dtype=DOUBLE), 10)
+    assert float(draws.var()) == pytest.approx(1.0, abs=0.12)
+
+
+def test_tuning_reaches_the_target_and_the_state_is_consistent() -> None:
+    energy = gaussian()
+    chains = ist.sample_chains(energy, 40, ist.NUTS(1e-2), chains=8, tune=True, burn_in=40)
+    assert 0.65 < float(chains.acceptance.mean()) < 0.95
+    assert chains.sampler.step_size > 0.1
+    sampler = ist.NUTS(0.3)
+    state = sampler.init(energy, torch.zeros(5, 2, dtype=DOUBLE))
+    state, _ = sampler.step(energy, state, torch.Generator().manual_seed(1))
+    assert isinstance(state, MetropolisState)
+    torch.testing.assert_close(state.energy, energy.energy(state.position))
+    torch.testing.assert_close(state.score, energy.score(state.position))
+
+
+@pytest.mark.parametrize("settings", [{"step_size": 0.0}, {"max_depth": 0}, {"temperature": -1.0}])
+def test_bad_settings(settings: dict[str, float]) -> None:
+    with pytest.raises(IsthmusError, match=next(iter(settings))):
+        ist.NUTS(**settings)
+
+
+# Parallel tempering
+
+
+def far_modes() -> ist.Mixture:
+    means = torch.tensor([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]], dtype=DOUBLE)
+    return ist.Mixture(means, beta=2.0, log_weights=np.log([0.6, 0.3, 0.1]))
+
+
+def shares_of(energy: ist.Mixture, draws: Tensor) -> Tensor:
+    nearest = torch.cdist(draws, energy.means).argmin(1)
+    return torch.bincount(nearest, minlength=3) / len(draws)
+
+
+def test_tempering_finds_the_shares_of_far_modes_where_hmc_stays() -> None:
+    energy, n = far_modes(), 600
+    start = energy.means[2].expand(n, 2)
+    inner, steps = ist.HMC(0.3, 4, jitter=0.3), 80
+    plain = ist.sample(energy, n, inner, init=start, burn_in=steps)
+    assert float(shares_of(energy, plain)[2]) == 1.0
+    ladder = [0.4**k for k in range(6)]
+    draws = ist.sample(energy, n, ist.Tempering(inner, ladder), init=start, burn_in=steps)
+    expected = torch.tensor([0.6, 0.3, 0.1], dtype=DOUBLE)
+    error = (expected * (1 - expected) / n).sqrt()
+    assert bool(((shares_of(energy, draws) - expected).abs() < 4 * error).all())
+    # Within the modes, the spread is that of the components.
+    nearest = energy.means[torch.cdist(draws, energy.means).argmin(1)]
+    assert float((draws - nearest).var()) == pytest.approx(0.25, rel=0.12)
+
+
+def test_exchanges_keep_the_densities_of_all_temperatures() -> None:
+    """Started from exact draws at every temperature, all stay exact."""
+    energy, n = ist.GaussianKDE(torch.zeros(1, 1, dtype=DOUBLE), sigma=1.0), 4000
+    sampler = ist.Tempering(ist.HMC(0.2, 1), (1.0, 0.5, 0.1))
+    generator = torch.Generator().manual_seed(0)
+    replicas = tuple(
+        sampler.sampler.init(energy, torch.randn(n, 1, generator=generator, dtype=DOUBLE) / b**0.5)
+        for b in sampler.inverse_temperatures
+    )
+    state = sampler.init(energy, replicas[0].position)._replace(replicas=replicas)
+    for _ in range(6):
+        state, _ = sampler.step(energy, state, generator)
+    for replica, b in zip(state.replicas, sampler.inverse_temperatures, strict=True):
+        found = replica.position[:, 0].numpy()
+        assert stats.kstest(found, stats.norm(0, b**-0.5).cdf).pvalue > 1e-3
+        torch.testing.assert_close(replica.energy, energy.energy(replica.position))
+    assert state.steps == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sampler": ist.Langevin()}, "sampler must be isthmus.HMC, MALA or NUTS"),
+        ({"inverse_temperatures": (1.0,)}, "two or more numbers"),
+        ({"inverse_temperatures": (0.5, 0.2)}, "begin with 1 and fall"),
+        ({"inverse_temperatures": (1.0, 1.0)}, "begin with 1 and fall"),
+        ({"inverse_temperatures": (1.0, 0.0)}, "inverse_temperatures must be"),
+        ({"inverse_temperatures": "hot"}, "two or more numbers"),
+    ],
+)
+def test_bad_ladders(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(IsthmusError, match=words):
+        ist.Tempering(**settings)
