@@ -102,16 +102,19 @@ class _Problem(NamedTuple):
         as_they_are = self._exact_without_centring()
         # Padding copies memories, so they are taken block by block.
         whole = as_they_are and _has_flash_kernel(memories) and not _is_padded(queries)
-        found = [
-            _flash(
+        found: tuple[Tensor, Tensor] | None = None
+        for block in [slice(None)] if whole else self.slices():
+            part = _flash(
                 queries,
                 memories[block].contiguous() if as_they_are else self.centred(block),
                 None if offset is None else offset[block],
             )
-            for block in ([slice(None)] if whole else self.slices())
-        ]
-        sums, means = zip(*found, strict=True)
-        logsumexp, mean = merged(torch.stack(sums), torch.stack(means))
+            if found is not None:
+                both = zip(found, part, strict=True)
+                part = merged(*(torch.stack(each) for each in both))
+            found = part
+        assert found is not None
+        logsumexp, mean = found
         if as_they_are:
             return logsumexp - queries @ self.centre, mean - self.centre
         return logsumexp, mean
