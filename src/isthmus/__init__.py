@@ -36,6 +36,7 @@ _NAMES = {
     "isthmus.memories.laplace": "LaplaceKDE",
     "isthmus.memories.mixture": "Mixture",
     "isthmus.memories.modern": "ModernHopfield",
+    "isthmus.memories.random_features": "RandomFeatureKDE",
     "isthmus.memories.sparse": "SparseHopfield",
     "isthmus.memories.student": "StudentKDE",
     "isthmus.memories.student_mixture": "StudentMixture",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from isthmus.memories.laplace import LaplaceKDE as LaplaceKDE
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
+    from isthmus.memories.random_features import RandomFeatureKDE as RandomFeatureKDE
     from isthmus.memories.sparse import SparseHopfield as SparseHopfield
     from isthmus.memories.student import StudentKDE as StudentKDE
     from isthmus.memories.student_mixture import StudentMixture as StudentMixture

@@ -9,6 +9,7 @@ from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.radial import RadialKDE
+from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.memories.student import StudentKDE
 from isthmus.memories.student_mixture import StudentMixture
@@ -26,6 +27,7 @@ __all__ = [
     "Mixture",
     "ModernHopfield",
     "RadialKDE",
+    "RandomFeatureKDE",
     "SparseHopfield",
     "StudentKDE",
     "StudentMixture",
