@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 # Imported on first use: a figure needs only the part of the package that it draws.
 _NAMES = {
+    "isthmus.figures.annealing": "annealing_phases",
     "isthmus.figures.attention": "attention_experiment attention_sphere",
     "isthmus.figures.capacity": "basins_merging capacity_bounds certificate_plot retrieval_sweep",
     "isthmus.figures.clusters": "cluster_map cluster_tree",
@@ -22,6 +23,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = sorted(name for name, module in _HOMES.items() if module != "isthmus.report")
 
 if TYPE_CHECKING:
+    from isthmus.figures.annealing import annealing_phases as annealing_phases
     from isthmus.figures.attention import attention_experiment as attention_experiment
     from isthmus.figures.attention import attention_sphere as attention_sphere
     from isthmus.figures.capacity import basins_merging as basins_merging
