@@ -43,6 +43,7 @@ _NAMES = {
     "isthmus.memories.uniform": "UniformKDE",
     "isthmus.memories.vmf": "VonMisesFisherMixture",
     "isthmus.normalizer": "with_normalizer",
+    "isthmus.saving": "load save",
     "": "attend attention capacity checks cluster datasets distributed dynamics energy errors "
     "figures impute incontext memories nn normalizer report study tables",
 }
@@ -83,6 +84,8 @@ if TYPE_CHECKING:
     from isthmus.memories.uniform import UniformKDE as UniformKDE
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
     from isthmus.normalizer import with_normalizer as with_normalizer
+    from isthmus.saving import load as load
+    from isthmus.saving import save as save
 
 __all__ = sorted(name for name, home in _HOMES.items() if home)
 

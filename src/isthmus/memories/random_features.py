@@ -128,13 +128,21 @@ class RandomFeatureKDE(Energy):
             total += torch.stack([phases.cos().double().sum(0), phases.sin().double().sum(0)])
         return total
 
-    def _changed(self, sums: Tensor, count: int) -> RandomFeatureKDE:
-        other = object.__new__(RandomFeatureKDE)
+    @classmethod
+    def from_sums(cls, state: dict[str, Tensor], settings: dict[str, Any]) -> RandomFeatureKDE:
+        """Return the energy of saved sums: a ``state_dict`` and settings with their `count`."""
+        other = object.__new__(cls)
         Energy.__init__(other)
-        for name in ("sigma", "n_features", "seed", "max_error"):
-            setattr(other, name, getattr(self, name))
-        for name in ("frequencies", "probes"):
-            other.register_buffer(name, getattr(self, name))
+        for name, value in settings.items():
+            setattr(other, name, value)
+        for name, tensor in state.items():
+            other.register_buffer(name, tensor)
+        return other
+
+    def _changed(self, sums: Tensor, count: int) -> RandomFeatureKDE:
+        kept = ("sigma", "n_features", "seed", "max_error")
+        state = {"frequencies": self.frequencies, "probes": self.probes}
+        other = self.from_sums(state, {name: getattr(self, name) for name in kept})
         other._set(sums, count)
         return other
 

@@ -1,0 +1,118 @@
+"""Energies on disk: equal to the last bit when read back, and damage is refused."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.archive import write_archive
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same(found: ist.Energy, energy: ist.Energy, x: Tensor) -> None:
+    assert type(found) is type(energy)
+    assert repr(found) == repr(energy)
+    assert torch.equal(found.energy(x), energy.energy(x))
+    assert torch.equal(found.score(x), energy.score(x))
+    before = energy.state_dict()
+    assert {name: value.dtype for name, value in found.state_dict().items()} == {
+        name: value.dtype for name, value in before.items()
+    }
+    assert not any(parameter.requires_grad for parameter in found.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_memory_is_read_as_it_was_written(make_energy, memories, points, dtype, tmp_path):
+    energy = make_energy(memories.to(dtype))
+    ist.save(energy, tmp_path / "energy.safetensors")
+    same(ist.load(tmp_path / "energy.safetensors"), energy, points.to(dtype))
+
+
+KDE = ist.GaussianKDE(draw(5, 2), 0.7)
+OTHERS = {
+    "shaped": ist.GaussianKDE(draw(5, 2), covariance=torch.eye(2) + 0.2, factors=[1, 2, 1, 1, 3]),
+    "widths": ist.GaussianKDE(draw(5, 2), sigma=[0.3, 0.9], log_weights=draw(5)),
+    "own covariances": ist.Mixture(draw(5, 2), covariance=torch.rand(5, 2) + 0.5),
+    "affine": ist.Affine(KDE, scale=[2.0, 3.0], shift=[1.0, 5.0]),
+    "sheared": ist.Affine(KDE, matrix=[[1.0, 0.5], [0.0, 2.0]]),
+    "sum": KDE - 0.5 * ist.StudentKDE(draw(4, 2, seed=1)),
+    "sum with a step": 2 * KDE + ist.GaussianKDE(draw(3, 2)),
+    "in nats": ist.ModernHopfield(draw(4, 2), 3.0).in_nats() + KDE,
+    "features": ist.RandomFeatureKDE(draw(90, 2), 1.0, n_features=64).append(draw(5, 2)),
+}
+
+
+@pytest.mark.parametrize("energy", OTHERS.values(), ids=OTHERS)
+def test_other_energies_too(energy, tmp_path):
+    ist.save(energy, tmp_path / "energy.safetensors")
+    same(ist.load(tmp_path / "energy.safetensors"), energy, draw(6, 2, seed=3))
+
+
+def test_an_estimated_normalizer_is_kept(tmp_path):
+    energy = ist.with_normalizer(ist.SparseHopfield(draw(4, 1), beta=2.0))
+    ist.save(energy, tmp_path / "energy.safetensors")
+    found = ist.load(tmp_path / "energy.safetensors")
+    same(found, energy, draw(6, 1, seed=3))
+    assert torch.equal(found.log_prob(draw(3, 1)), energy.log_prob(draw(3, 1)))
+    assert torch.equal(found.normalizer.error, energy.normalizer.error)
+
+
+def test_learned_tensors_can_be_saved(tmp_path):
+    energy = ist.GaussianKDE(2 * draw(4, 2).requires_grad_(), 0.5)
+    ist.save(energy, tmp_path / "energy")
+    assert torch.equal(ist.load(tmp_path / "energy").memories, energy.memories.detach())
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "energy"
+    with pytest.raises(FileNotFoundError):
+        ist.load(path)
+    path.write_bytes(pickle.dumps(KDE))
+    with pytest.raises(InvalidInputError, match="not a readable isthmus model"):
+        ist.load(path)
+    torch.save(KDE.state_dict(), path)
+    with pytest.raises(InvalidInputError, match="not a readable isthmus model"):
+        ist.load(path)
+    with pytest.raises(InvalidInputError, match="is a directory"):
+        ist.save(KDE, tmp_path)
+
+
+def test_damage_is_noticed(tmp_path):
+    path = tmp_path / "energy"
+    ist.save(KDE, path)
+    content = path.read_bytes()
+    for damaged in (content[:-3], content[:40], content[:-8] + b"\x00" * 8):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match=r"truncated|altered|readable"):
+            ist.load(path)
+    path.write_bytes(content.replace(b"GaussianKDE", b"GaussianKDF"))
+    with pytest.raises(InvalidInputError, match="altered"):
+        ist.load(path)
+
+
+@pytest.mark.parametrize("content", ['{"kind": "FutureKDE", "state": {}}', "[]", '{"kind": 3}'])
+def test_a_file_of_an_unknown_energy_is_refused(content, tmp_path):
+    write_archive(tmp_path / "energy", "isthmus-energy-1", content, {"x": np.zeros(1)})
+    with pytest.raises(InvalidInputError, match="cannot read"):
+        ist.load(tmp_path / "energy")
+
+
+def test_energies_of_your_own_are_refused(tmp_path):
+    class Bowl(ist.Energy):
+        def energy(self, x) -> Tensor:
+            return x.square().sum(-1)
+
+    with pytest.raises(UnsupportedOperationError, match="state_dict"):
+        ist.save(Bowl(), tmp_path / "energy")
+    with pytest.raises(UnsupportedOperationError, match="state_dict"):
+        ist.save(KDE + Bowl(), tmp_path / "energy")
+    with pytest.raises(InvalidInputError, match="not a directory"):
+        ist.save(KDE, tmp_path / "nowhere" / "energy")
+    assert not (tmp_path / "energy").exists()
