@@ -45,7 +45,7 @@ _NAMES = {
     "isthmus.normalizer": "with_normalizer",
     "isthmus.saving": "load save",
     "": "attend attention capacity checks cluster datasets distributed dynamics energy errors "
-    "figures impute incontext memories nn normalizer report study tables",
+    "figures impute incontext memories nn normalizer play report study tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

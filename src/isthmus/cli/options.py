@@ -211,9 +211,10 @@ def add_output(
     parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
 
 
-def add_table_options(parser: argparse.ArgumentParser) -> None:
+def add_table_options(parser: argparse.ArgumentParser, nargs: Any = None) -> None:
     """Add DATA and the options for reading it."""
-    parser.add_argument("data", type=path, metavar="DATA", help=f"{READABLE}; - is stdin")
+    words = f"{READABLE}; - is stdin"
+    parser.add_argument("data", type=path, nargs=nargs, metavar="DATA", help=words)
     group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
     add = group.add_argument
     add_shared(group, "--id")

@@ -1,0 +1,39 @@
+"""`isthmus play [DATA]`: an energy landscape in the browser."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from isthmus.cli import options
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from isthmus.play.data import plane_of_table
+    from isthmus.play.launch import serve
+    from isthmus.play.playground import Playground
+
+    plane = None
+    if arguments.data is not None:
+        table = options.load_table(arguments, missing=True)
+        plane = plane_of_table(table, standardise=arguments.standardise)
+        options.print_notes(plane.notes, arguments.quiet)
+    announce = partial(print, flush=True)
+    serve(Playground(plane), port=arguments.port, browser=arguments.browser, announce=announce)
+    return 0
+
+
+def parser() -> options.Parser:
+    """Return the parser of the command."""
+    parser = options.make_parser("play", run)
+    options.add_table_options(parser, nargs="?")
+    group = parser.add_argument_group("page")
+    options.add_shared(group, "--no-standardise")
+    words = "port on this machine (default: one that is free)"
+    group.add_argument("--port", **options.COUNT, help=words)
+    group.add_argument(
+        "--no-browser", dest="browser", action="store_false", help="print the address only"
+    )
+    options.add_shared(parser, "--quiet")
+    return parser

@@ -1,0 +1,185 @@
+"""Basins of attraction on a grid: one update of every node, followed by interpolation.
+
+The update of all nodes is a map of the plane, known on the grid. Applying the interpolated map to
+itself twelve times stands for 4,096 updates and costs twelve look-ups of each node. That decides
+all nodes but those next to a border of two basins, which :func:`exact_labels` retrieves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.dynamics.modes import shared_fixed_points
+from isthmus.dynamics.retrieve import retrieve
+from isthmus.energy import Energy
+from isthmus.memories.crp import CRPMixture
+from isthmus.memories.hopfield import Hopfield
+from isthmus.play.scene import Scene
+
+DOUBLINGS = 12
+# Ends of nodes this many cells from every mode belong to no basin.
+LOST_CELLS = 2.5
+# Longest move of a node down a sampled slope, in cells, and the slope that moves it as far, as a
+# share of the median one.
+LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
+# Points at rest closer than this, in units of the plane, are one mode.
+SAME_MODE = 2e-3
+ROUNDS, MOST_STEPS = 6, 400
+
+Labels = NDArray[np.int16]
+
+
+class BasinMap(NamedTuple):
+    """The label of every node, (rows, columns), and the modes (M, 2) with theirs (M,).
+
+    A label is the index of the first memory in the basin, so that it stays while others move;
+    that of a basin without a memory is negative below -1, and of no basin -1.
+    """
+
+    labels: Labels
+    modes: NDArray[np.float64]
+    mode_labels: Labels
+
+
+def starts_of(energy: Energy, scene: Scene) -> Tensor:
+    """Return the points from which modes are found: memories, and the prior of a CRP mixture."""
+    if isinstance(energy, CRPMixture):
+        return torch.cat([scene.memories, scene.memories.new_tensor([scene.centre])])
+    return scene.memories
+
+
+def downhill(heights: Tensor, nodes: Tensor) -> Tensor:
+    """Move the nodes (rows, columns, 2) down the slope of their heights (rows, columns)."""
+    cell = cell_of(nodes)
+    inside = torch.isfinite(heights)
+    if not bool(inside.any()):
+        return nodes.clone()
+    finite = heights[inside]
+    wall = finite.max() + (finite.max() - finite.min()) + 1
+    walled = torch.where(inside, heights, wall)
+    by_row, by_column = torch.gradient(walled)
+    # In cells, so that slopes along both axes are comparable; rows go down.
+    slope = torch.stack([by_column / cell[0], -by_row / cell[1]], -1)
+    size = torch.linalg.vector_norm(slope, dim=-1, keepdim=True)
+    full = FULL_SLOPE * size[inside].median().clamp(min=1e-30)
+    length = LONGEST_MOVE * cell.min() * (size / full).clamp(max=1)
+    move = -length * slope / size.clamp(min=1e-30)
+    return torch.where(inside[..., None], nodes + move, nodes)
+
+
+def cell_of(nodes: Tensor) -> Tensor:
+    """Return the width and height of a cell of the grid. (2,)."""
+    return (nodes[1, 1] - nodes[0, 0]).abs()
+
+
+def follow(moved: Tensor, nodes: Tensor) -> Tensor:
+    """Return where the nodes (rows, columns, 2) end if their map to `moved` is repeated."""
+    corner, far = nodes[0, 0], nodes[-1, -1]
+    scaled = 2 * (moved - corner) / (far - corner) - 1
+    for _ in range(DOUBLINGS):
+        at = scaled.clamp(-1, 1)
+        channels = scaled.permute(2, 0, 1)[None]
+        scaled = torch.nn.functional.grid_sample(
+            channels, at[None], mode="bilinear", padding_mode="border", align_corners=True
+        )[0].permute(1, 2, 0)
+    return corner + (scaled + 1) / 2 * (far - corner)
+
+
+def draft_labels(energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor) -> BasinMap:
+    """Return the basins that the interpolated map shows, to about a cell."""
+    ends = _on_one_circle(energy, follow(moved, nodes), scene)
+    starts = starts_of(energy, scene)
+    resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
+    cell = float(cell_of(nodes).max())
+    return _labelled(energy, ends, resting, cell, LOST_CELLS * cell, len(scene.memories))
+
+
+def exact_labels(
+    energy: Energy,
+    scene: Scene,
+    nodes: Tensor,
+    moved: Tensor,
+    stale: Callable[[], bool],
+) -> BasinMap | None:
+    """Return the basins, with every node next to a border retrieved; None once it is stale."""
+    ends = _on_one_circle(energy, follow(moved, nodes), scene)
+    tol = 1e-5 * scene.unit
+    found = retrieve(energy, starts_of(energy, scene), tol=tol, max_steps=2000)
+    resting = _on_one_circle(energy, found.state, scene)
+    same = SAME_MODE * scene.unit
+    cell = float(cell_of(nodes).max())
+    lost = max(LOST_CELLS * cell, same)
+    basins = _labelled(energy, ends, resting, same, lost, len(scene.memories))
+    labels, known = basins.labels.copy(), np.zeros(basins.labels.shape, dtype=bool)
+    for _ in range(ROUNDS):
+        open_nodes = _next_to_a_border(labels) & ~known
+        if not open_nodes.any():
+            break
+        rows = torch.from_numpy(open_nodes)
+        chosen = []
+        for block in nodes[rows].split(4096):
+            if stale():
+                return None
+            state = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS).state
+            chosen.append(_on_one_circle(energy, state, scene))
+        labels[open_nodes] = _nearest_label(torch.cat(chosen), basins, lost)
+        known |= open_nodes
+    return basins._replace(labels=labels)
+
+
+def _labelled(
+    energy: Energy, ends: Tensor, resting: Tensor, same: float, lost: float, memories: int
+) -> BasinMap:
+    points = resting.double().numpy()
+    groups = shared_fixed_points(points, same / 2)
+    _, first = np.unique(groups, return_index=True)
+    labels = np.where(first < memories, first, -2 - (first - memories)).astype(np.int16)
+    empty = np.full(ends.shape[:2], -1, dtype=np.int16)
+    basins = BasinMap(empty, points[first], labels)
+    found = _nearest_label(ends.reshape(-1, 2), basins, lost)
+    return basins._replace(labels=found.reshape(empty.shape))
+
+
+def _nearest_label(ends: Tensor, basins: BasinMap, lost: float) -> Labels:
+    """Return the label of the mode nearest to each end (n, 2), or -1 if it is lost. (n,)."""
+    distance, nearest = torch.cdist(ends, torch.from_numpy(basins.modes).to(ends)).min(1)
+    found: Labels = np.where(
+        distance.numpy() <= lost, basins.mode_labels[nearest.numpy()], np.int16(-1)
+    )
+    return found
+
+
+def _nearest_node(points: Tensor, nodes: Tensor) -> Tensor:
+    """Return the place of the node nearest to each point, rows after rows. (n, 2) -> (n,)."""
+    rows, columns = nodes.shape[:2]
+    share = (points - nodes[0, 0]) / (nodes[-1, -1] - nodes[0, 0])
+    column = (share[:, 0] * (columns - 1)).round().long().clamp(0, columns - 1)
+    row = (share[:, 1] * (rows - 1)).round().long().clamp(0, rows - 1)
+    return row * columns + column
+
+
+def _next_to_a_border(labels: Labels) -> NDArray[np.bool_]:
+    """Return True for nodes with a neighbour of another label."""
+    border = np.zeros(labels.shape, dtype=bool)
+    for axis in (0, 1):
+        differs = np.diff(labels, axis=axis) != 0
+        before, after = [slice(None)] * 2, [slice(None)] * 2
+        before[axis], after[axis] = slice(None, -1), slice(1, None)
+        border[tuple(before)] |= differs
+        border[tuple(after)] |= differs
+    return border
+
+
+def _on_one_circle(energy: Energy, ends: Tensor, scene: Scene) -> Tensor:
+    """Bring the ends of a classical Hopfield network, whose states keep their length, together."""
+    if not isinstance(energy, Hopfield):
+        return ends
+    length = torch.linalg.vector_norm(ends, dim=-1, keepdim=True)
+    typical = torch.linalg.vector_norm(scene.memories, dim=1).mean()
+    return torch.where(length > 0, ends / length.clamp(min=1e-30) * typical, ends)

@@ -1,0 +1,244 @@
+"""What the page draws, computed by the library: heights, basins, paths, balls and chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.capacity import certify
+from isthmus.dynamics.retrieve import retrieve
+from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.energy import Energy
+from isthmus.errors import IsthmusError, UnknownNormalizerError
+from isthmus.memories.base import GaussianMemory, Memory
+from isthmus.memories.crp import CRPMixture
+from isthmus.memories.hopfield import Hopfield
+from isthmus.memories.radial import BallKDE
+from isthmus.play.basins import downhill, draft_labels, exact_labels
+from isthmus.play.energies import PlayEnergy, beta_of
+from isthmus.play.scene import (
+    MOST_QUERIES,
+    MOST_WALKERS,
+    Request,
+    Scene,
+    as_plane,
+    resolution_of,
+)
+from isthmus.validation import as_choice, as_count
+
+Arrays = dict[str, NDArray[Any]]
+Stale = Callable[[], bool]
+
+# Heights above this quantile are drawn alike.
+HIGHEST = 0.88
+TILES = 4
+MOST_PATH = 160
+MOST_BALLS = 500
+# The grid of the share of a new cluster is coarser by this factor, and evaluated in blocks that
+# stay in the cache.
+COARSER, NODES_PER_BLOCK = 3, 512
+
+
+def never() -> bool:
+    """Return False: a request that nothing can replace."""
+    return False
+
+
+@torch.no_grad()
+def landscape(
+    kind: PlayEnergy, scene: Scene, request: Request, stale: Stale = never
+) -> tuple[dict[str, Any], Arrays] | None:
+    """Return the heights and basins of a scene on a grid; None once the request is stale.
+
+    A request of the kind "final" has exact borders of basins, "frame" borders to about a cell.
+    """
+    columns, rows = resolution_of(request)
+    view = as_choice(request.body.get("view", "energy"), "view", ("energy", "density"))
+    final, wants_basins = request.kind == "final", bool(request.body.get("basins", True))
+    header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
+    if not len(scene.memories) and kind.name not in ("incontext", "given"):
+        return {**header, "empty": True}, {}
+    energy, nodes = kind.build(scene), scene.grid(columns, rows)
+    heights, moved = _heights(energy, nodes, wants_basins and (final or not _is_slow(energy)))
+    if stale():
+        return None
+    arrays: Arrays = {}
+    if wants_basins and len(scene.memories):
+        if final and moved is not None:
+            basins = exact_labels(energy, scene, nodes, moved, stale)
+            if basins is None:
+                return None
+        else:
+            moved = downhill(heights, nodes) if moved is None else moved
+            basins = draft_labels(energy, scene, nodes, moved)
+        outside = ~torch.isfinite(heights).numpy()
+        arrays["labels"] = np.where(outside, np.int16(-1), basins.labels).astype(np.int16)
+        header["modes"] = [
+            [*map(float, mode), int(label)]
+            for mode, label in zip(basins.modes, basins.mode_labels, strict=True)
+        ]
+    if isinstance(energy, CRPMixture):
+        arrays["new"] = _new_cluster(energy, scene, columns // COARSER, rows // COARSER)
+    values, facts = _values(energy, heights, view)
+    arrays["height"] = values
+    return {**header, **facts, "beta": beta_of(energy)}, arrays
+
+
+def _is_slow(energy: Energy) -> bool:
+    """Return True if moving every node costs more than a frame may."""
+    return isinstance(energy, BallKDE) or not isinstance(energy, Memory)
+
+
+def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the energy of the nodes (rows, columns) and, on request, their update."""
+    if isinstance(energy, BallKDE):
+        moved = _in_tiles(energy, nodes, "step") if move else None
+        return _in_tiles(energy, nodes, "energy"), moved
+    if move and isinstance(energy, GaussianMemory):
+        moved, heights = energy.step_and_energy(nodes)
+        return heights, moved
+    heights = energy.energy(nodes)
+    return heights, energy.step(nodes) if move and isinstance(energy, Memory) else None
+
+
+def _in_tiles(energy: BallKDE, nodes: Tensor, method: str) -> Tensor:
+    """Evaluate kernels that end tile by tile, each with the memories in its reach only."""
+    result = nodes.clone() if method == "step" else torch.full(nodes.shape[:2], torch.inf)
+    result = result.to(nodes)
+    for rows in torch.arange(len(nodes)).chunk(TILES):
+        for columns in torch.arange(nodes.shape[1]).chunk(TILES):
+            tile = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+            points = nodes[tile].reshape(-1, 2)
+            low, high = points.amin(0), points.amax(0)
+            away = (low - energy.memories).clamp(min=0) + (energy.memories - high).clamp(min=0)
+            near = away.square().sum(1) < energy.bandwidth.square()
+            if bool(near.any()):
+                part = type(energy)(energy.memories[near], energy.bandwidth)
+                result[tile] = getattr(part, method)(nodes[tile])
+    return result
+
+
+def _values(
+    energy: Energy, heights: Tensor, view: str
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return what is coloured: energies, or densities relative to their peak; and their range."""
+    finite = heights[torch.isfinite(heights)]
+    if not len(finite):
+        return heights.float().numpy(), {"range": [0.0, 1.0]}
+    low, high = float(finite.min()), float(torch.quantile(finite.float(), HIGHEST))
+    facts: dict[str, Any] = {"range": [low, high if high > low else low + 1.0]}
+    if view == "energy" or isinstance(energy, Hopfield):
+        if view == "density":
+            facts["no_density"] = "This energy has no lower bound, so it has no density."
+        return heights.float().numpy(), {**facts, "view": "energy"}
+    scale = float(energy.inverse_temperature)
+    try:
+        peak = math.exp(min(-scale * low - float(energy.log_normalizer()), 700.0))
+    except (UnknownNormalizerError, IsthmusError):
+        peak = None
+    density = torch.exp(-scale * (heights - low)).float().numpy()
+    return density, {"range": [0.0, 1.0], "peak": peak}
+
+
+def _new_cluster(energy: CRPMixture, scene: Scene, columns: int, rows: int) -> NDArray[np.float32]:
+    """Return the probability of a new cluster less the largest of the others. (rows, columns)."""
+    lead = []
+    for block in scene.grid(columns, rows).reshape(-1, 2).split(NODES_PER_BLOCK):
+        shares = energy.responsibilities(block)
+        lead.append(shares[:, -1] - shares[:, :-1].amax(1))
+    found: NDArray[np.float32] = torch.cat(lead).reshape(rows, columns).float().numpy()
+    return found
+
+
+@torch.no_grad()
+def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+    """Return the paths of queries, their posteriors, and the balls that are proved."""
+    arrays: Arrays = {}
+    header: dict[str, Any] = {}
+    if not len(scene.memories) and kind.name != "given":
+        return header, arrays
+    energy = kind.build(scene)
+    queries = as_plane(request.body.get("queries", []), "queries", MOST_QUERIES)
+    if len(queries):
+        points = queries.to(scene.memories)
+        arrays["paths"] = paths_of(energy, points, 1e-4 * scene.unit)
+        if kind.shares and isinstance(energy, Memory):
+            arrays["shares"] = energy.responsibilities(points).float().numpy()  # type: ignore[operator]
+    if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
+        memory = scene.memories if kind.name == "mixture" else energy
+        found = certify(memory, scene.sigma, iterate="none")
+        # One pattern alone attracts the whole plane.
+        radius = np.where(np.isfinite(found.guaranteed_radius), found.guaranteed_radius, 0.0)
+        arrays["balls"] = radius
+        header["proved"] = int((found.decided == "proved").sum())
+    return header, arrays
+
+
+def paths_of(energy: Energy, points: Tensor, tol: float) -> NDArray[np.float64]:
+    """Return the states of queries (n, 2) on their way down, thinned. (T, n, 2)."""
+    trace = retrieve(energy, points, tol=tol, max_steps=400, trace=True).trace
+    if trace is None:
+        raise AssertionError("a trace was asked for")
+    keep = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int))
+    found: NDArray[np.float64] = trace.double().numpy()[keep]
+    return found
+
+
+@torch.no_grad()
+def walk(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+    """Move the chains of a request by a few steps; without positions, start new ones."""
+    name = as_choice(request.body.get("sampler"), "sampler", kind.samplers)
+    steps = as_count(request.body.get("steps", 1), "steps", at_most=20)
+    seed = as_count(request.body.get("seed", 0), "seed", at_least=0, at_most=2**32 - 1)
+    count = as_count(request.body.get("count", 100), "count", at_most=MOST_WALKERS)
+    if not len(scene.memories) and kind.name != "given":
+        return {}, {"walkers": np.zeros((0, 2))}
+    energy = kind.build(scene)
+    generator = torch.Generator().manual_seed(seed)
+    given = as_plane(request.body.get("walkers", []), "walkers", MOST_WALKERS)
+    points = given.to(scene.memories) if len(given) else _scattered(scene, count, generator)
+    points = _inside(energy, scene, points, generator)
+    sampler = sampler_for(name, energy, scene)
+    state: Any = sampler.init(energy, points)
+    for _ in range(steps):
+        state, _ = sampler.step(energy, state, generator)
+    return {}, {"walkers": state.position.double().numpy()}
+
+
+def sampler_for(name: str, energy: Energy, scene: Scene) -> Langevin | MALA | HMC:
+    """Return a sampler whose steps suit kernels of the scene's width."""
+    width = scene.sigma
+    if not isinstance(energy, Memory):
+        width = 0.08 * scene.unit
+    if name == "langevin":
+        return Langevin(step_size=0.05 * width**2)
+    if name == "mala":
+        return MALA(step_size=0.3 * width**2)
+    return HMC(step_size=0.35 * width, n_leapfrog=5, jitter=0.3)
+
+
+def _scattered(scene: Scene, count: int, generator: torch.Generator) -> Tensor:
+    """Return uniform points of the box. (count, 2)."""
+    left, bottom, right, top = scene.box
+    share = torch.rand(count, 2, generator=generator, dtype=torch.float64)
+    corner, size = torch.tensor([left, bottom]), torch.tensor([right - left, top - bottom])
+    return (corner + share * size).to(scene.memories)
+
+
+def _inside(energy: Energy, scene: Scene, points: Tensor, generator: torch.Generator) -> Tensor:
+    """Put chains that are outside of the support, or far away, on memories drawn at random."""
+    left, bottom, right, top = scene.box
+    middle = points.new_tensor([(left + right) / 2, (bottom + top) / 2])
+    far = (points - middle).abs().amax(1) > 4 * max(right - left, top - bottom)
+    points = torch.where(far[:, None], middle, points)
+    lost = far | ~torch.isfinite(energy.energy(points))
+    if len(scene.memories):
+        chosen = torch.randint(len(scene.memories), (len(points),), generator=generator)
+        points = torch.where(lost[:, None], scene.memories[chosen], points)
+    return points

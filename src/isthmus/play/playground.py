@@ -1,0 +1,172 @@
+"""The playground itself: what the page starts with, and an answer to each of its messages."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
+from isthmus.memories.base import Memory
+from isthmus.play.data import Plane, plane_of, plane_of_text
+from isthmus.play.energies import BUILT_IN, PlayEnergy, as_scene, given_energy
+from isthmus.play.frames import Stale, details, landscape, never, walk
+from isthmus.play.presets import PRESETS
+from isthmus.play.scene import (
+    LIMITS,
+    MOST_IN_CONTEXT,
+    MOST_MEMORIES,
+    Request,
+    Scene,
+    request_number,
+)
+from isthmus.play.wire import pack
+
+PAGE = Path(__file__).with_name("page")
+# Low and high ends of sliders, on a logarithmic scale; those of lengths are in units of the plane.
+SLIDERS = {
+    "sigma": {"label": "Width σ", "low": 0.02, "high": 1.0, "length": True},
+    "alpha": {"label": "Concentration α", "low": 0.01, "high": 100.0, "length": False},
+    "prior": {"label": "Prior width", "low": 0.1, "high": 4.0, "length": True},
+}
+# Space about the points, as a share of half their range, and the width of kernels at the start.
+MARGIN, FIRST_SIGMA = 1.2, 0.1
+log = logging.getLogger("isthmus.play")
+
+
+class Playground:
+    """Answers the messages of a page.
+
+    Parameters
+    ----------
+    start : None, Energy, Plane, array or data frame
+        What the page shows first. Default: the first preset.
+
+    Examples
+    --------
+    >>> from isthmus.play.wire import unpack
+    >>> playground = Playground([[0.0, 0.0], [1.0, 1.0]])
+    >>> unpack(playground.hello())[0]["scene"]["energy"]
+    'kde'
+    """
+
+    def __init__(self, start: Any = None) -> None:
+        self.energies = {energy.name: energy for energy in BUILT_IN}
+        self.notes: tuple[str, ...] = ()
+        self.axes = ("x₁", "x₂")
+        if start is None:
+            self.scene = PRESETS[0]["scene"]
+        elif isinstance(start, Energy):
+            self.scene = self._scene_of_energy(start)
+        else:
+            plane = start if isinstance(start, Plane) else plane_of(start)
+            self.scene, self.axes, self.notes = scene_of(plane.points), plane.axes, plane.notes
+
+    def _scene_of_energy(self, energy: Energy) -> dict[str, Any]:
+        if energy.dim not in (2, None):
+            raise ShapeError(
+                f"The playground is a plane, but the energy has {energy.dim} coordinates. Pass "
+                "its memories instead: their first two principal components are shown."
+            )
+        context = getattr(energy, "context", None)
+        if isinstance(context, torch.Tensor) and context.ndim == 2:
+            return {**scene_of(context.double().numpy()), "energy": "incontext"}
+        if not isinstance(energy, Memory):
+            self.energies["given"] = given_energy(energy)
+            return {**scene_of(np.zeros((0, 2))), "energy": "given"}
+        if energy.n_memories > MOST_MEMORIES:
+            raise InvalidInputError(
+                f"The playground shows up to {MOST_MEMORIES:,} memories, not "
+                f"{energy.n_memories:,}. Pass energy.subset(range({MOST_MEMORIES}))."
+            )
+        scene = scene_of(energy.memories.detach().double().cpu().numpy())
+        settings = as_scene(energy)
+        if settings is None:
+            self.energies["given"] = given_energy(energy)
+            width = getattr(energy, "sigma", getattr(energy, "bandwidth", None))
+            number = isinstance(width, torch.Tensor) and width.ndim == 0
+            settings = {"energy": "given", **({"sigma": float(width)} if number else {})}  # type: ignore[arg-type]
+        return {**scene, **settings}
+
+    def hello(self) -> bytes:
+        """Return the first frame: energies, sliders, presets, limits and the scene."""
+        return pack(
+            {
+                "kind": "hello",
+                "energies": [energy.describe() for energy in self.energies.values()],
+                "sliders": SLIDERS,
+                "presets": PRESETS,
+                "limits": LIMITS,
+                "scene": self.scene,
+                "axes": self.axes,
+                "notes": self.notes,
+            }
+        )
+
+    def answer(self, message: str | bytes, stale: Stale = never) -> bytes | None:
+        """Return the reply to a message; None if it became stale meanwhile.
+
+        A message that is wrong is answered by a frame with an ``error``.
+        """
+        try:
+            request = Request.read(message)
+            found = self._answer(request, stale)
+            if found is None:
+                return None
+            header, arrays = found
+            return pack({"kind": request.kind, "id": request.number, **header}, arrays)
+        except IsthmusError as error:
+            return pack({"kind": "error", "id": request_number(message), "error": str(error)})
+        except Exception as error:
+            log.exception("A message could not be answered")
+            words = f"This is a bug in isthmus: {type(error).__name__}. Please report it."
+            return pack({"kind": "error", "id": request_number(message), "error": words})
+
+    def _answer(self, request: Request, stale: Stale) -> tuple[dict[str, Any], Any] | None:
+        if request.kind == "table":
+            name, text = request.body.get("name"), request.body.get("text")
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise InvalidInputError("A table needs a name and a text.")
+            plane = plane_of_text(name, text)
+            found = {"scene": scene_of(plane.points), "axes": plane.axes, "notes": plane.notes}
+            return found, {}
+        scene = Scene.read(request.body.get("scene"))
+        kind = self._kind(scene)
+        if request.kind in ("frame", "final"):
+            return landscape(kind, scene, request, stale)
+        return (details if request.kind == "details" else walk)(kind, scene, request)
+
+    def _kind(self, scene: Scene) -> PlayEnergy:
+        kind = self.energies.get(scene.energy)
+        if kind is None:
+            raise InvalidInputError(f"{scene.energy[:40]!r} is not an energy of this playground.")
+        if scene.energy == "incontext" and len(scene.memories) > MOST_IN_CONTEXT:
+            raise InvalidInputError(
+                f"The in-context model takes up to {MOST_IN_CONTEXT} points here; delete some."
+            )
+        return kind
+
+
+def scene_of(points: NDArray[np.float64]) -> dict[str, Any]:
+    """Return a scene of a Gaussian KDE with these memories (n, 2), as the page holds it."""
+    if len(points):
+        low, high = points.min(0), points.max(0)
+        centre, unit = (low + high) / 2, float((high - low).max()) / 2 * MARGIN
+    else:
+        centre, unit = np.zeros(2), 4.0
+    unit = unit or 1.0
+    return {
+        "energy": "kde",
+        "memories": points.tolist(),
+        "counts": [5.0] * len(points),
+        "sigma": FIRST_SIGMA * unit,
+        "alpha": 1.0,
+        "prior": 0.5 * unit,
+        "centre": centre.tolist(),
+        "unit": unit,
+    }

@@ -1,0 +1,188 @@
+"""The server of the page: one token, this machine only, and the newest request wins."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request as WebRequest
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from isthmus.errors import IsthmusError
+from isthmus.play.frames import never
+from isthmus.play.playground import PAGE, Playground
+from isthmus.play.scene import LARGEST_TABLE, Request
+
+HOST = "127.0.0.1"
+FILES = {
+    "": ("index.html", "text/html"),
+    "play.js": ("play.js", "text/javascript"),
+    "play.css": ("play.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+# What each of a connection's two workers takes, in this order. A slow one never holds up a quick.
+QUICK, SLOW = ("frame", "walk"), ("table", "details", "final")
+THREADS = 4
+TOO_LARGE, NOT_ALLOWED = 1009, 1008
+
+
+def make_app(playground: Playground, port: int, token: str | None = None) -> Starlette:
+    """Return the application; its ``state.token`` opens ``/TOKEN/``.
+
+    Requests for another host than this machine's, or from a page of another origin, are refused,
+    so that no web site can reach the playground, not even by pointing its name at 127.0.0.1.
+    """
+    token = secrets.token_urlsafe(24) if token is None else token
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="isthmus-play")
+
+    async def page(request: WebRequest) -> Response:
+        name = request.path_params.get("name", "")
+        if not _same(request.path_params["token"], token) or name not in FILES:
+            words = "Nothing is here. Open the address that isthmus play printed."
+            return PlainTextResponse(words, 404)
+        file, media = FILES[name]
+        return Response((PAGE / file).read_bytes(), media_type=media)
+
+    async def socket(websocket: WebSocket) -> None:
+        if not _same(websocket.path_params["token"], token):
+            await websocket.close(NOT_ALLOWED)
+            return
+        await websocket.accept()
+        await Session(websocket, playground, pool).run()
+
+    routes = [
+        Route("/{token}/", page),
+        Route("/{token}/{name}", page),
+        WebSocketRoute("/{token}/ws", socket),
+    ]
+    app = Starlette(routes=routes)
+    app.add_middleware(Guard, port=port)
+    app.state.token, app.state.pool = token, pool
+    return app
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+class Guard:
+    """Middleware that refuses other hosts and origins, and adds headers that shut the page in."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self.app = app
+        self.hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+        self.headers = [
+            (
+                b"content-security-policy",
+                b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: "
+                b"blob:; connect-src 'self' ws://127.0.0.1:%d ws://localhost:%d; "
+                b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'" % (port, port),
+            ),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+            (b"cache-control", b"no-store"),
+        ]
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        if headers.get("host") not in self.hosts:
+            return "This server answers requests to 127.0.0.1 only."
+        origin = headers.get("origin")
+        if origin is None:
+            return "A connection needs an origin." if scope["type"] == "websocket" else None
+        own = {f"http://{host}" for host in self.hosts}
+        return None if origin in own else "This server answers its own page only."
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal and scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": refusal})
+        elif refusal:
+            await PlainTextResponse(refusal, 403)(scope, receive, send)
+        else:
+            await self.app(scope, receive, partial(self._send, send))
+
+    async def _send(self, send: Send, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *self.headers]
+        await send(message)
+
+
+@dataclass
+class Session:
+    """One connection. Of each kind of request only the newest waits; older ones are dropped."""
+
+    websocket: WebSocket
+    playground: Playground
+    pool: ThreadPoolExecutor
+    waiting: dict[str, str] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
+    closed: bool = False
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def run(self) -> None:
+        """Answer until the page is closed."""
+        await self.websocket.send_bytes(self.playground.hello())
+        workers = [asyncio.create_task(self._work(kinds)) for kinds in (QUICK, SLOW)]
+        try:
+            await self._read()
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the tab was closed, or the server is stopping
+        finally:
+            self.closed = True
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while True:
+            text = await self.websocket.receive_text()
+            if len(text) > LARGEST_TABLE:
+                await self.websocket.close(TOO_LARGE)
+                return
+            try:
+                request = Request.read(text)
+            except IsthmusError:
+                # The answer says what is wrong with it.
+                reply = self.playground.answer(text)
+                if reply is not None:
+                    await self.websocket.send_bytes(reply)
+                continue
+            async with self.changed:
+                self.waiting[request.kind] = text
+                self.newest[request.kind] = request.number
+                self.changed.notify_all()
+
+    async def _work(self, kinds: tuple[str, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            async with self.changed:
+                await self.changed.wait_for(lambda: any(kind in self.waiting for kind in kinds))
+                kind = next(kind for kind in kinds if kind in self.waiting)
+                text = self.waiting.pop(kind)
+            stale = partial(self._stale, self.newest[kind]) if kind == "final" else never
+            answer = partial(self.playground.answer, text, stale)
+            reply = await loop.run_in_executor(self.pool, answer)
+            if reply is not None:
+                try:
+                    await self.websocket.send_bytes(reply)
+                except (WebSocketDisconnect, RuntimeError):
+                    return
+
+    def _stale(self, number: int) -> bool:
+        """Return True if a newer landscape than the one of this number has been asked for."""
+        return self.closed or any(self.newest.get(kind, 0) > number for kind in ("frame", "final"))

@@ -1,0 +1,222 @@
+"""What the page draws is what the library says, checked against formulas and other libraries."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from sklearn.neighbors import KernelDensity
+
+import isthmus as ist
+from isthmus.capacity import certify
+
+KINDS = ["kde", "modern", "epanechnikov", "mixture", "crp", "hopfield"]
+
+
+def nodes(columns: int, rows: int) -> np.ndarray:
+    """The grid of the scene's box, rows from the top."""
+    x, y = np.linspace(-5, 5, columns), np.linspace(4, -4, rows)
+    return np.stack(np.meshgrid(x, y), -1)
+
+
+def formula(kind: str, x: np.ndarray, scene: dict) -> np.ndarray:
+    """The energies as they are printed, in NumPy."""
+    memories, s = np.array(scene["memories"]), scene["sigma"]
+    squares = np.square(x[..., None, :] - memories).sum(-1)
+    if kind == "kde":
+        return -logsumexp(-squares / (2 * s**2), axis=-1)
+    if kind == "modern":
+        return 0.5 * np.square(x).sum(-1) - s**2 * logsumexp(x @ memories.T / s**2, axis=-1)
+    if kind == "epanechnikov":
+        with np.errstate(divide="ignore"):
+            return -np.log(np.maximum(0, 1 - squares / (6 * s**2)).sum(-1))
+    if kind == "hopfield":
+        return -0.5 * np.square(x @ memories.T).sum(-1) / len(memories)
+    beta = 1 / (2 * s**2)
+    if kind == "mixture":
+        return -logsumexp(-beta * squares, axis=-1) / beta
+    rho = 1 / (2 * scene["prior"] ** 2)
+    kappa = 1 / (1 / beta + 1 / rho)
+    new = np.log(scene["alpha"] * kappa / beta) - kappa * np.square(x).sum(-1)
+    known = np.log(scene["counts"]) - beta * squares
+    return -logsumexp(np.concatenate([known, new[..., None]], -1), axis=-1) / beta
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("request_kind", ["frame", "final"])
+def test_heights_are_the_printed_energies(ask, scene, kind, request_kind) -> None:
+    header, arrays = ask(request_kind, {"energy": kind}, columns=20, rows=16)
+    expected = formula(kind, nodes(20, 16), scene)
+    # The logarithm of a kernel about to end has few digits in float32.
+    tolerance = 2e-3 if kind == "epanechnikov" else 2e-5
+    np.testing.assert_allclose(arrays["height"], expected, rtol=tolerance, atol=tolerance)
+    finite = expected[np.isfinite(expected)]
+    assert header["range"][0] == pytest.approx(finite.min(), abs=1e-4)
+
+
+def test_the_density_is_that_of_scikit_learn(ask, scene) -> None:
+    header, arrays = ask("frame", columns=64, rows=64, view="density")
+    oracle = KernelDensity(bandwidth=0.5).fit(scene["memories"])
+    expected = np.exp(oracle.score_samples(nodes(64, 64).reshape(-1, 2)))
+    np.testing.assert_allclose(header["peak"] * arrays["height"].ravel(), expected, atol=1e-6)
+    cell = (10 / 63) * (8 / 63)
+    assert header["peak"] * arrays["height"].sum() * cell == pytest.approx(1, abs=1e-3)
+
+
+def test_an_energy_without_a_lower_bound_has_no_density(ask) -> None:
+    header, _ = ask("frame", {"energy": "hopfield"}, columns=16, rows=16, view="density")
+    assert header["view"] == "energy"
+    assert "no lower bound" in header["no_density"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> None:
+    """Oracle: every node of the grid is retrieved, one by one, in float64."""
+    columns, rows = 40, 32
+    _, arrays = ask("final", {"energy": kind}, columns=columns, rows=rows)
+    memories = torch.tensor(scene["memories"], dtype=torch.float64)
+    energy = {
+        "kde": lambda: ist.GaussianKDE(memories, 0.5),
+        "modern": lambda: ist.ModernHopfield(memories, beta=4.0),
+        "epanechnikov": lambda: ist.EpanechnikovKDE(memories, 6**0.5 * 0.5),
+        "mixture": lambda: ist.Mixture(memories, beta=2.0),
+        "crp": lambda: ist.CRPMixture(
+            memories, [5.0, 4.0, 3.0, 2.0, 1.0], beta=2.0, rho=0.125, alpha=1.0
+        ),
+        "hopfield": lambda: ist.Hopfield(memories, states="continuous"),
+    }[kind]()
+    starts = torch.from_numpy(nodes(columns, rows).reshape(-1, 2))
+    options = {"tol": 1e-9, "max_steps": 5000}
+    ends = ist.retrieve(energy, starts, **options).state
+    rests = ist.retrieve(energy, memories, **options).state
+    if kind == "hopfield":
+        ends, rests = (each / each.norm(dim=-1, keepdim=True) for each in (ends, rests))
+    distance = torch.cdist(ends, rests)
+    # Memories of one basin share the label of the first of them.
+    first = (torch.cdist(rests, rests) < 1e-3).double().argmax(1)
+    expected = first[distance.argmin(1)].numpy()
+    expected[distance.min(1).values.numpy() > 0.05] = -1
+    found = arrays["labels"].ravel().astype(int)
+    found[found < 0] = -1
+    assert (found == expected).mean() > 0.995
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "incontext"])
+def test_draft_basins_are_nearly_the_final_ones(ask, kind) -> None:
+    size = 32 if kind == "incontext" else 64
+    _, draft = ask("frame", {"energy": kind}, columns=size, rows=size)
+    _, final = ask("final", {"energy": kind}, columns=size, rows=size)
+    assert (draft["labels"] == final["labels"]).mean() > (0.9 if kind == "crp" else 0.95)
+
+
+def test_a_stale_request_is_abandoned(scene) -> None:
+    import json
+
+    from isthmus.play.playground import Playground
+
+    request = {"id": 1, "kind": "final", "scene": scene, "columns": 64, "rows": 64}
+    assert Playground().answer(json.dumps(request), stale=lambda: True) is None
+
+
+def test_minima_are_those_of_the_library(ask, scene) -> None:
+    header, _ = ask("final", {"sigma": 0.9}, columns=64, rows=64)
+    memory = ist.GaussianKDE(torch.tensor(scene["memories"], dtype=torch.float64), 0.9)
+    modes = ist.retrieve(memory, memory.memories, tol=1e-10).state.numpy()
+    found = np.array(header["modes"])[:, :2]
+    gaps = np.linalg.norm(found[:, None] - modes, axis=-1)
+    assert gaps.min(0).max() < 1e-3
+    assert gaps.min(1).max() < 1e-3
+
+
+def test_queries_end_where_retrieval_ends(ask, scene) -> None:
+    queries = [[0.0, 0.3], [3.0, 3.0]]
+    _, arrays = ask("details", queries=queries)
+    memory = ist.GaussianKDE(torch.tensor(scene["memories"], dtype=torch.float64), 0.5)
+    np.testing.assert_allclose(arrays["paths"][0], queries, atol=1e-6)
+    expected = ist.retrieve(memory, torch.tensor(queries, dtype=torch.float64)).state
+    np.testing.assert_allclose(arrays["paths"][-1], expected, atol=1e-3)
+    heights = memory.energy(arrays["paths"]).numpy()
+    assert (np.diff(heights, axis=0) < 1e-5).all()
+
+
+def test_balls_are_those_of_certify(ask, scene) -> None:
+    header, arrays = ask("details", balls=True)
+    expected = certify(np.array(scene["memories"], dtype=np.float32), 0.5)
+    np.testing.assert_allclose(arrays["balls"], expected.guaranteed_radius, rtol=1e-4)
+    assert header["proved"] == int((expected.decided == "proved").sum()) > 0
+
+
+def test_pies_are_the_posterior(ask, scene) -> None:
+    query = np.array([0.4, 0.2])
+    _, arrays = ask("details", {"energy": "crp"}, queries=[query.tolist()])
+    beta, rho = 2.0, 0.125
+    squares = np.square(query - np.array(scene["memories"])).sum(1)
+    kappa = 1 / (1 / beta + 1 / rho)
+    terms = np.append(
+        np.array(scene["counts"]) * np.exp(-beta * squares),
+        kappa / beta * np.exp(-kappa * np.square(query).sum()),
+    )
+    np.testing.assert_allclose(arrays["shares"][0], terms / terms.sum(), rtol=1e-4)
+
+
+def test_the_new_cluster_leads_far_from_all_memories(ask) -> None:
+    _, arrays = ask("frame", {"energy": "crp"}, columns=30, rows=30)
+    new = arrays["new"]
+    assert new.shape == (10, 10)
+    assert new[0, 0] > 0.9
+    assert new.min() < 0
+    _, more = ask("frame", {"energy": "crp", "alpha": 50.0}, columns=30, rows=30)
+    assert (more["new"] > 0).sum() > (new > 0).sum()
+
+
+@pytest.mark.parametrize("sampler", ["langevin", "mala", "hmc"])
+def test_chains_come_from_the_density(ask, sampler) -> None:
+    """One memory: the density is a normal of width 0.5 about it."""
+    alone, walkers = {"memories": [[1.0, -1.0]], "counts": [1.0]}, []
+    for seed in range(12):
+        body = {"sampler": sampler, "steps": 20, "count": 500, "seed": seed, "walkers": walkers}
+        _, arrays = ask("walk", alone, **body)
+        walkers = arrays["walkers"].tolist()
+    points = np.array(walkers)
+    np.testing.assert_allclose(points.mean(0), [1.0, -1.0], atol=0.09)
+    np.testing.assert_allclose(points.std(0), 0.5, atol=0.06)
+
+
+def test_chains_outside_of_the_support_start_again(ask) -> None:
+    far = [[4.9, 3.9], [1e6, 0.0]]
+    _, arrays = ask("walk", {"energy": "epanechnikov"}, sampler="mala", walkers=far, steps=5)
+    assert np.abs(arrays["walkers"]).max() < 4
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "incontext"])
+def test_no_memory_at_all_is_an_empty_plane(ask, kind) -> None:
+    header, arrays = ask(
+        "frame", {"energy": kind, "memories": [], "counts": []}, columns=16, rows=16
+    )
+    assert "error" not in header
+    assert header.get("empty") or "height" in arrays
+    header, _ = ask("details", {"energy": kind, "memories": [], "counts": []}, queries=[[0, 0]])
+    assert "error" not in header
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("points", [[[0.0, 0.0]], [[1.0, 1.0]] * 3], ids=["one", "duplicates"])
+def test_one_memory_and_duplicates_are_drawn(ask, kind, points) -> None:
+    changes = {"energy": kind, "memories": points, "counts": [1.0] * len(points)}
+    for name in ("frame", "final"):
+        header, _ = ask(name, changes, columns=24, rows=24)
+        assert "error" not in header
+    header, _ = ask("details", changes, queries=[[0.5, 0.5]], balls=True)
+    assert "error" not in header
+
+
+def test_a_plane_far_from_the_origin_keeps_its_digits(ask, scene) -> None:
+    away = 1e6
+    moved = {
+        "memories": [[x + away, y + away] for x, y in scene["memories"]],
+        "box": [value + away for value in scene["box"]],
+        "centre": [away, away],
+    }
+    _, here = ask("frame", columns=24, rows=24)
+    _, there = ask("frame", moved, columns=24, rows=24)
+    np.testing.assert_allclose(there["height"], here["height"], atol=1e-4)
+    np.testing.assert_array_equal(there["labels"], here["labels"])

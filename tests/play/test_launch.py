@@ -1,0 +1,150 @@
+"""Starting and stopping: ports, signals, the command, the widget, and a real connection."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.sync.client import connect
+
+import isthmus as ist
+from isthmus.cli.main import main
+from isthmus.errors import InvalidInputError
+from isthmus.play.launch import listen, make_server
+from isthmus.play.playground import Playground
+from isthmus.play.scene import LARGEST_TABLE
+from isthmus.play.widget import in_notebook, make_widget
+from isthmus.play.wire import unpack
+
+
+@contextmanager
+def running():
+    found = make_server(Playground())
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    try:
+        yield found.address
+    finally:
+        found.server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def socket_of(address: str) -> str:
+    return address.replace("http:", "ws:") + "ws"
+
+
+def origin_of(address: str) -> str:
+    return "/".join(address.split("/")[:3])
+
+
+def test_a_real_connection_is_answered_and_limited(scene) -> None:
+    with running() as address:
+        where, origin = socket_of(address), origin_of(address)
+        with urllib.request.urlopen(address) as page:
+            assert b"play.js" in page.read()
+        with connect(where, origin=origin, max_size=None) as page:
+            assert unpack(page.recv())[0]["kind"] == "hello"
+            request = {"id": 1, "kind": "frame", "columns": 96, "rows": 96, "scene": scene}
+            page.send(json.dumps(request))
+            assert unpack(page.recv())[1]["height"].shape == (96, 96)
+            page.send("x" * (LARGEST_TABLE + 1))
+            with pytest.raises(ConnectionClosed):
+                page.recv()
+        with pytest.raises(InvalidHandshake):
+            connect(where, origin="http://evil.example")
+        wrong = where.replace(address.split("/")[3], "guess")
+        with pytest.raises(InvalidHandshake):
+            connect(wrong, origin=origin)
+
+
+def test_the_server_listens_on_this_machine_only() -> None:
+    listener = listen(None)
+    assert listener.getsockname()[0] == "127.0.0.1"
+    listener.close()
+
+
+def test_a_port_that_is_taken_is_named(capsys) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidInputError, match=f"Port {port} cannot be used"):
+            make_server(Playground(), port)
+        assert main(["play", "--port", str(port), "--no-browser"]) == 2
+        assert f"Port {port} cannot be used" in capsys.readouterr().err
+    assert main(["play", "--port", "70000", "--no-browser"]) == 2
+
+
+def test_bad_data_is_one_line(tmp_path, capsys) -> None:
+    one = tmp_path / "one.csv"
+    one.write_text("a\n1\n2\n")
+    assert main(["play", str(one), "--no-browser"]) == 2
+    error = capsys.readouterr().err
+    assert "two columns" in error
+    assert main(["play", str(tmp_path / "none.csv")]) == 2
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_the_table_and_stops_cleanly(tmp_path, stop) -> None:
+    data = tmp_path / "data.csv"
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    np.savetxt(data, X, delimiter=",", header="a,b,<script>", comments="")
+    command = [sys.executable, "-m", "isthmus", "play", str(data), "--no-browser"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ, **pipes) as process:
+        try:
+            line = process.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+/\S+/", line).group()
+            with connect(socket_of(address), origin=origin_of(address)) as page:
+                hello, _ = unpack(page.recv())
+                assert len(hello["scene"]["memories"]) == 12
+                process.send_signal(stop)
+                with pytest.raises(ConnectionClosed):
+                    page.recv()
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert "Traceback" not in err
+    if stop == signal.SIGINT:
+        assert process.returncode == 0
+        assert "has stopped" in out
+
+
+def test_a_script_serves_and_a_notebook_shows_a_widget(monkeypatch) -> None:
+    served = []
+    monkeypatch.setattr(
+        "isthmus.play.launch.serve", lambda playground, **options: served.append(options)
+    )
+    assert ist.play([[0.0, 0.0], [1.0, 2.0]], port=5, browser=False) is None
+    assert served == [{"port": 5, "browser": False}]
+    monkeypatch.setattr("isthmus.play.widget.in_notebook", lambda: True)
+    assert type(ist.play(ist.GaussianKDE([[0.0, 0.0]]))).__name__ == "PlayWidget"
+
+
+def test_plain_python_is_no_notebook() -> None:
+    assert not in_notebook()
+
+
+def test_the_widget_answers_over_the_notebooks_connection(scene, monkeypatch) -> None:
+    widget = make_widget(Playground())
+    sent = []
+    monkeypatch.setattr(widget, "send", lambda content, buffers: sent.append(buffers[0]))
+    request = {"id": 3, "kind": "frame", "columns": 16, "rows": 16, "scene": scene}
+    for text in ("hello", json.dumps(request), "{", None):
+        widget._handle_custom_msg({"request": text}, [])
+    hello, frame, broken, nothing = (unpack(each)[0] for each in sent)
+    assert hello["kind"] == "hello"
+    assert frame["id"] == 3
+    assert broken["kind"] == nothing["kind"] == "error"
+    assert "export default" in widget._esm
+    assert "http://" not in widget._esm.replace("http://127.0.0.1", "")

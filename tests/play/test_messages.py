@@ -1,0 +1,181 @@
+"""Every message of the page gets an answer, and a wrong one an error in words."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.incontext import pretrained
+from isthmus.play.playground import Playground
+from isthmus.play.wire import pack, unpack
+
+
+def answered(message: object, playground: Playground | None = None) -> dict:
+    text = message if isinstance(message, str) else json.dumps(message)
+    return unpack((playground or Playground()).answer(text) or b"")[0]
+
+
+def test_frames_survive_the_wire() -> None:
+    arrays = {
+        "height": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "labels": np.array([[1, -1, 300]], dtype=np.int16),
+        "paths": np.array([1e300, np.pi]),
+    }
+    frame = pack({"id": 3, "words": "β ‹<script>›"}, arrays)
+    header, found = unpack(frame)
+    assert header == {"id": 3, "words": "β ‹<script>›"}
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(found[name], values)
+        assert found[name].dtype == values.dtype
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "object"),
+        ('{"kind": "frame"}', "id"),
+        ('{"id": 1, "kind": "shutdown"}', "kind must be one of"),
+        ('{"id": 1, "kind": "frame"}', "scene"),
+        ('{"id": -1, "kind": "frame"}', "id"),
+        ('{"id": 1, "kind": "frame", "scene": {"sigma": NaN}}', "not JSON"),
+        ('{"id": 1, "kind": "table", "name": 3, "text": "a"}', "name and a text"),
+        ('{"id": 1, "kind": "table", "name": "x.exe", "text": "a"}', "Choose a CSV"),
+        ('{"id": 1, "kind": "table", "name": "../../x.csv", "text": "a,b\\n"}', ""),
+    ],
+)
+def test_what_is_no_request_is_answered_by_an_error(text, words) -> None:
+    header = answered(text)
+    assert header["kind"] == "error"
+    assert words in header["error"]
+    assert "bug" not in header["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"energy": "quantum"}, "not an energy"),
+        ({"energy": ["kde"]}, "not an energy"),
+        ({"memories": [[1.0]]}, "pairs"),
+        ({"memories": "x"}, "list of points"),
+        ({"memories": [["a", "b"]]}, "pairs"),
+        ({"memories": [[1e308, 0.0]]}, "finite"),
+        ({"memories": [[0.0, 0.0]] * 2001}, "at most 2000"),
+        ({"counts": [1.0]}, "counts"),
+        ({"counts": [0.0] * 5}, "counts"),
+        ({"counts": "abcde"}, "counts"),
+        ({"sigma": 0}, "sigma"),
+        ({"sigma": -1.0}, "sigma"),
+        ({"sigma": "1"}, "sigma"),
+        ({"sigma": None}, "sigma"),
+        ({"alpha": 0, "energy": "crp"}, "alpha"),
+        ({"unit": 0}, "unit"),
+        ({"box": [0, 0, 0, 0]}, "box"),
+        ({"box": [1, 2]}, "box"),
+        ({"centre": None}, "centre"),
+        ({"energy": "incontext", "memories": [[0.0, 0.0]] * 501, "counts": None}, "500"),
+    ],
+)
+def test_a_scene_that_is_wrong_is_answered_by_an_error(scene, changes, words) -> None:
+    request = {"id": 5, "kind": "frame", "columns": 16, "rows": 16, "scene": {**scene, **changes}}
+    header = answered(request)
+    assert header["kind"] == "error"
+    assert header["id"] == 5
+    assert words in header["error"]
+    assert "bug" not in header["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"kind": "frame", "columns": 4096, "rows": 8}, "columns"),
+        ({"kind": "frame", "columns": 16}, "rows"),
+        ({"kind": "frame", "columns": 16, "rows": 16, "view": "colour"}, "view"),
+        ({"kind": "details", "queries": [[0, 0]] * 65}, "at most 64"),
+        ({"kind": "walk", "sampler": "gibbs"}, "sampler"),
+        ({"kind": "walk", "sampler": "hmc", "steps": 1000}, "steps"),
+        ({"kind": "walk", "sampler": "hmc", "count": 10**9}, "count"),
+        ({"kind": "walk", "sampler": "hmc", "walkers": [[0, None]]}, "walkers"),
+    ],
+)
+def test_limits_hold(scene, body, words) -> None:
+    header = answered({"id": 1, "scene": scene, **body})
+    assert header["kind"] == "error"
+    assert words in header["error"]
+    assert "bug" not in header["error"]
+
+
+def test_a_message_that_is_too_long_is_refused(scene) -> None:
+    header = answered({"id": 1, "kind": "frame", "scene": scene, "padding": "x" * 2**20})
+    assert "bytes" in header["error"]
+
+
+def test_a_bug_is_named_without_a_traceback(monkeypatch, scene, caplog) -> None:
+    playground = Playground()
+    monkeypatch.setattr(playground, "_kind", lambda scene: 1 / 0)
+    header = answered({"id": 2, "kind": "frame", "scene": scene}, playground)
+    assert header["error"].startswith("This is a bug in isthmus: ZeroDivisionError")
+    assert "Traceback" not in header["error"]
+    assert caplog.records
+
+
+def start(given: object) -> tuple[dict, Playground]:
+    playground = Playground(given)
+    return unpack(playground.hello())[0], playground
+
+
+@pytest.mark.parametrize(
+    ("energy", "name", "sigma"),
+    [
+        (ist.GaussianKDE([[0.0, 0.0], [3.0, 1.0]], 0.7), "kde", 0.7),
+        (ist.ModernHopfield([[0.0, 0.0], [3.0, 1.0]], beta=4.0), "modern", 0.5),
+        (ist.EpanechnikovKDE([[0.0, 0.0], [3.0, 1.0]], 6**0.5), "epanechnikov", 1.0),
+        (ist.Mixture([[0.0, 0.0], [3.0, 1.0]], beta=2.0), "mixture", 0.5),
+        (ist.StudentKDE([[0.0, 0.0], [3.0, 1.0]], bandwidth=0.4), "given", 0.4),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_page_starts_with_the_energy_it_is_given(energy, name, sigma) -> None:
+    header, playground = start(energy)
+    scene = header["scene"]
+    assert scene["energy"] == name
+    assert scene["sigma"] == pytest.approx(sigma, rel=1e-6)
+    box = [scene["centre"][0] - 2, scene["centre"][1] - 2, scene["centre"][0] + 2, 3.0]
+    request = {"id": 1, "kind": "frame", "columns": 12, "rows": 12, "scene": {**scene, "box": box}}
+    _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
+    corner = torch.tensor([box[0], box[3]], dtype=energy.memories.dtype)
+    assert arrays["height"][0, 0] == pytest.approx(float(energy.energy(corner)), rel=1e-4)
+
+
+def test_an_energy_of_ones_own_is_drawn_and_sampled() -> None:
+    class Bowl(ist.Energy):
+        def energy(self, x):
+            return 0.5 * (x - 1).square().sum(-1)
+
+    header, playground = start(Bowl())
+    scene = {**header["scene"], "box": [-4, -4, 4, 4]}
+    assert scene["energy"] == "given"
+    request = {"id": 1, "kind": "frame", "columns": 9, "rows": 9, "scene": scene}
+    _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
+    assert arrays["height"][4, 5] == pytest.approx(0.5)
+    request = {"id": 2, "kind": "details", "scene": scene, "queries": [[-3, -3]]}
+    _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
+    np.testing.assert_allclose(arrays["paths"][-1], [[1, 1]], atol=1e-2)
+
+
+def test_an_in_context_energy_brings_its_context() -> None:
+    header, _ = start(pretrained("mixtures-2d").condition([[0.0, 0.5], [1.0, 1.0]]))
+    assert header["scene"]["energy"] == "incontext"
+    assert header["scene"]["memories"] == [[0.0, 0.5], [1.0, 1.0]]
+
+
+def test_energies_that_are_no_plane_are_refused() -> None:
+    with pytest.raises(ShapeError, match="3 coordinates"):
+        Playground(ist.GaussianKDE(torch.zeros(2, 3)))
+    with pytest.raises(InvalidInputError, match="up to 2,000"):
+        Playground(ist.GaussianKDE(torch.rand(2001, 2)))
