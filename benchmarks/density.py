@@ -100,7 +100,7 @@ def draws(X: np.ndarray, rest: np.ndarray) -> dict[str, float]:
     n, plain = len(rest), ist.GaussianKDE(X, choose(X, "round"))
     ours = draw_rows(pd.DataFrame(X), n, check=True)
     return {
-        "round": auc(rest, plain.sample(n).numpy()),
+        "round": auc(rest, plain.sample(n)),
         "draw_rows": auc(rest, ours.rows.to_numpy()),
         "GMM-BIC": auc(rest, mixture(X).sample(n)[0]),
         "distance ratio": ours.distance_ratio or np.nan,

@@ -54,7 +54,8 @@ def test_the_energy_passes_check_energy_and_matches_torch() -> None:
 def test_the_sampler_draws_with_the_exact_moments() -> None:
     energy = load("energy").DiagonalGaussian([3.0, -1.0], [1.0, 0.5])
     sampler = load("sampler").RandomWalk(0.8)
-    draws = ist.sample(energy, 4000, sampler, init=[3.0, -1.0], burn_in=200, thin=1, seed=0)
+    start = torch.tensor([3.0, -1.0])
+    draws = ist.sample(energy, 4000, sampler, init=start, burn_in=200, thin=1, seed=0)
     # 4,000 independent chains: four standard errors.
     assert ((draws.mean(0) - energy.mean).abs() < 4 * energy.sigma / 4000**0.5).all()
     spread = draws.var(0) / energy.sigma.square() - 1

@@ -78,4 +78,4 @@ class FarthestPoints(ClusterMixin, BaseEstimator):
         """Return the most likely memory of each row: (n_samples,)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        return self.energy_.responsibilities(X).argmax(-1).numpy()
+        return np.asarray(self.energy_.responsibilities(X)).argmax(-1)

@@ -36,7 +36,7 @@ class DiagonalGaussian(Energy):
     --------
     >>> gaussian = DiagonalGaussian([0.0, 1.0], [1.0, 2.0])
     >>> gaussian.energy([1.0, 1.0])
-    tensor(0.5000, dtype=torch.float64)
+    array(0.5)
     """
 
     mean: Tensor

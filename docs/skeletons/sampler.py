@@ -46,7 +46,7 @@ class RandomWalk:
     >>> import isthmus as ist
     >>> energy = ist.GaussianKDE([[0.0, 0.0], [1.0, 1.0]], sigma=1.0)
     >>> ist.sample(energy, 100, RandomWalk(1.0), seed=0).shape
-    torch.Size([100, 2])
+    (100, 2)
     """
 
     step_size: float = 1.0

@@ -71,7 +71,7 @@ class Affine(Energy):
                 f"{type(energy).__name__} has no number of coordinates. Give the class a "
                 "property dim."
             )
-        self.inner = energy
+        self.inner, self.returns_arrays = energy, energy.returns_arrays
         dim = energy.dim
         like = next((each for each in energy.state_dict().values()), torch.zeros(()))
         self.register_buffer("shift", _as_part(shift, "shift", dim, like).expand(dim))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,68 @@ from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.validation import as_mask, as_number, as_points, is_transforming
 
 __all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
+
+Derived = TypeVar("Derived", bound="Energy")
+# Methods whose first argument is points, and whose values are of the type of those points.
+OF_POINTS = (
+    "conditional_mean",
+    "energy",
+    "log_prob",
+    "responsibilities",
+    "score",
+    "step",
+    "step_and_energy",
+)
+
+
+def as_arrays(values: Any) -> Any:
+    """Return tensors, or a tuple of them, as NumPy arrays without a graph; None stays None."""
+    if isinstance(values, tuple):
+        return tuple(map(as_arrays, values))
+    return values.numpy(force=True) if isinstance(values, Tensor) else values
+
+
+def as_given(values: Any, given: Any) -> Any:
+    """Return tensors as they are if `given` is a tensor, else as arrays."""
+    return values if isinstance(given, Tensor) else as_arrays(values)
+
+
+def draws_as_given(draws: Any, energy: Energy, init: Any) -> Any:
+    """Return draws as `init` was given or, if it is None, as the energy was made."""
+    arrays = energy.returns_arrays if init is None else not isinstance(init, Tensor)
+    return as_arrays(draws) if arrays else draws
+
+
+def _follows_points(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of points take arrays as well, and then return arrays.
+
+    Tensors are passed on as they are, so that autograd, ``torch.func`` and ``torch.compile`` see
+    the method alone.
+    """
+    name = list(inspect.signature(method).parameters)[1]
+
+    @wraps(method)
+    def follow(self: Energy, *args: Any, **kwargs: Any) -> Any:
+        if not args and name in kwargs:
+            args = (kwargs.pop(name),)
+        if not args or isinstance(args[0], Tensor):
+            return method(self, *args, **kwargs)
+        # Unknown coordinates are for methods that take a mask beside the points.
+        points = self.as_input(args[0], allow_nan=bool(args[1:] or kwargs))
+        with torch.no_grad():
+            return as_arrays(method(self, points, *args[1:], **kwargs))
+
+    return follow
+
+
+def _follows_memories(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method that draws return arrays if the energy was made from arrays."""
+
+    @wraps(method)
+    def follow(self: Energy, *args: Any, **kwargs: Any) -> Any:
+        return draws_as_given(method(self, *args, **kwargs), self, None)
+
+    return follow
 
 
 class Energy(nn.Module, ABC):
@@ -30,6 +94,11 @@ class Energy(nn.Module, ABC):
     :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define a
     closed-form :meth:`score`, an :attr:`inverse_temperature` and a :meth:`log_normalizer`.
 
+    Values come out as points went in: tensors for tensors, with their graph, and NumPy arrays for
+    arrays, lists and frames. The methods of a subclass need not care, because they always see
+    tensors: this class wraps them. Draws, which have no points to follow, are arrays if the energy
+    was made from arrays (:attr:`returns_arrays`).
+
     Examples
     --------
     >>> import torch, isthmus as ist
@@ -38,7 +107,22 @@ class Energy(nn.Module, ABC):
     ...         return 0.5 * (x - 1).square().sum(-1)
     >>> ist.retrieve(Bowl(), torch.zeros(1, 2)).state
     tensor([[1., 1.]])
+    >>> Bowl().energy([[0, 0], [1, 3]])
+    array([1., 2.])
     """
+
+    returns_arrays: bool = False
+    """True if draws are NumPy arrays: those of memories, or of a context, given as arrays."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, method in list(vars(cls).items()):
+            if not inspect.isfunction(method) or getattr(method, "__isabstractmethod__", False):
+                continue
+            if name in OF_POINTS:
+                setattr(cls, name, _follows_points(method))
+            elif name == "sample":
+                setattr(cls, name, _follows_memories(method))
 
     @abstractmethod
     def energy(self, x: Any) -> Tensor:
@@ -59,6 +143,7 @@ class Energy(nn.Module, ABC):
         like = next(chain(self.parameters(), self.buffers()), None)
         return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
 
+    @_follows_points
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D).
 
@@ -84,6 +169,7 @@ class Energy(nn.Module, ABC):
             "isthmus.sample does not need it; isthmus.with_normalizer estimates it."
         )
 
+    @_follows_points
     def log_prob(self, x: Any) -> Tensor:
         """Return the log-density of each point. x: (..., D) -> (...)."""
         log_normalizer = self.log_normalizer()
@@ -128,6 +214,11 @@ class Energy(nn.Module, ABC):
         if not isinstance(other, Energy):
             return NotImplemented
         return WeightedSum.of([self, other], [1.0, weight])
+
+    def _alike(self, other: Derived) -> Derived:
+        """Return an energy derived from this one, whose draws are of the same type."""
+        other.returns_arrays = self.returns_arrays
+        return other
 
     def _curvature(self) -> Tensor | None:
         """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
@@ -191,6 +282,7 @@ class WeightedSum(Energy):
         self.terms = nn.ModuleList(terms)
         self.register_buffer("weights", weights)
         self.tempered = tempered
+        self.returns_arrays = any(term.returns_arrays for term in terms)
 
     @classmethod
     def of(

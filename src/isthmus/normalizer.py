@@ -442,6 +442,7 @@ class NormalizedEnergy(Energy):
     def __init__(self, energy: Energy, normalizer: LogIntegral) -> None:
         super().__init__()
         self.inner, self.normalizer = energy, normalizer
+        self.returns_arrays = energy.returns_arrays
         self.register_buffer("log_z", normalizer.value.detach().double())
 
     @property

@@ -215,7 +215,7 @@ def test_without_a_context_points_of_the_prior_are_drawn(model, capsys):
     assert drawn.dtype.names == ("x1", "x2")
     assert len(drawn) == 50
     energy = ICLEBM.from_pretrained(model).condition(np.empty((0, 2)))
-    expected = draw(energy, 50, MALA(step_size=0.05), seed=0, steps=3).numpy()
+    expected = draw(energy, 50, MALA(step_size=0.05), seed=0, steps=3)
     np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 

@@ -126,7 +126,7 @@ def test_a_cluster_at_the_origin_is_not_taken_for_a_new_one(make_crp):
     nearest = model.memories_[model.predict([[0.0, 0.0]])[0]]
     assert np.linalg.norm(nearest) < 0.5
     assert model.novelty(middle).max() < 0.5
-    retrieved = ist.retrieve(model.energy_, middle).state.numpy()
+    retrieved = ist.retrieve(model.energy_, middle).state
     assert np.linalg.norm(retrieved, axis=1).max() < 0.5
 
 

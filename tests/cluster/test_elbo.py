@@ -183,8 +183,8 @@ def test_a_fit_is_a_stationary_point_of_the_likelihood(request, data_name):
     means = torch.from_numpy(model.memories_).requires_grad_()
     beta = torch.tensor(model.beta_, dtype=torch.float64, requires_grad=True)
     log_weights = torch.from_numpy(np.log(model.weights_)).requires_grad_()
-    known = torch.from_numpy(~np.isnan(x))
-    score = ist.Mixture(means, beta, log_weights).log_prob(x, known).mean()
+    mixture, rows = ist.Mixture(means, beta, log_weights), torch.from_numpy(x)
+    score = mixture.log_prob(rows, ~rows.isnan()).mean()
     for gradient in torch.autograd.grad(score, (means, beta, log_weights)):
         assert float(gradient.abs().max()) < 1e-6
 

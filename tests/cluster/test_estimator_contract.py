@@ -305,12 +305,12 @@ def test_the_learned_energy_is_an_energy_like_any_other(make, blobs):
     np.testing.assert_allclose(energy.log_prob(blobs), model.score_samples(blobs))
     retrieved = ist.retrieve(energy, blobs)
     assert bool(retrieved.converged.all())
-    distance = np.linalg.norm(retrieved.state.numpy()[:, None] - model.memories_, axis=2)
+    distance = np.linalg.norm(retrieved.state[:, None] - model.memories_, axis=2)
     np.testing.assert_array_equal(distance.argmin(1), model.labels_)
     assert distance.min(1).max() < 0.2
     chains = ist.sample(energy, 20, sampler=ist.MALA(step_size=0.5), burn_in=50, seed=0)
     assert chains.shape == (20, 2)
-    assert bool(torch.isfinite(chains).all())
+    assert np.isfinite(chains).all()
 
 
 def test_it_works_in_a_pipeline(make, blobs):

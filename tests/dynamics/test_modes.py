@@ -17,7 +17,7 @@ def test_starts_that_are_joined_end_where_each_would_end_alone(
     X = torch.from_numpy(2 * np.random.default_rng(n).normal(size=(n, dim)))
     memory = ist.GaussianKDE(X, sigma)
     found = find_modes(memory, X, tol=1e-7)
-    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state.numpy()
+    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state
     assert found.converged.all()
     assert_allclose(found.fixed_points[found.labels], alone, atol=2e-3 * sigma)
     sizes = np.bincount(found.labels)

@@ -93,7 +93,8 @@ def test_a_memory_is_sampled_as_its_own_exact_sampler_does(
 
 
 def test_draws_are_kept_every_thin_steps_after_burn_in() -> None:
-    chains = sample_chains(Bowl(1), 3, Counting(), chains=2, init=[0.0], burn_in=100, thin=7)
+    init = torch.zeros(1, dtype=torch.float64)
+    chains = sample_chains(Bowl(1), 3, Counting(), chains=2, init=init, burn_in=100, thin=7)
     expected = torch.tensor([107.0, 114.0, 121.0])
     assert torch.equal(chains.draws[..., 0], expected[:, None].expand(3, 2).double())
     assert torch.equal(chains.acceptance, torch.full((2,), 0.25, dtype=torch.float64))
@@ -150,7 +151,8 @@ def test_draws_have_the_dtype_of_init_but_memories_come_first(
     dtype: torch.dtype, memory: GaussianKDE
 ) -> None:
     assert sample(Bowl(3), 4, init=torch.zeros(3, dtype=dtype), burn_in=0).dtype == dtype
-    assert sample(memory.to(dtype), 4, init=np.zeros(3), burn_in=0).dtype == dtype
+    init = torch.zeros(3, dtype=torch.float64)
+    assert sample(memory.to(dtype), 4, init=init, burn_in=0).dtype == dtype
 
 
 def test_init_is_not_written_to() -> None:

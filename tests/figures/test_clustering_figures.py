@@ -53,7 +53,7 @@ def test_no_hatching_where_no_datum_would_open_a_memory() -> None:
 def test_the_region_of_new_memories_is_where_their_responsibility_wins() -> None:
     energy = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=3.0)
     x, y, odds = _newness(energy, 3.0, 15)
-    shares = energy.responsibilities(np.stack([x, y], -1).reshape(-1, 2)).numpy()
+    shares = energy.responsibilities(np.stack([x, y], -1).reshape(-1, 2))
     assert np.array_equal((odds > 0).ravel(), shares.argmax(1) == len(MEANS))
 
 

@@ -63,7 +63,7 @@ def probe(table: np.ndarray, seed: int = 2) -> np.ndarray:
 def test_the_density_moves_with_the_table(model, table):
     rng = np.random.default_rng(3)
     x, columns = probe(table), table.shape[1]
-    expected = model.condition(table).log_prob(x).numpy()
+    expected = model.condition(table).log_prob(x)
     assert np.isfinite(expected).all()
 
     rows = model.condition(table[rng.permutation(len(table))]).log_prob(x)
@@ -106,7 +106,7 @@ def test_it_is_an_energy_with_exact_parts(model):
     known = float(density.marginal([1, 2]).log_prob([0.5, 1.0]))
     assert given + known == pytest.approx(float(density.log_prob(joint)))
     filled = ist.complete(density, row)
-    assert torch.isfinite(filled).all()
+    assert np.isfinite(filled).all()
 
 
 def test_densities_of_one_and_two_columns_integrate_to_one(model):
@@ -148,11 +148,11 @@ def test_repeated_values_have_no_density_above_one_per_step(model, step):
     assert (at_values <= -math.log(step)).all()
     # The density is that of the counts spread over their steps: compare with their shares.
     _, shares = np.unique(counts, return_counts=True)
-    mass = at_values.exp().numpy() * step
+    mass = np.exp(at_values) * step
     common = shares > 5
     np.testing.assert_allclose(mass[common], shares[common] / 80, atol=0.08)
     pair = np.repeat(rng.normal(size=(20, 2)), 3, axis=0)  # every row three times
-    assert torch.isfinite(model.condition(pair).log_prob(pair)).all()
+    assert np.isfinite(model.condition(pair).log_prob(pair)).all()
 
 
 def test_a_constant_column_is_a_narrow_one(model):
@@ -166,7 +166,7 @@ def test_a_constant_column_is_a_narrow_one(model):
     inside, outside = density.log_prob([[1.0, 7.0, 1.0], [1.0, 8.0, 1.0]])
     assert inside > outside + 5
     zero = model.condition(np.stack([table[:, 0], 0 * table[:, 0]], 1))
-    assert torch.isfinite(zero.log_prob([1.0, 0.0]))
+    assert np.isfinite(zero.log_prob([1.0, 0.0]))
 
 
 @pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
@@ -176,7 +176,7 @@ def test_huge_and_tiny_units(model, unit):
     density = model.condition(unit * table)
     found = density.log_prob(unit * x) + 2 * math.log(unit)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert torch.isfinite(density.sample(100)).all()
+    assert np.isfinite(density.sample(100)).all()
 
 
 def test_a_large_offset_costs_no_more_than_its_rounding(model):
@@ -294,8 +294,8 @@ def test_densities_are_calibrated(model):
         x = rng.normal(size=(264, 2)) @ rng.normal(size=(2, 2))
         x[:, 0] = np.exp(0.4 * x[:, 0])
         density = model.condition(x[:64])
-        own = np.sort(density.log_prob(density.sample(2000)).numpy())
-        levels.append(np.searchsorted(own, density.log_prob(x[64:]).numpy()) / 2000)
+        own = np.sort(density.log_prob(density.sample(2000)))
+        levels.append(np.searchsorted(own, density.log_prob(x[64:])) / 2000)
     for level in (0.1, 0.5, 0.9):
         assert np.mean(np.concatenate(levels) < level) == pytest.approx(level, abs=0.05)
 

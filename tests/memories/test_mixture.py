@@ -134,7 +134,7 @@ def test_samples_follow_the_density():
     def cumulative(x: np.ndarray) -> np.ndarray:
         return stats.norm(means, 0.5).cdf(x[:, None]) @ weights
 
-    drawn = mixture.sample(20_000, seed=1).numpy()[:, 0]
+    drawn = mixture.sample(20_000, seed=1)[:, 0]
     assert stats.kstest(drawn, cumulative).pvalue > 0.01
     assert stats.kstest(drawn + 0.05, cumulative).pvalue < 1e-3
 

@@ -119,9 +119,9 @@ def test_degenerate_tables_have_a_bandwidth(X):
         for adaptive in (False, True):
             found = choose(X, kind, adaptive)
             kde = ist.GaussianKDE(X, found)
-            assert torch.isfinite(kde.log_prob(X)).all()
+            assert np.isfinite(kde.log_prob(X)).all()
             assert torch.isfinite(kde.step(torch.tensor(X))).all()
-    assert torch.isfinite(ist.GaussianKDE(X, "auto").log_prob(X)).all()
+    assert np.isfinite(ist.GaussianKDE(X, "auto").log_prob(X)).all()
 
 
 def test_weights_count():

@@ -179,7 +179,7 @@ def _sample_table(arguments: argparse.Namespace, model: ICLTables) -> int:
         raise InvalidInputError("The model of tables needs rows to condition on: --context DATA.")
     table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
     options.print_notes(table.notes, arguments.quiet)
-    drawn = model.condition(table.X).sample(arguments.number, seed=arguments.seed).numpy()
+    drawn = model.condition(table.X).sample(arguments.number, seed=arguments.seed)
     target = write_table(dict(zip(table.columns, drawn.T, strict=True)), arguments.output)
     if target is not None:
         print(target)

@@ -27,13 +27,14 @@ from torch import Tensor
 from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value, name_text_columns
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.dynamics.retrieve import complete
+from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
-from isthmus.validation import as_count, as_flag, as_number, unmasked
+from isthmus.validation import as_count, as_flag, as_number, as_tensor, unmasked
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
@@ -112,7 +113,8 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
             chunk = X[start : start + size]
             gaps = np.isnan(chunk)
             with torch.no_grad():
-                parts.append(function(chunk, *([torch.from_numpy(~gaps)] if gaps.any() else [])))
+                known = [torch.from_numpy(~gaps)] if gaps.any() else []
+                parts.append(function(as_tensor(chunk, "X"), *known))
         return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -149,7 +151,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         check_is_fitted(self, "memories_")
         n_samples = as_count(n_samples, "n_samples")
         seed = int(check_random_state(self.random_state).randint(2**31))
-        X = self.energy_.sample(n_samples, seed=seed).numpy()
+        X = as_arrays(self.energy_.sample(n_samples, seed=seed))
         return X, self._labels(X)
 
     def save(self, path: str | Path) -> None:
@@ -379,8 +381,7 @@ class MemoryEstimator(
         memories = torch.from_numpy(self.memories_.astype(X.dtype))
         centre = memories.mean(0)
 
-        def distances(chunk: NDArray[Any], known: Tensor | None = None) -> Tensor:
-            values = torch.from_numpy(np.array(chunk))
+        def distances(values: Tensor, known: Tensor | None = None) -> Tensor:
             if known is None:  # exact differences: a row on a memory is at distance zero
                 return torch.cdist(values, memories, compute_mode="donot_use_mm_for_euclid_dist")
             inside = torch.where(known, values - centre, 0.0)

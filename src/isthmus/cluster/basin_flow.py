@@ -328,9 +328,7 @@ class BasinFlow(DensityEstimator):
         if np.isnan(X).any():
             energy = self.energy_
             filled = self._by_chunk(
-                lambda chunk, *known: (
-                    energy.conditional_mean(chunk, *known) if known else torch.from_numpy(chunk)
-                ),
+                lambda chunk, *known: energy.conditional_mean(chunk, *known) if known else chunk,
                 X,
                 len(self.memories_),
             )

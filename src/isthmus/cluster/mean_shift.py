@@ -14,6 +14,7 @@ from isthmus.cluster.base import as_number_or
 from isthmus.cluster.data import name_text_columns
 from isthmus.dynamics.modes import centred, distances, find_modes
 from isthmus.dynamics.retrieve import retrieve
+from isthmus.energy import as_arrays
 from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_count, as_number, unmasked
@@ -103,4 +104,5 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         """Return the log-density of each row. -> (n_samples,)"""
         check_is_fitted(self, "cluster_centers_")
         table = self._table(X, reset=False)
-        return self.energy_.log_prob(table).numpy()
+        log_density: NDArray[Any] = as_arrays(self.energy_.log_prob(table))
+        return log_density

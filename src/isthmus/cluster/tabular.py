@@ -22,6 +22,7 @@ from isthmus.cluster.table_clusters import TableClusters
 from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
+from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
 from isthmus.memories.bandwidth import leave_one_out
 from isthmus.memories.base import GaussianMemory
@@ -244,7 +245,7 @@ class TableModel:
                 raise InvalidInputError(
                     "step_size, burn_in (--steps) and chains are for langevin, mala and hmc."
                 )
-            return self._in_units(self.energy.sample(n, seed=seed).double().numpy()), None
+            return self._in_units(as_arrays(self.energy.sample(n, seed=seed))), None
         chains = 64 if chains is None else as_count(chains, "chains")
         settings, thin = SAMPLERS[sampler]
         found = sample_chains(
@@ -258,7 +259,7 @@ class TableModel:
             tune=step_size is None,
             progress=show_progress,
         )
-        drawn = found.flatten().double().numpy()
+        drawn = as_arrays(found.flatten())
         # Spread over all draws, rather than the first of them.
         return self._in_units(drawn[np.arange(n) * len(drawn) // n]), found
 

@@ -172,7 +172,8 @@ class _Differentiable(torch.autograd.Function):
 class ShardedMemory(Energy):
     """A Gaussian memory in shards on the workers of a Dask cluster; made by :func:`shard`.
 
-    Points are tensors or arrays as for any energy, and results are in this process. First
+    Points are tensors or arrays as for any energy, and results are in this process; draws are
+    arrays, as the memories are. First
     derivatives of :meth:`energy` and :meth:`log_prob` by the points are known to autograd.
 
     Attributes
@@ -181,6 +182,7 @@ class ShardedMemory(Energy):
     """
 
     step_descends = True
+    returns_arrays = True
 
     def __init__(
         self,

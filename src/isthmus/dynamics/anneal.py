@@ -23,7 +23,7 @@ from torch import Tensor
 from isthmus.dynamics.retrieve import require_pointwise, retrieve
 from isthmus.dynamics.samplers import Langevin, noise
 from isthmus.dynamics.widening import widen
-from isthmus.energy import Energy
+from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.base import MarginalMemory, Memory, WeightedMemory, generator_for
 from isthmus.memories.kde import GaussianKDE
@@ -71,7 +71,7 @@ class Verdicts:
     def shares(self) -> dict[str, float]:
         """The share of each verdict."""
         return {
-            name: float(getattr(self, name).double().mean())
+            name: int(getattr(self, name).sum()) / len(self.participation)
             for name in ("memorised", "spurious", "new")
         }
 
@@ -143,7 +143,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     >>> memories = torch.tensor([[0.0], [10.0], [10.8], [20.0]])
     >>> found = ist.judge_draws(ist.GaussianKDE(memories, sigma=1.0), [[0.3], [10.1], [19.0]])
     >>> found.memorised, found.spurious
-    (tensor([ True, False,  True]), tensor([False,  True, False]))
+    (array([ True, False,  True]), array([False,  True, False]))
     """
     few = as_number(few, "few", above=ONE)
     if not isinstance(energy, MarginalMemory):
@@ -156,7 +156,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     with torch.no_grad():
         rest = retrieve(energy, energy.as_input(points)).state
         parts = [energy.responsibilities(block).square().sum(-1) for block in rest.split(256)]
-    return Verdicts(1 / torch.cat(parts), few)
+    return Verdicts(as_given(1 / torch.cat(parts), draws), few)
 
 
 def noise_schedule(largest: float, smallest: float, levels: int = 40, rho: float = 7.0) -> Tensor:
@@ -214,7 +214,7 @@ def anneal(
         sigma is half of it.
     init : (n, D), optional
         Points at the first level. Default: exact draws of its energy if it has them, else Gaussian
-        noise of that width.
+        noise of that width. Draws are arrays or tensors as in :func:`isthmus.sample`.
     seed : int or torch.Generator
 
     Returns
@@ -252,7 +252,7 @@ def anneal(
                 f"Points left the representable numbers at noise level {sigma:g}. Use more levels, "
                 "or a smaller step_size."
             )
-    return Annealed(x, energy, sigmas[-1])
+    return Annealed(draws_as_given(x, energy, init), energy, sigmas[-1])
 
 
 def _heun(
@@ -317,7 +317,7 @@ def _first_points(
         return x, generator_for(seed, x.device)
     if isinstance(energy, WeightedMemory):
         generator = generator_for(seed, energy.memories.device)
-        return energy.sample(n, generator).detach(), generator
+        return torch.as_tensor(energy.sample(n, generator)).detach(), generator
     if energy.dim is None:
         raise InvalidInputError(
             f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (n, D)."

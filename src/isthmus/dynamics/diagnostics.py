@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isthmus.energy import as_given
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_tensor, require_finite
 
@@ -26,7 +27,7 @@ BLOCK_NUMBERS = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chains:
-    """The draws of several chains, with diagnostics.
+    """The draws of several chains, with diagnostics: all arrays if the draws are, else tensors.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Chains:
 
     def flatten(self) -> Tensor:
         """Return all draws, the first of every chain first: (draws * chains, D)."""
-        return self.draws.flatten(0, 1)
+        return self.draws.reshape(-1, self.draws.shape[-1])
 
     def __repr__(self) -> str:
         draws, chains, dim = self.draws.shape
@@ -84,7 +85,7 @@ def split_r_hat(draws: Any) -> Tensor:
     (True, True)
     """
     within, total = _variances(_halves(draws))
-    return torch.sqrt(total / within).to(_result_dtype(draws))
+    return _in_kind(torch.sqrt(total / within), draws)
 
 
 def effective_sample_size(draws: Any) -> Tensor:
@@ -117,7 +118,7 @@ def effective_sample_size(draws: Any) -> Tensor:
     size = length * count
     correlation_time = -1 + 2 * (positive * pairs.cummin(0).values).sum(0)
     ess = size / correlation_time.clamp(min=1 / math.log10(size))
-    return torch.where(total > 0, ess, torch.nan).to(_result_dtype(draws))
+    return _in_kind(torch.where(total > 0, ess, torch.nan), draws)
 
 
 def _autocovariance(halves: Tensor) -> Tensor:
@@ -159,5 +160,8 @@ def _halves(draws: Any) -> Tensor:
     return torch.cat([draws[:half], draws[-half:]], dim=1).detach().double()
 
 
-def _result_dtype(draws: Any) -> torch.dtype:
-    return draws.dtype if isinstance(draws, Tensor) else torch.float64
+def _in_kind(values: Tensor, draws: Any) -> Tensor:
+    """Return values in the dtype of draws if they are a tensor, else as a float64 array."""
+    dtype = draws.dtype if isinstance(draws, Tensor) else torch.float64
+    found: Tensor = as_given(values.to(dtype), draws)
+    return found

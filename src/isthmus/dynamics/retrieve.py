@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from isthmus.energy import ConditionalMean, Energy, FixedPoint
+from isthmus.energy import ConditionalMean, Energy, FixedPoint, as_given
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.base import GaussianMemory, Memory
@@ -46,7 +46,7 @@ class MemoryStore(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Retrieval:
-    """The points at which a retrieval ended.
+    """The points at which a retrieval ended, as tensors if it began at tensors, else as arrays.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Retrieval:
         responsibilities = getattr(energy, "responsibilities", None)
         if not isinstance(energy, Memory) or responsibilities is None:
             return None
-        flat = self.state.reshape(-1, self.state.shape[-1])
+        flat = torch.as_tensor(self.state).reshape(-1, self.state.shape[-1])
         rows = max(MOST_RESPONSIBILITIES // energy.n_memories, 1)
         found = []
         with torch.no_grad():
@@ -91,15 +91,17 @@ class Retrieval:
                 known = (share > 0) & (place < energy.n_memories)
                 found.append(torch.where(known, place, -1))
         joined = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
-        return joined.reshape(self.state.shape[:-1])
+        memory: Tensor = as_given(joined.reshape(self.state.shape[:-1]), self.state)
+        return memory
 
     def __repr__(self) -> str:
-        rows = self.converged.numel()
+        energy, converged = map(torch.as_tensor, (self.energy, self.converged))
+        rows = converged.numel()
         if rows == 0:
             return "Retrieval(no rows)"
-        text = f"{int(self.converged.sum())} of {rows} rows converged"
+        text = f"{int(converged.sum())} of {rows} rows converged"
         text += f", {int(self.steps.max())} steps at most"
-        finite = self.energy[torch.isfinite(self.energy)]
+        finite = energy[torch.isfinite(energy)]
         if finite.numel():
             text += f", mean energy {float(finite.mean()):.4g}"
         if outside := rows - finite.numel():
@@ -184,14 +186,15 @@ def retrieve(
     )
     final = energy.energy(found.state)
     _warn_of_runaways(rows, found, final)
-    return Retrieval(
-        state=found.state.to(dtype).reshape(shape),
-        energy=final.to(dtype).reshape(shape[:-1]),
-        steps=found.steps.reshape(shape[:-1]),
-        converged=(found.resting & torch.isfinite(final)).reshape(shape[:-1]),
-        trace=torch.stack(history).to(dtype).reshape(len(history), *shape) if history else None,
-        source=energy,
+    ends = (
+        found.state.to(dtype).reshape(shape),
+        final.to(dtype).reshape(shape[:-1]),
+        found.steps.reshape(shape[:-1]),
+        (found.resting & torch.isfinite(final)).reshape(shape[:-1]),
+        torch.stack(history).to(dtype).reshape(len(history), *shape) if history else None,
     )
+    state, final, steps, converged, path = as_given(ends, x)
+    return Retrieval(state, final, steps, converged, path, energy)
 
 
 def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
@@ -417,6 +420,8 @@ def complete(
 ) -> Tensor:
     """Fill in unknown coordinates, marked by NaN. (..., D) -> (..., D)
 
+    Returns a tensor for a tensor, and a NumPy array for anything else.
+
     The mean given the observed coordinates has the least squared error. From there, or from
     `init`, a mode is reached by retrieval while the observed coordinates stay as they are; it is
     a combination of values that the energy knows, where a mean may lie between two.
@@ -450,7 +455,16 @@ def complete(
     require_energy(energy)
     if how is not None:
         as_choice(how, "how", ("mean", "mode"))
-    x = energy.as_input(x, allow_nan=True)
+    points = energy.as_input(x, allow_nan=True)
+    filled = _filled(energy, points, how, init, tol=tol, max_steps=max_steps)
+    found: Tensor = as_given(filled, x)
+    return found
+
+
+def _filled(
+    energy: Energy, x: Tensor, how: str | None, init: Any, *, tol: float, max_steps: int
+) -> Tensor:
+    """Return checked points (..., D) with their unknown coordinates filled in."""
     observed = ~torch.isnan(x)
     if init is not None and how == "mean":
         raise InvalidInputError("init is where a mode starts; leave it out, or ask for a mode.")

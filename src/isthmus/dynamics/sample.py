@@ -21,7 +21,7 @@ from isthmus.dynamics.nuts import NUTS
 from isthmus.dynamics.retrieve import MemoryStore, require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
 from isthmus.dynamics.tempering import TemperedState
-from isthmus.energy import Energy
+from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import Memory, WeightedMemory, draw_index, generator_for
 from isthmus.progress import progress as progress_bar
@@ -90,7 +90,8 @@ def sample(
     Returns
     -------
     Tensor (n, D)
-        In the dtype and on the device of the energy's memories, else of `init`.
+        In the dtype and on the device of the energy's memories, else of `init`. A NumPy array if
+        `init` is not a tensor or, without it, if the energy was made from arrays.
 
     Examples
     --------
@@ -98,11 +99,11 @@ def sample(
     >>> class Bowl(ist.Energy):
     ...     def energy(self, x):
     ...         return 0.5 * (x - 3).square().sum(-1)
-    >>> draws = ist.sample(Bowl(), 2000, init=[0.0, 0.0])
+    >>> draws = ist.sample(Bowl(), 2000, init=torch.zeros(2))
     >>> draws.shape, bool((draws.mean(0) - 3).abs().max() < 0.1)
     (torch.Size([2000, 2]), True)
     >>> ist.sample(Bowl(), 5, ist.Langevin(step_size=0.01), init=[0.0, 0.0]).shape
-    torch.Size([5, 2])
+    (5, 2)
     """
     n = as_count(n, "n")
     starts = _read_init(energy, init)
@@ -113,7 +114,7 @@ def sample(
         math.ceil(n / as_count(chains, "chains")),
         sampler,
         chains=chains,
-        init=starts,
+        init=as_given(starts, init),
         seed=seed,
         burn_in=burn_in,
         thin=thin,
@@ -153,7 +154,7 @@ def sample_chains(
     -------
     Chains
         ``draws`` (draws, chains, D), ``acceptance`` (chains,), ``r_hat`` (D,), ``ess`` (D,), and
-        the ``sampler`` with its step size.
+        the ``sampler`` with its step size; arrays where :func:`sample` returns one.
 
     Examples
     --------
@@ -197,7 +198,9 @@ def sample_chains(
             if step > burn_in:
                 acceptance += info.acceptance
             report(step)
-    return Chains(draws_made, acceptance / (draws * thin), sampler)
+    found = (draws_made, acceptance / (draws * thin))
+    draws_made, acceptance = draws_as_given(found, energy, init)
+    return Chains(draws_made, acceptance, sampler)
 
 
 def _require_sampler(sampler: Any, tune: bool) -> None:

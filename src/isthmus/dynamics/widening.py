@@ -32,7 +32,10 @@ def widen(energy: Energy, sigma: float) -> Energy:
     >>> ist.widen(ist.GaussianKDE(torch.zeros(1, 2), sigma=3.0), 4.0)
     GaussianKDE(N=1, D=2, sigma=5, float32)
     """
-    noise = as_number(sigma, "sigma", above=0) ** 2
+    return energy._alike(_widened(energy, as_number(sigma, "sigma", above=0) ** 2))
+
+
+def _widened(energy: Energy, noise: float) -> Energy:
     if isinstance(energy, GaussianKDE):
         return _widened_kde(energy, noise)
     if isinstance(energy, Mixture):

@@ -256,7 +256,8 @@ def _reach(model: ICLEBM, sequences: Tensor) -> float:
 @torch.no_grad()
 def _surprise(energy: Energy, points: NDArray[Any], reach: float) -> NDArray[Any]:
     """Return -log p of points (R, R, 2), normalised on the square they cover."""
-    height = (energy.inverse_temperature * energy.energy(points)).double()
+    x = energy.as_input(points)
+    height = (energy.inverse_temperature * energy.energy(x)).double()
     cell = (2 * reach / (len(points) - 1)) ** 2
     return to_array(height + torch.logsumexp(-height.flatten(), 0) + np.log(cell))
 

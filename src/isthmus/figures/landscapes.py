@@ -306,7 +306,7 @@ def samples_against_density(
 def draw_density(axes: Axes, energy: Energy, lower: Any, upper: Any, resolution: int = 201) -> None:
     """Fill the box between two corners with contours of exp(-beta E), high dark."""
     x, y, points = grid_points(lower, upper, resolution)
-    log_density = to_array(-energy.inverse_temperature * energy.energy(points))
+    log_density = -float(energy.inverse_temperature) * to_array(energy.energy(points))
     density = np.exp(log_density - log_density.max())
     axes.contourf(x, y, density, DENSITY_LEVELS, cmap=DEPTH)
     axes.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()), aspect="equal")

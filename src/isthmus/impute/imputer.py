@@ -162,8 +162,9 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         filled = self._means(Z)
         if how == "mode" and gaps.any():
             open_rows = gaps.any(1)
-            found = complete(self.energy_, Z[open_rows], init=filled[open_rows], how="mode")
-            filled[open_rows] = found.numpy()
+            filled[open_rows] = complete(
+                self.energy_, Z[open_rows], init=filled[open_rows], how="mode"
+            )
         rounded = self._rounded if how == "mean" else self._units.whole
         return self._restored(X, rows, self._units.back(filled, rounded))
 

@@ -269,6 +269,7 @@ class ContextEnergy(Energy):
     def __init__(self, model: ICLEBM, context: Any, cache: list[KeysValues] | None = None) -> None:
         super().__init__()
         self.model = model
+        self.returns_arrays = not isinstance(context, Tensor)
         if isinstance(context, list) and not context:
             context = model.readout.weight.new_zeros(0, model.dim)
         points = as_points(context, "context", dim=model.dim, like=model.readout.weight)
@@ -290,7 +291,8 @@ class ContextEnergy(Energy):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextEnergy:
         # Keys and values may belong to a graph, which cannot be copied, so they are recomputed.
-        return ContextEnergy(deepcopy(self.model, memo), self.context.detach().clone())
+        model, context = deepcopy(self.model, memo), self.context.detach().clone()
+        return self._alike(ContextEnergy(model, context))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextEnergy:
         """Move the model and the context to another dtype or device, as in ``.to``."""
@@ -315,7 +317,8 @@ class ContextEnergy(Energy):
                 f"{tuple(self.context.shape)}."
             )
         cache = self.model.encode(_batched(new), self._cache)
-        return ContextEnergy(self.model, torch.cat([self.context, new], dim=-2), cache)
+        context = torch.cat([self.context, new], dim=-2)
+        return self._alike(ContextEnergy(self.model, context, cache))
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus.dynamics.sample import sample
 from isthmus.dynamics.samplers import MALA, Sampler
+from isthmus.energy import as_arrays, draws_as_given
 from isthmus.errors import ShapeError
 from isthmus.incontext.model import ICLEBM, ContextEnergy
 from isthmus.memories.base import draw_index, generator_for
@@ -86,11 +87,12 @@ def draw_points(
     scaling = box_scaling(model, X)
     points = as_points(X, "X", dim=model.dim).double().cpu().numpy()
     energy = model.condition(scaling.into(points))
-    drawn = draw(energy, n, sampler, seed=seed, steps=steps, progress=progress)
+    drawn = as_arrays(draw(energy, n, sampler, seed=seed, steps=steps, progress=progress))
     if not scaling.standardises:
         # Through text, so that single precision is not written with the digits of double.
-        return drawn.cpu().numpy().astype(str).astype(np.float64)
-    return scaling.back(drawn.cpu().double().numpy())
+        single: NDArray[np.float64] = drawn.astype(str).astype(np.float64)
+        return single
+    return scaling.back(drawn.astype(np.float64))
 
 
 def draw(
@@ -123,6 +125,7 @@ def draw(
     Returns
     -------
     Tensor (n, D)
+        An array if the context was given as one.
 
     Examples
     --------
@@ -130,14 +133,15 @@ def draw(
     >>> from isthmus.incontext.sampling import draw
     >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=3.0))
     >>> draw(model.condition([[0.0, 1.0], [0.5, 1.0]]), 5, steps=10).shape
-    torch.Size([5, 2])
+    (5, 2)
     """
     steps = as_count(steps, "steps")
     generator = generator_for(seed, energy.context.device)
     starts = starting_points(energy, n, seed=generator)
     chain = MALA(step_size=0.05) if sampler is None else sampler
     options: Any = {"seed": generator, "burn_in": steps - 1, "thin": 1, "progress": progress}
-    return sample(energy, n, chain, init=starts, **options)
+    drawn = sample(energy, n, chain, init=starts, **options)
+    return draws_as_given(drawn, energy, None)
 
 
 @torch.no_grad()

@@ -73,6 +73,7 @@ class Memory(Energy):
                 f"{name} is empty (shape {tuple(stored.shape)}); pass at least one memory."
             )
         self._store("memories", stored)
+        self.returns_arrays = not isinstance(memories, Tensor)
 
     def _store(self, name: str, value: Tensor | None) -> None:
         if value is None or isinstance(value, nn.Parameter):
@@ -138,12 +139,13 @@ class Memory(Energy):
                 chosen = value[index] if each else value
                 # What is being learned is shared, and the rest copied.
                 settings[name] = chosen if chosen.requires_grad else chosen.detach()
-        return type(self)(memories, **settings)
+        return self._alike(type(self)(memories, **settings))
 
     def with_memories(self, memories: Any) -> Self:
         """Return a new energy of the same kind and settings with other memories.
 
-        Weights or counts are kept if the number of memories is the same.
+        Weights or counts are kept if the number of memories is the same. Draws are of the type
+        they were.
         """
         return self._rebuilt(memories)
 

@@ -77,7 +77,8 @@ class ModernHopfield(AtBeta, GaussianMemory):
         Mixture(N=2, D=1, beta=2, weighted=True, float32)
         """
         weights = self.log_mixing_weights.to(self.memories)
-        return Mixture(self.memories, 0.5 * self.beta, weights).condition(x, observed)
+        whole = Mixture(self.memories, 0.5 * self.beta, weights)
+        return self._alike(whole.condition(x, observed))
 
     def _kernel(self) -> Kernel:
         return self.beta, None, "dot"

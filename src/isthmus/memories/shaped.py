@@ -184,7 +184,7 @@ class ShapedMemory(GaussianMemory):
         known = self._columns(columns)
         if not known.any():
             raise InvalidInputError("columns chooses no coordinate.")
-        return type(self)(self.memories[:, known], **self._part(known))
+        return self._alike(type(self)(self.memories[:, known], **self._part(known)))
 
     def _columns(self, columns: Any) -> Tensor:
         mask = torch.zeros(self.dim, dtype=torch.bool, device=self.memories.device)
@@ -224,15 +224,15 @@ class ShapedMemory(GaussianMemory):
         log_weights = torch.log_softmax(self._logits(point, known), -1).to(point.dtype)
         parts = self._part(~known) | {"log_weights": log_weights}
         if not known.any():
-            return type(self)(self.memories, **parts)
+            return self._alike(type(self)(self.memories, **parts))
         shape = self._shape()
         if shape is None or not shape.is_full:
-            return type(self)(self.memories[:, ~known], **parts)
+            return self._alike(type(self)(self.memories[:, ~known], **parts))
         slopes, rest = self._regression(known)
         parts["covariance"] = 0.5 * (rest + rest.mT)
         if "sigma" in parts:
             parts["sigma"] = 1.0
-        return type(self)(self._predicted(known, slopes, point[known]), **parts)
+        return self._alike(type(self)(self._predicted(known, slopes, point[known]), **parts))
 
     conditional = condition
 

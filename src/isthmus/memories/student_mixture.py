@@ -207,7 +207,9 @@ class StudentMixture(WeightedMemory):
             scales = _refactored(scales[:, chosen])
         elif scales.ndim == 2:
             scales = scales[:, chosen]
-        return StudentMixture(self.memories[:, chosen], scales, self.dof, self.log_weights)
+        return self._alike(
+            StudentMixture(self.memories[:, chosen], scales, self.dof, self.log_weights)
+        )
 
     def condition(self, observed: Any) -> StudentMixture:
         r"""Return the exact density of the unobserved coordinates, given the observed ones.
@@ -255,7 +257,7 @@ class StudentMixture(WeightedMemory):
             scales = scales[:, free] * ratio.sqrt()[:, None]
         else:
             scales = scales * ratio.sqrt()
-        return StudentMixture(means, scales, dof + len(known), terms.logs[:, 0])
+        return self._alike(StudentMixture(means, scales, dof + len(known), terms.logs[:, 0]))
 
     conditional = condition
 

@@ -65,6 +65,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
             )
         rows = given if isinstance(given, nn.Parameter) else _unit(given)
         super().__init__(rows, "directions", log_weights)
+        self.returns_arrays = not isinstance(directions, Tensor)
         if self.dim < 2:
             raise ShapeError("directions must have at least two coordinates, D >= 2, not 1.")
         self._store("beta", as_positive(beta, "beta", self.memories))

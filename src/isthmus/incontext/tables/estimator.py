@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from isthmus.energy import as_arrays
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS
 from isthmus.memories.student_mixture import StudentMixture
@@ -88,7 +89,7 @@ class TableDensity(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         count = as_count(n_samples, "n_samples")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        drawn: NDArray[np.float64] = self.energy_.sample(count, seed=seed).numpy()
+        drawn: NDArray[np.float64] = as_arrays(self.energy_.sample(count, seed=seed))
         return drawn
 
     def __sklearn_tags__(self) -> Any:

@@ -122,7 +122,7 @@ def _cross_scored(
 def _scored(
     density: StudentMixture, rows: NDArray[np.float64], draws: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    points, own = torch.from_numpy(rows), density.sample(draws, seed=seed)
+    points, own = torch.from_numpy(rows), torch.as_tensor(density.sample(draws, seed=seed))
     known = ~points.isnan()
     found = density.log_prob(points) if bool(known.all()) else density.log_prob(points, known)
     percentile = torch.empty_like(found)

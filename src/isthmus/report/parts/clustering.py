@@ -204,7 +204,7 @@ def tour_of_clustering(seed: int, full: bool = False) -> Section:
     def error(guess: NDArray[Any]) -> float:
         return float(np.sqrt(np.mean(np.square(guess - points)[gaps])))
 
-    expected = model.energy_.conditional_mean(given, ~gaps).numpy()
+    expected = np.asarray(model.energy_.conditional_mean(given, ~gaps))
     means = np.broadcast_to(np.nanmean(given, axis=0), points.shape)
     numbers = {
         "memories_found": model.n_clusters_,

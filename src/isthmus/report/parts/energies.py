@@ -283,7 +283,7 @@ def completion_of_digits(seed: int, full: bool = False) -> Section:
 def samples_of_two_moons(seed: int, full: bool = False) -> Section:
     """Start all chains at one point and measure how well they cover the density."""
     memories, _ = make_moons(60, noise=0.04, random_state=seed)
-    energy = ist.GaussianKDE(memories * 1.2, sigma=0.2)
+    energy = ist.GaussianKDE(torch.from_numpy(memories * 1.2), sigma=0.2)
 
     def draws(sampler: Any, steps: int) -> Tensor:
         start = energy.memories.mean(0)
