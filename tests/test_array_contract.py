@@ -118,6 +118,30 @@ def test_draws_follow_the_memories(make_density, memories):
         assert isinstance(energy.conditional(gap).sample(3), torch.Tensor)
 
 
+def test_energies_made_of_others_draw_as_they_do(tmp_path):
+    rows = np.array([[0.0, 0.0], [3.0, 4.0]])
+    for memories in (rows, torch.from_numpy(rows)):
+        kde = ist.GaussianKDE(memories, 1.0)
+        made = [ist.Affine(kde, 2.0), kde + kde, ist.widen(kde, 0.5)]
+        made.append(ist.ModernHopfield(memories, 2.0).condition([0.5, np.nan]))
+        for energy in made:
+            assert type(energy.energy(np.zeros(energy.dim))) is np.ndarray
+            assert isinstance(ist.sample(energy, 2, ist.MALA(0.1), burn_in=2), type(memories))
+            ist.save(energy, tmp_path / "energy")
+            assert ist.load(tmp_path / "energy").returns_arrays == energy.returns_arrays
+        found = ist.anneal(kde, [2.0, 1.0], 3)
+        assert isinstance(found.draws, type(memories))
+        assert isinstance(found.judge().new, type(memories))
+
+
+def test_methods_of_the_same_name_but_without_points_are_left_alone():
+    class Trained(Bowl):
+        def step(self):
+            return "stepped"
+
+    assert Trained().step() == "stepped"
+
+
 def test_chains_follow_init_and_else_the_memories():
     rows = np.array([[0.0, 0.0], [3.0, 4.0]])
     options = {"burn_in": 5, "sampler": ist.MALA(0.1)}

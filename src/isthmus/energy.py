@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import wraps
 from itertools import chain
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from isthmus.validation import as_mask, as_number, as_points, is_transforming
 __all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
 
 Derived = TypeVar("Derived", bound="Energy")
+Method = TypeVar("Method", bound=Callable[..., Any])
 # Methods whose first argument is points, and whose values are of the type of those points.
 OF_POINTS = (
     "conditional_mean",
@@ -48,7 +49,7 @@ def draws_as_given(draws: Any, energy: Energy, init: Any) -> Any:
     return as_arrays(draws) if arrays else draws
 
 
-def _follows_points(method: Callable[..., Any]) -> Callable[..., Any]:
+def follows_points(method: Method) -> Method:
     """Make a method of points take arrays as well, and then return arrays.
 
     Tensors are passed on as they are, so that autograd, ``torch.func`` and ``torch.compile`` see
@@ -67,7 +68,7 @@ def _follows_points(method: Callable[..., Any]) -> Callable[..., Any]:
         with torch.no_grad():
             return as_arrays(method(self, points, *args[1:], **kwargs))
 
-    return follow
+    return cast("Method", follow)
 
 
 def _follows_memories(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,8 +120,8 @@ class Energy(nn.Module, ABC):
         for name, method in list(vars(cls).items()):
             if not inspect.isfunction(method) or getattr(method, "__isabstractmethod__", False):
                 continue
-            if name in OF_POINTS:
-                setattr(cls, name, _follows_points(method))
+            if name in OF_POINTS and len(inspect.signature(method).parameters) > 1:
+                setattr(cls, name, follows_points(method))
             elif name == "sample":
                 setattr(cls, name, _follows_memories(method))
 
@@ -143,7 +144,7 @@ class Energy(nn.Module, ABC):
         like = next(chain(self.parameters(), self.buffers()), None)
         return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
 
-    @_follows_points
+    @follows_points
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D).
 
@@ -169,7 +170,7 @@ class Energy(nn.Module, ABC):
             "isthmus.sample does not need it; isthmus.with_normalizer estimates it."
         )
 
-    @_follows_points
+    @follows_points
     def log_prob(self, x: Any) -> Tensor:
         """Return the log-density of each point. x: (..., D) -> (...)."""
         log_normalizer = self.log_normalizer()

@@ -112,7 +112,7 @@ class _Writer:
 
     def _with_state(self, energy: Energy) -> dict[str, Any]:
         state = {name: self.value(name, each) for name, each in energy.state_dict().items()}
-        return {"kind": type(energy).__name__, "state": state}
+        return {"kind": type(energy).__name__, "state": state, "arrays": energy.returns_arrays}
 
     def value(self, name: str, value: Any) -> Any:
         """Return a value as JSON, with tensors by name."""
@@ -147,6 +147,7 @@ def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
     state = {name: value(entry) for name, entry in tree["state"].items()}
     settings = {name: value(entry) for name, entry in tree["settings"].items()}
     energy = KINDS[kind](state["memories"], **settings)
+    energy.returns_arrays = bool(tree["arrays"])
     energy.load_state_dict(state)
     return energy
 
@@ -171,7 +172,9 @@ def _read_normalized(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Ene
 
 def _read_features(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Energy:
     state = {name: value(entry) for name, entry in tree["state"].items()}
-    return RandomFeatureKDE.from_sums(state, tree["settings"])
+    energy = RandomFeatureKDE.from_sums(state, tree["settings"])
+    energy.returns_arrays = bool(tree["arrays"])
+    return energy
 
 
 OTHERS: dict[str, Callable[[dict[str, Any], Arrays, _Value], Energy]] = {

@@ -30,7 +30,7 @@ from isthmus.distributed.shards import (
     recall_step,
     rows_at,
 )
-from isthmus.energy import Energy
+from isthmus.energy import Energy, follows_points
 from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory, generator_for, keep_observed
 from isthmus.memories.kde import GaussianKDE
@@ -173,8 +173,8 @@ class ShardedMemory(Energy):
     """A Gaussian memory in shards on the workers of a Dask cluster; made by :func:`shard`.
 
     Points are tensors or arrays as for any energy, and results are in this process; draws are
-    arrays, as the memories are. First
-    derivatives of :meth:`energy` and :meth:`log_prob` by the points are known to autograd.
+    arrays, as the memories are. First derivatives of :meth:`energy` and :meth:`log_prob` by the
+    points are known to autograd.
 
     Attributes
     ----------
@@ -372,6 +372,7 @@ class ShardedMemory(Energy):
         shape = (*x.shape[:-1], k)
         return Nearest(-found.values.reshape(shape), self._index(found).reshape(shape))
 
+    @follows_points
     def separation(self, x: Any) -> Tensor:
         """Return half the squared distance of stored patterns to the nearest other memory. (...)
 
@@ -382,6 +383,7 @@ class ShardedMemory(Energy):
             return torch.full(x.shape[:-1], torch.inf, dtype=torch.float64)
         return 0.5 * self.nearest(x, 2).distances[..., 1].square()
 
+    @follows_points
     def recalled(self, x: Any) -> Tensor:
         """Return the memory with the largest responsibility for each point. (..., D) -> (...)"""
         x = self.as_input(x)

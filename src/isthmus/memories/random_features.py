@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.energy import Energy
+from isthmus.energy import Energy, follows_points
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_count, as_number, as_points, as_positive
 
@@ -88,6 +88,7 @@ class RandomFeatureKDE(Energy):
     ) -> None:
         super().__init__()
         rows = self._rows(memories, "memories", None)
+        self.returns_arrays = not isinstance(memories, Tensor)
         self.sigma = float(as_positive(sigma, "sigma", rows))
         self.n_features = as_count(n_features, "n_features", at_least=GROUPS)
         self.seed = as_count(seed, "seed", at_least=0)
@@ -140,7 +141,7 @@ class RandomFeatureKDE(Energy):
         return other
 
     def _changed(self, sums: Tensor, count: int) -> RandomFeatureKDE:
-        kept = ("sigma", "n_features", "seed", "max_error")
+        kept = ("sigma", "n_features", "seed", "max_error", "returns_arrays")
         state = {"frequencies": self.frequencies, "probes": self.probes}
         other = self.from_sums(state, {name: getattr(self, name) for name in kept})
         other._set(sums, count)
@@ -197,6 +198,7 @@ class RandomFeatureKDE(Energy):
             mean > 0, mean + root, noise**2 / (root - torch.where(mean > 0, 0, mean))
         )
 
+    @follows_points
     @torch.no_grad()
     def error(self, x: Any) -> Tensor:
         """Return the standard error of the energy, in nats, measured at each point.
