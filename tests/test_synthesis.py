@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ks_2samp
 
 from isthmus.errors import InvalidInputError
 from isthmus.synthesis import draw_rows
@@ -98,3 +99,34 @@ def test_bad_tables_are_refused():
         draw_rows(pd.DataFrame({"x": [1.0, np.nan, 2.0]}))
     with pytest.raises(InvalidInputError, match="whole number"):
         draw_rows(people(9), 0)
+
+
+def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.gamma(2, 10, 200).round(1)})
+    table["b"] = np.where(rng.random(200) < 0.3, 0.0, 5 * table.a + rng.normal(0, 9, 200))
+    table["count"], table["same"] = rng.poisson(40, 200), 7
+    drawn = draw_rows(table, 2000, check=False)
+    assert drawn.kernel == "tables"
+    assert "in-context density of tables" in str(drawn)
+    rows = drawn.rows
+    assert ((rows >= table.min()) & (rows <= table.max())).all().all()
+    assert (rows.b == 0).mean() == pytest.approx((table.b == 0).mean(), abs=0.06)
+    assert np.allclose(rows.a, rows.a.round(1))
+    assert set(rows.same) == {7}
+    assert drawn.copies == 0
+    for name in ("a", "b", "count"):  # the distribution of each column
+        assert ks_2samp(rows[name], table[name]).statistic < 0.09
+    related = rows[rows.b > 0]
+    assert np.corrcoef(related.a, related.b)[0, 1] > 0.9
+    assert draw_rows(table, 5, model="kernel", check=False).kernel != "tables"
+    assert draw_rows(table, 5, sigma=0.1, check=False).kernel == "given"
+
+
+@pytest.mark.parametrize("table", [people(30), people(30)[["rooms"]], people(4)[["height"]]])
+def test_other_tables_are_drawn_by_kernels(table):
+    assert draw_rows(table, 5, check=False).kernel != "tables"
+    with pytest.raises(InvalidInputError, match="5 to 1,024 rows"):
+        draw_rows(table, 5, model="tables")
+    with pytest.raises(InvalidInputError, match="model"):
+        draw_rows(table, 5, model="gan")

@@ -13,7 +13,8 @@ from isthmus.errors import InvalidInputError
 from isthmus.memories.bandwidth import as_rows
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.shape_search import choose, robust_scales
-from isthmus.validation import as_count, as_flag
+from isthmus.memories.student_mixture import StudentMixture
+from isthmus.validation import as_choice, as_count, as_flag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,7 @@ __all__ = ["Draws", "draw_rows"]
 
 FloatArray = NDArray[np.float64]
 
+TABLES = "tables"
 # A value that this share of the rows have, and at least this many, is kept as it is; so are all
 # values of a column of whole numbers that has at most this many.
 ATOM_SHARE, ATOM_ROWS, FEW_VALUES = 0.05, 5, 10
@@ -43,7 +45,8 @@ class Draws:
     rows : DataFrame (n, D)
         With the columns and types of the table.
     kernel : str
-        "round", "columns", "full" or "given"; `adaptive` if each row has its own width.
+        "tables" for the in-context density; else "round", "columns", "full" or "given", and
+        `adaptive` if each row has its own width.
     auc : float or None
         Area under the curve of a random forest that tells draws from rows kept apart: 0.5 if it
         cannot, 1 if it always can. None if not checked.
@@ -70,6 +73,8 @@ class Draws:
 
     def __str__(self) -> str:
         kernel = f"{'adaptive ' * self.adaptive}{self.kernel} kernel"
+        if self.kernel == TABLES:
+            kernel = "in-context density of tables"
         lines = [f"{len(self.rows):,} draws ({kernel}), {self.copies} equal to a row of the table"]
         if self.auc is not None:
             lines.append(
@@ -88,6 +93,7 @@ def draw_rows(
     table: Any,
     n: int = 100,
     *,
+    model: str = "auto",
     sigma: float | None = None,
     outside: bool = False,
     check: bool = True,
@@ -95,16 +101,21 @@ def draw_rows(
 ) -> Draws:
     """Draw new rows that resemble those of a table of numbers and categories.
 
-    A row of the table is chosen and moved by the noise of a Gaussian kernel that has the shape of
-    the data (:func:`isthmus.bandwidth.choose`). Whole numbers and decimals are rounded as the
-    table's are; frequent values, small sets of values and categories are kept, or exchanged
-    with those of a similar row if nothing else would change.
+    Small tables of numbers are drawn from their in-context density
+    (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by the noise of a
+    Gaussian kernel that has the shape of the data (:func:`isthmus.bandwidth.choose`). Whole
+    numbers and decimals are rounded as the table's are; frequent values, small sets of values and
+    categories are those of the chosen, or the nearest, row, exchanged with those of a similar row
+    if nothing else would change.
 
     Parameters
     ----------
     table : DataFrame or array (m, D)
         Columns that are not numbers are categories.
     n : int
+    model : {"auto", "tables", "kernel"}
+        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others;
+        "auto" takes it where it can, and the kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
     outside : bool
@@ -129,19 +140,27 @@ def draw_rows(
         as_flag(value, name)
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
-    model = _RowGenerator(frame, sigma, outside, seed)
-    codes = model.draw(n, seed)
-    rows, copies = model.decoded(codes), int(model.copied(codes).sum())
+    as_choice(model, "model", ("auto", TABLES, "kernel"))
+    generator = _RowGenerator(frame, sigma, outside, seed, model)
+    codes = generator.draw(n, seed)
+    rows, copies = generator.decoded(codes), int(generator.copied(codes).sum())
     auc = ratio = None
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
-        auc, ratio = _checked(frame, sigma, outside, seed)
-    return Draws(rows, model.kind, model.adaptive, auc, ratio, copies)
+        auc, ratio = _checked(frame, sigma, outside, seed, model)
+    return Draws(rows, generator.kind, generator.adaptive, auc, ratio, copies)
 
 
 class _RowGenerator:
     """The kernel of a table, with what is known of its columns."""
 
-    def __init__(self, frame: pd.DataFrame, sigma: float | None, outside: bool, seed: int) -> None:
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        sigma: float | None,
+        outside: bool,
+        seed: int,
+        model: str = "kernel",
+    ) -> None:
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -169,8 +188,11 @@ class _RowGenerator:
         self.scales[self.scales == 0] = 1.0
         self.scales[list(self.levels)] = 1.0
         self.kde: GaussianKDE | None = None
+        self.density: StudentMixture | None = None
         self.kind, self.adaptive = "given" if sigma else "none", False
-        if len(self.moving):
+        if model != "kernel" and sigma is None:
+            self._set_density(required=model == TABLES)
+        if len(self.moving) and self.density is None:
             self._set_kernel(sigma, seed)
         self.known = {row.tobytes() for row in np.ascontiguousarray(self.codes)}
 
@@ -183,6 +205,23 @@ class _RowGenerator:
         found = choose(rows, seed=seed)
         self.kde = GaussianKDE(rows, found)
         self.kind, self.adaptive = found.kind, found.factors is not None
+
+    def _set_density(self, required: bool) -> None:
+        """Read the table in context, if it is small and has no categories."""
+        from isthmus.incontext import pretrained
+        from isthmus.incontext.tables.model import FEWEST_ROWS
+
+        reader = pretrained("tables")
+        most_rows, most_columns = reader.config.max_rows, reader.config.max_columns
+        fits = not self.levels and 1 <= len(self.moving) <= most_columns
+        if fits and FEWEST_ROWS <= len(self.codes) <= most_rows and not self.kept.all():
+            self.density, self.kind = reader.condition(self.codes[:, self.moving]), TABLES
+        elif required:
+            raise InvalidInputError(
+                f'model="tables" needs {FEWEST_ROWS} to {most_rows:,} rows and 1 to '
+                f"{most_columns} columns of numbers that vary, and no categories. Use "
+                'model="kernel".'
+            )
 
     def _atoms(self) -> NDArray[np.bool_]:
         """Return True for cells whose value does not move. (m, D)"""
@@ -200,8 +239,7 @@ class _RowGenerator:
         """Return n rows of numbers and codes of categories. (n, D)"""
         generator = torch.Generator().manual_seed(seed)
         random = np.random.default_rng(seed)
-        chosen = random.integers(len(self.codes), size=n)
-        drawn = self._moved(chosen, generator)
+        drawn, chosen = self._proposed(n, generator, random)
         fixed = np.asarray(self.kept.all(1))
         drawn = self._crossed(drawn, chosen, fixed[chosen], random)
         for number in range(TRIES):
@@ -210,25 +248,34 @@ class _RowGenerator:
                 wrong |= ((drawn < self.low) | (drawn > self.high)).any(1)
             if not wrong.any():
                 break
-            chosen[wrong] = random.integers(len(self.codes), size=int(wrong.sum()))
-            drawn[wrong] = self._moved(chosen[wrong], generator)
+            drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
             drawn = self._crossed(
                 drawn, chosen, wrong & fixed[chosen], random, NEIGHBORS * (number + 2)
             )
         return drawn if self.outside else np.clip(drawn, self.low, self.high)
 
-    def _moved(self, chosen: NDArray[Any], generator: torch.Generator) -> FloatArray:
-        """Return rows with the noise of their kernel, rounded as the table is."""
+    def _proposed(
+        self, n: int, generator: torch.Generator, random: np.random.Generator
+    ) -> tuple[FloatArray, NDArray[Any]]:
+        """Return n draws, rounded as the table is, and the rows that give their fixed values."""
+        if self.density is None:
+            chosen = random.integers(len(self.codes), size=n)
+            if self.kde is None:
+                return self.codes[chosen].copy(), chosen
+            noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy()
+            noisy = noisy * self.scales[self.moving]
+        else:
+            from scipy.spatial import cKDTree
+
+            noisy = self.density.sample(n, seed=generator).numpy()
+            units = self.scales[self.moving]
+            chosen = cKDTree(self.codes[:, self.moving] / units).query(noisy / units)[1]
         rows = self.codes[chosen].copy()
-        if self.kde is None:
-            return rows
-        noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy()
-        noisy = noisy * self.scales[self.moving]
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
             values = noisy[:, at] if decimals is None else np.round(noisy[:, at], decimals)
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
-        return rows
+        return rows, chosen
 
     def _crossed(
         self,
@@ -287,7 +334,7 @@ def _decimals(column: FloatArray) -> int | None:
 
 
 def _checked(
-    frame: pd.DataFrame, sigma: float | None, outside: bool, seed: int
+    frame: pd.DataFrame, sigma: float | None, outside: bool, seed: int, model: str
 ) -> tuple[float | None, float | None]:
     """Return the AUC of a forest and the ratio of distances, from rows kept apart."""
     from scipy.spatial import cKDTree
@@ -299,10 +346,10 @@ def _checked(
     apart = order[: min(int(len(frame) * HELD_OUT), MOST_CHECKED)]
     learned = np.setdiff1d(order, apart)
     try:
-        model = _RowGenerator(frame.iloc[learned], sigma, outside, seed)
+        fitted = _RowGenerator(frame.iloc[learned], sigma, outside, seed, model)
     except InvalidInputError:
         return None, None
-    drawn = coded.encoded(model.decoded(model.draw(len(apart), seed)))
+    drawn = coded.encoded(fitted.decoded(fitted.draw(len(apart), seed)))
     real, source = coded.codes[apart], coded.codes[learned]
     both = np.concatenate([real, drawn])
     truth = np.arange(len(both)) >= len(real)

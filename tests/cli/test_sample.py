@@ -140,7 +140,10 @@ IMPOSSIBLE = {
     "two on stdout": (["{data}", "-o", "-", "--json"], "choose one"),
     "one row": (["{tmp}/one.csv"], "two or more"),
     "one row of kde": (["{tmp}/one.csv", "--energy", "kde"], "sigma"),
-    "outside of others": (["{data}", "--energy", "crp", "--outside"], "default kernel"),
+    "outside of others": (["{data}", "--energy", "crp", "--outside"], "tables and kernel"),
+    "chains of tables": (["{data}", "--energy", "tables", "--sampler", "mala"], "exact draws"),
+    "bandwidth of tables": (["{data}", "--energy", "tables", "--sigma", "1"], "exact draws"),
+    "small for tables": (["{tmp}/two.csv", "--energy", "tables"], "5 to 1,024 rows"),
     "too many clusters": (["{tmp}/one.csv", "--energy", "clam", "-k", "9"], "n_clusters=9"),
 }
 
@@ -194,3 +197,19 @@ def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(
     assert streams.err == ""
     assert 0 <= printed["auc"] <= 1
     assert printed["copies"] == 0
+
+
+def test_small_tables_of_numbers_are_drawn_in_context(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = {}
+    for energy in (None, "tables", "kernel"):
+        more = [] if energy is None else ["--energy", energy]
+        assert main(["sample", str(data), "-n", "5", "--no-check", *more]) == 0
+        printed[energy] = capsys.readouterr()
+    assert printed[None] == printed["tables"]
+    assert "in-context density of tables" in printed[None].err
+    assert "kernel" in printed["kernel"].err
+    found = pd.read_csv(io.StringIO(printed[None].out))
+    expected = draw_rows(pd.read_csv(data), 5, model="tables", check=False)
+    pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9)

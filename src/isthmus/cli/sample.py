@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains
 
 
-ENERGIES = ("kde", "hopfield", "crp", "crp-elbo", "elbo", "clam")
+ENERGIES = ("tables", "kernel", "kde", "hopfield", "crp", "crp-elbo", "elbo", "clam")
 MODEL = ".safetensors"
 # Chains agree below this R-hat.
 AGREED = 1.05
@@ -29,11 +29,17 @@ def run(arguments: argparse.Namespace) -> int:
     is_model = _is_model(arguments.data)
     if is_model and (given != (None,) * 4 or not arguments.standardise):
         raise InvalidInputError("The model is fitted already; leave out options that fit one.")
-    plain = given == (None,) * 4 and arguments.sampler == "exact" and arguments.standardise
+    drawn = given[1:] == (None,) * 3 and arguments.energy in (None, "tables", "kernel")
+    plain = drawn and arguments.sampler == "exact" and arguments.standardise
     if plain and not is_model:
         return _draw_rows(arguments)
+    if arguments.energy in ("tables", "kernel"):
+        raise InvalidInputError(
+            f"--energy {arguments.energy} has exact draws in standard units; leave out --sigma, "
+            "--beta, -k, --sampler and --no-standardise."
+        )
     if arguments.outside or not arguments.check:
-        raise InvalidInputError("--outside and --no-check are for draws of the default kernel.")
+        raise InvalidInputError("--outside and --no-check are for --energy tables and kernel.")
     from isthmus.cluster import TableModel
 
     table = None
@@ -89,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw_rows(arguments: argparse.Namespace) -> int:
-    """Draw by shaped kernels, with categories."""
+    """Draw from the in-context density of small tables, or by shaped kernels with categories."""
     from isthmus.synthesis import draw_rows
     from isthmus.tables.categories import with_categories
 
@@ -100,6 +106,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     found = draw_rows(
         frame,
         arguments.number,
+        model=arguments.energy or "auto",
         outside=arguments.outside,
         check=arguments.check,
         seed=arguments.seed,
@@ -165,8 +172,10 @@ def parser() -> options.Parser:
     add(
         "--energy",
         choices=ENERGIES,
-        help="kde and hopfield store every row; the others are methods of `isthmus cluster`, elbo "
-        "and clam with -k (default: a kernel of the shape of the data, for numbers and categories)",
+        help="tables is the in-context density of small tables of numbers, kernel has the shape of "
+        "the data and takes categories (default: tables where it applies, else kernel); kde and "
+        "hopfield store every row; the others are methods of `isthmus cluster`, elbo and clam with "
+        "-k",
     )
     bandwidth = "bandwidth, in standard deviations (default: by leave-one-out)"
     add("--sigma", **options.NUMBER, help=bandwidth)
