@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import t as student_t
 
 from isthmus.capacity import basins, certify, merge_tree
 from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.incontext import pretrained
+from isthmus.memories import StudentMixture
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -52,3 +55,46 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(IsthmusError):
         basins([0.0, 1.0], 1.0)
     assert merge_tree([[4.0, 2.0]]).n_basins.tolist() == [1]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-4, 1e5])
+@pytest.mark.parametrize("shape", ["round", "diagonal", "full"])
+def test_basins_on_a_student_mixture_are_those_of_its_update(unit, shape):
+    rng = np.random.default_rng(0)
+    means, width, dof = 3 * rng.normal(size=12), rng.uniform(0.1, 0.8, 12), rng.uniform(2, 30, 12)
+    scales = {"round": width, "diagonal": width[:, None], "full": width[:, None, None]}[shape]
+    mixture = StudentMixture(unit * means[:, None], unit * scales, dof=dof)
+    X = rng.uniform(-6, 6, 80)
+    found = basins(mixture, starts=unit * X[:, None])
+    state = X.copy()
+    for _ in range(3000):  # the mean of the centres, weighted by precision and responsibility
+        density = student_t.pdf(state[:, None], dof, means, width)
+        precision = (dof + 1) / (dof * width**2 + (state[:, None] - means) ** 2)
+        weight = density * precision
+        state = (weight * means).sum(1) / weight.sum(1)
+    line = np.linspace(-12, 12, 200_001)
+    height = student_t.pdf(line[:, None], dof, means, width).sum(1)
+    peaks = line[1:-1][(height[1:-1] > height[:-2]) & (height[1:-1] > height[2:])]
+    assert found.converged.all()
+    assert abs(found.fixed_points / unit - peaks).min(1).max() < 1e-3
+    np.testing.assert_allclose(found.fixed_points[found.labels, 0] / unit, state, atol=1e-3)
+    assert found.n_basins == len(np.unique(state.round(2))) > 3
+    assert (np.diff(np.bincount(found.labels)) <= 0).all()
+    assert str(found).startswith(f"{found.n_basins} basins for 80 patterns; the largest")
+
+
+def test_basins_of_an_in_context_density_do_not_depend_on_units():
+    rng = np.random.default_rng(1)
+    X = np.concatenate([rng.normal(0, 1, (30, 2)), rng.normal(9, 1, (30, 2))])
+    model = pretrained("tables")
+    found = basins(model.condition(X), starts=X)
+    apart = [set(found.labels[:30]), set(found.labels[30:])]
+    assert not apart[0] & apart[1]
+    units = np.array([1024.0, 2.0**-12])
+    moved = X * units + [512.0, -1.0]
+    other = basins(model.condition(moved), starts=moved)
+    np.testing.assert_array_equal(found.labels, other.labels)
+    with pytest.raises(IsthmusError, match="coordinates"):
+        basins(model.condition(X), starts=X[:, :1])
+    with pytest.raises(IsthmusError, match="starts"):
+        basins(model.condition(X), starts=np.empty((0, 2)))

@@ -10,13 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
+from torch import Tensor
 
 from isthmus.capacity.certificate import ALL_PAIRS, Certificate, Iterate, as_memory, certify_memory
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
-from isthmus.dynamics.modes import find_modes, require_squares
-from isthmus.dynamics.retrieve import MemoryStore
+from isthmus.dynamics.modes import (
+    SAME_POINT,
+    find_modes,
+    ranked_fixed_points,
+    require_squares,
+)
+from isthmus.dynamics.retrieve import MemoryStore, descend
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.student_mixture import StudentMixture
 from isthmus.validation import as_points
 
 FloatArray = NDArray[np.float64]
@@ -188,11 +195,12 @@ def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Itera
 
 @dataclass(frozen=True)
 class Basins:
-    """The fixed points that patterns flow to at one bandwidth.
+    """The fixed points that patterns flow to on one memory.
 
     Attributes
     ----------
-    sigma : float
+    sigma : float or None
+        Bandwidth of the memory; None for a mixture, whose widths differ.
     fixed_points : ndarray (B, D)
         The modes of the density, in descending order of the sizes of their basins.
     labels : ndarray (N,)
@@ -200,7 +208,7 @@ class Basins:
     converged : ndarray (N,) of bool
     """
 
-    sigma: float
+    sigma: float | None
     fixed_points: FloatArray
     labels: NDArray[np.int64]
     converged: NDArray[np.bool_]
@@ -212,8 +220,9 @@ class Basins:
 
     def __str__(self) -> str:
         sizes = np.bincount(self.labels)
+        where = "" if self.sigma is None else f" at sigma {self.sigma:.4g}"
         return (
-            f"{self.n_basins} basins for {len(self.labels)} patterns at sigma {self.sigma:.4g}; "
+            f"{self.n_basins} basins for {len(self.labels)} patterns{where}; "
             f"the largest holds {sizes.max()}"
         )
 
@@ -226,18 +235,20 @@ def basins(
     tol: float = 1e-6,
     max_steps: int = 5000,
 ) -> Basins:
-    """Group patterns by the mode that each flows to on the Gaussian KDE of all of them.
+    """Group patterns by the mode that updates of their memory take each to.
 
     Parameters
     ----------
-    X : array or Tensor (N, D), GaussianKDE, or a memory of :func:`isthmus.distributed.shard`
-        Patterns, or a memory of them with round kernels, which then brings its own bandwidth.
+    X : array, GaussianKDE, StudentMixture, or a memory of :func:`isthmus.distributed.shard`
+        Patterns (N, D), whose Gaussian KDE is taken; or a memory of them with round kernels; or a
+        mixture, such as an in-context density of tables.
     sigma : float
         Bandwidth, if X is an array.
     starts : array or Tensor (n, D), optional
         The points to group, and required for a memory in shards. Default: all patterns.
     tol : float
-        A pattern rests when a step moves it by no more than this share of sigma.
+        A pattern rests when a step moves it by no more than this share of sigma, or of the standard
+        deviations of the columns.
 
     Examples
     --------
@@ -246,6 +257,8 @@ def basins(
     >>> found.labels.tolist(), found.fixed_points.round(2).ravel().tolist()
     ([0, 0, 1], [0.25, 9.0])
     """
+    if isinstance(X, StudentMixture):
+        return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
     if not isinstance(X, GaussianKDE | MemoryStore):
         memory = GaussianKDE(as_points(np.asarray(X, dtype=float), "X"), sigma)
@@ -256,6 +269,28 @@ def basins(
     starts = memory.memories if starts is None else memory.as_input(starts)
     found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
     return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
+
+
+def _basins_on(mixture: StudentMixture, points: Any, tol: float, max_steps: int) -> Basins:
+    """Descend from points on a mixture, in standard units of the columns."""
+    starts = mixture.as_input(points).double()
+    if starts.ndim != 2 or not len(starts):
+        shape = tuple(starts.shape)
+        raise InvalidInputError(f"starts must be points (n, {mixture.dim}), not {shape}.")
+    deviation = starts.std(0, unbiased=False)
+    unit = torch.where(deviation > 0, deviation, 1.0)
+    trils = mixture.scale_trils.double()
+    trils = trils[:, None].expand(-1, mixture.dim) if trils.ndim == 1 else trils
+    trils = trils / (unit[:, None] if trils.ndim == 3 else unit)
+    centre = starts.mean(0)
+    means = (mixture.means.double() - centre) / unit
+    weights = None if mixture.log_weights is None else mixture.log_weights.double()
+    scaled = StudentMixture(means, trils, mixture.dof.double(), weights)
+    with torch.no_grad():
+        found = descend(scaled, (starts - centre) / unit, tol=tol, max_steps=max_steps)
+    labels, points = ranked_fixed_points(found.state.numpy(), SAME_POINT)
+    points = points * unit.numpy() + centre.numpy()
+    return Basins(None, points, labels, found.resting.numpy())
 
 
 @dataclass(frozen=True)

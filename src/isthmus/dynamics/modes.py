@@ -255,15 +255,20 @@ def find_modes(
         state, rests, follows = _joined(state, rests, follows, JOINED * sigma)
         steps, leg = steps + int(found.steps.max()), 2 * leg
     ends = state.double().numpy()[follows]
-    labels = shared_fixed_points(ends, SAME_POINT * sigma)
+    labels, points = ranked_fixed_points(ends, SAME_POINT * sigma)
+    return Modes(points + centre.numpy(), labels, rests[follows], steps)
+
+
+def ranked_fixed_points(ends: FloatArray, radius: float) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return labels (N,) of fixed points, largest basin first, and the points (B, D)."""
+    labels = shared_fixed_points(ends, radius)
     order = np.argsort(-np.bincount(labels), kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     labels = rank[labels]
     points = np.zeros((len(order), ends.shape[1]))
     np.add.at(points, labels, ends)
-    points = points / np.bincount(labels)[:, None] + centre.numpy()
-    return Modes(points, labels, rests[follows], steps)
+    return labels, points / np.bincount(labels)[:, None]
 
 
 def require_squares(points: Tensor) -> None:
