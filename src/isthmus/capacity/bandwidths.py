@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from torch import Tensor
 
 from isthmus.capacity.certificate import ALL_PAIRS, Certificate, Iterate, as_memory, certify_memory
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
