@@ -67,6 +67,10 @@ class Keys:
         version = tensor_version(source)
         return source is self._source and version is not None and version == self._version
 
+    def is_same(self, other: Keys) -> bool:
+        """Return True if `other` are keys of the same tensor, unchanged since."""
+        return other is self or (other._source is self._source and self.valid_for(other._source))
+
     @cached_property
     def centre(self) -> Tensor:
         """The mean of the memories, without a gradient. (D,)."""

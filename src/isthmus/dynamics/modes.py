@@ -63,7 +63,7 @@ def centred(memory: GaussianMemory, points: Tensor) -> tuple[GaussianMemory, Ten
     memories = memory.memories.detach()
     # Rounded to the dtype of the memories, so that subtracting it from nearby numbers is exact.
     centre = memories.mean(0, dtype=torch.float64).to(memories.dtype)
-    return memory.with_memories(memories - centre), points - centre, centre.double()
+    return memory.moved(memories - centre), points - centre, centre.double()
 
 
 def distances(x: Tensor, y: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors)
     bounded by their weight, their least distance from the point and their largest from the result.
     """
     homes = torch.full((len(x),), -1)
-    if len(balls.radii) < 2:
+    if len(balls.radii) < 2 or memory.uses_index(x):
         return homes
     centres, beta, weights = balls.centres, 0.5 / memory.variance, memory.log_mixing_weights
     distance, owner = distances(memory.memories, centres).min(1)

@@ -218,7 +218,10 @@ def _resolving(energy: Energy) -> Energy:
     keys = energy._keys()
     if keys.off_centre <= MAX_OFF_CENTRE * keys.radius or energy.memories.device.type == "mps":
         return energy
-    return energy.with_memories(energy.memories.detach().double())
+    memories = energy.memories.detach().double()
+    if isinstance(energy, GaussianMemory):
+        return energy.moved(memories)
+    return energy.with_memories(memories)
 
 
 def require_energy(energy: object) -> None:
@@ -335,13 +338,16 @@ class _AcceleratedMove:
         self.last = torch.zeros_like(state)
         self.leap = state.new_zeros(len(state))
         self.height = state.new_zeros(len(state))
+        self.warm = memory.warm_start(len(state))
 
     def __call__(
         self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
     ) -> tuple[Tensor, Tensor]:
+        if self.warm is not None:
+            self.warm.rows = rows.cpu().numpy()
         last, leap = self.last[rows], self.leap[rows]
         ahead = x + leap[:, None] * last
-        new, energy = self.memory.step_and_energy(ahead, held)
+        new, energy = self.memory.step_and_energy(ahead, held, self.warm)
         height = self.scale * energy
         move = new - ahead
         length, before = (torch.linalg.vector_norm(each, dim=1) for each in (move, last))

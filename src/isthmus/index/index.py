@@ -174,20 +174,29 @@ class Index:
         # An alias keeps the storage alive, so that its address identifies it.
         self._known = memories.detach(), memories, tensor_version(memories)
 
-    def require(self, memories: Tensor) -> None:
-        """Raise if memories (N, D) are not those of this index."""
+    def is_of(self, memories: Tensor) -> bool:
+        """Return True if memories (N, D) are those of this index."""
         known = getattr(self, "_known", None)
         version = tensor_version(memories)
         if known is not None and memories is known[1] and version == known[2]:
-            return
+            return True
         same = memories.shape == self.points.shape and memories.dtype == self.dtype
-        if not same or digest_of(memories.detach().numpy()) != self.digest:
+        if not same or memories.device.type != "cpu":
+            return False
+        if digest_of(memories.detach().numpy()) != self.digest:
+            return False
+        self._remember(memories)
+        return True
+
+    def require(self, memories: Tensor) -> None:
+        """Raise if memories (N, D) are not those of this index."""
+        if not self.is_of(memories):
+            same = memories.shape == self.points.shape and memories.dtype == self.dtype
             shape = f"{tuple(memories.shape)}, {str(memories.dtype).removeprefix('torch.')}"
             raise InvalidInputError(
                 f"This index is of other memories: {self!r}, but the energy has {shape}"
                 f"{', with other values' if same else ''}. Build one with Index(memories)."
             )
-        self._remember(memories)
 
     def moved(self, memories: Tensor) -> Index:
         """Return an index of memories in the same cells, after a shift or a linear map of all."""

@@ -216,10 +216,14 @@ class Plan:
         back = torch.empty(total, dtype=torch.int64)
         back[torch.from_numpy(self.order)] = torch.arange(total)
         sums, means, *bounds = (torch.cat(column)[back] for column in zip(*parts, strict=True))
-        kept = float(self._kept) / max(total * self.index.n_memories, 1)
-        return Pruned(sums, means, ErrorBound(*bounds), kept)
+        return Pruned(sums, means, ErrorBound(*bounds), self.kept)
 
     _kept = 0
+
+    @property
+    def kept(self) -> float:
+        """The share of pairs of queries and memories that were computed."""
+        return float(self._kept) / max(len(self.queries) * self.index.n_memories, 1)
 
     def _nothing(self, centre: Tensor) -> tuple[Tensor, ...]:
         none = centre.new_zeros(0)

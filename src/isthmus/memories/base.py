@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from isthmus.attend import Attention, Keys, Metric, attend_centred, attention_logits
+from isthmus.attend import Attention, Index, Keys, Metric, attend_centred, attention_logits
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.memories.pruning import IndexReport, Pruning, Setting, WarmStart
 from isthmus.validation import (
     as_count,
     as_log_weights,
@@ -139,6 +140,8 @@ class Memory(Energy):
                 chosen = value[index] if each else value
                 # What is being learned is shared, and the rest copied.
                 settings[name] = chosen if chosen.requires_grad else chosen.detach()
+            elif isinstance(value, Index):
+                settings[name] = True
         return self._alike(type(self)(memories, **settings))
 
     def with_memories(self, memories: Any) -> Self:
@@ -319,6 +322,51 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
     rest is here, on one kernel.
     """
 
+    def __init__(
+        self,
+        memories: Any,
+        name: str = "memories",
+        log_weights: Any = None,
+        index: Setting = "auto",
+    ) -> None:
+        super().__init__(memories, name, log_weights)
+        self._pruning = Pruning(index)
+        if isinstance(index, Index):
+            index.require(self.memories)
+
+    @property
+    def index(self) -> Setting:
+        """The argument of this name: "auto", True, False or an index."""
+        return self._pruning.setting
+
+    def index_report(self) -> IndexReport:
+        """Return what was done with the last points: an index or all memories, and why.
+
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.randn(100, 2), sigma=0.1)
+        >>> energies = kde.energy(torch.zeros(3, 2))
+        >>> print(kde.index_report())
+        all memories: fewer than 30,000 memories
+        """
+        return self._pruning.report
+
+    def moved(self, memories: Tensor) -> Self:
+        """Return :meth:`with_memories` of these after a shift or a linear map of all of them.
+
+        An index that was built keeps its cells.
+        """
+        other = self.with_memories(memories)
+        other._pruning = self._pruning.moved(other.index, other.memories)
+        return other
+
+    def uses_index(self, x: Tensor) -> bool:
+        """Return True if points (n, D) would go through an index, which is built if need be."""
+        return self._pruning.uses(x, self._keys(), *self._kernel())
+
+    def warm_start(self, count: int) -> WarmStart | None:
+        """Return what :meth:`step_and_energy` keeps of `count` rows between steps, if anything."""
+        return None if self.index is False else WarmStart(count)
+
     @property
     def is_round(self) -> bool:
         """True if all kernels have one variance in all directions."""
@@ -350,11 +398,22 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Return the logits of the normalised mixture."""
         return 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
 
-    def _attend(self, x: Tensor) -> Attention:
+    def _attend(self, x: Tensor, warm: WarmStart | None = None) -> Attention:
         """Return the log-sum-exp, and the mean relative to the centre of the memories."""
-        return attend_centred(x, self._keys(), *self._kernel())
+        keys, kernel = self._keys(), self._kernel()
+        found = self._pruning.attention(x, keys, *kernel, warm)
+        return attend_centred(x, keys, *kernel) if found is None else found
+
+    def _pruned_density(self, x: Tensor) -> Attention | None:
+        """Return :meth:`_attend_density` over an index, without the scale; None without one."""
+        found = self._pruning.attention(x, self._keys(), *self._kernel())
+        if found is None:
+            return None
+        return Attention(found.logsumexp - self.log_total_weight, found.mean)
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
+        if seen is None and (pruned := self._pruned_density(x)) is not None:
+            return Attention(pruned.logsumexp - self._log_scale, pruned.mean)
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
         coordinates = self.dim if seen is None else seen.sum(-1)
         log_prob = found.logsumexp - coordinates * (self._log_scale / self.dim)
@@ -399,10 +458,15 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """
         return self.step_and_energy(x, observed)[0]
 
-    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
-        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
+    def step_and_energy(
+        self, x: Any, observed: Any = None, warm: WarmStart | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
+
+        `warm`, from :meth:`warm_start`, keeps bounds between steps of the same points.
+        """
         x = self.as_input(x)
-        found = self._attend(x)
+        found = self._attend(x, warm)
         moved = found.mean + self._keys().centre
         return keep_observed(moved, x, observed), self._energy(x, found.logsumexp)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
+from isthmus.memories.pruning import Setting
 from isthmus.memories.shape import Bandwidth, Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive
@@ -44,6 +45,10 @@ class GaussianKDE(ShapedMemory):
         f, the width of each kernel relative to sigma: wide where memories are sparse.
     log_weights : array or Tensor (N,), optional
         log w; need not be normalised, and ``-inf`` leaves a memory out.
+    index : "auto", bool or Index
+        Skip memories that change no log-density by more than 1e-6. "auto" builds an index if there
+        are at least 30,000 memories and enough queries to pay for it, and uses it where it is
+        faster; :meth:`index_report` says what it did. Kernels must not have `factors`.
 
     Examples
     --------
@@ -71,8 +76,9 @@ class GaussianKDE(ShapedMemory):
         covariance: Any = None,
         factors: Any = None,
         log_weights: Any = None,
+        index: Setting = "auto",
     ) -> None:
-        super().__init__(memories, log_weights=log_weights)
+        super().__init__(memories, log_weights=log_weights, index=index)
         if isinstance(sigma, str):
             sigma = self._chosen(sigma, covariance, factors)
         if isinstance(sigma, Bandwidth):
@@ -96,6 +102,7 @@ class GaussianKDE(ShapedMemory):
         self._store("covariance", covariance)
         if factors is not None:
             factors = as_spread(factors, "factors", self.memories, (count,))
+            self._refuse_index("factors")
         self._store("factors", factors)
 
     def _chosen(self, rule: str, covariance: Any, factors: Any) -> Bandwidth:

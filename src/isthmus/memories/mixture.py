@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import ComponentMeans
+from isthmus.memories.pruning import Setting
 from isthmus.memories.shape import Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive, as_tensor
@@ -43,6 +44,8 @@ class Mixture(ComponentMeans, ShapedMemory):
     covariance_type : {"full", "tied", "diag", "spherical"}, optional
         As in scikit-learn's ``GaussianMixture``, whose ``covariances_`` it explains; "tied" is
         shared. Needed only if K = D leaves the shape of `covariance` ambiguous.
+    index : "auto", bool or Index
+        As in :class:`GaussianKDE`. Covariances must not be of each component.
 
     Examples
     --------
@@ -67,8 +70,9 @@ class Mixture(ComponentMeans, ShapedMemory):
         *,
         covariance: Any = None,
         covariance_type: CovarianceType | None = None,
+        index: Setting = "auto",
     ) -> None:
-        super().__init__(means, "means", log_weights)
+        super().__init__(means, "means", log_weights, index)
         self._store("beta", as_positive(beta, "beta", self.memories))
         self.covariance_type = covariance_type
         if covariance is not None:
@@ -87,6 +91,8 @@ class Mixture(ComponentMeans, ShapedMemory):
             )
             if matrix:
                 root_of(covariance)
+            if kind != "tied":
+                self._refuse_index("covariances of each component")
         self._store("covariance", covariance)
 
     def _kind(self, covariance: Tensor, kind: CovarianceType | None) -> CovarianceType:

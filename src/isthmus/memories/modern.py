@@ -7,8 +7,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from isthmus.attend import Attention
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel
 from isthmus.memories.mixture import Mixture
+from isthmus.memories.pruning import Setting
 from isthmus.validation import as_positive
 
 BLOCK_ROWS = 2**14
@@ -32,6 +34,8 @@ class ModernHopfield(AtBeta, GaussianMemory):
     memories : array or Tensor (N, D)
     beta : float or scalar Tensor
         Inverse temperature.
+    index : "auto", bool or Index
+        As in :class:`GaussianKDE`. It helps most where memories have about equal norms.
 
     Examples
     --------
@@ -41,8 +45,10 @@ class ModernHopfield(AtBeta, GaussianMemory):
     tensor([0.9947, 0.0037, 0.0017])
     """
 
-    def __init__(self, memories: Any, beta: float | Tensor = 1.0) -> None:
-        super().__init__(memories)
+    def __init__(
+        self, memories: Any, beta: float | Tensor = 1.0, *, index: Setting = "auto"
+    ) -> None:
+        super().__init__(memories, index=index)
         self._store("beta", as_positive(beta, "beta", self.memories))
 
     @property
@@ -82,6 +88,12 @@ class ModernHopfield(AtBeta, GaussianMemory):
 
     def _kernel(self) -> Kernel:
         return self.beta, None, "dot"
+
+    def _pruned_density(self, x: Tensor) -> Attention | None:
+        if not self._pruning.may_prune(self.n_memories):
+            return None
+        # Weights that are normalised in float64 keep digits that the dot products lose.
+        return self._pruning.attention(x, self._keys(), *self._density_kernel())
 
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isthmus.attend import Attention, Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError
+from isthmus.memories.pruning import Pruning
 
 FloatArray = NDArray[np.float64]
 Kind = Literal["round", "columns", "full"]
@@ -71,6 +72,9 @@ class Shape:
         P of each memory: round, diagonal or full. Default: the identity for all.
     log_weights : Tensor (N,), optional
     """
+
+    pruning: Pruning | None = None
+    """Of the memories in these coordinates, if all kernels are alike in them."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class Shape:
         """Return the log-sum-exp of the kernels and its gradient. x: (..., D)."""
         z = self.to_round(x)
         if self.precision is None:
-            found = attend_centred(z, self.keys, self.half, self.bias)
+            found = self._pruned(z) or attend_centred(z, self.keys, self.half, self.bias)
             force = found.mean - (z - self.keys.centre)
             return self._pulled(found.logsumexp, force, force, None)
         found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
@@ -163,6 +167,11 @@ class Shape:
         round_ = self.precision.ndim == 1
         move = force / (mean_precision[..., None] if round_ else mean_precision)
         return self._pulled(found.logsumexp, force, move, None)
+
+    def _pruned(self, z: Tensor) -> Attention | None:
+        if self.pruning is None:
+            return None
+        return self.pruning.attention(z, self.keys, self.half, self.bias, "sqeuclidean")
 
     def _pulled(
         self, logsumexp: Tensor, force: Tensor, move: Tensor, precision: Tensor | None

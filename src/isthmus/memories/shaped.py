@@ -10,10 +10,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from isthmus.attend import Attention
+from isthmus.attend import Attention, Index
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.logits import tensor_version
 from isthmus.memories.base import GaussianMemory, keep_observed
+from isthmus.memories.pruning import IndexReport, Setting, WarmStart
 from isthmus.memories.shape import Shape
 from isthmus.validation import as_mask, as_tensor, is_transforming, require_finite
 
@@ -43,9 +44,31 @@ class ShapedMemory(GaussianMemory):
         if kept is not None and _same(kept[0], state):
             return kept[1]
         shape = self._make_shape()
+        if shape.precision is None:
+            # The index is of the memories in the coordinates of the kernels.
+            shape.pruning = self._pruning.moved(self._mapped_setting(), shape.mapped)
         if not (is_transforming() or any(part.requires_grad for part in parts)):
             self._kept_shape = (state, shape)
         return shape
+
+    def _mapped_setting(self) -> Setting:
+        return True if isinstance(self.index, Index) else self.index
+
+    def _refuse_index(self, what: str) -> None:
+        """Raise if an index was asked for that cannot serve kernels with `what`."""
+        if self.index is not False and self.index != "auto":
+            raise UnsupportedOperationError(
+                f"An index needs kernels of one shape, but these have {what}. Pass index=False."
+            )
+
+    def index_report(self) -> IndexReport:
+        """Return what was done with the last points: an index or all memories, and why."""
+        shape = self._shape()
+        if shape is None:
+            return super().index_report()
+        if shape.pruning is None:
+            return IndexReport(repr(self.index), False, "each kernel has a width of its own")
+        return shape.pruning.report
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -71,14 +94,16 @@ class ShapedMemory(GaussianMemory):
         force: Tensor = shape.pull(self.as_input(x)).force / self.inverse_temperature
         return force
 
-    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
+    def step_and_energy(
+        self, x: Any, observed: Any = None, warm: WarmStart | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
 
         A step moves to the mean of the memories, weighted by responsibility and precision. With
         coordinates held, that is the lowest point of the same quadratic bound on the energy.
         """
         if (shape := self._shape()) is None:
-            return super().step_and_energy(x, observed)
+            return super().step_and_energy(x, observed, warm)
         x = self.as_input(x)
         pull = shape.pull(x)
         energy = self._energy(x, pull.logsumexp)

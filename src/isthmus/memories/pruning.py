@@ -1,0 +1,228 @@
+"""Pruning: whether the queries of a memory go through an index, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.attend import Attention, Index, Keys, Metric, is_prunable, pruned_attention
+from isthmus.errors import InvalidInputError
+from isthmus.index.index import is_indexable
+from isthmus.index.pruned import Hints, Plan, Weights
+from isthmus.logits import tensor_version
+
+Setting = bool | Literal["auto"] | Index
+"""The argument `index` of memories."""
+
+# Largest error of the log-sum-exp by memories left out.
+TOL = 1e-6
+# "auto" keeps to all memories up to this number.
+FEWEST_MEMORIES = 30_000
+# "auto" builds an index when as many queries were asked: it costs a small share of their time. Up
+# to three dimensions it costs less.
+FLAT_DIM, QUERIES, FLAT_QUERIES = 3, 16_384, 4_096
+# Each call with so many queries is judged by its own sample, smaller ones by the last.
+SAMPLED_QUERIES, FEW_QUERIES = 4_096, 64
+# "auto" uses the index if sample tiles need at most this share of the memories; it grows with
+# their number, by the second figure for a factor of ten. Few queries must need less.
+KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
+# Bounds from the last step are lowered by this much, since a leap may raise the energy.
+LOWERED = 0.7
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What a memory did with its last queries, and why.
+
+    Attributes
+    ----------
+    setting : str
+        The argument `index` of the memory.
+    used : bool
+        True if the last queries went through an index.
+    reason : str
+    kept : float or None
+        Share of the memories that the last queries needed, from a sample or from the whole.
+    tol : float
+        The largest error of a log-sum-exp by memories left out.
+    """
+
+    setting: str
+    used: bool
+    reason: str
+    kept: float | None = None
+    tol: float = TOL
+
+    def __str__(self) -> str:
+        share = "" if self.kept is None else f"; queries need {self.kept:.2%} of the memories"
+        return f"{'index' if self.used else 'all memories'}: {self.reason}{share}"
+
+
+class WarmStart:
+    """What earlier steps know of rows of queries: their leaves and log-sum-exps."""
+
+    def __init__(self, count: int) -> None:
+        self.leaves: NDArray[np.int64] = np.full(count, -1)
+        self.bounds: NDArray[np.float64] = np.zeros(count)
+        self.rows = np.arange(count)
+
+    def hints(self) -> Hints | None:
+        """Return the hints for the current rows, or None if there are not any yet."""
+        leaves = self.leaves[self.rows]
+        if not len(leaves) or leaves.min() < 0:
+            return None
+        return Hints(leaves, self.bounds[self.rows] - LOWERED)
+
+    def update(self, hints: Hints) -> None:
+        """Keep the hints of the current rows."""
+        self.leaves[self.rows], self.bounds[self.rows] = hints
+
+
+class Pruning:
+    """The index of a memory, if it has one, and the rule that decides about its use."""
+
+    def __init__(self, setting: Setting) -> None:
+        if not (isinstance(setting, bool | Index) or setting == "auto"):
+            raise InvalidInputError(
+                f"index must be 'auto', True, False or an isthmus.attend.Index, not {setting!r}."
+            )
+        self.setting = setting
+        self.asked = 0
+        self.kept: float | None = None
+        self._index = setting if isinstance(setting, Index) else None
+        self._keys: Keys | None = None
+        self._weights: tuple[Any, Weights] | None = None
+        self._report("nothing was asked yet", used=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles build their own, unless it was given.
+        state = vars(self) | {"_keys": None, "_weights": None}
+        return state if isinstance(self.setting, Index) else state | {"_index": None}
+
+    def _report(self, reason: str, used: bool) -> None:
+        name = repr(self.setting)
+        self.report = IndexReport(name, used, reason, self.kept)
+
+    def moved(self, setting: Setting, memories: Tensor) -> Pruning:
+        """Return the pruning of memories that are these after a shift or a linear map."""
+        other = Pruning(setting)
+        other.asked = self.asked
+        if self._index is not None and is_indexable(memories):
+            other._index = self._index.moved(memories)
+        return other
+
+    def may_prune(self, count: int) -> bool:
+        """Return True if `count` memories may go through an index at all."""
+        return self.setting is not False and (self.setting != "auto" or count >= FEWEST_MEMORIES)
+
+    def uses(
+        self, queries: Tensor, keys: Keys, beta: Tensor, bias: Tensor | None, metric: Metric
+    ) -> bool:
+        """Return True if the queries would go through an index; they count as asked."""
+        if not self.may_prune(len(keys.memories)):
+            return False
+        return self._plan(queries, keys, beta, bias, metric, None) is not None
+
+    def attention(
+        self,
+        queries: Tensor,
+        keys: Keys,
+        beta: Tensor,
+        bias: Tensor | None,
+        metric: Metric,
+        warm: WarmStart | None = None,
+    ) -> Attention | None:
+        """Return attention with the mean about the centre, or None if all memories are needed."""
+        if not self.may_prune(len(keys.memories)):
+            few = f"fewer than {FEWEST_MEMORIES:,} memories"
+            self._report("index=False" if self.setting is False else few, used=False)
+            return None
+        flat = queries.reshape(-1, queries.shape[-1])
+        plan = self._plan(flat, keys, beta, bias, metric, warm and warm.hints())
+        if plan is None:
+            return None
+        found = pruned_attention(plan, queries.shape, keys)
+        if warm is not None and found.error_bound is not None:
+            if plan.warm and bool((found.error_bound.logsumexp > TOL).any()):
+                plan = self._make(flat, keys, beta, bias, metric, None)
+                found = pruned_attention(plan, queries.shape, keys)
+            warm.update(plan.hints())
+        self.kept = plan.kept
+        self._report(self.report.reason, used=True)
+        return found
+
+    def _plan(
+        self,
+        queries: Tensor,
+        keys: Keys,
+        beta: Tensor,
+        bias: Tensor | None,
+        metric: Metric,
+        hints: Hints | None,
+    ) -> Plan | None:
+        """Return a plan if the queries should go through the index."""
+        if not is_prunable(queries, keys.memories, beta, bias):
+            self._report("gradients, a transformation, another device or huge numbers", used=False)
+            return None
+        self.asked += len(queries)
+        count, dim = keys.memories.shape
+        if self.setting != "auto":
+            self._report("asked for" if self.setting is True else "given", used=True)
+            return self._make(queries, keys, beta, bias, metric, hints)
+        enough = FLAT_QUERIES if dim <= FLAT_DIM else QUERIES
+        if self._index is None and self.asked < enough:
+            self._report(f"fewer than {enough:,} queries so far do not pay for an index", False)
+            return None
+        if not is_indexable(keys.memories) or keys.memories.device.type != "cpu":
+            self._report("huge numbers, or another device", used=False)
+            return None
+        limit = KEPT + KEPT_GROWTH * math.log10(count / FEWEST_MEMORIES)
+        sampled = len(queries) >= SAMPLED_QUERIES or self.kept is None
+        if not sampled and self.kept is not None:
+            few = len(queries) < FEW_QUERIES
+            if self.kept > (KEPT_FEW if few else limit):
+                self._report("the last sample of queries needs too many memories", used=False)
+                return None
+        plan = self._make(queries, keys, beta, bias, metric, hints)
+        if sampled:
+            self.kept = plan.kept_share()
+        if self.kept is not None and self.kept > limit:
+            self._report(f"a sample of queries needs more than {limit:.0%}", used=False)
+            return None
+        self._report(f"a sample of queries needs less than {limit:.0%}", used=True)
+        return plan
+
+    def _make(
+        self,
+        queries: Tensor,
+        keys: Keys,
+        beta: Tensor,
+        bias: Tensor | None,
+        metric: Metric,
+        hints: Hints | None,
+    ) -> Plan:
+        index = self._index_of(keys)
+        value = float(beta)
+        state = value, metric, bias, None if bias is None else tensor_version(bias)
+        kept = self._weights
+        same = kept is not None and kept[0][:2] == state[:2] and kept[0][3] == state[3]
+        if kept is None or not same or kept[0][2] is not bias:
+            kept = self._weights = state, Weights(index, bias, value, metric)
+        return Plan(queries, index, kept[1], value, metric, TOL, hints)
+
+    def _index_of(self, keys: Keys) -> Index:
+        """Return the index of the memories, built anew if they changed."""
+        memories = keys.memories
+        if self._index is not None and self._keys is not None and self._keys.is_same(keys):
+            return self._index
+        if isinstance(self.setting, Index) and self._index is not None:
+            self._index.require(memories)
+        elif self._index is None or not self._index.is_of(memories):
+            self._index, self.kept = Index(keys), None
+        self._keys, self._weights = keys, None
+        return self._index
