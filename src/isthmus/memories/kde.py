@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from isthmus.memories.pruning import Setting
 from isthmus.memories.shape import Bandwidth, Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive
+
+if TYPE_CHECKING:
+    from isthmus.memories.grid import GridDensity
 
 
 @final
@@ -126,6 +129,33 @@ class GaussianKDE(ShapedMemory):
         if rule == "silverman":
             count *= (self.dim + 2) / 4
         return Bandwidth("full", count ** (-1 / (self.dim + 4)), covariance, factors)
+
+    def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> GridDensity:
+        """Return the density as a table on a grid, in one or two dimensions.
+
+        With many memories and queries this is hundreds of times faster than :meth:`log_prob`. It
+        is an approximation without a certificate: its error is measured, not proved.
+
+        Parameters
+        ----------
+        cells_per_sigma : int
+            Cells of the grid along one bandwidth; the error falls with its fourth power.
+        reach : float
+            The density beyond this many bandwidths from all memories is zero.
+
+        Examples
+        --------
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
+        >>> grid = kde.on_grid()
+        >>> grid.log_prob(torch.tensor([[0.0]]))
+        tensor([-1.6118])
+        >>> grid.error < 1e-3
+        True
+        """
+        from isthmus.memories.grid import grid_density
+
+        return grid_density(self, cells_per_sigma, reach)
 
     @property
     def sigma(self) -> Tensor:

@@ -143,7 +143,7 @@ class Pruning:
             self._report("index=False" if self.setting is False else few, used=False)
             return None
         flat = queries.reshape(-1, queries.shape[-1])
-        plan = self._plan(flat, keys, beta, bias, metric, warm and warm.hints())
+        plan = self._plan(flat, keys, beta, bias, metric, None if warm is None else warm.hints())
         if plan is None:
             return None
         found = pruned_attention(plan, queries.shape, keys)

@@ -1,0 +1,138 @@
+"""Densities of one or two dimensions as a table on a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.validation import as_count, as_number, as_points
+
+if TYPE_CHECKING:
+    from isthmus.memories.kde import GaussianKDE
+
+FloatArray = NDArray[np.float64]
+LARGEST_GRID = 2**25
+# Draws of the density at which the error is measured.
+CHECKED = 256
+
+
+@dataclass(frozen=True, repr=False)
+class GridDensity:
+    """A density on a grid, from :meth:`isthmus.GaussianKDE.on_grid`.
+
+    Attributes
+    ----------
+    low, step : ndarray (D,)
+        The first corner of the grid, and the widths of its cells.
+    log_density : ndarray (G,) or (G, H)
+        ``-inf`` where no memory is in reach.
+    error : float
+        The largest error of a log-density among 256 draws from the density, against the sum over
+        all memories. It is a measurement, not a bound.
+    """
+
+    low: FloatArray
+    step: FloatArray
+    log_density: FloatArray
+    error: float
+    dtype: torch.dtype
+
+    def log_prob(self, x: Any) -> Tensor:
+        """Return the log-density of each point, by cubic interpolation. x: (..., D) -> (...)."""
+        points = as_points(x, "x", dim=len(self.low))
+        flat = points.detach().double().reshape(-1, len(self.low)).numpy()
+        values = _interpolated(self.log_density, (flat - self.low) / self.step)
+        return torch.from_numpy(values).to(self.dtype).reshape(points.shape[:-1])
+
+    def __repr__(self) -> str:
+        cells = " x ".join(f"{size:,}" for size in self.log_density.shape)
+        return f"GridDensity({cells} cells, error {self.error:.1e})"
+
+
+@torch.no_grad()
+def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> GridDensity:
+    """Return the density of a memory on a grid; see :meth:`GaussianKDE.on_grid`."""
+    from scipy.ndimage import convolve1d
+
+    cells = as_count(cells_per_sigma, "cells_per_sigma", at_least=2, at_most=1000)
+    reach = as_number(reach, "reach", at_least=3, at_most=30)
+    if kde.dim > 2 or kde.covariance is not None or kde.factors is not None:
+        raise UnsupportedOperationError(
+            "A grid holds densities of one or two dimensions, without covariance or factors. "
+            "Use log_prob, with an index for many memories."
+        )
+    sigma = kde.sigma.detach().double().expand(kde.dim).numpy()
+    memories = kde.memories.detach().double().numpy()
+    step = sigma / cells
+    margin = int(np.ceil(reach * cells)) + 3
+    low = memories.min(0) - margin * step
+    shape = np.floor((memories.max(0) - low) / step).astype(np.int64) + margin + 2
+    if np.prod(shape.astype(float)) > LARGEST_GRID:
+        raise InvalidInputError(
+            f"The grid would have {np.prod(shape.astype(float)):.2g} cells; at most "
+            f"{LARGEST_GRID:,} are allowed. Lower cells_per_sigma, raise sigma, or use log_prob."
+        )
+    weights = kde.log_mixing_weights.detach().double().exp().numpy()
+    density = _binned((memories - low) / step, weights, tuple(shape.tolist()))
+    offsets = np.arange(-int(np.ceil(reach * cells)), int(np.ceil(reach * cells)) + 1)
+    kernel = np.exp(-0.5 * np.square(offsets / cells)) / (cells * np.sqrt(2 * np.pi))
+    for axis in range(kde.dim):
+        density = convolve1d(density, kernel, axis=axis, mode="constant") / step[axis]
+    # Shares of a memory may be negative; what they leave far from all memories counts as zero.
+    with np.errstate(divide="ignore"):
+        table = np.log(np.maximum(density, 0.0))
+    found = GridDensity(low, step, table, np.nan, kde.memories.dtype)
+    draws = kde.sample(CHECKED)
+    error = (found.log_prob(draws) - kde.log_prob(draws)).abs().max()
+    return GridDensity(low, step, table, float(error), kde.memories.dtype)
+
+
+def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return the first of four neighbouring nodes along each axis, and the weights of the four.
+
+    (N, D) -> (N, D), (4, N, D). The weights reproduce polynomials up to the third degree.
+    """
+    first = np.floor(places).astype(np.int64) - 1
+    t = places - first
+    weights = np.stack(
+        [
+            -(t - 1) * (t - 2) * (t - 3) / 6,
+            t * (t - 2) * (t - 3) / 2,
+            -t * (t - 1) * (t - 3) / 2,
+            t * (t - 1) * (t - 2) / 6,
+        ]
+    )
+    return first, weights
+
+
+def _binned(places: FloatArray, masses: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """Share the masses at places (N, D) out among the nodes about them."""
+    first, weights = _cubic_weights(places)
+    total = np.zeros(int(np.prod(shape)))
+    for corner in product(range(4), repeat=len(shape)):
+        share = np.prod([weights[c, :, d] for d, c in enumerate(corner)], axis=0) * masses
+        nodes = np.ravel_multi_index(tuple((first + corner).T), shape)
+        total += np.bincount(nodes, share, minlength=len(total))
+    return total.reshape(shape)
+
+
+def _interpolated(table: FloatArray, places: FloatArray) -> FloatArray:
+    """Interpolate cubically along each axis; places without four finite neighbours are -inf."""
+    first, weights = _cubic_weights(places)
+    inside = ((first >= 0) & (first + 3 < np.array(table.shape))).all(1)
+    result = np.full(len(places), -np.inf)
+    first, weights = first[inside], weights[:, inside]
+    total = np.zeros(len(first))
+    with np.errstate(invalid="ignore"):
+        for corner in product(range(4), repeat=table.ndim):
+            share = np.prod([weights[c, :, d] for d, c in enumerate(corner)], axis=0)
+            total += share * table[tuple((first + corner).T)]
+    result[inside] = np.where(np.isfinite(total), total, -np.inf)
+    return result
