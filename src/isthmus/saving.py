@@ -14,6 +14,7 @@ from torch import Tensor
 from isthmus import memories
 from isthmus.affine import Affine
 from isthmus.archive import Arrays, read_archive, write_archive
+from isthmus.attend import Index
 from isthmus.energy import Energy, WeightedSum
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.files import check_writable
@@ -123,6 +124,8 @@ class _Writer:
                 self._names[key] = f"{name}.{len(self.arrays)}"
                 self.arrays[self._names[key]] = array.numpy()
             return {"tensor": self._names[key], "shape": list(value.shape)}
+        if isinstance(value, Index):
+            return True  # built anew; an index has a file of its own
         if value is None or isinstance(value, str | bool | int | float):
             return value
         raise UnsupportedOperationError(

@@ -44,12 +44,16 @@ class GridDensity:
     error: float
     dtype: torch.dtype
 
-    def log_prob(self, x: Any) -> Tensor:
-        """Return the log-density of each point, by cubic interpolation. x: (..., D) -> (...)."""
+    def log_prob(self, x: Any) -> Any:
+        """Return the log-density of each point, by cubic interpolation. x: (..., D) -> (...).
+
+        A tensor for a tensor, and an array for an array.
+        """
         points = as_points(x, "x", dim=len(self.low))
         flat = points.detach().double().reshape(-1, len(self.low)).numpy()
         values = _interpolated(self.log_density, (flat - self.low) / self.step)
-        return torch.from_numpy(values).to(self.dtype).reshape(points.shape[:-1])
+        found = torch.from_numpy(values).to(self.dtype).reshape(points.shape[:-1])
+        return found if isinstance(x, Tensor) else found.numpy()
 
     def __repr__(self) -> str:
         cells = " x ".join(f"{size:,}" for size in self.log_density.shape)
@@ -89,7 +93,7 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> GridDe
     with np.errstate(divide="ignore"):
         table = np.log(np.maximum(density, 0.0))
     found = GridDensity(low, step, table, np.nan, kde.memories.dtype)
-    draws = kde.sample(CHECKED)
+    draws = torch.as_tensor(kde.sample(CHECKED))
     error = (found.log_prob(draws) - kde.log_prob(draws)).abs().max()
     return GridDensity(low, step, table, float(error), kde.memories.dtype)
 
