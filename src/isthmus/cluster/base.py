@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from abc import ABCMeta, abstractmethod
@@ -24,7 +25,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value, name_text_columns
+from isthmus.blocks import Blocks, is_dask
+from isthmus.cluster.block_rows import (
+    BlockRows,
+    in_blocks,
+    mapped_lazily,
+    measured,
+    require_in_memory,
+)
+from isthmus.cluster.data import (
+    AnyRows,
+    Rows,
+    Units,
+    distinct_rows,
+    largest_value,
+    name_text_columns,
+)
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.dynamics.retrieve import complete
 from isthmus.energy import as_arrays
@@ -40,7 +56,7 @@ LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
 CHUNK_ENTRIES = 2**22
 # Squares of numbers beyond these, or one over them, do not fit into float32.
-SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
+FLOAT32_LIMITS = SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
 # Models whose objective may rise are judged over this many iterations.
 PATIENCE = 5
 # Entries of `objective_trace_` that a stream keeps.
@@ -55,6 +71,11 @@ def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float)
         listed = " or ".join(map(repr, words))
         raise InvalidInputError(f"{name} must be {listed} or a number, not {value!r}.")
     return value
+
+
+def numpy_dtype(dtype: torch.dtype) -> Any:
+    """Return the NumPy dtype of float32 or float64 tensors."""
+    return np.float32 if dtype == torch.float32 else np.float64
 
 
 class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
@@ -78,6 +99,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
+        require_in_memory(X, type(self).__name__)
         X = self._table(X, reset=reset)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
@@ -103,6 +125,26 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
         return table if fits else table.astype(np.float64)
 
+    def _set_columns(self, blocks: Blocks) -> None:
+        """Set the number and the names of the features."""
+        self.n_features_in_ = blocks.layout.dim
+        self.__dict__.pop("feature_names_in_", None)
+        if blocks.layout.columns is not None and all(
+            isinstance(name, str) for name in blocks.layout.columns
+        ):
+            self.feature_names_in_ = np.array(blocks.layout.columns, dtype=object)
+
+    def _set_labels(self, X: Any) -> None:
+        """Set the labels of the rows of a fit; those of a file are not kept."""
+        self.__dict__.pop("labels_", None)
+        if not isinstance(X, Blocks):
+            self.labels_ = self.predict(X)
+
+    def _lazily(self, method: str, X: Any, width: int | None = None, dtype: Any = None) -> Any:
+        check_is_fitted(self, "memories_")
+        kind = self.memories_.dtype if dtype is None else dtype
+        return mapped_lazily(self, method, X, width, kind)
+
     def _by_chunk(
         self, function: Callable[..., Tensor], X: NDArray[Any], width: int
     ) -> NDArray[Any]:
@@ -118,11 +160,19 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable cluster of each row. -> (n_samples,)"""
+        """Return the most probable cluster of each row. -> (n_samples,)
+
+        Like `predict_proba` and `score_samples`, it returns a Dask array for a Dask collection, not
+        yet computed.
+        """
+        if is_dask(X):
+            return self._lazily("predict", X, dtype=np.int64)
         return self._labels(self._table(X))
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of the known coordinates of each row. -> (n,)"""
+        if is_dask(X):
+            return self._lazily("score_samples", X)
         X = self._table(X)
         return self._by_chunk(self.energy_.log_prob, X, 1)
 
@@ -157,7 +207,10 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to one file. An interrupted write leaves no partial file."""
         check_is_fitted(self, "memories_")
-        save_estimator(self, Path(path))
+        kept = copy.copy(self)
+        if is_dask(getattr(kept, "labels_", None)):
+            del kept.labels_  # which stand for rows elsewhere
+        save_estimator(kept, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -196,23 +249,23 @@ class MemoryEstimator(
 
     @abstractmethod
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[Any]:
         """Yield the states to train from, at the memories `given` (K, D) if there are any."""
 
     @abstractmethod
-    def _advance(self, rows: Rows, state: Any) -> Any:
+    def _advance(self, rows: AnyRows, state: Any) -> Any:
         """Return the state after one iteration."""
 
     @abstractmethod
-    def _adopt(self, rows: Rows, state: Any) -> None:
+    def _adopt(self, rows: AnyRows, state: Any) -> None:
         """Set the fitted attributes from the best state."""
 
-    def _finished(self, rows: Rows, state: Any) -> Any:
+    def _finished(self, rows: AnyRows, state: Any) -> Any:
         """Return the best state after a final update, if a model has one."""
         return state
 
-    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         """Convert objectives to the units of the data."""
         return objectives
 
@@ -232,19 +285,15 @@ class MemoryEstimator(
 
         Parameters
         ----------
-        X : array-like (n_samples, n_features)
-            NaN marks an unknown value.
+        X : array-like (n_samples, n_features), Dask array or Dask DataFrame
+            NaN marks an unknown value. The blocks of a Dask collection stay on its workers, and
+            ``labels_`` is then a Dask array, not yet computed.
         y : ignored
         sample_weight : array-like (n_samples,), optional
             A row of weight two counts as written twice, one of weight zero as absent.
         """
-        X, weights = self._validated(X, sample_weight, reset=True)
         generator = check_random_state(self.random_state)
-        kept = weights > 0
-        self._check_settings(int(kept.sum()))
-        values, masses, _ = distinct_rows(X[kept], weights[kept])
-        self._units = self._units_of(values, masses)
-        rows = Rows.of(values, masses, self._units)
+        rows = self._rows_of(X, sample_weight)
         with torch.no_grad():
             state, trace, converged = self._train(rows, generator, self._given_means(rows))
             state = self._finished(rows, state)
@@ -254,7 +303,7 @@ class MemoryEstimator(
         self.objective_ = float(self.objective_trace_[-1])
         self.n_iter_ = max(len(trace) - 1, 1)
         self.converged_ = converged
-        self.labels_ = self._labels(X)
+        self._set_labels(X)
         if not converged:
             warnings.warn(
                 f"{type(self).__name__} still improved after max_iter={self.max_iter} iterations. "
@@ -264,8 +313,27 @@ class MemoryEstimator(
             )
         return self
 
+    def _rows_of(self, X: Any, sample_weight: Any) -> AnyRows:
+        """Return the rows of a fit in internal units, in memory or in blocks."""
+        blocks = in_blocks(X, sample_weight)
+        if blocks is not None:
+            self._require_blocks()
+            self._set_columns(blocks)
+            extent, few, self._units = measured(blocks, FLOAT32_LIMITS)
+            self._check_settings(extent.n_rows)
+            return BlockRows.of(blocks, extent, few, self._units)
+        X, weights = self._validated(X, sample_weight, reset=True)
+        kept = weights > 0
+        self._check_settings(int(kept.sum()))
+        values, masses, _, keys = distinct_rows(X[kept], weights[kept])
+        self._units = self._units_of(values, masses)
+        return Rows.of(values, masses, self._units, keys)
+
+    def _require_blocks(self) -> None:
+        """Raise if settings need all rows in memory."""
+
     def _train(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> tuple[Any, list[float], bool]:
         """Train every start and keep the one with the lowest objective."""
         best: tuple[Any, list[float], bool] | None = None
@@ -315,7 +383,7 @@ class MemoryEstimator(
     def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
         return Units.of(X, weights)
 
-    def _given_means(self, rows: Rows) -> Tensor | None:
+    def _given_means(self, rows: AnyRows) -> Tensor | None:
         """Return the means of the previous fit or of `init`, in internal units, if any. (K, D)"""
         n_clusters = getattr(self, "n_clusters", None)
         given: Any = getattr(self, "memories_", None) if self.warm_start else None
@@ -329,7 +397,7 @@ class MemoryEstimator(
                     f"init has shape {given.shape}; it should hold finite means of shape "
                     f"({n_clusters or 'K'}, {rows.dim})."
                 )
-        return torch.from_numpy(self._units.to_internal(given.astype(rows.values.numpy().dtype)))
+        return torch.from_numpy(self._units.to_internal(given.astype(numpy_dtype(rows.dtype))))
 
     @property
     def _known_energy(self) -> LearnedEnergy:
@@ -344,6 +412,8 @@ class MemoryEstimator(
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
+        if is_dask(X):
+            return self._lazily("predict_proba", X, self.n_clusters_)
         X = self._table(X)
         shares = self._by_chunk(self._known_energy.responsibilities, X, self.n_clusters_)
         # A row whose distances overflow is equally far from all memories.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,8 +12,10 @@ from scipy.special import expit
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
-from isthmus.cluster.base import DensityEstimator
-from isthmus.cluster.data import Units, distinct_rows
+from isthmus.blocks import TableBlock, is_dask
+from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
+from isthmus.cluster.block_rows import counted, in_blocks, measured
+from isthmus.cluster.data import RowSample, Units, distinct_rows
 from isthmus.errors import InvalidInputError
 from isthmus.memories.bandwidth import leave_one_out
 from isthmus.memories.mixture import Mixture
@@ -35,6 +38,41 @@ RAW_MARGIN, RAW_SCALES = 0.1, 10.0
 HEAVY_TAILS = 4.5
 BANDWIDTH_ROWS = 1000
 FILLING_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Weights (K,) of clusters, and sums and weights (K, D) of their known values."""
+
+    counts: NDArray[Any]
+    sums: NDArray[Any]
+    masses: NDArray[Any]
+
+    @classmethod
+    def of(cls, X: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int) -> Groups:
+        """Sum up rows (n, D) by their labels."""
+        from scipy.sparse import csr_array
+
+        members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
+        known = (~np.isnan(X)).astype(np.float64)
+        sums = members.T @ np.nan_to_num(X.astype(np.float64))
+        return cls(np.bincount(labels, weights, minlength=size), sums, members.T @ known)
+
+    def __add__(self, other: Groups) -> Groups:
+        return Groups(
+            self.counts + other.counts, self.sums + other.sums, self.masses + other.masses
+        )
+
+
+def _grouped(block: TableBlock, model: BasinFlow) -> Groups | None:
+    X, weights = counted(block)
+    if not len(X):
+        return None
+    return Groups.of(X, weights, model._labels(X), model.n_clusters_)
+
+
+def _total_weight(block: TableBlock) -> float:
+    return float(counted(block)[1].sum())
 
 
 class BasinFlow(DensityEstimator):
@@ -106,6 +144,12 @@ class BasinFlow(DensityEstimator):
     (2, [0, 1])
     """
 
+    n_clusters_: int
+    cluster_centers_: NDArray[Any]
+    barriers_: NDArray[Any]
+    linkage_: NDArray[Any]
+    _pattern_labels: NDArray[Any]
+
     def __init__(
         self,
         n_clusters: int | None = None,
@@ -126,31 +170,72 @@ class BasinFlow(DensityEstimator):
 
         Parameters
         ----------
-        X : array-like (n_samples, n_features)
-            NaN marks an unknown value.
+        X : array-like (n_samples, n_features), Dask array or Dask DataFrame
+            NaN marks an unknown value. Clusters are found on 50,000 of the distinct rows if there
+            are more, and all rows are assigned to them; ``labels_`` of a Dask collection is a Dask
+            array, not yet computed.
         y : ignored
         sample_weight : array-like (n_samples,), optional
             A row of weight two counts as written twice, one of weight zero as absent.
         """
+        generator = check_random_state(self.random_state)
+        blocks = in_blocks(X, sample_weight)
+        if blocks is not None:
+            self._set_columns(blocks)
+            _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
+            self._check_settings(len(sample.keys))
+            total = blocks.total(_total_weight)
+            self._learn(sample, total, generator)
+            self._adopt_groups(blocks.total(_grouped, self))
+            self._set_labels(X)
+            return self
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
-        rows, masses, group = distinct_rows(X[kept], weights[kept])
+        rows, masses, group, keys = distinct_rows(X[kept], weights[kept])
         self._check_settings(len(rows))
-        generator = check_random_state(self.random_state)
         self._units = Units.of(rows, masses)
-        table = self._units.to_internal(rows.astype(np.float64))
-        gaps = np.isnan(table)
-        table[gaps] = 0.0
-        if gaps.any() and len(rows) > 1:
-            self._fill(table, gaps, masses, generator)
-        points, choice = self._chosen(table, masses, generator)
-        found = self._adopt(rows, table, points, masses, choice)
+        sample = RowSample(rows, masses, keys).cut()
+        found = self._learn(sample, masses.sum(), generator)
+        if len(sample.keys) < len(rows):
+            labels = self._labels(X)
+            groups = Groups.of(X[kept], weights[kept], labels[kept], self.n_clusters_)
+            rank = self._adopt_groups(groups)
+            self.labels_ = rank[labels]
+            return self
         labels = np.empty(len(X), dtype=np.int64)
         labels[kept] = found[group]
         if not kept.all():
             labels[~kept] = self._labels(X[~kept])
         self.labels_ = labels
         return self
+
+    def _learn(
+        self, sample: RowSample, total: float, generator: np.random.RandomState
+    ) -> NDArray[Any]:
+        """Find the clusters of a sample of rows that stands for a total weight; return labels."""
+        rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
+        table = self._units.to_internal(rows.astype(np.float64))
+        gaps = np.isnan(table)
+        table[gaps] = 0.0
+        if gaps.any() and len(rows) > 1:
+            self._fill(table, gaps, masses, generator)
+        points, choice = self._chosen(table, masses, generator)
+        return self._adopt(rows, table, points, masses, choice)
+
+    def _adopt_groups(self, groups: Groups) -> NDArray[Any]:
+        """Take the sizes and means of the clusters from all rows; return the new number of each."""
+        rank = np.argsort(np.argsort(-groups.counts, kind="stable"))
+        order = np.argsort(rank)
+        self._pattern_labels = rank[self._pattern_labels]
+        self.barriers_ = self.barriers_[np.ix_(order, order)]
+        leaves = self.linkage_[:, :2]
+        own = rank[np.minimum(leaves, len(rank) - 1).astype(np.int64)]
+        renamed = np.where(leaves < len(rank), own, leaves)
+        self.linkage_[:, :2] = np.sort(renamed, axis=1)
+        known = groups.masses[order] > 0
+        means = groups.sums[order] / np.where(known, groups.masses[order], 1.0)
+        self.cluster_centers_ = np.where(known, means, self.cluster_centers_[order])
+        return rank
 
     def _check_settings(self, n_rows: int) -> None:
         as_count(self.min_cluster_size, "min_cluster_size")
@@ -346,6 +431,8 @@ class BasinFlow(DensityEstimator):
 
         A stored row recalls itself with share 1/2, and as it does in the fit with the other half.
         """
+        if is_dask(X):
+            return self._lazily("predict_proba", X, self.n_clusters_, np.float64)
         return self._retrieval(self._table(X)).masses(self._pattern_labels)
 
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
-from isthmus.cluster.data import MixtureParameters, Rows, Units
+from isthmus.cluster.data import AnyRows, MixtureParameters, Rows, Units
 from isthmus.cluster.elbo import FiniteMixtureEstimator
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits
@@ -195,6 +195,32 @@ def _back_by_logits(
     return by_means, by_scaled, by_offset
 
 
+class _Summed(NamedTuple):
+    """Tensors that are added one by one."""
+
+    parts: tuple[Tensor, ...]
+
+    def __add__(self, other: Any) -> _Summed:
+        return _Summed(tuple(a + b for a, b in zip(self.parts, other.parts, strict=True)))
+
+
+@torch.no_grad()
+def _whole_gradient(rows: Rows, parameters: MixtureParameters, steps: int, rate: float) -> _Summed:
+    problem = Reconstruction.of(rows, None)
+    return _Summed(tuple(reconstruction_gradient(problem, parameters, steps, rate)))
+
+
+@torch.no_grad()
+def _summed_loss(
+    rows: Rows, hidden: Tensor | None, parameters: MixtureParameters, steps: int, rate: float
+) -> float:
+    total = 0.0
+    for where, block in rows.blocks(len(parameters.means) + rows.dim):
+        problem = Reconstruction.of(block, None if hidden is None else hidden[where])
+        total += problem.loss(reconstruct(problem, parameters, steps, rate))
+    return total
+
+
 class _Adam(NamedTuple):
     """The running moments of the gradients by means, log beta and log-weights."""
 
@@ -339,10 +365,10 @@ class ClAM(FiniteMixtureEstimator):
         return means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
 
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[_ClAMState]:
         noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
-        hidden = self._mask(rows, noise)
+        hidden = self._mask(rows, noise) if isinstance(rows, Rows) else None
         for parameters in self._initial_parameters(rows, generator, given):
             means, beta, log_weights = parameters
             zeros = [torch.zeros_like(means), means.new_zeros(()), torch.zeros_like(log_weights)]
@@ -357,29 +383,29 @@ class ClAM(FiniteMixtureEstimator):
         lowest = chance.amin(1, keepdim=True)
         return ((chance < self.mask_fraction) | (chance == lowest)).to(chance.dtype)
 
-    def _loss(self, rows: Rows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
+    def _loss(self, rows: AnyRows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
         """Return the objective over all rows; hidden coordinates are the same every time."""
-        total = 0.0
-        for where, block in rows.blocks(len(parameters.means) + rows.dim):
-            problem = Reconstruction.of(block, None if hidden is None else hidden[where])
-            end = reconstruct(problem, parameters, int(self.n_steps), self.rate)
-            total += problem.loss(end)
-        return total / rows.total
+        return float(
+            rows.reduce(_summed_loss, hidden, parameters, int(self.n_steps), self.rate) / rows.total
+        )
 
-    def _advance(self, rows: Rows, state: _ClAMState) -> _ClAMState:
+    def _advance(self, rows: AnyRows, state: _ClAMState) -> _ClAMState:
         parameters, adam = state.parameters, state.adam
         if self.schedule == "annealed":
             done = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
             parameters = parameters._replace(beta=state.final_beta * ANNEALING_START ** (1 - done))
         # The step size falls over the iterations.
         rate = self.learning_rate / math.sqrt(1 + state.iteration)
+        if len(rows) > int(self.batch_size) and not isinstance(rows, Rows):
+            raise InvalidInputError(
+                f"On rows in blocks, ClAM takes all of them in every update: set batch_size to "
+                f"{len(rows)} or more, or use partial_fit or ClAMELBO."
+            )
         for batch in self._batches(len(rows), state.noise):
-            part = rows.take(batch)
-            problem = Reconstruction.of(part, self._mask(part, state.noise))
-            found = reconstruction_gradient(problem, parameters, int(self.n_steps), self.rate)
+            found, total = self._gradient(rows, batch, parameters, state.noise)
             # beta is learned on a logarithmic scale, so that it stays above zero.
             gradients = found._replace(beta=parameters.beta * found.beta)
-            adam = adam.updated([each / float(part.weights.sum()) for each in gradients])
+            adam = adam.updated([each / total for each in gradients])
             parameters = self._moved(parameters, adam.moves(rate))
         if self.schedule != "learned":
             parameters = parameters._replace(beta=state.final_beta)
@@ -387,12 +413,32 @@ class ClAM(FiniteMixtureEstimator):
         iteration = state.iteration + 1
         return replace(state, parameters=parameters, adam=adam, iteration=iteration, objective=loss)
 
+    def _gradient(
+        self, rows: Any, batch: Any, parameters: MixtureParameters, noise: torch.Generator
+    ) -> tuple[Gradient, float]:
+        """Return the summed gradient of some rows, and their weight; None stands for all rows."""
+        settings = int(self.n_steps), self.rate
+        if batch is None and self.objective != "masked":
+            summed = rows.reduce(_whole_gradient, parameters, *settings)
+            return Gradient(*summed.parts), rows.total
+        part = rows if batch is None else rows.take(batch)
+        problem = Reconstruction.of(part, self._mask(part, noise))
+        found = reconstruction_gradient(problem, parameters, *settings)
+        return found, float(part.weights.sum())
+
+    def _require_blocks(self) -> None:
+        if self.objective == "masked" or self._is_spherical:
+            raise InvalidInputError(
+                "On rows in blocks, ClAM learns by objective='reconstruction' and "
+                "likelihood='gaussian'. Gather the rows, or use partial_fit or ClAMELBO."
+            )
+
     def _batches(self, n_rows: int, noise: torch.Generator) -> Iterator[Any]:
         """Yield at least ten batches: whole passes in a new random order if rows are many."""
         size = int(self.batch_size)
         if n_rows <= size:
             for _ in range(UPDATES_PER_ITERATION):
-                yield slice(None)
+                yield None
             return
         for _ in range(max(1, UPDATES_PER_ITERATION * size // n_rows)):
             yield from torch.randperm(n_rows, generator=noise).split(size)
@@ -413,7 +459,7 @@ class ClAM(FiniteMixtureEstimator):
             return False
         return min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol * abs(trace[0])
 
-    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         return objectives * self._units.scale**2
 
     @property

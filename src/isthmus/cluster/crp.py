@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import PATIENCE, LearnedEnergy, MemoryEstimator, as_number_or
+from isthmus.cluster.base import (
+    PATIENCE,
+    LearnedEnergy,
+    MemoryEstimator,
+    as_number_or,
+    numpy_dtype,
+)
 from isthmus.cluster.crp_inference import (
     SMALLEST_COUNT,
     CRPPrior,
@@ -22,7 +28,7 @@ from isthmus.cluster.crp_inference import (
     sequential_pass,
     settle,
 )
-from isthmus.cluster.data import ClusterStatistics, Rows
+from isthmus.cluster.data import AnyRows, ClusterStatistics, Rows
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice, as_count, as_flag
@@ -77,21 +83,25 @@ class _CRPEstimator(MemoryEstimator):
         as_count(self.n_init, "n_init")
         as_flag(self.normalized, "normalized")
 
-    def _openings(self, rows: Rows, generator: np.random.RandomState) -> Iterator[_CRPState]:
+    def _openings(self, rows: AnyRows, generator: np.random.RandomState) -> Iterator[_CRPState]:
         """Yield clusters of sequential passes, with the prior that opened them."""
         if self.beta == "auto":
             yield self._chosen_opening(rows, generator)
             return
-        prior = self._prior_of(0.5 / (float(self.beta) * self._units.scale**2), 1.0)
+        prior, few = (
+            self._prior_of(0.5 / (float(self.beta) * self._units.scale**2), 1.0),
+            rows.sample(),
+        )
         for _ in range(int(self.n_init)):
-            order = generator.permutation(len(rows))
-            yield _CRPState(sequential_pass(rows, order, prior), prior)
+            clusters = sequential_pass(few, generator.permutation(len(few)), prior)
+            yield _CRPState(clusters.scaled(rows.total / few.total), prior)
 
-    def _chosen_opening(self, rows: Rows, generator: np.random.RandomState) -> _CRPState:
+    def _chosen_opening(self, rows: AnyRows, generator: np.random.RandomState) -> _CRPState:
         """Return the best of several values of beta and row orders, by Calinski-Harabasz."""
-        few = rows
-        if len(rows) > CHOOSING_ROWS:
-            few = rows.take(torch.from_numpy(generator.permutation(len(rows))[:CHOOSING_ROWS]))
+        few = rows.sample()
+        complete = len(few) <= CHOOSING_ROWS
+        if not complete:
+            few = few.take(torch.from_numpy(generator.permutation(len(few))[:CHOOSING_ROWS]))
         temper = math.sqrt(_effective_dimension(few) / rows.dim)
         limit = max(100, len(few) // 20)
         tries: list[tuple[float, _CRPState, _CRPState]] = []
@@ -110,7 +120,7 @@ class _CRPEstimator(MemoryEstimator):
         best = max(score for score, _, _ in tries)
         equals = [states for score, *states in tries if score >= best * (1 - 1e-9)]
         found, kept = max(equals, key=lambda states: states[0].prior.beta)
-        chosen = found if few is rows else kept
+        chosen = found if complete else kept
         asks = len(found.clusters) > 1 and self.alpha == self.discount == "auto"
         if asks and self._null_gap(few, found, generator) < SMALLEST_GAP:
             one = ClusterStatistics.of_shares(few, few.weights[:, None]).with_totals_of(few)
@@ -141,14 +151,14 @@ class _CRPEstimator(MemoryEstimator):
         )
 
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[_CRPState]:
         for opening in self._openings(rows, generator):
             clusters = opening.clusters if given is None else _equal_clusters(rows, given)
             yield self._reassigned(rows, clusters, opening.prior)
 
     def _reassigned(
-        self, rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, opens: bool = True
+        self, rows: AnyRows, clusters: ClusterStatistics, prior: CRPPrior, opens: bool = True
     ) -> _CRPState:
         if self.beta == "auto":
             # One cluster stays the only one. Clusters that the rows for choosing beta do not show
@@ -157,7 +167,7 @@ class _CRPEstimator(MemoryEstimator):
             opens = opens and all_chose and len(clusters) > 1
         return _CRPState(reassign(rows, clusters, prior, self._soft, opens=opens), prior)
 
-    def _advance(self, rows: Rows, state: _CRPState) -> _CRPState:
+    def _advance(self, rows: AnyRows, state: _CRPState) -> _CRPState:
         return self._reassigned(rows, state.prior.merged(state.clusters), state.prior)
 
     def _has_converged(self, trace: list[float]) -> bool:
@@ -168,10 +178,10 @@ class _CRPEstimator(MemoryEstimator):
             min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol
         )
 
-    def _finished(self, rows: Rows, state: _CRPState) -> _CRPState:
+    def _finished(self, rows: AnyRows, state: _CRPState) -> _CRPState:
         return self._without_small(rows, self._advance(rows, state))
 
-    def _without_small(self, rows: Rows, state: _CRPState) -> _CRPState:
+    def _without_small(self, rows: AnyRows, state: _CRPState) -> _CRPState:
         """Dissolve the clusters that are too small to keep, until none is."""
         counts, smallest = state.clusters.counts, self.min_cluster_size
         # At most one cluster per row stays.
@@ -185,12 +195,12 @@ class _CRPEstimator(MemoryEstimator):
         fewer = self._reassigned(rows, state.clusters.select(kept), state.prior, opens=False)
         return fewer if all_small else self._without_small(rows, fewer)
 
-    def _adopt(self, rows: Rows, state: _CRPState) -> None:
+    def _adopt(self, rows: AnyRows, state: _CRPState) -> None:
         largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
         ordered = replace(state, clusters=state.clusters.select(largest_first))
-        self._adopt_clusters(rows, ordered, rows.values.numpy().dtype)
+        self._adopt_clusters(rows, ordered, numpy_dtype(rows.dtype))
 
-    def _adopt_clusters(self, rows: Rows, state: _CRPState, dtype: Any) -> None:
+    def _adopt_clusters(self, rows: AnyRows, state: _CRPState, dtype: Any) -> None:
         clusters, prior = state.clusters, state.prior
         self._statistics, self._prior = replace(clusters, entropy=0.0), prior
         means = prior.means(clusters)
@@ -376,7 +386,7 @@ def _smallest_size(counts: Tensor) -> float:
     return max(3.0, 0.1 * mean, min(0.5 * mean, SMALLEST_SHARE * total))
 
 
-def _equal_clusters(rows: Rows, means: Tensor) -> ClusterStatistics:
+def _equal_clusters(rows: AnyRows, means: Tensor) -> ClusterStatistics:
     """Return clusters at `means` (K, D), each with an equal share of the rows."""
     counts = torch.full((len(means),), rows.total / len(means), dtype=torch.float64)
     masses = counts[:, None].expand(-1, rows.dim)

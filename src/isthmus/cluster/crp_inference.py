@@ -11,7 +11,7 @@ import torch
 from scipy.special import betaln, gammaln
 from torch import Tensor
 
-from isthmus.cluster.data import ClusterStatistics, MixtureParameters, Rows
+from isthmus.cluster.data import AnyRows, ClusterStatistics, MixtureParameters, Rows
 from isthmus.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
@@ -170,8 +170,51 @@ def _assigned_in_order(
     return labels, size
 
 
+@dataclass(frozen=True)
+class Assigned:
+    """Rows divided among clusters, the entropy of the division, and rows that belong to none."""
+
+    clusters: ClusterStatistics
+    entropy: float
+    strangers: Rows | None
+
+    def __add__(self, other: Assigned) -> Assigned:
+        strangers = [each for each in (self.strangers, other.strangers) if each is not None]
+        return Assigned(
+            self.clusters + other.clusters,
+            self.entropy + other.entropy,
+            Rows.joined(*strangers) if len(strangers) == 2 else next(iter(strangers), None),
+        )
+
+
+@torch.no_grad()
+def _assigned(
+    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, opens: bool
+) -> Assigned:
+    """Divide rows among clusters; with `opens`, set those apart that are more probably new."""
+    parameters = prior.parameters(clusters, rows.dtype)
+    assigned, entropy = ClusterStatistics.empty(len(clusters), rows.dim), 0.0
+    outside = torch.zeros(len(rows), dtype=torch.bool)
+    for where, block in rows.blocks(len(clusters) + rows.dim):
+        logits = parameters.log_joint(block)
+        if opens:
+            strange = prior.new_logits(block, len(clusters)) > logits.amax(1)
+            if bool(strange.any()):
+                outside[where] = strange
+                block, logits = block.take(~strange), logits[~strange]
+        if not soft:
+            shares = block.hard_shares(logits.argmax(1), len(clusters))
+        else:
+            shares = torch.softmax(logits, 1)
+            surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
+            entropy += float(block.weights @ surprise)
+            shares *= block.weights[:, None]
+        assigned = assigned + ClusterStatistics.of_shares(block, shares)
+    return Assigned(assigned, entropy, rows.take(outside) if bool(outside.any()) else None)
+
+
 def reassign(
-    rows: Rows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, *, opens: bool = True
+    rows: AnyRows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, *, opens: bool = True
 ) -> ClusterStatistics:
     """Assign all rows anew, opening clusters unless `opens` is False, and drop empty ones.
 
@@ -182,31 +225,16 @@ def reassign(
         # Soft assignments never leave a cluster entirely, and a large alpha favours every cluster
         # that exists, so without this the number of clusters would only grow.
         clusters = clusters.select(kept)
-    parameters = prior.parameters(clusters, rows.values.dtype)
-    assigned = ClusterStatistics.empty(len(clusters), rows.dim)
-    opened = ClusterStatistics.empty(0, rows.dim)
-    entropy = 0.0
-    for _, block in rows.blocks(len(clusters) + rows.dim):
-        logits = parameters.log_joint(block)
-        strange = prior.new_logits(block, len(clusters)) > logits.amax(1) if opens else None
-        if strange is not None and bool(strange.any()):
-            strangers = block.take(strange)
-            opened = opened.with_rows(strangers, *_assigned_in_order(strangers, opened, prior))
-            block, logits = block.take(~strange), logits[~strange]
-        if not soft:
-            shares = block.hard_shares(logits.argmax(1), len(clusters))
-        elif not len(opened):
-            shares = torch.softmax(logits, 1)
-            surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
-            entropy += float(block.weights @ surprise)
-            shares *= block.weights[:, None]
-        else:
-            continue
-        assigned = assigned + ClusterStatistics.of_shares(block, shares)
-    if soft and len(opened):
-        return reassign(rows, clusters.joined(opened), prior, soft, opens=False)
-    assigned = assigned.joined(opened).with_totals_of(rows)
-    return replace(assigned.select(assigned.counts > 1e-6), entropy=entropy)
+    found: Assigned = rows.reduce(_assigned, clusters, prior, soft, opens)
+    assigned = found.clusters
+    if found.strangers is not None:
+        order = np.arange(len(found.strangers))
+        opened = sequential_pass(found.strangers, order, prior)
+        if soft:
+            return reassign(rows, clusters.joined(opened), prior, soft, opens=False)
+        assigned = assigned.joined(opened)
+    assigned = assigned.with_totals_of(rows)
+    return replace(assigned.select(assigned.counts > 1e-6), entropy=found.entropy)
 
 
 def settle(

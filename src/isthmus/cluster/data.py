@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from isthmus.logits import distance_logits
 BLOCK_ENTRIES = 2**19
 # Rows of one block where a table is read once.
 BLOCK_ROWS = 8192
+# Starts of a training are found on at most this many distinct rows.
+SAMPLE_ROWS = 50_000
 
 
 @contextmanager
@@ -93,10 +95,17 @@ class Rows:
     weights: Tensor
     observed: Tensor | None
     squares: Tensor
+    keys: Tensor | None = None
 
     @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any], units: Units) -> Rows:
-        """Convert a table in which NaN marks unknown values."""
+    def of(
+        cls,
+        X: NDArray[Any],
+        weights: NDArray[Any],
+        units: Units,
+        keys: NDArray[Any] | None = None,
+    ) -> Rows:
+        """Convert a table in which NaN marks unknown values; `keys` tell distinct rows apart."""
         inside = units.to_internal(X)
         observed = None
         if np.isnan(inside.sum()):
@@ -105,7 +114,31 @@ class Rows:
             observed = torch.from_numpy((~gaps).astype(inside.dtype))
         values = torch.from_numpy(np.ascontiguousarray(inside))
         squares = torch.linalg.vector_norm(values, dim=1).square()
-        return cls(values, torch.from_numpy(weights.astype(inside.dtype)), observed, squares)
+        masses = torch.from_numpy(weights.astype(inside.dtype))
+        return cls(
+            values, masses, observed, squares, None if keys is None else torch.from_numpy(keys)
+        )
+
+    @classmethod
+    def joined(cls, first: Rows, second: Rows) -> Rows:
+        """Return the rows of both in the order of their keys, equal ones as one."""
+        assert first.keys is not None
+        assert second.keys is not None
+        keys, group = torch.unique(torch.cat([first.keys, second.keys]), return_inverse=True)
+        chosen = torch.empty(len(keys), dtype=torch.int64)
+        chosen[group] = torch.arange(len(group))
+        weights = torch.cat([first.weights, second.weights])
+        values = torch.cat([first.values, second.values])[chosen]
+        observed = None
+        if first.observed is not None or second.observed is not None:
+            both = (
+                torch.ones_like(r.values) if r.observed is None else r.observed
+                for r in (first, second)
+            )
+            observed = torch.cat(list(both))[chosen]
+        masses = torch.zeros(len(keys), dtype=weights.dtype).index_add_(0, group, weights)
+        squares = torch.cat([first.squares, second.squares])[chosen]
+        return cls(values, masses, observed, squares, keys)
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -114,6 +147,21 @@ class Rows:
     def dim(self) -> int:
         """The number of features D."""
         return self.values.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Float32 or float64."""
+        return self.values.dtype
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return ``function(rows, *arguments)``: these rows are one block."""
+        return function(self, *arguments)
+
+    def sample(self) -> Rows:
+        """Return a random choice of distinct rows, or all of them if they are few."""
+        if self.keys is None or len(self) <= SAMPLE_ROWS:
+            return self
+        return self.take(torch.from_numpy(chosen_by_key(self.keys.numpy())))
 
     @property
     def smallest_variance(self) -> float:
@@ -149,7 +197,8 @@ class Rows:
     def take(self, index: Any) -> Rows:
         """Return the rows at a slice or an index."""
         observed = None if self.observed is None else self.observed[index]
-        return Rows(self.values[index], self.weights[index], observed, self.squares[index])
+        keys = None if self.keys is None else self.keys[index]
+        return Rows(self.values[index], self.weights[index], observed, self.squares[index], keys)
 
     def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
         """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian.
@@ -182,25 +231,126 @@ class Rows:
             yield block, self.take(block)
 
 
-def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return the distinct rows in a canonical order, their weights, and where each row went.
+@dataclass(frozen=True)
+class RowSample:
+    """Distinct rows (n, D) in the order of their keys, and their weights."""
 
-    Rows count as equal if they differ by rounding errors of the largest value.
+    values: NDArray[Any]
+    weights: NDArray[Any]
+    keys: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, X: NDArray[Any], weights: NDArray[Any], lowest: NDArray[Any], size: float
+    ) -> RowSample:
+        """Join equal rows of a table."""
+        return cls._joined(X, weights, row_keys(X, lowest, size))
+
+    @classmethod
+    def _joined(cls, X: NDArray[Any], weights: NDArray[Any], keys: NDArray[Any]) -> RowSample:
+        found, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        return cls(X[first], np.bincount(group, weights), found)
+
+    def __add__(self, other: RowSample) -> RowSample:
+        parts = zip(vars(self).values(), vars(other).values(), strict=True)
+        return RowSample._joined(*(np.concatenate(pair) for pair in parts)).cut()
+
+    def cut(self) -> RowSample:
+        """Return a random choice of rows if there are too many; it depends on their values only."""
+        if len(self.keys) <= SAMPLE_ROWS:
+            return self
+        kept = chosen_by_key(self.keys)
+        return RowSample(self.values[kept], self.weights[kept], self.keys[kept])
+
+    def rows(self, units: Units) -> Rows:
+        """Return the rows in internal units."""
+        return Rows.of(self.values, self.weights, units, self.keys)
+
+
+def chosen_by_key(keys: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of the keys whose scrambled bits are lowest, in ascending order.
+
+    Which rows are chosen does not depend on their order, or on the blocks they are in.
     """
-    lowest, size = np.fmin.reduce(X, 0), largest_value(X)
+    bits = np.ascontiguousarray(keys).view(np.uint64).copy()
+    with np.errstate(over="ignore"):  # the finaliser of splitmix64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            bits ^= bits >> np.uint64(shift)
+            bits *= np.uint64(factor)
+        bits ^= bits >> np.uint64(31)
+    chosen: NDArray[np.int64] = np.sort(np.argsort(bits, kind="stable")[:SAMPLE_ROWS])
+    return chosen
+
+
+def row_keys(X: NDArray[Any], lowest: NDArray[Any], size: float) -> NDArray[np.float64]:
+    """Return a number for each row that equal rows share, up to rounding errors of `size`. (n,)"""
     direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
     key = np.empty(len(X))
     for start in range(0, len(X), BLOCK_ROWS):
-        block = (X[start : start + BLOCK_ROWS].astype(np.float64) - lowest) / size
+        block = np.ascontiguousarray(X[start : start + BLOCK_ROWS], dtype=np.float64)
+        block = (block - lowest) / size
         # Row by row sums, unlike a matrix product, do not depend on where a row stands.
         key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=-0.137) * direction).sum(1)
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    return X[first], np.bincount(group, weights), group
+    return key
+
+
+def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Return the distinct rows in a canonical order, their weights, where each row went, and keys.
+
+    Rows count as equal if they differ by rounding errors of the largest value.
+    """
+    keys = row_keys(X, np.fmin.reduce(X, 0), largest_value(X))
+    found, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return X[first], np.bincount(group, weights), group, found
 
 
 def largest_value(X: NDArray[Any]) -> float:
     """Return the largest absolute value, or 1 if there is none above 0."""
     return max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0
+
+
+class AnyRows(Protocol):
+    """Rows in memory or in blocks: what statistics over all of them need, as in :class:`Rows`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def dim(self) -> int:
+        """The number of features D."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Float32 or float64."""
+        ...
+
+    @property
+    def smallest_variance(self) -> float:
+        """The variance below which rounding errors would decide."""
+        ...
+
+    @property
+    def total(self) -> float:
+        """The sum of weights."""
+        ...
+
+    @property
+    def square(self) -> float:
+        """The weighted sum of squared lengths."""
+        ...
+
+    @property
+    def known_total(self) -> float:
+        """The weighted number of known coordinates."""
+        ...
+
+    def sample(self) -> Rows:
+        """Return a random choice of distinct rows, or all of them if they are few."""
+        ...
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over blocks of ``function(rows, *arguments)``."""
+        ...
 
 
 class MixtureParameters(NamedTuple):
@@ -269,7 +419,7 @@ class ClusterStatistics:
         counts, sums, masses = map(function, (self.counts, self.sums, self.masses))
         return replace(self, counts=counts, sums=sums, masses=masses)
 
-    def with_totals_of(self, rows: Rows, added: bool = False) -> ClusterStatistics:
+    def with_totals_of(self, rows: AnyRows, added: bool = False) -> ClusterStatistics:
         """Set the totals over all rows, or add to them."""
         square, coordinates = (self.square, self.coordinates) if added else (0.0, 0.0)
         return replace(
@@ -333,22 +483,54 @@ class ClusterStatistics:
 
 
 def expectation(
-    rows: Rows,
+    rows: AnyRows,
     parameters: MixtureParameters,
     posterior: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[ClusterStatistics, float, Tensor]:
-    """Divide all rows among the memories; return statistics, log-likelihood and labels (N,).
+) -> tuple[ClusterStatistics, float]:
+    """Divide all rows among the memories; return statistics and the log-likelihood.
 
     `posterior` maps log-joints (n, K) to assignment probabilities (n, K); default: exact.
     """
-    statistics = None
+    found = rows.reduce(_divided, parameters, posterior)
+    return found.statistics.with_totals_of(rows), found.log_likelihood
+
+
+def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatistics, float, Tensor]:
+    """Return the :func:`expectation` of rows in memory, and their most probable memories (N,)."""
     labels = torch.empty(len(rows), dtype=torch.int64)
+    found = _divided(rows, parameters, None, labels)
+    return found.statistics.with_totals_of(rows), found.log_likelihood, labels
+
+
+@dataclass(frozen=True)
+class Division:
+    """The statistics of rows that are divided among memories, and their log-likelihood."""
+
+    statistics: ClusterStatistics
+    log_likelihood: float
+
+    def __add__(self, other: Division) -> Division:
+        return Division(
+            self.statistics + other.statistics, self.log_likelihood + other.log_likelihood
+        )
+
+
+@torch.no_grad()
+def _divided(
+    rows: Rows,
+    parameters: MixtureParameters,
+    posterior: Callable[[Tensor], Tensor] | None,
+    labels: Tensor | None = None,
+) -> Division:
+    statistics = None
     log_likelihood = 0.0
     for where, block in rows.blocks(len(parameters.means) + rows.dim):
         logits = parameters.log_joint(block)
         # numpy finds the largest of each row in a quarter of the time that torch needs.
-        labels[where] = torch.from_numpy(logits.numpy().argmax(1))
-        top = logits.gather(1, labels[where, None])
+        best = torch.from_numpy(logits.numpy().argmax(1))
+        if labels is not None:
+            labels[where] = best
+        top = logits.gather(1, best[:, None])
         if posterior is None:  # one exponential serves shares and log-sum-exps
             shares = logits.sub_(top).exp_()
             mass = shares.sum(1)
@@ -361,4 +543,4 @@ def expectation(
         statistics = part if statistics is None else statistics + part
         log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
     assert statistics is not None
-    return statistics.with_totals_of(rows), log_likelihood, labels
+    return Division(statistics, log_likelihood)

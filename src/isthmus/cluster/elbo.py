@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +17,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
-from isthmus.cluster.data import ClusterStatistics, MixtureParameters, Rows, expectation
+from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
+from isthmus.cluster.data import (
+    AnyRows,
+    ClusterStatistics,
+    MixtureParameters,
+    Rows,
+    expectation,
+    labelled,
+)
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_choice, as_count
@@ -166,20 +174,21 @@ class FiniteMixtureEstimator(MemoryEstimator):
         as_number_or(self.beta, "beta", ("auto", "learned"), above=0)
 
     def _initial_means(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[Tensor]:
         """Yield the means of each start; k-means runs all of its own and gives the best."""
         n_clusters = int(self.n_clusters)
         if given is not None:
             yield given
             return
-        if len(rows) <= n_clusters:  # a memory for every distinct row
-            yield rows.values[torch.arange(n_clusters) % len(rows)]
+        few = rows.sample()
+        if len(few) <= n_clusters:  # a memory for every distinct row
+            yield few.values[torch.arange(n_clusters) % len(few)]
             return
         automatic = 10 if len(rows) <= SMALL_DATA else 1
         n_init = automatic if self.n_init == "auto" else int(self.n_init)
         # Unknown coordinates count as their column mean.
-        values, weights = rows.values.numpy(), rows.weights.numpy()
+        values, weights = few.values.numpy(), few.weights.numpy()
         if self.init == "k-means":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -189,14 +198,14 @@ class FiniteMixtureEstimator(MemoryEstimator):
         shares = weights / weights.sum(dtype=np.float64)
         for _ in range(n_init):
             if self.init == "random":
-                chosen = generator.choice(len(rows), n_clusters, replace=False, p=shares)
+                chosen = generator.choice(len(few), n_clusters, replace=False, p=shares)
             else:
                 weighted = {"sample_weight": weights, "random_state": generator}
                 chosen = kmeans_plusplus(values, n_clusters, **weighted)[1]
-            yield rows.values[chosen]
+            yield few.values[chosen]
 
     def _initial_parameters(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[MixtureParameters]:
         """Yield the parameters of each start; an unknown beta is that of hard clusters."""
         for means in self._initial_means(rows, generator, given):
@@ -227,7 +236,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
         return isinstance(self.weights, str) and self.weights == "learned"
 
     def _maximised(
-        self, rows: Rows, statistics: ClusterStatistics, old: MixtureParameters
+        self, rows: AnyRows, statistics: ClusterStatistics, old: MixtureParameters
     ) -> MixtureParameters:
         """Return the closed-form best parameters for given expected assignments."""
         means, beta, log_weights = statistics.means(old.means), old.beta, old.log_weights
@@ -246,15 +255,14 @@ class FiniteMixtureEstimator(MemoryEstimator):
         self.weights_ = parameters.log_weights.double().softmax(0).numpy()
         self.n_clusters_ = len(self.memories_)
 
-    def _parameters(self, rows: Rows) -> MixtureParameters:
+    def _parameters(self, rows: AnyRows) -> MixtureParameters:
         """Return the fitted attributes in internal units."""
-        like = rows.values
-        means = self._units.to_internal(self.memories_.astype(like.numpy().dtype))
-        log_weights = torch.from_numpy(self._log_weights).to(like.dtype)
+        means = self._units.to_internal(self.memories_.astype(numpy_dtype(rows.dtype)))
+        log_weights = torch.from_numpy(self._log_weights).to(rows.dtype)
         beta = self.beta_ * self._units.scale**2
         return MixtureParameters(torch.from_numpy(means), beta, log_weights)
 
-    def _adopt(self, rows: Rows, state: Any) -> None:
+    def _adopt(self, rows: AnyRows, state: Any) -> None:
         """Set the fitted attributes, and statistics that count as many batches of a stream."""
         self._adopt_parameters(state.parameters)
         statistics = expectation(rows, self._parameters(rows))[0]
@@ -273,7 +281,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
             self._adopt_parameters(next(self._initial_parameters(few, generator, given)))
             self.n_steps_ = 0
         parameters = self._parameters(rows)
-        statistics, log_likelihood, labels = expectation(rows, parameters)
+        statistics, log_likelihood, labels = labelled(rows, parameters)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
         running = statistics.scaled(rate / rows.total)
         if self.n_steps_:
@@ -285,7 +293,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
         objective = -log_likelihood / rows.total + self._log_scale(rows)
         return labels.numpy(), objective
 
-    def _in_units(self, objectives: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         return objectives + self._log_scale(rows)
 
     @property
@@ -298,9 +306,13 @@ class FiniteMixtureEstimator(MemoryEstimator):
         """The logarithms of the weights, in the precision of the memories. (K,)"""
         return np.log(np.maximum(self.weights_, SMALLEST_WEIGHT)).astype(self.memories_.dtype)
 
-    def _log_scale(self, rows: Rows) -> float:
+    def _log_scale(self, rows: AnyRows) -> float:
         """Return what a mean negative log-density changes by from internal units to the data's."""
         return rows.known_total / rows.total * math.log(self._units.scale)
+
+
+def _posterior(log_joint: Tensor, dynamics: Dynamics) -> Tensor:
+    return elbo_flow(log_joint, dynamics).probabilities
 
 
 @dataclass(frozen=True)
@@ -333,6 +345,7 @@ class ClAMELBO(FiniteMixtureEstimator):
     weights : "uniform", "learned" or array (n_clusters,)
         Mixing proportions.
     init : {"k-means", "k-means++", "random"} or array (n_clusters, n_features)
+        Words choose among 50,000 distinct rows if there are more.
     n_init : "auto" or int
         Number of starts; auto is 10 up to 20,000 distinct rows, else 1.
     max_iter, tol : int, float
@@ -376,16 +389,16 @@ class ClAMELBO(FiniteMixtureEstimator):
         as_choice(self.dynamics, "dynamics", DYNAMICS)
 
     def _starts(
-        self, rows: Rows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
     ) -> Iterator[_ELBOState]:
         for parameters in self._initial_parameters(rows, generator, given):
             yield self._evaluated(rows, parameters)
 
-    def _advance(self, rows: Rows, state: _ELBOState) -> _ELBOState:
+    def _advance(self, rows: AnyRows, state: _ELBOState) -> _ELBOState:
         return self._evaluated(rows, self._maximised(rows, state.statistics, state.parameters))
 
-    def _evaluated(self, rows: Rows, parameters: MixtureParameters) -> _ELBOState:
+    def _evaluated(self, rows: AnyRows, parameters: MixtureParameters) -> _ELBOState:
         exact = self.dynamics == "exact"
-        posterior = None if exact else lambda v: elbo_flow(v, self.dynamics).probabilities
-        statistics, log_likelihood, _ = expectation(rows, parameters, posterior)
+        posterior = None if exact else partial(_posterior, dynamics=self.dynamics)
+        statistics, log_likelihood = expectation(rows, parameters, posterior)
         return _ELBOState(parameters, statistics, -log_likelihood / rows.total)

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isthmus.cluster.base import as_number_or
+from isthmus.cluster.block_rows import require_in_memory
 from isthmus.cluster.data import name_text_columns
 from isthmus.dynamics.modes import centred, distances, find_modes
 from isthmus.dynamics.retrieve import retrieve
@@ -61,6 +62,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the modes of the density and the mode that each row reaches."""
+        require_in_memory(X, type(self).__name__)
         table = self._table(X, reset=True)
         chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
         self.bandwidth_ = scott(table) if chosen == "scott" else chosen
