@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from isthmus.errors import ClusterError, DtypeError, InvalidInputError, IsthmusError, ShapeError
 from isthmus.printing import listed
+from isthmus.progress import progress
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -191,9 +192,10 @@ class FileBlocks(Blocks):
     def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum over all blocks, one of which is in memory at a time."""
         found = None
-        for block in self:
-            part = function(block, *arguments)
-            found = part if found is None else _sum([found, part])
+        with progress("reading rows", len(self.places)) as report:
+            for done, block in enumerate(self):
+                found = _sum([found, function(block, *arguments)])
+                report(done + 1)
         return found
 
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
@@ -248,6 +250,19 @@ def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = No
     narrow = all(pyarrow.types.is_float32(first.field(name).type) for name in chosen)
     dtype = np.dtype(np.float32 if narrow else np.float64)
     return FileBlocks(places, TableLayout(len(chosen), dtype, chosen), n_rows)
+
+
+def numeric_columns(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the columns of numbers of Parquet files, and those of all others."""
+    from pyarrow import ArrowException, parquet
+
+    first = parquet_files(path)[0]
+    try:
+        schema = parquet.read_schema(first)
+    except (ArrowException, OSError) as error:
+        raise InvalidInputError(f"{first} is not a Parquet file: {error}") from None
+    fits = {name: _is_number(schema.field(name).type) for name in schema.names}
+    return [name for name in fits if fits[name]], [name for name in fits if not fits[name]]
 
 
 def _is_number(kind: Any) -> bool:

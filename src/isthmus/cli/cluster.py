@@ -22,7 +22,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     _check(arguments)
     from isthmus.cluster import TableModel
+    from isthmus.cluster.streamed import exceeds_memory
 
+    if arguments.model is None and exceeds_memory(arguments.data):
+        return _run_streamed(arguments)
     table = options.load_table(arguments, missing=True)
     if arguments.model is not None:
         model = TableModel.load(arguments.model)
@@ -57,6 +60,39 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output != STDIN:
         written = {"output": arguments.output, "plot": arguments.plot, "model": arguments.save}
         options.print_result(found, found.summary, written, arguments)
+    return 0
+
+
+def _run_streamed(arguments: argparse.Namespace) -> int:
+    """Cluster a file that is larger than memory."""
+    from isthmus.cluster import cluster_file
+
+    if arguments.plot is not None or arguments.output == STDIN:
+        raise InvalidInputError(
+            f"{arguments.data} is read in row groups, because it would fill the memory: write to a "
+            "file, without --plot."
+        )
+    options.print_notes(
+        ["DATA would fill the memory, so it is read in row groups."], arguments.quiet
+    )
+    found = cluster_file(
+        arguments.data,
+        arguments.output,
+        id=None if arguments.id in (None, "none") else arguments.id,
+        drop=(*arguments.drop, *([arguments.label] if arguments.label else [])),
+        standardise=arguments.standardise,
+        seed=arguments.seed,
+        posteriors=arguments.posteriors,
+        method=arguments.method,
+        n_clusters=arguments.k,
+        resolution=arguments.resolution,
+        alpha=arguments.alpha,
+    )
+    options.print_notes(found.notes, arguments.quiet)
+    if arguments.save is not None:
+        found.model.save(arguments.save)
+    written = {"output": arguments.output, "model": arguments.save}
+    options.print_result(found, found.summary, written, arguments)
     return 0
 
 

@@ -6,6 +6,7 @@ from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
 from isthmus.cluster.stability import refit_agreement
+from isthmus.cluster.streamed import StreamedClusters, cluster_file
 from isthmus.cluster.table_clusters import TableClusters
 from isthmus.cluster.tabular import TableModel
 
@@ -17,8 +18,10 @@ __all__ = [
     "ClAMELBO",
     "Flow",
     "GaussianMeanShift",
+    "StreamedClusters",
     "TableClusters",
     "TableModel",
+    "cluster_file",
     "elbo_energy",
     "elbo_flow",
     "refit_agreement",

@@ -145,17 +145,7 @@ class TableModel:
             constants = tuple((place, names[place], float(lowest[place])) for place in places)
             rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
         values = n_clusters, resolution, alpha, bandwidth, sigma, beta
-        settings = zip(SETTINGS, values, strict=True)
-        given: dict[str, Any] = {name: value for name, value in settings if value is not None}
-        if method is None:
-            method = next((IMPLIED[name] for name in given if name in IMPLIED), "basin-flow")
-        as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
-        for name in given:
-            if method not in SETTINGS[name]:
-                methods = " and ".join(", ".join(SETTINGS[name]).rsplit(", ", 1))
-                raise InvalidInputError(f"{name} is for {methods}, not for {method}.")
-        if method in ("elbo", "clam") and n_clusters is None:
-            raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
+        method, given = _chosen(method, dict(zip(SETTINGS, values, strict=True)))
         if method in ("mean-shift", *MEMORIES_OF_ROWS) and np.isnan(rows).any():
             raise InvalidInputError(f"{method} needs complete rows; fill the gaps first.")
         scaling = Scaling.of(rows, standardise)
@@ -163,11 +153,8 @@ class TableModel:
         if method in MEMORIES_OF_ROWS:
             memory = _memory_of_rows(Z, method, sigma, beta, seed)
             return cls(memory, scaling, names, constants=constants)
-        estimator = ESTIMATORS[method](**given)
-        known = estimator.get_params()
-        shared = {"random_state": seed, "verbose": verbose}
-        estimator.set_params(**{name: shared[name] for name in shared if name in known}).fit(Z)
-        if "verbose" in known:
+        estimator = _estimator(method, given, seed, verbose).fit(Z)
+        if "verbose" in estimator.get_params():
             estimator.set_params(verbose=0)
         notes = tuple(_notes(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
@@ -299,6 +286,35 @@ class TableModel:
         scaling = Scaling(estimator.table_centre_, estimator.table_scale_)
         columns = tuple(map(str, estimator.table_columns_))
         return cls(estimator.energy_, scaling, columns, estimator)
+
+
+def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the method that settings imply, and the settings that are given."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if method is None:
+        method = next((IMPLIED[name] for name in given if name in IMPLIED), "basin-flow")
+    as_choice(method, "method", (*ESTIMATORS, *MEMORIES_OF_ROWS))
+    for name in given:
+        if method not in SETTINGS[name]:
+            methods = " and ".join(", ".join(SETTINGS[name]).rsplit(", ", 1))
+            raise InvalidInputError(f"{name} is for {methods}, not for {method}.")
+    if method in ("elbo", "clam") and "n_clusters" not in given:
+        raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
+    return method, given
+
+
+def _estimator(method: str, given: dict[str, Any], seed: int, verbose: int) -> Any:
+    estimator = ESTIMATORS[method](**given)
+    known, shared = estimator.get_params(), {"random_state": seed, "verbose": verbose}
+    return estimator.set_params(**{name: shared[name] for name in shared if name in known})
+
+
+def chosen_estimator(*, seed: int = 0, method: str | None = None, **values: Any) -> Any:
+    """Return the estimator of settings, for rows that are not in memory together."""
+    method, given = _chosen(method, values)
+    if method in ("mean-shift", *MEMORIES_OF_ROWS):
+        raise InvalidInputError(f"{method} needs all rows in memory.")
+    return _estimator(method, given, seed, 0)
 
 
 def _memory_of_rows(

@@ -1,0 +1,180 @@
+"""Memories and fits on Dask workers: two against one, the overhead of a pass, and files.
+
+python benchmarks/distributed.py            a minute on a quiet machine
+python benchmarks/distributed.py --full     larger sizes
+
+Ratios are of wall time, measured side by side in one run, so they mean little while other work
+keeps the cores busy; the load average is printed with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import Row, in_fresh_process, peak_megabytes, print_rows
+
+SIZES = {False: (200_000, 32, 200), True: (2_000_000, 64, 1000)}
+SMALL = ((1_000, 8, 4), (1_000, 8, 64))
+FILES = {False: (250_000, 1_000_000), True: (2_000_000, 16_000_000)}
+FILE_COLUMNS, GROUP_ROWS = 8, 100_000
+
+
+def wall_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 5) -> float:
+    """Return the wall time of the fastest of several calls."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function(*arguments)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def efficiency(full: bool) -> Iterator[Row]:
+    """Yield the time of a pass, and of an iteration of ClAMELBO, on two workers against one."""
+    import dask.array as da
+
+    import isthmus as ist
+    from isthmus.cluster import ClAMELBO
+    from isthmus.distributed import shard
+
+    rows, dim, queries = SIZES[full]
+    data = da.random.default_rng(0).normal(size=(rows, dim), chunks=(rows // 8, dim))
+    data = data.astype(np.float32)
+    points = torch.randn(queries, dim, generator=torch.Generator().manual_seed(0))
+    times: dict[str, list[float]] = {"pass of a GaussianKDE": [], "fit of ClAMELBO": []}
+    for workers in (1, 2):
+        with on_workers(workers):
+            memory = shard(ist.GaussianKDE, data, sigma=1.0)
+            memory.step(points)
+            times["pass of a GaussianKDE"].append(wall_seconds(memory.step, points))
+            model = ClAMELBO(64, init=np.eye(64, dim), max_iter=5, tol=0)
+            times["fit of ClAMELBO"].append(wall_seconds(model.fit, data, repeats=1))
+    for what, (one, two) in times.items():
+        yield {
+            "table": "two workers against one",
+            "work": what,
+            "rows": rows,
+            "D": dim,
+            "s on one": one,
+            "s on two": two,
+            "speed-up": one / two,
+            "load": os.getloadavg()[0],
+        }
+
+
+def overhead(full: bool) -> Iterator[Row]:
+    """Yield the time of a pass over few rows, which is that of the tasks."""
+    import dask.array as da
+
+    import isthmus as ist
+    from isthmus.distributed import shard
+
+    with on_workers(2):
+        for rows, dim, shards in SMALL:
+            data = da.ones((rows, dim), chunks=(-(-rows // shards), dim))
+            memory, points = shard(ist.GaussianKDE, data, sigma=1.0), torch.zeros(16, dim)
+            memory.step(points)
+            alone = ist.GaussianKDE(np.ones((rows, dim)), 1.0)
+            yield {
+                "table": "overhead of a pass",
+                "rows": rows,
+                "shards": memory.n_shards,
+                "ms": 1e3 * wall_seconds(memory.step, points),
+                "ms in one process": 1e3 * wall_seconds(alone.step, points),
+                "load": os.getloadavg()[0],
+            }
+
+
+def files(full: bool) -> Iterator[Row]:
+    """Yield the peak memory of clustering files of growing size, each in a fresh process."""
+    for rows in FILES[full]:
+        yield in_fresh_process(__file__, "--file", rows)
+
+
+def one_file(rows: int) -> Row:
+    """Return the extra peak memory of clustering one file."""
+    import pandas as pd
+    import pyarrow
+    from pyarrow import parquet
+
+    from isthmus.cluster import cluster_file
+
+    rng = np.random.default_rng(0)
+    columns = [f"x{place + 1}" for place in range(FILE_COLUMNS)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.parquet"
+        schema = pyarrow.schema([(name, pyarrow.float64()) for name in columns])
+        with parquet.ParquetWriter(path, schema) as writer:
+            for _ in range(rows // GROUP_ROWS or 1):
+                X = rng.normal(size=(GROUP_ROWS, FILE_COLUMNS)) + 9 * rng.integers(
+                    0, 4, size=(GROUP_ROWS, 1)
+                )
+                frame = pd.DataFrame(X, columns=columns)
+                writer.write_table(pyarrow.Table.from_pandas(frame, preserve_index=False))
+        start = time.perf_counter()
+        peak, _ = peak_megabytes(
+            lambda: cluster_file(path, Path(folder) / "out.parquet", method="elbo", n_clusters=4)
+        )
+        seconds = time.perf_counter() - start
+    return {
+        "table": "files read in row groups (isthmus cluster)",
+        "rows": rows,
+        "MB as a table": rows * FILE_COLUMNS * 8 / 1e6,
+        "peak MB": peak,
+        "seconds": seconds,
+    }
+
+
+class on_workers:  # noqa: N801  # used like a function
+    """Start a cluster of single-threaded worker processes, with its client as the default."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __enter__(self) -> None:
+        from distributed import Client, LocalCluster
+
+        self.cluster = LocalCluster(
+            n_workers=self.count, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        )
+        self.client = Client(self.cluster)
+        self.client.run(torch.set_num_threads, 1)
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.cluster.close()
+
+
+def measure(full: bool, seed: int = 0) -> Iterator[Row]:
+    """Yield the rows of all tables."""
+    for part in (overhead, efficiency, files):
+        yield from part(full)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="larger sizes")
+    parser.add_argument("--file", type=int, metavar="ROWS", help="measure one file of this size")
+    parser.add_argument("--part", choices=("overhead", "efficiency", "files"), help="one table")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.file is not None:
+        print(json.dumps(one_file(arguments.file)))
+    elif arguments.part is not None:
+        print_rows(globals()[arguments.part](arguments.full))
+    else:
+        print_rows(measure(arguments.full))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Clusters of Parquet files with more rows than memory: row groups are read one at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.blocks import FileBlocks, TableBlock, file_blocks, numeric_columns
+from isthmus.cluster.block_rows import Extent, Moments
+from isthmus.cluster.tabular import TableModel, chosen_estimator
+from isthmus.errors import InvalidInputError
+from isthmus.printing import aligned, counted, definitions, listed
+from isthmus.progress import progress
+from isthmus.scaling import Scaling
+
+# A table that fills more than this share of the memory of the machine is read in row groups: a fit
+# in memory holds several copies of it.
+MEMORY_SHARE = 0.1
+# A row is certain above this probability.
+CERTAIN = 0.9
+
+
+def exceeds_memory(path: Path) -> bool:
+    """Return True for a Parquet file whose numbers would not fit into memory comfortably."""
+    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+        return False
+    from pyarrow import ArrowException, parquet
+
+    try:
+        metadata = parquet.read_metadata(path)
+    except (ArrowException, OSError):
+        return False
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 8 * metadata.num_rows * metadata.num_columns > MEMORY_SHARE * memory
+
+
+@dataclass(frozen=True)
+class StreamedClusters:
+    """The clusters of a file. ``print`` shows a summary."""
+
+    model: TableModel
+    n_rows: int
+    sizes: NDArray[np.int64]
+    certainty: NDArray[np.float64]
+    certain: int
+    log_density: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        memories = self.model.scaling.back(self.model.estimator.cluster_centers_)
+        shares, means = self.sizes / self.n_rows, self.certainty / np.maximum(self.sizes, 1)
+        return {
+            "rows": self.n_rows,
+            "features": len(self.model.columns),
+            "method": self.model.name,
+            "standardised": self.model.scaling.standardises,
+            "n_clusters": len(self.sizes),
+            "mean_log_density": self.log_density / self.n_rows,
+            "mean_certainty": float(self.certainty.sum()) / self.n_rows,
+            "share_sure": self.certain / self.n_rows,
+            "clusters": [
+                {
+                    "cluster": number + 1,
+                    "size": int(size),
+                    "share": float(shares[number]),
+                    "certainty": float(means[number]) if size else None,
+                    "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
+                }
+                for number, (size, memory) in enumerate(zip(self.sizes, memories, strict=True))
+            ],
+        }
+
+    def __str__(self) -> str:
+        found = self.summary
+        rows = [("cluster", "rows", "share", "certainty")]
+        for one in found["clusters"][:25]:
+            sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
+            rows.append((str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure))
+        opening = f"{counted(found['n_clusters'], 'cluster')} in {counted(self.n_rows, 'row')}"
+        facts = {
+            "mean log-density": f"{found['mean_log_density']:.4g}",
+            "certain rows": f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})",
+        }
+        features = counted(found["features"], "feature")
+        head = f"{opening}, {features} ({found['method']}; read in row groups)"
+        return "\n".join([head, "", *aligned(rows), "", *definitions(facts)])
+
+    __repr__ = __str__
+
+
+def cluster_file(
+    path: str | Path,
+    output: str | Path,
+    *,
+    id: str | None = None,  # noqa: A002  # as in read_table
+    drop: Sequence[str] = (),
+    standardise: bool = True,
+    seed: int = 0,
+    posteriors: bool = False,
+    **settings: Any,
+) -> StreamedClusters:
+    """Cluster the rows of Parquet files and write a row for each, in memory that does not grow.
+
+    Every pass of a fit reads the files once, one row group after another.
+
+    Parameters
+    ----------
+    path : str or Path
+        A Parquet file, a directory of them, or a pattern.
+    output : str or Path
+        A .csv or .parquet file; it appears when it is complete.
+    id : str, optional
+        A column to copy to the output. Default: numbers from 1.
+    drop : sequence of str
+        Columns to leave out, beside those that do not hold numbers.
+    standardise : bool
+    seed : int
+    posteriors : bool
+        Write p1, p2, ... for more than 30 clusters, too.
+    **settings
+        ``method``, ``n_clusters``, ``resolution`` and ``alpha`` of :meth:`TableModel.fit`.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, tempfile
+    >>> from isthmus.cluster import cluster_file
+    >>> X = np.repeat([[0.0, 0.0], [9.0, 9.0]], 50, axis=0)
+    >>> X += np.random.default_rng(0).normal(size=X.shape)
+    >>> folder = tempfile.mkdtemp()
+    >>> pd.DataFrame(X, columns=["a", "b"]).to_parquet(f"{folder}/rows.parquet")
+    >>> cluster_file(f"{folder}/rows.parquet", f"{folder}/clusters.csv", n_clusters=2).n_rows
+    100
+    """
+    numbers, others = numeric_columns(path)
+    unknown = [name for name in (*drop, *([id] if id else [])) if name not in numbers + others]
+    if unknown:
+        raise InvalidInputError(f"The file has no column {listed(unknown)}.")
+    columns = [name for name in numbers if name not in drop and name != id]
+    if not columns:
+        raise InvalidInputError("No column of numbers is left.")
+    left_out = [name for name in others if name not in drop and name != id]
+    notes = (f"columns without numbers were left out: {listed(left_out)}.",) if left_out else ()
+    blocks = file_blocks(path, columns)
+    estimator = chosen_estimator(seed=seed, **settings)
+    scaling = _scaling(blocks, standardise)
+    estimator.fit(blocks.mapped(_scaled, scaling))
+    del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
+    model = TableModel(estimator.energy_, scaling, tuple(columns), estimator)
+    with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
+        found, start = None, 0
+        for done, block in enumerate(blocks):
+            part = _described(model, block, start, _ids(blocks, block, id), id, posteriors, write)
+            found = part if found is None else _added(found, part)
+            start += len(block.values)
+            report(done + 1)
+    if found is None:
+        raise InvalidInputError(f"{path} has no rows.")
+    return replace(found, notes=notes)
+
+
+def _scaling(blocks: FileBlocks, standardise: bool) -> Scaling:
+    if not standardise:
+        return Scaling(np.zeros(blocks.layout.dim), np.ones(blocks.layout.dim))
+    size = blocks.total(Extent.of).size
+    moments = blocks.total(Moments.of, size)
+    deviation = np.sqrt(moments.squares / np.maximum(moments.weight, 1e-300)) * size
+    return Scaling(moments.mean * size, np.where(deviation > 1e-15 * size, deviation, 1.0))
+
+
+def _scaled(block: TableBlock, scaling: Scaling) -> TableBlock:
+    return replace(block, values=scaling.into(block.values.astype(np.float64)))
+
+
+def _ids(blocks: FileBlocks, block: TableBlock, name: str | None) -> NDArray[Any] | None:
+    if name is None:
+        return None
+    from pyarrow import parquet
+
+    path, group = blocks.places[block.number]
+    with parquet.ParquetFile(path) as file:
+        column: NDArray[Any] = file.read_row_group(group, [name]).to_pandas()[name].to_numpy()
+    return column
+
+
+def _described(
+    model: TableModel,
+    block: TableBlock,
+    start: int,
+    ids: NDArray[Any] | None,
+    name: str | None,
+    posteriors: bool,
+    write: Any,
+) -> StreamedClusters:
+    """Write the results of one block and return its part of the summary."""
+    places = np.arange(start + 1, start + len(block.values) + 1) if ids is None else ids
+    rows = block.values.astype(np.float64)
+    found = model.describe(rows, ids=places, id_name=name or "row", refit=False)
+    write(found.to_frame(posteriors))
+    size = model.estimator.n_clusters_
+    certainty: NDArray[Any] = np.bincount(found.labels, found.certainty, minlength=size)
+    certain = int((found.certainty >= CERTAIN).sum())
+    sizes, density = np.bincount(found.labels, minlength=size), float(found.log_density.sum())
+    return StreamedClusters(model, len(rows), sizes, certainty, certain, density)
+
+
+def _added(first: StreamedClusters, second: StreamedClusters) -> StreamedClusters:
+    return replace(
+        first,
+        n_rows=first.n_rows + second.n_rows,
+        sizes=first.sizes + second.sizes,
+        certainty=first.certainty + second.certainty,
+        certain=first.certain + second.certain,
+        log_density=first.log_density + second.log_density,
+    )
+
+
+@contextmanager
+def _writer(path: Path) -> Iterator[Any]:
+    """Yield a function that appends frames to a file, which appears when all are written."""
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InvalidInputError(f"{path} must end in .csv or .parquet.")
+    import pyarrow
+    from pyarrow import parquet
+
+    partial = path.with_name(f".{path.name}.part")
+    open_writers: list[Any] = []
+
+    def write(frame: Any) -> None:
+        if path.suffix.lower() == ".csv":
+            frame.to_csv(partial, index=False, mode="a", header=not partial.exists())
+            return
+        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+        if not open_writers:
+            open_writers.append(parquet.ParquetWriter(partial, table.schema))
+        open_writers[0].write_table(table)
+
+    partial.unlink(missing_ok=True)
+    try:
+        yield write
+        for writer in open_writers:
+            writer.close()
+        if partial.exists():
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,71 @@
+"""Files that are larger than memory are clustered row group by row group."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isthmus.cli.main import main
+from isthmus.cluster import TableModel, cluster_file, streamed
+from isthmus.errors import InvalidInputError
+
+X = np.repeat([[0.0, 0.0, 4.0], [90.0, 0.0, 5.0], [0.0, 7.0, 9.0]], 100, axis=0)
+X = (X + np.random.default_rng(0).normal(size=X.shape))[np.random.default_rng(1).permutation(300)]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame["name"], frame["key"] = "x", np.arange(300) + 1000
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=70)
+    return tmp_path / "rows.parquet"
+
+
+@pytest.mark.parametrize("method", ["elbo", "basin-flow"])
+def test_the_clusters_are_those_of_the_table_in_memory(method: str, rows: Path) -> None:
+    settings = {"method": method, "n_clusters": 3}
+    found = cluster_file(rows, rows.with_suffix(".csv"), id="key", **settings)
+    expected = TableModel.fit(X, columns=["a", "b", "c"], **settings).describe(X)
+    written = pd.read_csv(rows.with_suffix(".csv"))
+    np.testing.assert_array_equal(written["cluster"], expected.labels + 1)
+    np.testing.assert_array_equal(written["key"], np.arange(300) + 1000)
+    np.testing.assert_allclose(written["log_density"], expected.log_density, rtol=1e-6)
+    assert found.summary["share_sure"] == expected.summary["share_sure"]
+    assert [one["size"] for one in found.summary["clusters"]] == [100, 100, 100]
+    assert "3 clusters in 300 rows, 3 features" in str(found)
+    assert found.notes == ("columns without numbers were left out: name.",)
+
+
+def test_the_command_streams_what_would_fill_the_memory(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = rows.with_name("clusters.parquet")
+    command = ["cluster", str(rows), "-k", "3", "--drop", "key", "-o", str(output), "--json"]
+    assert not streamed.exceeds_memory(rows)
+    monkeypatch.setattr(streamed, "MEMORY_SHARE", 1e-9)
+    assert streamed.exceeds_memory(rows)
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["n_clusters"] == 3
+    assert "read in row groups" in printed.err
+    assert pd.read_parquet(output)["row"].tolist() == list(range(1, 301))
+    assert main(["cluster", str(rows), "-o", "-"]) == 2
+    assert "write to a file" in capsys.readouterr().err
+
+
+def test_bad_files_and_columns_are_refused(rows: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    with pytest.raises(InvalidInputError, match="no column nothing"):
+        cluster_file(rows, output, drop=["nothing"])
+    with pytest.raises(InvalidInputError, match="No column of numbers"):
+        cluster_file(rows, output, drop=["a", "b", "c", "key"])
+    with pytest.raises(InvalidInputError, match="must end in"):
+        cluster_file(rows, tmp_path / "out.xlsx", n_clusters=3)
+    with pytest.raises(InvalidInputError, match="mean-shift needs all rows"):
+        cluster_file(rows, output, method="mean-shift")
+    rows.write_bytes(rows.read_bytes()[:200])
+    with pytest.raises(InvalidInputError, match="not a Parquet file"):
+        cluster_file(rows, output)
+    assert not output.exists()
