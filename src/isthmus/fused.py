@@ -30,6 +30,10 @@ HEAD_WIDTH = 16
 MAX_OFF_CENTRE = 8.0
 
 
+# Called by this name, so that a test can put its own in place.
+_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
+
+
 class _Problem(NamedTuple):
     """Queries and keys in the dtype of the computation, and the terms of their logits.
 
@@ -212,11 +216,35 @@ def _has_flash_kernel(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+def _has_efficient_kernel(tensor: Tensor) -> bool:
+    """Return True on CUDA, whose memory-efficient kernel returns the log-sum-exp.
+
+    Not tested on real hardware; see docs/gpu.md.
+    """
+    return tensor.device.type == "cuda" and tensor.dtype == torch.float32
+
+
+def _efficient(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return both results by CUDA's kernel; the offset is one more column of the keys.
+
+    Widths are padded to multiples of 8, which the kernel asks for.
+    """
+    count, dim = queries.shape
+    last = keys.new_zeros(len(keys)) if offset is None else offset
+    wide = (0, -(dim + 1) % 8)
+    heads = pad(torch.cat([keys, last[:, None]], 1), wide)[None, None]
+    rows = pad(torch.cat([queries, torch.ones_like(queries[:, :1])], 1), wide)[None, None]
+    means, sums, *_ = _efficient_attention(rows, heads, heads, None, True, 0.0, False, scale=1.0)
+    return sums[0, 0, :count], means[0, 0, :, :dim]
+
+
 def _flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp and the mean softmax(q k^T + offset) k.
 
     (Q, D), (N, D), (N,) -> (Q,), (Q, D).
     """
+    if _has_efficient_kernel(queries):
+        return _efficient(queries, keys, offset)
     if not _has_flash_kernel(queries):
         bias = keys.new_zeros(()) if offset is None else offset
         sums, means = [], []

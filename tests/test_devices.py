@@ -1,0 +1,130 @@
+"""Everything stays on the device of its memories: "meta", which has shapes but no numbers.
+
+Operations on meta tensors refuse operands from the CPU, as a GPU does, except for scalars. Numbers
+of the CUDA path are checked with an implementation of its one kernel for the CPU.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus as ist
+from isthmus import fused
+from isthmus.errors import UnknownNormalizerError
+from isthmus.memories import Memory
+from isthmus.nn import ClAMLoss, HopfieldLayer, HopfieldPooling
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device whose values cannot be read; checks of values are left out, as while tracing."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    return torch.device("meta")
+
+
+# Corners and counts are checked when these are made, which reads them.
+READ_WHEN_MADE = ("hopfield", "crp")
+METHODS = ("energy", "score", "step", "log_prob", "responsibilities")
+
+
+def test_energies_compute_where_their_memories_are(
+    make_energy: Callable[[Tensor], Memory], device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["make_energy"]
+    if name.startswith(READ_WHEN_MADE) and "continuous" not in name:
+        pytest.skip("reads values when it is made")
+    energy = make_energy(torch.randn(7, 3, device=device))
+    x = torch.randn(5, 3, device=device)
+    for method in METHODS:
+        # The normaliser of Laplace kernels reads the bandwidth.
+        if not hasattr(energy, method) or (name, method) == ("laplace-kde", "log_prob"):
+            continue
+        with contextlib.suppress(UnknownNormalizerError):
+            found = getattr(energy, method)(x)
+            assert found.device.type == "meta"
+            assert found.shape[0] == 5
+
+
+@pytest.mark.parametrize(
+    "sampler", [ist.Langevin(0.1), ist.MALA(0.1), ist.HMC(0.1, 3, jitter=0.2)], ids=repr
+)
+def test_samplers_step_where_the_chains_are(sampler: Any, device: torch.device) -> None:
+    energy = ist.GaussianKDE(torch.randn(7, 3, device=device), sigma=0.5)
+    state = ist.dynamics.samplers.LangevinState(torch.randn(4, 3, device=device))
+    if not isinstance(sampler, ist.Langevin):
+        x = state.position
+        state = ist.dynamics.samplers.MetropolisState(x, energy.energy(x), energy.score(x))
+    state, info = sampler.step(energy, state, torch.Generator())
+    assert state.position.device.type == info.acceptance.device.type == "meta"
+
+
+def test_layers_compute_where_their_weights_are(device: torch.device) -> None:
+    bags = torch.randn(4, 9, 6, device=device)
+    padding = torch.zeros(4, 9, dtype=torch.bool, device=device)
+    for separation in ("softmax", "entmax"):
+        pool = HopfieldPooling(6, num_heads=2, steps=2, separation=separation).to(device)
+        pooled, weights = pool(bags, padding, need_weights=True)
+        assert pooled.device.type == weights.device.type == "meta"
+        assert pooled.shape == (4, 6)
+    assert HopfieldLayer(6, quantity=5).to(device)(bags).device.type == "meta"
+    assert ClAMLoss(3, 6).to(device)(bags[0]).device.type == "meta"
+
+
+def test_widening_and_the_flow(device: torch.device) -> None:
+    energy = ist.GaussianKDE(
+        torch.randn(7, 3, device=device), sigma=0.5, factors=torch.ones(7).to(device)
+    )
+    assert ist.widen(energy, 0.3).score(torch.randn(2, 3, device=device)).device.type == "meta"
+
+
+def efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: None,
+    needs_sum: bool,
+    *options: Any,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """CUDA's kernel as documented: no bias, widths in eights, sums padded to 32 queries."""
+    assert bias is None
+    assert needs_sum
+    assert query.shape[-1] % 8 == key.shape[-1] % 8 == value.shape[-1] % 8 == 0
+    logits = scale * query @ key.mT
+    sums = torch.logsumexp(logits, -1)
+    padding = torch.full((1, 1, -query.shape[-2] % 32), torch.nan).to(sums)
+    nothing = torch.zeros(())
+    return torch.softmax(logits, -1) @ value, torch.cat([sums, padding], -1), nothing, nothing
+
+
+@pytest.mark.parametrize("metric", ["dot", "sqeuclidean"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_kernel_of_cuda_gives_the_same_numbers(
+    metric: Any, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(45, 5, generator=generator, requires_grad=True)
+    memories = 3 + torch.randn(2000, 5, generator=generator)
+    bias = torch.randn(2000, generator=generator) if biased else None
+    settings: dict[str, Any] = {"beta": 0.7, "bias": bias, "metric": metric}
+    expected = ist.attend(queries, memories, **settings)
+    (gradient,) = torch.autograd.grad(expected.logsumexp.sum() + expected.mean.sum(), queries)
+    monkeypatch.setattr(fused, "_has_flash_kernel", lambda tensor: False)
+    monkeypatch.setattr(fused, "_has_efficient_kernel", lambda tensor: True)
+    monkeypatch.setattr(fused, "_efficient_attention", efficient_attention)
+    found = ist.attend(queries, memories, **settings)
+    torch.testing.assert_close(found.logsumexp, expected.logsumexp, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-4)
+    (own,) = torch.autograd.grad(found.logsumexp.sum() + found.mean.sum(), queries)
+    torch.testing.assert_close(own, gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_has_the_kernel_of_cuda_with_these_arguments() -> None:
+    queries, keys = torch.empty(45, 5, device="meta"), torch.empty(2000, 5, device="meta")
+    sums, means = fused._efficient(queries, keys, torch.empty(2000, device="meta"))
+    assert sums.shape == (45,)
+    assert means.shape == (45, 5)
