@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from entmax import entmax15
 from scipy.special import logsumexp
 from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
 from isthmus.capacity import certify
 
-KINDS = ["kde", "modern", "epanechnikov", "mixture", "crp", "hopfield"]
+KINDS = ["kde", "modern", "sparse", "epanechnikov", "mixture", "crp", "hopfield"]
 
 
 def nodes(columns: int, rows: int) -> np.ndarray:
@@ -26,6 +27,12 @@ def formula(kind: str, x: np.ndarray, scene: dict) -> np.ndarray:
         return -logsumexp(-squares / (2 * s**2), axis=-1)
     if kind == "modern":
         return 0.5 * np.square(x).sum(-1) - s**2 * logsumexp(x @ memories.T / s**2, axis=-1)
+    if kind == "sparse":
+        logits = torch.from_numpy(x @ memories.T / s**2)
+        weights = entmax15(logits, dim=-1).numpy()
+        entropy = (1 - (weights**1.5).sum(-1)) / 0.75
+        mean = (weights * logits.numpy()).sum(-1) + entropy
+        return 0.5 * np.square(x).sum(-1) - s**2 * mean
     if kind == "epanechnikov":
         with np.errstate(divide="ignore"):
             return -np.log(np.maximum(0, 1 - squares / (6 * s**2)).sum(-1))
@@ -77,6 +84,7 @@ def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> No
     energy = {
         "kde": lambda: ist.GaussianKDE(memories, 0.5),
         "modern": lambda: ist.ModernHopfield(memories, beta=4.0),
+        "sparse": lambda: ist.SparseHopfield(memories, beta=4.0, alpha=1.5),
         "epanechnikov": lambda: ist.EpanechnikovKDE(memories, 6**0.5 * 0.5),
         "mixture": lambda: ist.Mixture(memories, beta=2.0),
         "crp": lambda: ist.CRPMixture(

@@ -136,6 +136,8 @@ def start(given: object) -> tuple[dict, Playground]:
         (ist.ModernHopfield([[0.0, 0.0], [3.0, 1.0]], beta=4.0), "modern", 0.5),
         (ist.EpanechnikovKDE([[0.0, 0.0], [3.0, 1.0]], 6**0.5), "epanechnikov", 1.0),
         (ist.Mixture([[0.0, 0.0], [3.0, 1.0]], beta=2.0), "mixture", 0.5),
+        (ist.SparseHopfield([[0.0, 0.0], [3.0, 1.0]], 4.0, 1.8), "sparse", 0.5),
+        (ist.CRPMixture([[0.0, 0.0], [3.0, 1.0]], [3.0, 1.0], 2.0, 0.5, 2.0), "crp", 0.5),
         (ist.StudentKDE([[0.0, 0.0], [3.0, 1.0]], bandwidth=0.4), "given", 0.4),
     ],
     ids=lambda value: type(value).__name__,

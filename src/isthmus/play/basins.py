@@ -29,7 +29,7 @@ LOST_CELLS = 2.5
 # share of the median one.
 LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
 # Points at rest closer than this, in units of the plane, are one mode.
-SAME_MODE = 2e-3
+SAME_MODE, NEAR_MODE = 2e-3, 5
 ROUNDS, MOST_STEPS = 6, 400
 
 Labels = NDArray[np.int16]
@@ -126,9 +126,13 @@ def exact_labels(
         for block in nodes[rows].split(4096):
             if stale():
                 return None
-            state = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS).state
-            chosen.append(_on_one_circle(energy, state, scene))
-        labels[open_nodes] = _nearest_label(torch.cat(chosen), basins, lost)
+            found = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS)
+            state = _on_one_circle(energy, found.state, scene)
+            # What rests elsewhere is in no basin of a memory; what still moves is on its way.
+            at_rest = _nearest_label(state, basins, NEAR_MODE * same)
+            on_its_way = _nearest_label(state, basins, lost)
+            chosen.append(np.where(found.converged.numpy(), at_rest, on_its_way))
+        labels[open_nodes] = np.concatenate(chosen)
         known |= open_nodes
     return basins._replace(labels=labels)
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 import isthmus as ist
 from isthmus.energy import Energy
@@ -51,33 +50,6 @@ class PlayEnergy:
         return {name: value for name, value in vars(self).items() if name != "build"}
 
 
-class Placed(Energy):
-    """An energy of another plane, moved and scaled: E(x) = E'((x - centre) * factor)."""
-
-    def __init__(self, inner: Energy, centre: Tensor, factor: float) -> None:
-        super().__init__()
-        self.inner, self.factor = inner, factor
-        self.register_buffer("centre", centre)
-
-    centre: Tensor
-
-    @property
-    def dim(self) -> int | None:
-        """The number of coordinates."""
-        return self.inner.dim
-
-    def _moved(self, x: Any) -> Tensor:
-        return (self.as_input(x) - self.centre) * self.factor
-
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        return self.inner.energy(self._moved(x))
-
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
-        return self.factor * self.inner.score(self._moved(x))
-
-
 @lru_cache(maxsize=1)
 def _model() -> ICLEBM:
     from isthmus.incontext import pretrained
@@ -87,9 +59,9 @@ def _model() -> ICLEBM:
 
 
 def _in_context(scene: Scene) -> Energy:
-    centre, factor = scene.memories.new_tensor(scene.centre), TRAINED_UNIT / scene.unit
-    points = (scene.memories - centre) * factor
-    return Placed(_model().condition(points.float()), centre.float(), factor)
+    centre, scale = scene.memories.new_tensor(scene.centre), scene.unit / TRAINED_UNIT
+    inner = _model().condition(((scene.memories - centre) / scale).float())
+    return ist.Affine(inner, scale, shift=centre.float())
 
 
 def _crp(scene: Scene) -> Energy:
@@ -117,6 +89,17 @@ BUILT_IN = (
         "E(x) = ½|x|² − β⁻¹ log Σ exp(β x·xₙ)",
         lambda scene: ist.ModernHopfield(scene.memories, beta=scene.sigma**-2),
         certified=True,
+    ),
+    PlayEnergy(
+        "sparse",
+        "Sparse Hopfield",
+        "E(x) = ½|x|² − β⁻¹ Ω*(β x·x₁, …, β x·xₙ)",
+        lambda scene: ist.SparseHopfield(
+            scene.memories, beta=scene.sigma**-2, alpha=scene.sparsity
+        ),
+        sliders=("sigma", "sparsity"),
+        certified=True,
+        note="α-entmax weights: a memory in the lead takes all of it, and is retrieved exactly.",
     ),
     PlayEnergy(
         "epanechnikov",
@@ -197,6 +180,18 @@ def as_scene(energy: Energy) -> dict[str, Any] | None:
         }
     elif isinstance(energy, ist.Mixture) and energy.log_weights is energy.covariance is None:
         found = {"energy": "mixture", "sigma": float(energy.sigma)}
+    elif isinstance(energy, ist.SparseHopfield) and energy.separation == "entmax":
+        width = float(energy.beta) ** -0.5
+        found = {"energy": "sparse", "sigma": width, "sparsity": energy.alpha}
+    elif isinstance(energy, ist.CRPMixture) and energy.normalized and not energy.discount:
+        found = {
+            "energy": "crp",
+            "sigma": float(energy.sigma),
+            "alpha": float(energy.alpha),
+            "prior": (2 * float(energy.rho)) ** -0.5,
+            "counts": energy.counts.tolist(),
+            "centre": [0.0, 0.0] if energy.prior_mean is None else energy.prior_mean.tolist(),
+        }
     elif isinstance(energy, ist.Hopfield):
         plain = energy.states == "continuous" and not energy.zero_diagonal
         found = {"energy": "hopfield"} if plain else None

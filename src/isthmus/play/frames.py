@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from isthmus.capacity import certify
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import Energy
-from isthmus.errors import IsthmusError, UnknownNormalizerError
+from isthmus.errors import UnknownNormalizerError
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
@@ -138,10 +139,10 @@ def _values(
             facts["no_density"] = "This energy has no lower bound, so it has no density."
         return heights.float().numpy(), {**facts, "view": "energy"}
     scale = float(energy.inverse_temperature)
-    try:
-        peak = math.exp(min(-scale * low - float(energy.log_normalizer()), 700.0))
-    except (UnknownNormalizerError, IsthmusError):
-        peak = None
+    peak = None
+    if isinstance(energy, Memory):  # others may integrate for seconds
+        with suppress(UnknownNormalizerError):
+            peak = math.exp(min(-scale * low - float(energy.log_normalizer()), 700.0))
     density = torch.exp(-scale * (heights - low)).float().numpy()
     return density, {"range": [0.0, 1.0], "peak": peak}
 

@@ -32,6 +32,7 @@ PAGE = Path(__file__).with_name("page")
 SLIDERS = {
     "sigma": {"label": "Width σ", "low": 0.02, "high": 1.0, "length": True},
     "alpha": {"label": "Concentration α", "low": 0.01, "high": 100.0, "length": False},
+    "sparsity": {"label": "Sparsity α", "low": 1.05, "high": 2.0, "length": False},
     "prior": {"label": "Prior width", "low": 0.1, "high": 4.0, "length": True},
 }
 # Space about the points, as a share of half their range, and the width of kernels at the start.
@@ -91,7 +92,10 @@ class Playground:
             width = getattr(energy, "sigma", getattr(energy, "bandwidth", None))
             number = isinstance(width, torch.Tensor) and width.ndim == 0
             settings = {"energy": "given", **({"sigma": float(width)} if number else {})}  # type: ignore[arg-type]
-        return {**scene, **settings}
+        scene.update(settings)
+        # The prior of a CRP mixture lies at the centre, so that the plane grows about it.
+        reach = np.abs(np.array(scene["memories"]) - scene["centre"]).max()
+        return {**scene, "unit": max(scene["unit"], MARGIN * float(reach))}
 
     def hello(self) -> bytes:
         """Return the first frame: energies, sliders, presets, limits and the scene."""
@@ -167,6 +171,7 @@ def scene_of(points: NDArray[np.float64]) -> dict[str, Any]:
         "sigma": FIRST_SIGMA * unit,
         "alpha": 1.0,
         "prior": 0.5 * unit,
+        "sparsity": 1.5,
         "centre": centre.tolist(),
         "unit": unit,
     }

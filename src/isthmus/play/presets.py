@@ -12,7 +12,14 @@ UNIT = 4.0
 
 def _scene(points: NDArray[np.float64], energy: str, sigma: float, **others: Any) -> dict[str, Any]:
     counts = others.pop("counts", [5.0] * len(points))
-    settings = {"energy": energy, "sigma": sigma, "alpha": 1.0, "prior": 2.0, **others}
+    settings = {
+        "energy": energy,
+        "sigma": sigma,
+        "alpha": 1.0,
+        "prior": 2.0,
+        "sparsity": 1.5,
+        **others,
+    }
     place = {"centre": [0.0, 0.0], "unit": UNIT}
     return {"memories": points.round(3).tolist(), "counts": counts, **settings, **place}
 

@@ -42,8 +42,9 @@ class Scene:
     memories : Tensor (N, 2)
     counts : Tensor (N,)
         Number of data points of each memory, for the CRP mixture.
-    sigma, alpha, prior : float
-        Width of the kernels, concentration, and width of the prior on means.
+    sigma, alpha, prior, sparsity : float
+        Width of the kernels, concentration of the CRP and width of its prior on means, and order
+        of the sparse Hopfield network.
     box : tuple of float
         Left, bottom, right and top of the plane that is drawn.
     centre, unit : (2,), float
@@ -56,6 +57,7 @@ class Scene:
     sigma: float
     alpha: float
     prior: float
+    sparsity: float
     box: tuple[float, float, float, float]
     centre: tuple[float, float]
     unit: float
@@ -80,6 +82,7 @@ class Scene:
             sigma=as_number(given.get("sigma"), "sigma", above=0, at_most=1e30),
             alpha=as_number(given.get("alpha", 1.0), "alpha", above=0, at_most=1e9),
             prior=as_number(given.get("prior", unit), "prior", above=0, at_most=1e30),
+            sparsity=as_number(given.get("sparsity", 1.5), "sparsity", above=1, at_most=2),
             box=(left, bottom, right, top),
             centre=(centre[0], centre[1]),
             unit=unit,

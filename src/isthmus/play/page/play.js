@@ -168,9 +168,9 @@ const isPositive = (x) => Number.isFinite(x) && x > 0;
 
 // A scene from a link, checked as far as the page needs it; the server checks the rest.
 function readScene(given, known) {
-  const { scene, queries = [], view, show = {} } = given;
+  const { queries = [], view, show = {} } = given, scene = { sparsity: 1.5, ...given.scene };
   const good = known.has(scene.energy) && scene.memories.every(isPoint) && queries.every(isPoint)
-    && isPoint(scene.centre) && ["sigma", "alpha", "prior", "unit"].every((name) => isPositive(scene[name]))
+    && isPoint(scene.centre) && ["sigma", "alpha", "prior", "sparsity", "unit"].every((name) => isPositive(scene[name]))
     && scene.counts.length === scene.memories.length && scene.counts.every(isPositive);
   if (!good) throw new Error("not a scene");
   return { scene, queries, view: view === "density" ? "density" : "energy", show };
