@@ -113,7 +113,9 @@ def test_draft_basins_are_nearly_the_final_ones(ask, kind) -> None:
     size = 32 if kind == "incontext" else 64
     _, draft = ask("frame", {"energy": kind}, columns=size, rows=size)
     _, final = ask("final", {"energy": kind}, columns=size, rows=size)
-    assert (draft["labels"] == final["labels"]).mean() > (0.9 if kind == "crp" else 0.95)
+    share = (draft["labels"] == final["labels"]).mean()
+    # Updates of these two leap across the plane, so that neighbours part company at once.
+    assert share > (0.93 if kind in ("crp", "sparse") else 0.99)
 
 
 def test_a_stale_request_is_abandoned(scene) -> None:

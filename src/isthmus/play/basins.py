@@ -23,6 +23,8 @@ from isthmus.memories.hopfield import Hopfield
 from isthmus.play.scene import Scene
 
 DOUBLINGS = 12
+# Up to this many cells a move is interpolated; a longer one is that of the nearest node.
+INTERPOLATED_CELLS = 1.5
 # Ends of nodes this many cells from every mode belong to no basin.
 LOST_CELLS = 2.5
 # Longest move of a node down a sampled slope, in cells, and the slope that moves it as far, as a
@@ -30,7 +32,7 @@ LOST_CELLS = 2.5
 LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
 # Points at rest closer than this, in units of the plane, are one mode.
 SAME_MODE, NEAR_MODE = 2e-3, 5
-ROUNDS, MOST_STEPS = 6, 400
+ROUNDS, MOST_STEPS = 48, 400
 
 Labels = NDArray[np.int16]
 
@@ -82,13 +84,25 @@ def follow(moved: Tensor, nodes: Tensor) -> Tensor:
     """Return where the nodes (rows, columns, 2) end if their map to `moved` is repeated."""
     corner, far = nodes[0, 0], nodes[-1, -1]
     scaled = 2 * (moved - corner) / (far - corner) - 1
+    cells = scaled.new_tensor([nodes.shape[1] - 1, nodes.shape[0] - 1]) / 2
     for _ in range(DOUBLINGS):
-        at = scaled.clamp(-1, 1)
-        channels = scaled.permute(2, 0, 1)[None]
-        scaled = torch.nn.functional.grid_sample(
-            channels, at[None], mode="bilinear", padding_mode="border", align_corners=True
-        )[0].permute(1, 2, 0)
+        smooth, nearest = (_look_up(scaled, mode) for mode in ("bilinear", "nearest"))
+        # Between nodes that part company there is nothing to interpolate.
+        leaps = ((nearest - scaled) * cells).abs().amax(-1, keepdim=True) > INTERPOLATED_CELLS
+        scaled = torch.where(leaps, nearest, smooth)
     return corner + (scaled + 1) / 2 * (far - corner)
+
+
+def _look_up(scaled: Tensor, mode: str) -> Tensor:
+    """Return the map (rows, columns, 2), in [-1, 1], at the places that it leads to."""
+    found = torch.nn.functional.grid_sample(
+        scaled.permute(2, 0, 1)[None],
+        scaled.clamp(-1, 1)[None],
+        mode=mode,
+        padding_mode="border",
+        align_corners=True,
+    )
+    return found[0].permute(1, 2, 0)
 
 
 def draft_labels(energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor) -> BasinMap:
