@@ -65,8 +65,14 @@ SPARSE: dict[str, MakeMemory] = {
     "sparsemax-hopfield": lambda m: ist.SparseHopfield(m, beta=1.5, alpha=2.0),
     "normmax-hopfield": lambda m: ist.SparseHopfield(m, 1.5, 3.0, separation="normmax"),
 }
+DENSE: dict[str, MakeMemory] = {
+    "dense": lambda m: ist.DenseAssociativeMemory(signs(m), degree=3),
+    "dense-asynchronous": lambda m: ist.DenseAssociativeMemory(signs(m), 3, update="asynchronous"),
+    "dense-continuous": lambda m: ist.DenseAssociativeMemory(m, 4, "continuous", rectified=False),
+}
 GAUSSIANS: dict[str, MakeMemory] = {
     "modern-hopfield": lambda m: ist.ModernHopfield(m, beta=1.5),
+    "modern-hopfield-on-sphere": lambda m: ist.ModernHopfield(m, beta=1.5, normalize=True),
     "gaussian-kde": lambda m: ist.GaussianKDE(m, sigma=0.7),
     "mixture": lambda m: ist.Mixture(m, beta=0.8),
     "mixture-weighted": lambda m: ist.Mixture(m, beta=0.8, log_weights=log_weights(m)),
@@ -88,7 +94,7 @@ DENSITIES: dict[str, MakeMemory] = {
     "von-mises-fisher": lambda m: ist.VonMisesFisherMixture(m, beta=2.0),
     "von-mises-fisher-weighted": lambda m: ist.VonMisesFisherMixture(m, 2.0, log_weights(m)),
 }
-ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **SPARSE, **DENSITIES}
+ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **DENSE, **SPARSE, **DENSITIES}
 
 
 @pytest.fixture(params=ENERGIES)

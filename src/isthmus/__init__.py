@@ -30,6 +30,7 @@ _NAMES = {
     "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
     "isthmus.memories.crp": "CRPMixture",
+    "isthmus.memories.dense": "DenseAssociativeMemory",
     "isthmus.memories.epanechnikov": "EpanechnikovKDE",
     "isthmus.memories.hopfield": "Hopfield",
     "isthmus.memories.kde": "GaussianKDE",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
     from isthmus.memories.crp import CRPMixture as CRPMixture
+    from isthmus.memories.dense import DenseAssociativeMemory as DenseAssociativeMemory
     from isthmus.memories.epanechnikov import EpanechnikovKDE as EpanechnikovKDE
     from isthmus.memories.hopfield import Hopfield as Hopfield
     from isthmus.memories.kde import GaussianKDE as GaussianKDE

@@ -23,7 +23,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 OF_POINTS = (
     "conditional_mean",
     "energy",
+    "error",
     "log_prob",
+    "recall",
     "responsibilities",
     "score",
     "step",

@@ -25,7 +25,7 @@ def test_every_energy_passes(make_energy, memories, dtype):
     allowed = set()
     if not energy.translation_invariant:
         allowed |= {"translation"}
-    if isinstance(energy, ist.Hopfield | ist.SparseHopfield):
+    if isinstance(energy, ist.Hopfield | ist.DenseAssociativeMemory | ist.SparseHopfield):
         allowed |= {"density matches energy"}
     if all(value.ndim for value in energy.state_dict().values()):
         allowed |= {"extreme temperatures"}

@@ -15,6 +15,9 @@ from isthmus.energy import OF_POINTS, Energy, FixedPoint
 from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
 
+# Methods of points that need another argument, may refuse, or return two values.
+NEED_MORE = ("conditional_mean", "log_prob", "recall", "step_and_energy")
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -160,7 +163,7 @@ def _check_numpy_input(energy: Energy, x: Tensor) -> None:
     array = x.numpy(force=True)
     for name in OF_POINTS:
         method = getattr(energy, name, None)
-        if method is None or name in ("conditional_mean", "log_prob", "step_and_energy"):
+        if method is None or name in NEED_MORE:
             continue
         found = method(array)
         _require(isinstance(found, np.ndarray), f"{name} of an array is a {type(found).__name__}")

@@ -15,6 +15,7 @@ from isthmus.energy import ConditionalMean, Energy, FixedPoint, as_given
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.base import GaussianMemory, Memory
+from isthmus.memories.modern import ModernHopfield
 from isthmus.validation import as_choice, as_count, as_mask, as_number
 
 SUFFICIENT_DECREASE = 1e-4
@@ -27,6 +28,9 @@ ALIGNED, SHORT, SHARE, LONGEST_LEAP = 0.98, 0.1, 0.9, 0.1
 RUNAWAY = 1e6
 # Responsibilities that are held at once when the memory of each row is asked for.
 MOST_RESPONSIBILITIES = 2**24
+# A modern Hopfield network of this size is warned of if more than this share of probed memories
+# belong to longer ones.
+FEWEST_ROWS, FEWEST_COLUMNS, NORM_PROBES, CAPTURED = 32, 16, 64, 0.25
 
 
 @runtime_checkable
@@ -174,6 +178,7 @@ def retrieve(
     max_steps = as_count(max_steps, "max_steps", at_least=0)
     start = energy.as_input(x)
     shape, dtype = start.shape, start.dtype
+    _warn_of_norms(energy)
     energy = _resolving(energy)
     rows = energy.as_input(start).reshape(-1, shape[-1])
     require_pointwise(energy, rows)
@@ -206,6 +211,29 @@ def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
         warnings.warn(
             f"{rows} of {len(final)} rows ran off: the energy seems to have no lower bound there. "
             "Add a term that grows with the distance, or sample with another energy.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_norms(energy: Energy) -> None:
+    """Warn, once, of a modern Hopfield network whose long memories capture many others."""
+    if not isinstance(energy, ModernHopfield) or energy.normalize or "_told" in vars(energy):
+        return
+    memories = energy.memories.detach()
+    if memories.shape[0] < FEWEST_ROWS or memories.shape[1] < FEWEST_COLUMNS:
+        return
+    probes = memories[:: max(len(memories) // NORM_PROBES, 1)][:NORM_PROBES]
+    own, best = probes.square().sum(1), probes.new_full((len(probes),), -torch.inf)
+    for block in memories.split(2**16):
+        best = torch.maximum(best, (probes @ block.mT).amax(1))
+    captured = float((best > own * (1 + 1e-5)).double().mean())
+    vars(energy)["_told"] = True
+    if captured > CAPTURED:
+        warnings.warn(
+            f"About {captured:.0%} of the memories have a larger dot product with another, longer "
+            "one than with themselves and cannot be retrieved. Pass normalize=True to "
+            "ModernHopfield and unit vectors to retrieve, or use GaussianKDE.",
             UserWarning,
             stacklevel=4,
         )

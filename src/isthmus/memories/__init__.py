@@ -2,6 +2,7 @@
 
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
+from isthmus.memories.dense import DenseAssociativeMemory
 from isthmus.memories.epanechnikov import EpanechnikovKDE
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kde import GaussianKDE
@@ -18,6 +19,7 @@ from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
     "CRPMixture",
+    "DenseAssociativeMemory",
     "EpanechnikovKDE",
     "GaussianKDE",
     "GaussianMemory",

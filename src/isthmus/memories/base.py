@@ -12,19 +12,28 @@ from torch import Tensor, nn
 
 from isthmus.attend import Attention, Index, Keys, Metric, attend_centred, attention_logits
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.errors import (
+    InvalidInputError,
+    OutsideSupportError,
+    ShapeError,
+    UnsupportedOperationError,
+)
 from isthmus.memories.pruning import IndexReport, Pruning, Setting, WarmStart
 from isthmus.validation import (
     as_count,
     as_log_weights,
     as_mask,
     as_points,
+    as_tensor,
     is_transforming,
     require_finite,
 )
 
 # Settings with an entry for each memory.
 PER_MEMORY = ("counts", "factors", "log_weights", "scale_trils", "dof")
+
+# Weights of memories that are held at once to recall values.
+MOST_WEIGHTS = 2**24
 
 Kernel = tuple[Tensor, Tensor | None, Metric]
 """The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
@@ -65,9 +74,14 @@ class Memory(Energy):
         super().__init__()
         stored = as_points(memories, name)
         if stored.ndim != 2:
+            advice = "A single memory is a table of one row."
+            if stored.ndim == 3:
+                advice = (
+                    "Map over a batch (B, N, D): torch.func.vmap(lambda memories, x: "
+                    f"{type(self).__name__}(memories).step(x))(batch, x)."
+                )
             raise ShapeError(
-                f"{name} must be a table of shape (N, D), not {tuple(stored.shape)}. "
-                "A single memory is a table of one row."
+                f"{name} must be a table of shape (N, D), not {tuple(stored.shape)}. {advice}"
             )
         if 0 in stored.shape:
             raise InvalidInputError(
@@ -79,7 +93,7 @@ class Memory(Energy):
     def _store(self, name: str, value: Tensor | None) -> None:
         if value is None or isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
-        elif value.requires_grad:
+        elif value.requires_grad or is_transforming():
             self.register_buffer(name, value)
         else:
             copy = value.clone(memory_format=torch.contiguous_format)
@@ -160,6 +174,52 @@ class Memory(Energy):
         except IndexError as error:
             raise InvalidInputError(f"index must choose among the memories: {error}.") from None
         return self._rebuilt(chosen, index)
+
+    def recall(self, x: Any, values: Any) -> Tensor:
+        """Return the mean of `values` under the responsibilities at x: hetero-association.
+
+        What is matched and what is returned can differ: memories are keys and `values` belong to
+        them. With one-hot rows for labels, the result holds probabilities of the labels.
+
+        Parameters
+        ----------
+        x : array or Tensor (..., D)
+            Points, as they are, or the ``state`` that :func:`isthmus.retrieve` finds from them.
+        values : array or Tensor (N,) or (N, V)
+
+        Returns
+        -------
+        Tensor (...) or (..., V)
+
+        Examples
+        --------
+        >>> import torch, isthmus as ist
+        >>> keys = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
+        >>> ist.GaussianKDE(keys).recall(torch.tensor([3.0, 0.5]), values=[[1.0, 0.0], [0.0, 1.0]])
+        tensor([0.0180, 0.9820])
+        """
+        weigh = getattr(self, "responsibilities", None)
+        if weigh is None:
+            raise UnsupportedOperationError(
+                f"{type(self).__name__} has no responsibilities to weigh values by. Use "
+                "ModernHopfield, SparseHopfield or GaussianKDE."
+            )
+        x = self.as_input(x)
+        stored = as_tensor(values, "values").to(self.memories)
+        if stored.ndim not in (1, 2) or len(stored) != self.n_memories:
+            raise ShapeError(
+                f"values must be ({self.n_memories},) or ({self.n_memories}, V), one for each "
+                f"memory, not {tuple(stored.shape)}."
+            )
+        require_finite(stored, "values", "Remove such rows and their memories.")
+        table = stored if stored.ndim == 2 else stored[:, None]
+        found = []
+        for block in x.reshape(-1, self.dim).split(max(MOST_WEIGHTS // self.n_memories, 1)):
+            weights = weigh(block)[:, : self.n_memories]  # without that of a new cluster
+            total = weights.sum(-1, keepdim=True)
+            found.append(weights / torch.where(total > 0, total, 1.0) @ table)
+        recalled = torch.cat(found) if found else table[:0]
+        return recalled.reshape(*x.shape[:-1], *stored.shape[1:])
 
     def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
         """Return points, and a mask of their observed coordinates if there is one."""

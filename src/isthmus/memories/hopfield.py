@@ -106,7 +106,7 @@ class Hopfield(Memory):
             return self._step_on_sphere(x, observed)
         if self.update == "asynchronous":
             return self._sweep(x, observed)
-        return keep_observed(_sign(self.score(x), x), x, observed)
+        return keep_observed(sign_of(self.score(x), x), x, observed)
 
     def _step_on_sphere(self, x: Tensor, observed: Tensor | None) -> Tensor:
         """Turn the free part of x along the force, and keep its length."""
@@ -133,7 +133,7 @@ class Hopfield(Memory):
             force = overlaps @ column / self.n_memories
             if self.zero_diagonal:
                 force = force - diagonal[d] * x[..., d]
-            new = _sign(force, x[..., d])
+            new = sign_of(force, x[..., d])
             if observed is not None:
                 new = torch.where(observed[..., d], x[..., d], new)
             overlaps = overlaps + (new - x[..., d])[..., None] * column
@@ -149,7 +149,7 @@ class Hopfield(Memory):
         x, seen = self._partial(x, observed)
         force = self.score(x).masked_fill(seen, 0)
         if self.states == "binary":
-            guess = _sign(force, torch.ones_like(force))
+            guess = sign_of(force, torch.ones_like(force))
         else:
             known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
             hidden = (~seen).sum(-1, keepdim=True)
@@ -158,7 +158,7 @@ class Hopfield(Memory):
         return torch.where(seen, x, guess)
 
 
-def _sign(force: Tensor, current: Tensor) -> Tensor:
+def sign_of(force: Tensor, current: Tensor) -> Tensor:
     """Return the sign of `force`; where it is zero, that of `current`; +1 if both are zero."""
     chosen = torch.where(force == 0, current, force)
     return torch.where(chosen < 0, -1.0, 1.0).to(force.dtype)

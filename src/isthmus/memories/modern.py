@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from isthmus.attend import Attention
+from isthmus.errors import InvalidInputError
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.pruning import Setting
-from isthmus.validation import as_positive
+from isthmus.memories.vmf import unit_rows
+from isthmus.validation import as_flag, as_points, as_positive, is_transforming
 
 BLOCK_ROWS = 2**14
 
@@ -34,6 +36,10 @@ class ModernHopfield(AtBeta, GaussianMemory):
     memories : array or Tensor (N, D)
     beta : float or scalar Tensor
         Inverse temperature.
+    normalize : bool
+        Divide each memory by its length. Where lengths differ, as those of images do, a long memory
+        has the largest dot product with many shorter ones, which are then retrieved as that one;
+        :func:`isthmus.retrieve` warns of it. States then end on or in the unit sphere.
     index : "auto", bool or Index
         As in :class:`GaussianKDE`. It helps most where memories have about equal norms.
 
@@ -46,9 +52,16 @@ class ModernHopfield(AtBeta, GaussianMemory):
     """
 
     def __init__(
-        self, memories: Any, beta: float | Tensor = 1.0, *, index: Setting = "auto"
+        self,
+        memories: Any,
+        beta: float | Tensor = 1.0,
+        *,
+        normalize: bool = False,
+        index: Setting = "auto",
     ) -> None:
-        super().__init__(memories, index=index)
+        normalize = as_flag(normalize, "normalize")
+        super().__init__(_on_sphere(memories) if normalize else memories, index=index)
+        self.normalize, self.returns_arrays = normalize, not isinstance(memories, Tensor)
         self._store("beta", as_positive(beta, "beta", self.memories))
 
     @property
@@ -98,3 +111,15 @@ class ModernHopfield(AtBeta, GaussianMemory):
     def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta
         return energy
+
+
+def _on_sphere(memories: Any) -> Tensor:
+    """Return memories at unit length."""
+    rows = as_points(memories, "memories")
+    if not is_transforming() and not bool(rows.detach().any(-1).all()):
+        raise InvalidInputError(
+            "memories has rows that are all zero and cannot be normalized. Leave them out."
+        )
+    # Rows that are already at unit length, in the precision of float32, keep their bits.
+    away = (torch.linalg.vector_norm(rows.detach(), dim=-1, keepdim=True) - 1).abs()
+    return torch.where(away > 1e-6, unit_rows(rows), rows)

@@ -63,7 +63,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
             raise InvalidInputError(
                 "directions has rows that are all zero and so have no direction. Leave them out."
             )
-        rows = given if isinstance(given, nn.Parameter) else _unit(given)
+        rows = given if isinstance(given, nn.Parameter) else unit_rows(given)
         super().__init__(rows, "directions", log_weights)
         self.returns_arrays = not isinstance(directions, Tensor)
         if self.dim < 2:
@@ -73,7 +73,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     @property
     def directions(self) -> Tensor:
         """The memories at unit length, also while they are being learned. (K, D)."""
-        return _unit(self.memories)
+        return unit_rows(self.memories)
 
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
@@ -103,10 +103,10 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         x = self.as_input(x)
         force = self.score(x)
         if observed is None:
-            return torch.where(force.any(-1, keepdim=True), _unit(force), x)
+            return torch.where(force.any(-1, keepdim=True), unit_rows(force), x)
         held = as_mask(observed, "observed", x)
         force = force.masked_fill(held, 0)
-        moved = _length_left(x.masked_fill(~held, 0)) * _unit(force)
+        moved = _length_left(x.masked_fill(~held, 0)) * unit_rows(force)
         return torch.where(held | ~force.any(-1, keepdim=True), x, moved)
 
     def responsibilities(self, x: Any) -> Tensor:
@@ -155,7 +155,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return sample_vmf(self.directions[chosen], self.beta, generator)
 
 
-def _unit(rows: Tensor) -> Tensor:
+def unit_rows(rows: Tensor) -> Tensor:
     """Return rows at unit length; rows of zeros stay zero. (..., D)."""
     # Dividing by the largest entry first keeps the squares of tiny or huge entries in range.
     scale = rows.detach().abs().amax(-1, keepdim=True)

@@ -1,0 +1,184 @@
+"""The dense associative memory of Krotov and Hopfield: a polynomial energy."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from isthmus.errors import InvalidInputError
+from isthmus.memories.base import Memory, keep_observed
+from isthmus.memories.hopfield import States, Update, sign_of
+from isthmus.validation import as_choice, as_count, as_flag, as_mask
+
+
+@final
+class DenseAssociativeMemory(Memory):
+    r"""Dense associative memory: a Hopfield network with a polynomial of higher degree.
+
+    .. math:: E(x) = -\frac{D^2}{d N} \sum_n F(m_n), \qquad m_n = x \cdot x_n / D, \qquad
+        F(m) = \max(0, m)^d \quad\text{or}\quad m^d .
+
+    Its capacity for random binary patterns grows like :math:`D^{d-1}` rather than D (Krotov and
+    Hopfield, 2016). With ``degree=2, rectified=False`` it is :class:`Hopfield`.
+
+    As there, states live on the corners :math:`\{-1, 1\}^D` or on the sphere through the query.
+    F is convex, so the energy lies below its tangent planes, and moving to the state that the force
+    points to never raises it: :math:`\mathrm{sign}(-\nabla E)`, or :math:`-\nabla E` scaled to the
+    length of x. The asynchronous update is the one of Krotov and Hopfield: each coordinate in turn
+    takes the sign with the lower energy.
+
+    On :math:`\mathbb R^D` the energy has no lower bound, so that there is no density.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    degree : int
+        d, at least 2. Larger degrees store more and tell more similar patterns apart.
+    states : {"binary", "continuous"}, optional
+        By default binary if every entry of `memories` is -1 or 1.
+    update : {"synchronous", "asynchronous"}
+        Change all coordinates of a binary state at once, or one after another, in order.
+    rectified : bool
+        Ignore negative overlaps. Without it, `degree` must be even, and the negative of each
+        memory is a memory as well.
+
+    References
+    ----------
+    Krotov and Hopfield, Dense associative memory for pattern recognition, NeurIPS 2016.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> patterns = torch.randn(60, 30, generator=generator).sign()  # twice as many as neurons
+    >>> noisy = patterns.clone()
+    >>> noisy[:, :3] *= -1
+    >>> for memory in (ist.Hopfield(patterns), ist.DenseAssociativeMemory(patterns, degree=4)):
+    ...     print(int((ist.retrieve(memory, noisy).state == patterns).all(1).sum()), "of 60")
+    0 of 60
+    60 of 60
+    """
+
+    def __init__(
+        self,
+        memories: Any,
+        degree: int = 3,
+        states: States | None = None,
+        update: Update = "synchronous",
+        rectified: bool = True,
+    ) -> None:
+        super().__init__(memories)
+        self.degree = as_count(degree, "degree", at_least=2)
+        self.rectified = as_flag(rectified, "rectified")
+        if not self.rectified and self.degree % 2:
+            raise InvalidInputError(
+                f"An odd degree, {self.degree}, is convex only if it is rectified. Use an even "
+                "degree or rectified=True."
+            )
+        if states is None:
+            signs = bool((self.memories.detach().abs() == 1).all())
+            states = "binary" if signs else "continuous"
+        as_choice(states, "states", ("binary", "continuous"))
+        as_choice(update, "update", ("synchronous", "asynchronous"))
+        if update == "asynchronous" and states == "continuous":
+            raise InvalidInputError(
+                "Continuous states move on a sphere, all coordinates at once; "
+                "use update='synchronous', or states='binary'."
+            )
+        self.states: States = states
+        self.update: Update = update
+
+    def _overlaps(self, x: Tensor) -> Tensor:
+        """Return m, rectified if need be. (..., D) -> (..., N)"""
+        overlaps = x @ self.memories.mT / self.dim
+        return overlaps.clamp(min=0) if self.rectified else overlaps
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        return self._height(self._overlaps(self.as_input(x)))
+
+    def _height(self, overlaps: Tensor) -> Tensor:
+        total: Tensor = (overlaps**self.degree).sum(-1)
+        return -(self.dim**2 / (self.degree * self.n_memories)) * total
+
+    def score(self, x: Any) -> Tensor:
+        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
+        weights = self._overlaps(self.as_input(x)) ** (self.degree - 1)
+        return (self.dim / self.n_memories) * (weights @ self.memories)
+
+    def _direction(self, x: Tensor) -> Tensor:
+        """Return the force up to a factor that keeps high powers in range.
+
+        The factor is a power of two, so that forces that cancel on the corners stay exactly zero.
+        """
+        products = x @ self.memories.mT
+        if self.rectified:
+            products = products.clamp(min=0)
+        exponent = torch.frexp(products.detach().abs().amax(-1, keepdim=True)).exponent
+        relative = products * torch.exp2(-exponent.to(x.dtype))
+        return relative ** (self.degree - 1) @ self.memories
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Return one update of all coordinates. x: (..., D) -> (..., D).
+
+        A coordinate on which no force acts keeps its sign. Coordinates marked True in `observed`
+        do not change.
+        """
+        x = self.as_input(x)
+        held = None if observed is None else as_mask(observed, "observed", x)
+        if self.update == "asynchronous":
+            return self._sweep(x, held)
+        force = self._direction(x)
+        if self.states == "binary":
+            return keep_observed(sign_of(force, x), x, held)
+        if held is not None:
+            force = force.masked_fill(held, 0)
+        free = x if held is None else x.masked_fill(held, 0)
+        length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
+        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
+        moved = torch.where(size > 0, length * force / size.clamp(min=1e-38), free)
+        return keep_observed(moved, x, held)
+
+    def _sweep(self, x: Tensor, held: Tensor | None) -> Tensor:
+        """Visit every coordinate once, in order, and take the sign with the lower energy."""
+        x, memories = x.clone(), self.memories
+        products = x @ memories.mT
+        for d in range(self.dim):
+            column, old = memories[:, d], x[..., d]
+            rest = products - old[..., None] * column
+            ups, downs = (rest + column) / self.dim, (rest - column) / self.dim
+            if self.rectified:
+                ups, downs = ups.clamp(min=0), downs.clamp(min=0)
+            new = sign_of(self._height(downs) - self._height(ups), old)
+            if held is not None:
+                new = torch.where(held[..., d], old, new)
+            products = rest + new[..., None] * column
+            x[..., d] = new
+        return x
+
+    def responsibilities(self, x: Any) -> Tensor:
+        """Return the share of each memory in the energy. x: (..., D) -> (..., N).
+
+        All are zero where every overlap is.
+        """
+        overlaps = self._overlaps(self.as_input(x))
+        largest = overlaps.abs().amax(-1, keepdim=True)
+        powers = (overlaps / torch.where(largest > 0, largest, 1.0)) ** self.degree
+        return powers / powers.sum(-1, keepdim=True).clamp(min=1)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x where the force of the observed ones points.
+
+        On the corners they take its sign; on the sphere they are that force, scaled to the known
+        coordinates' mean size.
+        """
+        x, seen = self._partial(x, observed)
+        force = self._direction(x).masked_fill(seen, 0)
+        if self.states == "binary":
+            return torch.where(seen, x, sign_of(force, torch.ones_like(force)))
+        known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+        hidden = (~seen).sum(-1, keepdim=True)
+        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
+        return torch.where(seen, x, force * (known * hidden).sqrt() / size.clamp(min=1e-38))

@@ -1,0 +1,121 @@
+"""DenseAssociativeMemory against the formulas of Krotov and Hopfield, written out."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, UnknownNormalizerError
+
+DOUBLE = torch.float64
+
+
+def signs(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, shape, generator=generator).to(DOUBLE) * 2 - 1
+
+
+def test_degree_two_is_the_classical_network():
+    memories, x = signs(4, 9), signs(6, 9, seed=1)
+    dense = ist.DenseAssociativeMemory(memories, 2, rectified=False)
+    classical = ist.Hopfield(memories)
+    torch.testing.assert_close(dense.energy(x), classical.energy(x))
+    torch.testing.assert_close(dense.score(x), classical.score(x))
+    assert torch.equal(dense.step(x), classical.step(x))
+
+
+@pytest.mark.parametrize("degree", [2, 3, 5])
+def test_energy_in_numpy(degree):
+    memories, x = signs(5, 8).numpy(), np.random.default_rng(0).standard_normal((7, 8))
+    overlaps = np.maximum(x @ memories.T / 8, 0)
+    expected = -(64 / (degree * 5)) * (overlaps**degree).sum(1)
+    dense = ist.DenseAssociativeMemory(torch.as_tensor(memories), degree)
+    np.testing.assert_allclose(dense.energy(torch.as_tensor(x)), expected)
+
+
+@given(
+    degree=st.integers(2, 6),
+    count=st.integers(1, 12),
+    dim=st.integers(2, 8),
+    seed=st.integers(0, 40),
+    update=st.sampled_from(["synchronous", "asynchronous"]),
+)
+def test_updates_of_signs_never_raise_the_energy(degree, count, dim, seed, update):
+    dense = ist.DenseAssociativeMemory(signs(count, dim, seed=seed), degree, update=update)
+    x = signs(9, dim, seed=seed + 1)
+    for _ in range(3):
+        new = dense.step(x)
+        assert (new.abs() == 1).all()
+        assert (dense.energy(new) <= dense.energy(x) + 1e-9).all()
+        x = new
+
+
+@given(degree=st.integers(2, 6), seed=st.integers(0, 40))
+def test_updates_on_the_sphere_never_raise_the_energy(degree, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(10, 4, generator=generator, dtype=DOUBLE)
+    dense = ist.DenseAssociativeMemory(rows[:6], degree)
+    x = rows[6:]
+    new = dense.step(x)
+    torch.testing.assert_close(new.norm(dim=1), x.norm(dim=1))
+    assert (dense.energy(new) <= dense.energy(x) + 1e-9).all()
+
+
+def test_the_asynchronous_update_is_the_printed_one():
+    """Each coordinate takes the sign with the lower energy, the others as they are by then."""
+    memories, x = signs(5, 7), signs(1, 7, seed=3)
+    dense = ist.DenseAssociativeMemory(memories, 3, update="asynchronous")
+    expected = x.clone()
+    for d in range(7):
+        up, down = expected.clone(), expected.clone()
+        up[0, d], down[0, d] = 1.0, -1.0
+        if float(dense.energy(up)) != float(dense.energy(down)):
+            expected = up if dense.energy(up) < dense.energy(down) else down
+    assert torch.equal(dense.step(x), expected)
+
+
+def test_higher_degrees_store_more_patterns_than_neurons():
+    patterns = signs(80, 30)
+    noisy = patterns.clone()
+    noisy[:, :3] *= -1
+    stored = []
+    for degree in (2, 3, 5):
+        found = ist.retrieve(ist.DenseAssociativeMemory(patterns, degree), noisy)
+        stored.append(int((found.state == patterns).all(1).sum()))
+    assert stored[0] < 8
+    assert stored[0] < stored[1] < stored[2]
+    assert stored[2] > 75
+    assert (found.memory == torch.arange(80)).float().mean() > 0.9
+
+
+def test_completion_from_a_part():
+    patterns = signs(10, 30)
+    part = patterns.clone()
+    part[:, 12:] = torch.nan
+    completed = ist.complete(ist.DenseAssociativeMemory(patterns, 5), part, how="mode")
+    assert (completed == patterns).all(1).sum() >= 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"degree": 1}, "degree"),
+        ({"degree": 2.5}, "degree"),
+        ({"degree": 3, "rectified": False}, "even degree"),
+        ({"states": "quantum"}, "states"),
+        ({"update": "random"}, "update"),
+        ({"states": "continuous", "update": "asynchronous"}, "sphere"),
+        ({"rectified": "yes"}, "rectified"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, complaint):
+    with pytest.raises(InvalidInputError, match=complaint):
+        ist.DenseAssociativeMemory(signs(3, 4), **arguments)
+
+
+def test_there_is_no_density():
+    with pytest.raises(UnknownNormalizerError):
+        ist.DenseAssociativeMemory(signs(3, 4)).log_prob(signs(2, 4))

@@ -1,0 +1,109 @@
+"""Values beside memories, batches of memories, and memories at unit length."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+
+DOUBLE = torch.float64
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
+
+
+KINDS = {
+    "modern": lambda m: ist.ModernHopfield(m, 2.0),
+    "sparse": lambda m: ist.SparseHopfield(m, 2.0),
+    "kde": lambda m: ist.GaussianKDE(m, 0.7),
+    "crp": lambda m: ist.CRPMixture(m, np.ones(len(m))),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_values_are_weighted_by_responsibilities(make):
+    memory, x, values = make(draw(6, 3)), draw(2, 4, 3, seed=1), draw(6, 5, seed=2)
+    weights = memory.responsibilities(x)[..., :6]
+    weights = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(memory.recall(x, values), weights @ values)
+    torch.testing.assert_close(memory.recall(x, values[:, 0]), weights @ values[:, 0])
+    assert memory.recall(x, values).shape == (2, 4, 5)
+    assert memory.recall(x[:0], values).shape == (0, 4, 5)
+
+
+def test_recall_of_the_memories_themselves_is_the_step():
+    memory, x = ist.ModernHopfield(draw(6, 3), 2.0), draw(4, 3, seed=1)
+    torch.testing.assert_close(memory.recall(x, memory.memories), memory.step(x))
+
+
+def test_blocks_of_points_change_nothing(monkeypatch):
+    memory, x, values = ist.GaussianKDE(draw(6, 3)), draw(9, 3, seed=1), draw(6, 2)
+    whole = memory.recall(x, values)
+    monkeypatch.setattr("isthmus.memories.base.MOST_WEIGHTS", 12)
+    torch.testing.assert_close(memory.recall(x, values), whole)
+
+
+def test_labels_as_values_classify():
+    X, y = load_digits(return_X_y=True)
+    memory = ist.GaussianKDE(X[:1000], sigma=6.0)
+    chances = np.asarray(memory.recall(X[1000:], values=np.eye(10)[y[:1000]]))
+    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-9)
+    assert (chances.argmax(1) == y[1000:]).mean() > 0.93
+
+
+def test_bad_values_are_refused():
+    memory = ist.GaussianKDE(draw(6, 3))
+    for values in (draw(5, 2), draw(6, 2, 2), 1.0):
+        with pytest.raises(ShapeError, match="values must be"):
+            memory.recall(draw(2, 3), values)
+    with pytest.raises(InvalidInputError, match="NaN"):
+        memory.recall(draw(2, 3), np.full(6, np.nan))
+    with pytest.raises(UnsupportedOperationError, match="responsibilities"):
+        ist.Hopfield(draw(6, 3)).recall(draw(2, 3), draw(6, 2))
+
+
+@pytest.mark.parametrize("kind", [ist.ModernHopfield, ist.GaussianKDE, ist.SparseHopfield])
+def test_batches_of_memories_are_mapped(kind):
+    batch, x = draw(3, 6, 2), draw(3, 4, 2, seed=1)
+    with pytest.raises(ShapeError, match=r"torch\.func\.vmap"):
+        kind(batch)
+    for method in ("step", "energy", "score", "log_prob"):
+        if method == "log_prob" and kind is ist.SparseHopfield:
+            continue
+        found = torch.func.vmap(lambda m, q, name=method: getattr(kind(m), name)(q))(batch, x)
+        expected = torch.stack([getattr(kind(m), method)(q) for m, q in zip(batch, x, strict=True)])
+        torch.testing.assert_close(found, expected)
+
+
+def test_memories_at_unit_length():
+    memories, x = draw(6, 3), draw(4, 3, seed=1)
+    memory = ist.ModernHopfield(memories, 2.0, normalize=True)
+    unit = torch.nn.functional.normalize(memories, dim=1)
+    torch.testing.assert_close(memory.step(x), ist.ModernHopfield(unit, 2.0).step(x))
+    torch.testing.assert_close(memory.log_prob(x), ist.ModernHopfield(unit, 2.0).log_prob(x))
+    again = memory.with_memories(5 * memories)
+    torch.testing.assert_close(again.memories, memory.memories)
+    assert "normalize=True" in repr(memory)
+    with pytest.raises(InvalidInputError, match="all zero"):
+        ist.ModernHopfield(torch.zeros(2, 2), normalize=True)
+
+
+def test_long_memories_that_capture_others_are_warned_of():
+    """Images of one digit differ in length: raw, most are captured; at unit length, few."""
+    X = torch.as_tensor(load_digits().data)
+    with pytest.warns(UserWarning, match="normalize=True"):
+        raw = ist.retrieve(ist.ModernHopfield(X, beta=1.0), X[:200])
+    memory = ist.ModernHopfield(X, beta=4000.0, normalize=True)
+    unit = ist.retrieve(memory, memory.memories[:200])
+    own = torch.arange(200)
+    assert (raw.memory == own).double().mean() < 0.5
+    assert (unit.memory == own).double().mean() > 0.95
+
+
+def test_random_memories_are_not_warned_of():
+    ist.retrieve(ist.ModernHopfield(draw(100, 64), beta=1.0), draw(3, 64, seed=1))
