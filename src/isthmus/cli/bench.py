@@ -39,6 +39,7 @@ BENCHMARKS = {
     "attention": Benchmark(
         "minutes", "6 min", "pre-norm, QK-norm and SALN attention, rates up to 1", "attention.json"
     ),
+    "bags": Benchmark("30 s", "2 min", "pooling of bags of digits: Hopfield, attention, mean, max"),
     "distributed": Benchmark("minutes", "minutes", "memories and fits on two Dask workers, files"),
     "tables": Benchmark("10 s", "2 min", "reading a CSV file against pandas"),
     "quality": Benchmark(
