@@ -14,6 +14,7 @@ from isthmus.memories.bandwidth import as_rows
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.shape_search import choose, robust_scales
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_choice, as_count, as_flag
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ TABLES = "tables"
 # A value that this share of the rows have, and at least this many, is kept as it is; so are all
 # values of a column of whole numbers that has at most this many.
 ATOM_SHARE, ATOM_ROWS, FEW_VALUES = 0.05, 5, 10
-# Numbers with at most this many decimals are rounded as the table's are.
-MOST_DECIMALS = 6
 # Draws outside a range, or equal to a row, are drawn again at most this often; values are exchanged
 # between rows that are among this many nearest.
 TRIES, NEIGHBORS = 20, 8
@@ -183,7 +182,7 @@ class _RowGenerator:
         varies = self.low < self.high
         self.moving = np.array([place for place in numbers if varies[place]], dtype=int)
         self.kept = self._atoms()
-        self.decimals = {place: _decimals(self.codes[:, place]) for place in self.moving}
+        self.decimals = {place: count_decimals(self.codes[:, place]) for place in self.moving}
         self.scales = robust_scales(self.codes)
         self.scales[self.scales == 0] = 1.0
         self.scales[list(self.levels)] = 1.0
@@ -323,14 +322,6 @@ class _RowGenerator:
                 column = pd.Series(values, name=name)
                 columns.append(column.astype(kind) if is_integer_dtype(kind) else column)
         return pd.concat(columns, axis=1)
-
-
-def _decimals(column: FloatArray) -> int | None:
-    """Return the number of decimals that all values have at most, or None if there are many."""
-    for decimals in range(MOST_DECIMALS + 1):
-        if np.allclose(column, np.round(column, decimals), rtol=1e-12, atol=0):
-            return decimals
-    return None
 
 
 def _checked(

@@ -203,7 +203,10 @@ def as_points(
     if not allow_nan:
         advice = "Remove such rows first."
         if name == "x":
-            advice = "Remove such rows, or mark unknown values by NaN and use isthmus.complete."
+            advice = (
+                "Remove such rows. If NaN marks unknown coordinates, isthmus.complete fills them, "
+                "and log_prob(x, observed=~isnan(x)) of a memory leaves them out."
+            )
         require_finite(points, name, advice)
     elif not is_transforming() and bool(torch.isinf(points).any()):
         raise InvalidInputError(f"{name} has infinite values. Mark unknown coordinates with NaN.")

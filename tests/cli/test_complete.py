@@ -54,7 +54,7 @@ def test_every_option_reaches_the_library(
     assert main(["complete", "gaps.csv", *options, *common]) == 0
     expected = fill_gaps(gaps[COLUMNS], words=gaps[["species"]], **settings)
     rows = pd.read_parquet("o.parquet")
-    np.testing.assert_allclose(rows[COLUMNS], expected.X, rtol=1e-12)
+    np.testing.assert_allclose(rows[COLUMNS], expected.X.round(1), rtol=1e-12)
     assert list(rows.columns) == list(gaps.columns)
     assert json.loads(capsys.readouterr().out) == expected.summary | {"output": "o.parquet"}
 
@@ -75,7 +75,7 @@ def test_a_saved_model_completes_the_columns_that_it_knows(
     assert main(["complete", "gaps.csv", "--drop", "name", "--model", "m.safetensors"]) == 0
     expected = fill_gaps(gaps[COLUMNS], model=TableModel.load("m.safetensors"))
     found = pd.read_csv("gaps.completed.csv")[COLUMNS]
-    np.testing.assert_allclose(found, expected.X, rtol=1e-12)
+    np.testing.assert_allclose(found, expected.X.round(1), rtol=1e-12)
     assert expected.notes[0] in capsys.readouterr().err
 
 
@@ -222,3 +222,66 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(
     assert "\\x1b]0;c\\x07" in streams.err
     assert not {"\x1b", "\x07"} & {*streams.out, *streams.err}
     assert Path("data.completed.csv").read_text().startswith("\x1b[31ma,b,")
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Write a table of ids, dates, amounts, truth values and text, each with gaps, as shop.csv."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 80, 120)
+    pay = 30 * age + rng.normal(0, 90, 120)
+    days = pd.date_range("2024-01-01", periods=120).strftime("%Y-%m-%d")
+    frame = pd.DataFrame({"customer_id": [f"c{row:04}" for row in range(120)], "when": days})
+    frame["age"], frame["pay"] = age.astype(str), [f"${one:.2f}" for one in pay]
+    frame["rate"] = [f"{one / 30:.1f} %" for one in pay]
+    frame["city"], frame["member"] = rng.choice(["Rome", "Oslo"], 120), ["true", "false"] * 60
+    frame["note"], frame["hours"] = [f"text {row}" for row in range(120)], (pay / 7).round(1)
+    frame = frame.astype(str).astype(object)
+    marks = ["-", "n/a", "-", "", "NA", "?", "--", "null"]
+    for name, mark in zip(frame.columns[1:], marks, strict=True):
+        frame.loc[rng.choice(120, 6, replace=False), name] = mark
+    frame.to_csv("shop.csv", index=False)
+    return frame.to_numpy().tolist()
+
+
+def test_fills_are_written_as_the_cells_of_their_column(
+    shop: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids, dates, gaps, text and amounts: only gaps change, and what stays empty is named."""
+    assert main(["complete", "shop.csv"]) == 0
+    notes = capsys.readouterr().err
+    assert "Gaps are left in when (6), note (6)" in notes
+    assert "'customer_id' is used as row ids" in notes
+    found = pd.read_csv("shop.completed.csv", dtype=str, keep_default_na=False).to_numpy().tolist()
+    patterns = [r"c\d{4}", r"[-\d]+", r"\d\d", r"\$\d+\.\d\d", r"\d+\.\d %", "Rome|Oslo"]
+    patterns += ["true|false", r"text \d+|--", r"\d+\.\d"]
+    changed = 0
+    for before, after in zip(shop, found, strict=True):
+        for old, new, pattern in zip(before, after, patterns, strict=True):
+            assert re.fullmatch(pattern, new)
+            changed += old != new
+    assert changed == 6 * 6
+
+
+def test_draws_of_a_completed_file_have_its_signs_and_decimals(
+    shop: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["complete", "shop.csv", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["sample", "shop.completed.csv", "-n", "30", "--no-check"]) == 0
+    streams = capsys.readouterr()
+    header, *rows = streams.out.splitlines()
+    assert header == "age,pay,rate,city,member,hours"
+    row = r"\d\d,\$\d+\.\d\d,\d+\.\d %,(Rome|Oslo),(true|false),\d+\.\d"
+    assert len(rows) == 30
+    assert all(re.fullmatch(row, one) for one in rows)
+    assert "own value, or all the same: when, note" in streams.err
+
+
+def test_one_row_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.csv").write_text("a,b,c\n1,2,\n")
+    for command in ("complete", "certify", "cluster"):
+        out = str(tmp_path / f"{command}.csv")
+        assert main([command, str(tmp_path / "one.csv"), "-o", out]) == 0
+        assert "DATA has one row" in capsys.readouterr().err

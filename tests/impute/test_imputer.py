@@ -1,15 +1,19 @@
 """MemoryImputer against brute force, and on tables that are hard to fill."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kurtosis
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
 
 from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer
+from isthmus.impute.learning import heaviness
 from isthmus.impute.retrieval import FilledMemories, Recipe
-from isthmus.impute.shape import Covariance, Factors, learn_covariance, learn_factors
+from isthmus.impute.shape import Covariance, Factors, kinds, learn_covariance, learn_factors
 
 RNG = np.random.default_rng(0)
 NAN = np.nan
@@ -61,9 +65,9 @@ def test_a_covariance_is_learned_in_spite_of_gaps() -> None:
     first = RNG.normal(size=20_000)
     second = first + 0.5 * RNG.normal(size=20_000)
     Z = np.column_stack([first, np.where(first > 0, NAN, second)])
-    shape = learn_covariance(Z, np.ones(len(Z)))
+    shape = learn_covariance(Z, np.ones(len(Z)), 0.0)
     for _ in range(12):
-        shape = learn_covariance(Z, np.ones(len(Z)), shape)
+        shape = learn_covariance(Z, np.ones(len(Z)), 0.0, shape)
     assert abs(shape.mean[1]) < 0.1
     np.testing.assert_allclose(shape.covariance, [[1, 1], [1, 1.25]], atol=0.1)
 
@@ -105,10 +109,14 @@ def test_retrieval_is_a_weighted_mean_and_a_regression_on_the_rest() -> None:
     shape = Covariance(RNG.normal(size=4), np.eye(4) + 0.3)
     filled = np.where(np.isnan(rows), 0.7, rows)
     memories = FilledMemories(rows, filled, shape, np.ones(40), np.ones(4))
-    recipe = Recipe(0.1, 0.4, 0.2)
+    recipe = Recipe(0.1, 0.4, 0.2, 0.8)
     (found,) = memories.estimates(rows[:15], recipe, [1])
     expected = [brute_force(memories, row, recipe) for row in rows[:15]]
     np.testing.assert_allclose(found + shape.mean, expected, rtol=1e-4, atol=1e-4)
+    (plain,) = memories.estimates(rows[:15], recipe, [3])
+    without = replace(recipe, bandwidth=0.8, ridge=1e12)
+    expected = [brute_force(memories, row, without) for row in rows[:15]]
+    np.testing.assert_allclose(plain + shape.mean, expected, rtol=1e-4, atol=1e-4)
     # A row is not its own memory: what it was filled with before does not matter.
     other = FilledMemories(
         rows,
@@ -155,6 +163,41 @@ def test_linear_tables_are_filled_as_well_as_by_regression() -> None:
     given = with_gaps(X, 0.2)
     best = error(IterativeImputer(random_state=0).fit_transform(given), X, np.isnan(given))
     assert error(MemoryImputer().fit_transform(given), X, np.isnan(given)) < 1.05 * best
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_columns_that_follow_from_the_others_are_filled_nearly_as_by_regression() -> None:
+    """Smooth curves: a covariance that shrinks with columns over rows would blur them."""
+    rng = np.random.default_rng(3)
+    times = np.linspace(0, 1, 30)
+    waves = np.stack([np.sin(k * times + rng.uniform(0, 6, (90, 1))) for k in range(1, 6)])
+    X = (waves * rng.normal(size=(5, 90, 1))).sum(0) + 0.01 * rng.normal(size=(90, 30))
+    given = with_gaps(X, 0.05)
+    # Fills stay within the bounds of a column.
+    hidden = np.isnan(given) & (np.nanmin(given, 0) < X) & (np.nanmax(given, 0) > X)
+    best = error(IterativeImputer(random_state=0).fit_transform(given), X, hidden)
+    assert error(MemoryImputer().fit_transform(given), X, hidden) < 1.1 * best
+
+
+def test_heavy_tails_make_cells_count_for_less() -> None:
+    rng = np.random.default_rng(4)
+    assert heaviness(rng.normal(size=100_000)) < 1.05
+    student = rng.standard_t(8, size=1_000_000)
+    expected = (kurtosis(student, fisher=False)) / 3
+    np.testing.assert_allclose(heaviness(student), expected, rtol=1e-2)
+    np.testing.assert_allclose(heaviness(np.eye(100)[0] * 1e200), 100 / 3)
+    assert heaviness(np.zeros(5)) == heaviness(np.empty(0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((3000, 18), (1, 0)), ((150, 4), (3, 0)), ((360, 90), (3, 5)), ((60, 300), (0, 4))],
+)
+def test_kinds_of_shape_suit_the_table(shape: tuple[int, int], expected: tuple[int, int]) -> None:
+    found = kinds(*shape)
+    factors = [kind.factors for kind in found if kind.factors]
+    assert (len(found) - len(factors), len(factors)) == expected
+    assert all(0 < kind.shrink <= 0.5 for kind in found if not kind.factors)
 
 
 def test_only_gaps_change_and_rows_do_not_depend_on_each_other() -> None:

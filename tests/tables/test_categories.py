@@ -30,14 +30,51 @@ def test_a_column_that_looks_like_a_label_is_found(case: str, tmp_path: Path) ->
     assert likely_label(read_table(path)) == expected
 
 
+COMMANDS = {
+    "certify": ["certify", "{}", "--sigma", "0.1"],
+    "cluster": ["cluster", "{}", "-o", "{}.clusters.csv"],
+    "complete": ["complete", "{}", "-o", "{}.filled.csv"],
+    "density": ["density", "{}", "-o", "{}.density.csv"],
+    "sample": ["sample", "{}", "-n", "2", "--no-check"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_points_it_out_unless_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "table.csv"
     MEASURED.assign(species=np.arange(60) % 3).to_csv(path, index=False)
+    words = [word.format(path) for word in COMMANDS[command]]
     for more, told in (([], True), (["--label", "species"], False), (["--drop", "species"], False)):
+        assert main([*words, *more]) == 0
+        notes = capsys.readouterr().err
+        assert ("'species' looks like a label" in notes) is told
+        assert ("--label species" in notes) is told
+        assert ("--drop species" in notes) is told
+
+
+def test_models_of_tables_point_it_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.csv"
+    MEASURED.assign(species=np.arange(60) % 3).to_csv(path, index=False)
+    words = ["icl", "sample", "--model", "tables", "--context", str(path), "-n", "2"]
+    assert main(words) == 0
+    notes = capsys.readouterr().err
+    assert "'species' looks like a label" in notes
+    assert "--drop species leaves it out" in notes
+    assert "--label" not in notes
+    assert main([*words, "--drop", "species"]) == 0
+    assert "label" not in capsys.readouterr().err
+
+
+def test_a_label_of_words_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.csv"
+    MEASURED.assign(Class=["a", "b", "c"] * 20).to_csv(path, index=False)
+    for more, told in (([], True), (["--label", "Class"], False)):
         assert main(["certify", str(path), "--sigma", "0.1", *more]) == 0
-        assert ("'species' looks like a label" in capsys.readouterr().err) is told
+        assert ("--label Class keeps it apart" in capsys.readouterr().err) is told
 
 
 def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Path) -> None:

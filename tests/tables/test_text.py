@@ -339,5 +339,5 @@ def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path: Pat
     assert table.cells is not None
     filled = table.filled(np.full((3, 3), -2.25))
     assert filled.cells["a"].tolist() == ["$1.50", "-$2.25", "-$3"]
-    assert filled.cells["b"].tolist() == ["2 %", "4.5 %", "-2 %"]
+    assert filled.cells["b"].tolist() == ["2 %", "4.5 %", "-2.2 %"]
     assert filled.cells["c"].tolist() == ["3 €", "-1€", "-2 €"]

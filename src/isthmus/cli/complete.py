@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables.files import STDIN, default_output, read_table, write_table
+from isthmus.printing import listed
+from isthmus.tables.files import STDIN, Table, default_output, read_table, write_table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,12 +44,22 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         show_progress=False if arguments.quiet else None,
     )
-    options.print_notes((*table.notes, *found.notes), arguments.quiet)
-    write_table(table.filled(found.X, found.words), arguments.output, like=table)
+    filled = table.filled(found.X, found.words)
+    notes = (*table.notes, *found.notes, *_notes_on_the_rest(filled))
+    options.print_notes(notes, arguments.quiet)
+    write_table(filled, arguments.output, like=table)
     if arguments.output != STDIN:
         written = {"output": arguments.output}
         options.print_result(found, found.summary, written, arguments)
     return 0
+
+
+def _notes_on_the_rest(table: Table) -> Iterator[str]:
+    """Yield a sentence on the columns whose gaps are not filled."""
+    if left := table.gaps_of_text:
+        names = listed([f"{name} ({count:,})" for name, count in left.items()], 5)
+        reason = "dates, text that hardly repeats and columns set apart are not filled"
+        yield f"Gaps are left in {names}: {reason}."
 
 
 def parser() -> options.Parser:

@@ -268,7 +268,8 @@ def load_table(
     from isthmus.tables.categories import note_on_label
 
     table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
-    return replace(table, notes=(*table.notes, *note_on_label(table)))
+    alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
+    return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
 
 
 def put(text: str, target: Path | None) -> None:

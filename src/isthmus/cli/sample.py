@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables.files import STDIN, write_table
+from isthmus.tables.files import STDIN, FileFormat, write_table
 
 if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains
@@ -101,7 +101,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
 
     if any(each is not None for each in (arguments.step_size, arguments.steps, arguments.chains)):
         raise InvalidInputError("--step-size, --steps and --chains are for langevin, mala and hmc.")
-    table = options.load_table(arguments)
+    table = options.load_table(arguments, as_written=True)
     frame, notes = with_categories(table)
     found = draw_rows(
         frame,
@@ -114,7 +114,9 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
     output = None if arguments.output == STDIN else arguments.output
     if output is not None or not arguments.json:
-        write_table(found.rows, output, like=table)
+        text = table.format if output is None else FileFormat.of(output)
+        rows = table.signed(found.rows) if text.kind == "text" else found.rows
+        write_table(rows, output, like=table)
     if arguments.json:
         rows = json.loads(found.rows.to_json(orient="records"))
         written = {"rows": rows} if output is None else {"output": str(output)}

@@ -351,12 +351,15 @@ def _draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | No
     named: list[int] = []
     for place in ranked:
         if len(named) < 3 and all(
-            sizes[place] != sizes[one] and abs(place - one) > 2 for one in named
+            sizes[place] != sizes[one] and abs(place - one) > 3 for one in named
         ):
             named.append(place)
             at = (gammas[place], gaps[place])
-            look: dict[str, Any] = {"ha": "center", "color": INK if len(named) == 1 else MUTED}
-            note_at(axes, f"K = {int(sizes[place])}", at, (0, 5), **look)
+            # Beside the dotted line and above a curve that falls, but inside the axes.
+            side = "right" if place > 0.8 * len(gaps) else "left"
+            look: dict[str, Any] = {"ha": side, "color": INK if len(named) == 1 else MUTED}
+            shift = (-3, 5) if side == "right" else (3, 5)
+            note_at(axes, f"K = {int(sizes[place])}", at, shift, **look)
 
 
 def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:

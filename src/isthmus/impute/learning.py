@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,33 +14,32 @@ from isthmus.impute.retrieval import FilledMemories, Recipe
 from isthmus.impute.shape import (
     MOST_FULL_COLUMNS,
     Covariance,
-    Factors,
     FloatArray,
+    Kind,
     Mask,
     Regression,
     Shape,
-    learn_covariance,
-    learn_factors,
+    kinds,
     linear_fill,
     relations,
 )
 
 BANDWIDTHS = (0.14, 0.2, 0.3, 0.42, 0.6, 0.85, 1.2, 2.0)
-RIDGES = (0.003, 0.02, 0.1, 0.5, 3.0, 20.0)
+PLAIN_BANDWIDTHS = BANDWIDTHS[4:]
+RIDGES = (0.0001, 0.003, 0.02, 0.1, 0.5, 3.0, 20.0)
 # Columns count equally in distances, or for powers of what they have to do with the others.
 EMPHASES = (0.0, 0.5, 1.0)
 LOCAL_PRIORS = (0.05, 0.15, 0.5)
-FACTORS = (3, 6, 12, 24, 48, 96)
-# A round of learning factors takes at most about so many multiplications.
-MOST_WORK = 4e9
+# More factors are not tried once they raise the error by this factor.
+TOO_MANY = 1.2
 CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 400, 1 / 3, 1200
 # Tables with up to so many rows are checked several times, until so many cells were hidden.
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 # Errors of a bandwidth count for more if it is unusual and if there are few cells to tell.
-USUAL_BANDWIDTH, UNUSUAL = 0.42, 0.4
+USUAL, UNUSUAL = (0.42, 0.1), 0.4
 RANDOM_SHARE, FEWEST_HIDDEN, JITTER = 0.2, 0.1, 0.1
 # Cells that the common weights of the estimates count for, beside those of a column.
-PRIOR_CELLS = 30
+PRIOR_CELLS = 60
 # An estimate with less weight is not worth its time.
 UNUSED = 0.04
 
@@ -93,19 +93,18 @@ def learn(
 
     Columns with the same number in `features` (D,) are missing together.
     """
-    checks: list[Check] = []
-    factors, cells = None, 0
+    choices: list[tuple[NDArray[np.intp], Mask]] = []
+    cells = 0
     repeats = MOST_REPEATS if len(Z) <= SMALL_ROWS else 1
-    while len(checks) < repeats and cells < ENOUGH_CELLS:
-        places, hidden = _hide(Z, features, generator)
-        table = Z.copy()
-        table[places] = np.where(hidden, np.nan, Z[places])
-        if factors is None:
-            factors = _choose_factors(table, Z, weights)
-        shape = learn_shape(table, weights, factors)
+    while len(choices) < repeats and cells < ENOUGH_CELLS:
+        choices.append(_hide(Z, features, generator))
+        cells += max(int(choices[-1][1].sum()), 1)
+    tables = [_hidden(Z, *choice) for choice in choices]
+    kind, shapes = _choose_shape(Z, tables, weights)
+    checks: list[Check] = []
+    for (places, hidden), table, shape in zip(choices, tables, shapes, strict=True):
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
         checks.append(Check(memories, Z[places], table[places], hidden))
-        cells += max(int(hidden.sum()), 1)
     # In a table of one or two columns, all that is known counts.
     powers = EMPHASES if Z.shape[1] > 2 else EMPHASES[:1]
     tried = [
@@ -124,7 +123,7 @@ def learn(
     recipe = found[best][0]
     checks = [replace(check, memories=check.memories.refilled(recipe)) for check in tried[best]]
     blend = _blend(checks, _choose_local(checks, recipe))
-    shape = learn_shape(Z, weights, factors or 0, checks[0].memories.shape)
+    shape = kind.learn(Z, weights, checks[0].memories.shape)
     memories = _memories(Z, weights, shape, most_memories, generator)
     memories = _emphasised(memories, powers[best]).refilled(blend.recipe)
     return memories, blend, checks
@@ -161,29 +160,37 @@ def _hide(
     return places, hidden
 
 
-def learn_shape(
-    Z: FloatArray, weights: FloatArray, factors: int, start: Shape | None = None
-) -> Shape:
-    """Learn a covariance, or factors if their number is not 0."""
-    if factors:
-        return learn_factors(Z, weights, factors, start if isinstance(start, Factors) else None)
-    return learn_covariance(Z, weights, start if isinstance(start, Covariance) else None)
+def _hidden(Z: FloatArray, places: NDArray[np.intp], hidden: Mask) -> FloatArray:
+    """Return a table (n, D) without hidden cells of some rows."""
+    table = Z.copy()
+    table[places] = np.where(hidden, np.nan, Z[places])
+    return table
 
 
-def _choose_factors(table: FloatArray, Z: FloatArray, weights: FloatArray) -> int:
-    """Return the number of factors with the least error at hidden cells, 0 for a covariance."""
-    if Z.shape[1] <= MOST_FULL_COLUMNS:
-        return 0
-    hidden = np.isnan(table) & ~np.isnan(Z)
-    errors = {}
-    most = max(int(0.7 * min(Z.shape)), 1)
-    most = min(most, max(int(np.sqrt(MOST_WORK / Z.size)), FACTORS[0]))
-    for factors in [number for number in FACTORS if number <= most] or [most]:
-        filled = linear_fill(learn_factors(table, weights, factors), table)
-        errors[factors] = float(np.square((filled - Z)[hidden]).mean()) if hidden.any() else 0.0
-        if errors[factors] > 1.2 * min(errors.values()):
+def _choose_shape(
+    Z: FloatArray, tables: Sequence[FloatArray], weights: FloatArray
+) -> tuple[Kind, list[Shape]]:
+    """Return the kind of shape with the least linear error at hidden cells, and each table's."""
+    tried = tables if Z.shape[1] <= MOST_FULL_COLUMNS else tables[:1]
+    best: tuple[float, Kind, list[Shape]] | None = None
+    for kind in kinds(*Z.shape):
+        shapes = [kind.learn(table, weights) for table in tried]
+        error = sum(map(partial(_linear_error, Z), tried, shapes))
+        if best is None or error < best[0]:
+            best = error, kind, shapes
+        elif kind.factors and error > TOO_MANY * best[0]:
             break
-    return min(errors, key=errors.__getitem__)
+    assert best is not None
+    _, kind, shapes = best
+    return kind, shapes + [kind.learn(table, weights) for table in tables[len(tried) :]]
+
+
+def _linear_error(Z: FloatArray, table: FloatArray, shape: Shape) -> float:
+    """Return the squared error of a linear fill at hidden cells."""
+    hidden = np.isnan(table) & ~np.isnan(Z)
+    rows = hidden.any(1)
+    errors = (linear_fill(shape, table[rows]) - Z[rows])[hidden[rows]]
+    return float(np.square(errors).sum())
 
 
 def _memories(
@@ -212,6 +219,8 @@ def _choose_recipe(
     errors: dict[tuple[float, float], float] = dict.fromkeys(
         [(bandwidth, ridge) for bandwidth in (0, *BANDWIDTHS) for ridge in RIDGES], 0.0
     )
+    usual: list[FloatArray] = []
+    plain_errors = dict.fromkeys(PLAIN_BANDWIDTHS, 0.0)
     for check, own in zip(checks, regressions, strict=True):
         queries = check.memories.queries(check.given)
         truth = check.truth[check.hidden]
@@ -220,19 +229,37 @@ def _choose_recipe(
             errors[0, ridge] += float(np.square(error).sum())
         for bandwidth in BANDWIDTHS:
             shares = check.memories.responsibilities(queries, bandwidth)
+            if bandwidth in plain_errors:
+                mean = (shares @ check.memories.singles).astype(np.float64)
+                plain_errors[bandwidth] += float(np.square(_cells(check, mean) - truth).sum())
             for ridge, regress in own.items():
                 found = check.memories.corrected(queries, shares, regress)
                 error = _cells(check, found) - truth
+                if (bandwidth, ridge) == USUAL:
+                    usual.append(error)
                 errors[bandwidth, ridge] += float(np.square(error).sum())
     linear = min(RIDGES, key=lambda ridge: errors[0, ridge])
-    cells = sum(int(check.hidden.sum()) for check in checks)
+    typical = np.concatenate(usual)
+    cells = len(typical) / heaviness(typical)
 
-    def judged(pair: tuple[float, float]) -> float:
-        octaves = np.log2(pair[0] / USUAL_BANDWIDTH)
-        return errors[pair] * float(1 + UNUSUAL * octaves**2 / np.sqrt(cells + 1))
+    def judged(error: float, bandwidth: float) -> float:
+        octaves = np.log2(bandwidth / USUAL[0])
+        return error * float(1 + UNUSUAL * octaves**2 / np.sqrt(cells + 1))
 
-    bandwidth, ridge = min([pair for pair in errors if pair[0]], key=judged)
-    return Recipe(linear, bandwidth, ridge), judged((bandwidth, ridge))
+    local = {pair: judged(error, pair[0]) for pair, error in errors.items() if pair[0]}
+    plain = {width: judged(error, width) for width, error in plain_errors.items()}
+    bandwidth, ridge = min(local, key=local.__getitem__)
+    recipe = Recipe(linear, bandwidth, ridge, min(plain, key=plain.__getitem__))
+    return recipe, local[bandwidth, ridge]
+
+
+def heaviness(errors: FloatArray) -> float:
+    """Return how many times fewer Gaussian errors tell as much about their mean square."""
+    largest = float(np.abs(errors).max(initial=0.0))
+    if largest == 0:
+        return 1.0
+    squares = np.square(errors / largest)
+    return max(1.0, float(len(squares) * np.square(squares).sum() / squares.sum() ** 2) / 3)
 
 
 def _choose_local(checks: Sequence[Check], recipe: Recipe) -> Recipe:
@@ -292,22 +319,21 @@ def _weights(
     common = np.full(count, 1.0 / count)
     if not len(truth):
         return np.repeat(common[:, None], dim, 1)
-    scale = np.sqrt(np.square(estimates).mean(1)) + 1e-9
-    common = _shrunk(estimates, truth, common, scale)
+    # The prior counts for less where the estimates are good, and for more if few cells matter.
+    noise = np.sqrt(np.square(truth - estimates).mean(1).min())
+    pull = noise * np.sqrt(PRIOR_CELLS * heaviness(truth - common @ estimates)) + 1e-9
+    common = _shrunk(estimates, truth, common, pull)
     weights = np.repeat(common[:, None], dim, 1)
     order = np.argsort(column, kind="stable")
     ends = np.searchsorted(column[order], np.arange(dim + 1))
     for place in range(dim):
         own = order[ends[place] : ends[place + 1]]
         if len(own):
-            weights[:, place] = _shrunk(estimates[:, own], truth[own], common, scale)
+            weights[:, place] = _shrunk(estimates[:, own], truth[own], common, pull)
     return weights
 
 
-def _shrunk(
-    estimates: FloatArray, truth: FloatArray, prior: FloatArray, scale: FloatArray
-) -> FloatArray:
-    """Return non-negative least squares, drawn to a prior by some more cells."""
-    pull = np.sqrt(PRIOR_CELLS) * scale
-    system = np.concatenate([estimates.T, np.diag(pull)])
+def _shrunk(estimates: FloatArray, truth: FloatArray, prior: FloatArray, pull: float) -> FloatArray:
+    """Return non-negative least squares, drawn to a prior."""
+    system = np.concatenate([estimates.T, pull * np.eye(len(prior))])
     return nnls(system, np.concatenate([truth, pull * prior]))[0]

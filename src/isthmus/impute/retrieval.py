@@ -23,19 +23,21 @@ class Recipe:
     """The settings of the estimates that are blended.
 
     Bandwidths are multiples of a query's distance to its tenth neighbour; ridges, and the prior of
-    local covariances, are shares of the variance of each column.
+    local covariances, are shares of the variance of each column. The plain estimate has no
+    regression.
     """
 
     linear_ridge: float
     bandwidth: float
     ridge: float
+    plain_bandwidth: float
     local_bandwidth: float | None = None
     local_prior: float = 0.1
 
     @property
     def count(self) -> int:
         """Number of estimates."""
-        return 3 + (self.local_bandwidth is not None)
+        return 4 + (self.local_bandwidth is not None)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class FilledMemories:
     def estimates(self, Z: FloatArray, recipe: Recipe, used: Iterable[int]) -> list[FloatArray]:
         """Return the estimates of all cells of a block of rows, less the mean, that are used.
 
-        They are, in turn: linear, locally linear at the bandwidth and at twice it, and local.
+        They are, in turn: linear, locally linear at the bandwidth and at twice it, the plain mean
+        of the memories, and local.
         """
         queries, wanted = self.queries(Z), set(used)
         found: list[FloatArray] = []
@@ -159,7 +162,10 @@ class FilledMemories:
             for number in sorted(wanted & {1, 2}):
                 shares = self.responsibilities(queries, number * recipe.bandwidth)
                 found.append(self.corrected(queries, shares, regress))
-        if 3 in wanted and recipe.local_bandwidth is not None:
+        if 3 in wanted:
+            shares = self.responsibilities(queries, recipe.plain_bandwidth)
+            found.append((shares @ self.singles).astype(np.float64))
+        if 4 in wanted and recipe.local_bandwidth is not None:
             shares = self.responsibilities(queries, recipe.local_bandwidth)
             found.append(self.local(queries, shares, recipe.local_prior))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,11 @@ Mask = NDArray[np.bool_]
 # Maps residuals (n, D), zero where unknown, to the mean of every cell given the known ones.
 Regression = Callable[[FloatArray], FloatArray]
 
-# Tables with more columns have a shape made of factors.
-MOST_FULL_COLUMNS = 64
+# Tables with more columns than the first may have a shape made of factors, with more than the
+# second they must.
+MOST_SURELY_FULL, MOST_FULL_COLUMNS = 64, 100
+# Covariances of columns shrink by this share times columns over rows, unless that is small.
+SHRINKAGE, SMALL_SHRINKAGE = 0.1, 0.002
 ROUNDS, ROUNDS_FROM_START = 6, 2
 # Entries of the matrices of a block of rows.
 BLOCK_ENTRIES = 2**21
@@ -22,6 +26,9 @@ SMALLEST_VARIANCE = 1e-6
 # Pseudo-counts: of loadings of 0, and of a noise of one hundredth.
 LOADING_COUNT, NOISE_COUNT, NOISE_SUM = 15.0, 2.0, 0.02
 LEAST_RELATION = 0.05
+FACTORS = (3, 6, 12, 24, 48, 96)
+# A round of learning factors takes at most about so many multiplications.
+MOST_WORK = 4e9
 
 
 def blocks(count: int, width: int) -> Iterator[slice]:
@@ -119,6 +126,36 @@ class Factors:
 Shape = Covariance | Factors
 
 
+class Kind(NamedTuple):
+    """A number of factors, or 0 and the shrinkage of a covariance."""
+
+    factors: int = 0
+    shrink: float = 0.0
+
+    def learn(self, Z: FloatArray, weights: FloatArray, start: Shape | None = None) -> Shape:
+        """Learn a shape of this kind from rows (n, D) with gaps."""
+        if self.factors:
+            assert start is None or isinstance(start, Factors)
+            return learn_factors(Z, weights, self.factors, start)
+        assert start is None or isinstance(start, Covariance)
+        return learn_covariance(Z, weights, self.shrink, start)
+
+
+def kinds(count: int, dim: int) -> list[Kind]:
+    """Return the kinds of shape to choose from, for a table (count, dim)."""
+    found = []
+    if dim <= MOST_FULL_COLUMNS:
+        most = min(0.5, SHRINKAGE * (dim + 1) / count)
+        steps = (1.0, 0.1, 0.01) if most > SMALL_SHRINKAGE else (1.0,)
+        found += [Kind(shrink=most * step) for step in steps]
+    if dim > MOST_SURELY_FULL:
+        most_factors = max(int(0.7 * min(count, dim)), 1)
+        most_factors = min(most_factors, max(int(np.sqrt(MOST_WORK / (count * dim))), FACTORS[0]))
+        numbers = [number for number in FACTORS if number <= most_factors] or [most_factors]
+        found += [Kind(factors=number) for number in numbers]
+    return found
+
+
 def relations(shape: Shape) -> FloatArray:
     """Return how much each column has to do with the others: squared correlations, mean 1. (D,)"""
     if isinstance(shape, Covariance):
@@ -152,13 +189,15 @@ def linear_fill(shape: Shape, Z: FloatArray, ridge: float = 0.0) -> FloatArray:
 
 
 def learn_covariance(
-    Z: FloatArray, weights: FloatArray, start: Covariance | None = None
+    Z: FloatArray, weights: FloatArray, shrink: float, start: Covariance | None = None
 ) -> Covariance:
-    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation."""
+    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation.
+
+    Covariances of different columns are reduced by the share `shrink`.
+    """
     count, dim = Z.shape
     known, total = ~np.isnan(Z), weights.sum()
     shape = start or Covariance(np.zeros(dim), np.eye(dim))
-    shrink = min(0.5, (dim + 1) / (10.0 * count))
     order = np.lexsort(np.packbits(known, axis=1).T)
     Z, known, weights = Z[order], known[order], weights[order]
     filled = np.empty_like(Z)

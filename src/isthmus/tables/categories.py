@@ -19,13 +19,22 @@ NAMES = {"class", "classes", "label", "labels", "target", "species"}
 MOST_CLASSES = 15
 
 
-def note_on_label(table: Table) -> Iterator[str]:
-    """Yield a sentence if a column looks like a label, with the options that leave it out."""
-    if table.label_name is None and (name := likely_label(table)) is not None:
-        yield (
-            f"column {name!r} looks like a label and is treated as a measurement. --label {name} "
-            f"keeps it apart, to compare with; --drop {name} leaves it out."
-        )
+def note_on_label(table: Table, label_option: bool = True) -> Iterator[str]:
+    """Yield a sentence if a column looks like a label, with the options that leave it out.
+
+    Some commands have no `label_option`.
+    """
+    if table.label_name is not None:
+        return
+    apart = "--label {} keeps it apart, to compare with" if label_option else ""
+    if (name := likely_label(table)) is not None:
+        advice = "; ".join(filter(None, (apart, "--drop {} leaves it out"))).replace("{}", name)
+        yield f"column {name!r} looks like a label and is treated as a measurement. {advice}."
+    elif label_option:
+        for name in table.left_out:
+            if name.strip().lower() in NAMES:
+                yield f"column {name!r} looks like a label. {apart.format(name)}."
+                return
 
 
 def likely_label(table: Table) -> str | None:
@@ -67,7 +76,7 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
             else:
                 categories.append(str(name))
                 columns[name] = column
-    notes = [note for note in table.notes if not note.startswith("Left out, since most cells")]
+    notes = [note for note in table.notes if "since most cells are not numbers" not in note]
     if categories:
         notes.append(f"Drawn as categories: {listed(categories)}.")
     if unique:

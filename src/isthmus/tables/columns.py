@@ -252,6 +252,13 @@ def is_number(cell: str) -> bool:
     return "_" not in cell and cell.strip().lower() not in MISSING
 
 
+def is_missing(column: pd.Series) -> pd.Series:
+    """Return True for missing cells, and for text that is a spelling of a missing value."""
+    lower = column.astype(object).astype(str).str.strip().str.lower()
+    found: pd.Series = column.isna() | lower.isin(MISSING)
+    return found
+
+
 def has_commas(cell: str) -> bool:
     """Return True for a number with a decimal comma or with commas between thousands."""
     return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, WITH_COMMAS))

@@ -7,7 +7,6 @@ import importlib.util
 import io
 import json
 import lzma
-import re
 import sys
 import tokenize
 import zipfile
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
+
+    from isthmus.tables.styles import NumberStyle
 
 STDIN = Path("-")
 KINDS = {
@@ -78,19 +79,6 @@ class FileFormat:
         return cls(kind, suffix, compression, "\t" if suffix == ".tsv" else ",")
 
 
-def _written(value: float, like: str, decimal: str) -> str:
-    """Return a number as text, with the currency or percent sign of another cell."""
-    before, after = (re.search(pattern, like) for pattern in (r"^[$€£¥]\s?", r"\s?[%$€£¥]$"))
-    if before is None and after is None:
-        if value.is_integer() and like.strip("+-").isdecimal():
-            return str(int(value))
-        return repr(value).replace(".", decimal)
-    places = len(like.rpartition(decimal)[2].rstrip(" %$€£¥")) if decimal in like else 0
-    amount = f"{abs(value):.{places}f}".replace(".", decimal)
-    signs = [found.group() if found else "" for found in (before, after)]
-    return f"{'-' * (value < 0)}{signs[0]}{amount}{signs[1]}"
-
-
 @dataclass(frozen=True)
 class Table:
     """Rows of numbers, with their names, ids and labels.
@@ -135,41 +123,71 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.columns import MISSING
+        from isthmus.tables.columns import is_missing
 
         found = {}
         for name in self.left_out:
             if self.frame[name].dtype not in ("object", "str", "string"):
                 continue
             column = self.frame[name].astype(object)
-            lower = column.astype(str).str.strip().str.lower()
-            column = column.mask(column.isna() | lower.isin(MISSING), None)
+            column = column.mask(is_missing(column), None)
             if 0 < REPEATED * column.nunique() <= column.notna().sum():
                 found[name] = column
         return self.frame[[]].assign(**found)
 
+    @property
+    def gaps_of_text(self) -> dict[str, int]:
+        """The number of missing cells in each column that has some, and is not one of numbers."""
+        from isthmus.tables.columns import is_missing
+
+        names = [name for name in self.frame.columns if name not in self.columns]
+        counts = {name: int(is_missing(self.frame[name]).sum()) for name in names}
+        return {name: count for name, count in counts.items() if 0 < count < len(self)}
+
+    def style(self, name: str) -> NumberStyle:
+        """Return how the known numbers of a column are written."""
+        from isthmus.tables.styles import NumberStyle, count_decimals
+
+        values = self.X[:, self.columns.index(name)]
+        known = values == values
+        if self.cells is None:
+            return NumberStyle(decimals=count_decimals(values[known]))
+        return NumberStyle.of(self.cells[name].to_numpy()[known].tolist(), self.format.decimal)
+
+    def signed(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return rows of the same columns with the signs and truth values of the table as text.
+
+        They stay numbers if the text of the table's cells was not kept.
+        """
+        if self.cells is None:
+            return rows
+        styles = {name: self.style(name) for name in self.columns if name in rows}
+        signs = {name: one for name, one in styles.items() if one.has_sign or one.truths}
+        return rows.assign(**{name: rows[name].map(signs[name].write) for name in signs})
+
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
         """Return the table with gaps filled from X (n, D); known values stay as they are.
 
-        Whole numbers become floats in a column that had gaps, unless some are too large for that:
-        then the new values are rounded. Columns of text are replaced by those of `words`.
+        New values have the decimals of their column, two for means of whole numbers, and in text
+        its currency or percent sign. Whole numbers become floats in a column that had gaps, unless
+        some are too large for that: then the new values are rounded. Columns of text are replaced
+        by those of `words`.
         """
         import numpy as np
 
         frame, cells, gaps = self.frame.copy(), self.cells, np.isnan(self.X)
         cells = None if cells is None else cells.copy()
+        X = X.copy()
         for place in np.flatnonzero(gaps.any(0)):
             name, holes = self.columns[place], gaps[:, place]
+            style = self.style(name)
+            X[:, place] = style.rounded(X[:, place])
             if frame[name].dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
                 frame.loc[holes, name] = np.round(X[holes, place]).astype(np.int64)
             else:
                 frame[name] = np.where(holes, X[:, place], self.X[:, place])
             if cells is not None:
-                like = "" if holes.all() else str(cells[name].to_numpy()[~holes][0])
-                cells.loc[holes, name] = [
-                    "" if value != value else _written(value, like, self.format.decimal)
-                    for value in X[holes, place].tolist()
-                ]
+                cells.loc[holes, name] = [style.write(value) for value in X[holes, place].tolist()]
         for name in [] if words is None else words.columns:
             assert words is not None
             holes = (self.words[name].isna() & words[name].notna()).to_numpy()
