@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mixture": (ist.Mixture, {"beta": 2.0}),
     "mixture-tied": (ist.Mixture, {"beta": 1.5, "covariance": COVARIANCE}),
     "modern-hopfield": (ist.ModernHopfield, {"beta": 1.3}),
+    "on-the-sphere": (ist.ModernHopfield, {"beta": 2.0, "normalize": True}),
 }
 
 
@@ -187,6 +188,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "no file": ("nowhere/*.parquet", {}, InvalidInputError, "nowhere"),
     "rule": (da.ones((4, 2)), {"sigma": "scott"}, InvalidInputError, "on a sample"),
     "factors": (da.ones((4, 2)), {"factors": np.ones(4)}, InvalidInputError, "share one"),
+    "index": (da.ones((4, 2)), {"index": object()}, InvalidInputError, "its own index"),
     "weights": (da.ones((4, 2)), {"log_weights": np.ones(5)}, ShapeError, "weights must be"),
     "bandwidth": (da.ones((4, 2)), {"sigma": -1.0}, InvalidInputError, "sigma"),
 }

@@ -130,6 +130,8 @@ def _check_settings(settings: dict[str, Any]) -> None:
             f"sigma={settings['sigma']!r} needs all memories in one place. Choose it on a sample, "
             "with isthmus.bandwidth.choose(sample), and pass the number."
         )
+    if settings.get("index") not in (None, True, False, "auto"):
+        raise InvalidInputError("Every shard builds its own index: pass True, False or 'auto'.")
     shape = getattr(settings.get("covariance"), "ndim", None)
     own = settings.get("covariance_type") not in (None, "tied") or shape == 3
     if settings.get("factors") is not None or own:
@@ -193,7 +195,11 @@ class ShardedMemory(Energy):
     ) -> None:
         super().__init__()
         self._shards, self._entries = shards, entries
-        like: Any = kind(np.zeros((1, shards.layout.dim), shards.layout.dtype), **settings)
+        # One memory at the origin, which has the settings of all.
+        own = {
+            name: value for name, value in settings.items() if name not in ("index", "normalize")
+        }
+        like: Any = kind(np.zeros((1, shards.layout.dim), shards.layout.dtype), **own)
         self._like: GaussianMemory = like.requires_grad_(False)
         self._log_masses = torch.tensor([entry.log_mass for entry in entries], dtype=torch.float64)
         sizes = torch.tensor([entry.size for entry in entries])
@@ -281,7 +287,12 @@ class ShardedMemory(Energy):
         result: Tensor = _Differentiable.apply(x, value, lambda: -self.score(x.detach()))
         return result
 
-    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
+    def warm_start(self, count: int) -> None:
+        """Return None: nothing is kept between steps."""
+
+    def step_and_energy(
+        self, x: Any, observed: Any = None, warm: None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
         x = self._graphless(x, "A step")
         found = self._pass(recall_step, x)
