@@ -102,7 +102,7 @@ def draws(splits: int = 2) -> list[Row]:
             learned, rest = np.split(X[order], [int(0.7 * len(X))])
             n, frame, unit = len(rest), pd.DataFrame(learned), learned.std(0) + 1e-12
             by = {how: draw_rows(frame, n, model=how, check=False) for how in ("tables", "kernel")}
-            plain = ist.GaussianKDE(learned / unit, "auto").sample(n, seed=0).numpy() * unit
+            plain = np.asarray(ist.GaussianKDE(learned / unit, "auto").sample(n, seed=0)) * unit
             fitted = mixture_by_bic(learned / unit)
             drawn = (by["tables"].rows, by["kernel"].rows, plain, fitted.sample(n)[0] * unit)
             found.append([auc(rest, np.asarray(each)) for each in drawn])
@@ -206,7 +206,7 @@ def _of_kernel(k: int, n: int, kernels: int, total: int) -> NDArray[np.int64]:
 
 
 def _log_prob(density: ist.StudentMixture, rows: Array) -> Array:
-    return density.log_prob(rows).numpy()
+    return np.asarray(density.log_prob(rows))
 
 
 def _mean(values: list[float]) -> str:

@@ -266,7 +266,7 @@ class _RowGenerator:
         else:
             from scipy.spatial import cKDTree
 
-            noisy = self.density.sample(n, seed=generator).numpy()
+            noisy = np.asarray(self.density.sample(n, seed=generator))
             units = self.scales[self.moving]
             chosen = cKDTree(self.codes[:, self.moving] / units).query(noisy / units)[1]
         rows = self.codes[chosen].copy()

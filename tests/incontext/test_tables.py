@@ -185,6 +185,20 @@ def test_a_large_offset_costs_no_more_than_its_rounding(model):
     torch.testing.assert_close(moved, model.condition(table).log_prob(x), atol=1e-5, rtol=0)
 
 
+def test_copies_of_rows_are_read_once(model):
+    table, x = draw(30, 3), probe(draw(30, 3))
+    table[:, 1] = 7.0
+    expected = model.condition(table).log_prob(x)
+    copies = np.concatenate([table, table[:20], table[:5]])
+    np.testing.assert_allclose(model.condition(copies).log_prob(x), expected, atol=1e-9)
+    # Repeated values of a column alone, or of counts, are evidence.
+    for other in (copies[:, :1], np.round(3 * draw(30, 3))):
+        doubled = np.concatenate([other, other])
+        columns = slice(0, other.shape[1])
+        once = model.condition(np.unique(other, axis=0)).log_prob(x[:, columns])
+        assert abs(model.condition(doubled).log_prob(x[:, columns]) - once).max() > 1e-3
+
+
 def test_gaps_are_worth_more_than_dropping_their_rows(model):
     rng = np.random.default_rng(0)
     gains = []

@@ -5,6 +5,7 @@ from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
 from isthmus.incontext.settings import TrainingSettings, preset
 from isthmus.incontext.tables.estimator import TableDensity
+from isthmus.incontext.tables.filling import fill_rows
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.scoring import RowScores, score_rows
@@ -24,6 +25,7 @@ __all__ = [
     "Trained",
     "TrainingSettings",
     "evaluate",
+    "fill_rows",
     "preset",
     "pretrained",
     "score_rows",

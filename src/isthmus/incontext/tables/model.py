@@ -85,9 +85,11 @@ class ICLTables(StoredModel):
             In float64. Kernels along a column are at least 0.0015 of its standard deviations wide.
             Where a column repeats values, such as counts, its resolution is the smallest gap
             beside a repeated value, and kernels are so wide that none exceeds the density
-            1 / resolution. A constant column gets a width of a thousandth of its value.
+            1 / resolution. A constant column gets a width of a thousandth of its value. Rows that
+            repeat as a whole, in a table where no value repeats otherwise, are copies and read
+            once.
         """
-        table = self._as_table(X)
+        table = _without_copies(self._as_table(X))
         columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
         varying = [index for index, column in enumerate(columns) if not column.constant]
         if not varying:
@@ -142,6 +144,17 @@ class ICLTables(StoredModel):
                 f"least {FEWEST_ROWS}."
             )
         return table
+
+
+def _without_copies(table: Array) -> Array:
+    """Return the distinct rows if no value of theirs repeats, and they are enough."""
+    if table.shape[1] < 2 or bool(np.isnan(table).any()):
+        return table
+    rows = np.unique(table, axis=0)
+    if not FEWEST_ROWS <= len(rows) < len(table):
+        return table
+    counts = [len(np.unique(column)) for column in rows.T]
+    return table if any(1 < count < len(rows) for count in counts) else rows
 
 
 class _Column:
