@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.errors import DtypeError, ShapeError
-from isthmus.validation import unmasked
+from isthmus.errors import ShapeError
+from isthmus.validation import as_numbers
 
 FloatArray = NDArray[np.float64]
 
 
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
     """Return rows (n, D) in float64, and names: `columns`, those of a data frame, or x1, x2, ..."""
-    try:
-        rows = np.ascontiguousarray(unmasked(X), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DtypeError("X must hold numbers only; drop or encode columns of text.") from None
+    rows = np.ascontiguousarray(as_numbers(X, "X"))
     if np.ndim(X) != 2 or 0 in rows.shape:
         raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
     default = [f"x{place + 1}" for place in range(rows.shape[1])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,12 +92,38 @@ def unmasked(values: Any) -> Any:
     return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
+def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
+    """Return numbers of any kind as a float64 array (...), with NaN where they are masked.
+
+    Text and dates are refused also where they could be read as numbers, and so are complex numbers.
+    """
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values
+        array = np.asarray(unmasked(values))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
+    wrong = DtypeError(f"{name} must hold numbers only, not text, dates or complex numbers.")
+    if holds_text(array) or array.dtype.kind not in "Ofiub":
+        raise wrong
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+
+
+def holds_text(array: NDArray[Any]) -> bool:
+    """Return True if an array holds text, dates, durations or records."""
+    if array.dtype.kind != "O":
+        return array.dtype.kind in "USTmMV"
+    others = (str, bytes, date, timedelta, np.datetime64, np.timedelta64)
+    return any(isinstance(cell, others) for cell in array.flat)
+
+
 def as_array(values: Any, name: str, *, allow_negative: bool = True) -> NDArray[np.float64]:
     """Return `values` as a float64 array (...) without NaN; infinities are allowed."""
-    try:
-        array = np.asarray(unmasked(values), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DtypeError(f"{name} must hold numbers, not {values!r}.") from None
+    array = as_numbers(values, name)
     if bool(np.isnan(array).any()):
         raise InvalidInputError(f"{name} must not contain NaN.")
     if not allow_negative and bool((array < 0).any()):
@@ -119,6 +146,10 @@ def as_tensor(value: Any, name: str) -> Tensor:
     import torch
 
     tensor: Tensor = value if isinstance(value, torch.Tensor) else _from_array(value, name)
+    if tensor.is_nested:
+        raise ShapeError(f"{name} is a nested tensor. Pass one whose rows have the same length.")
+    if tensor.is_meta:
+        raise InvalidInputError(f"{name} is on the device meta, so it has no values.")
     if tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
         tensor = tensor.to(torch.get_default_dtype())
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -264,7 +295,7 @@ def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
     if isinstance(value, torch.Tensor):
         mask = value.to(points.device)
     else:
-        array = np.asarray(value)
+        array = np.asarray(np.ma.filled(value, False))  # what is masked is not observed
         if array.dtype != np.bool_:
             raise DtypeError(f"{name} must be a boolean mask, not {array.dtype}.")
         mask = torch.from_numpy(array.copy()).to(points.device)

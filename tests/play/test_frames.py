@@ -144,7 +144,7 @@ def test_queries_end_where_retrieval_ends(ask, scene) -> None:
     np.testing.assert_allclose(arrays["paths"][0], queries, atol=1e-6)
     expected = ist.retrieve(memory, torch.tensor(queries, dtype=torch.float64)).state
     np.testing.assert_allclose(arrays["paths"][-1], expected, atol=1e-3)
-    heights = memory.energy(arrays["paths"]).numpy()
+    heights = memory.energy(arrays["paths"])
     assert (np.diff(heights, axis=0) < 1e-5).all()
 
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
@@ -280,7 +281,12 @@ def safe_softmax(logits: Tensor) -> Tensor:
     return torch.softmax(logits.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
 
 
-def _additive(mask: Tensor, name: str, like: Tensor) -> Tensor:
+def _additive(mask: Any, name: str, like: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor):
+        try:
+            mask = torch.from_numpy(np.array(mask))
+        except (TypeError, ValueError):
+            raise DtypeError(f"{name} must be booleans or floating-point numbers.") from None
     if mask.dtype == torch.bool:
         return like.new_zeros(mask.shape).masked_fill(mask.to(like.device), -torch.inf)
     if not mask.is_floating_point():

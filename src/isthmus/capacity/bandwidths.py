@@ -11,19 +11,26 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from isthmus.capacity.certificate import ALL_PAIRS, Certificate, Iterate, as_memory, certify_memory
+from isthmus.capacity.certificate import (
+    ALL_PAIRS,
+    Certificate,
+    Iterate,
+    as_memory,
+    as_patterns,
+    certify,
+    certify_memory,
+)
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.dynamics.modes import (
     SAME_POINT,
     find_modes,
     ranked_fixed_points,
-    require_squares,
 )
 from isthmus.dynamics.retrieve import MemoryStore, descend
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.validation import as_points
+from isthmus.validation import as_array, as_count
 
 FloatArray = NDArray[np.float64]
 # Bisection ends when the bandwidth is known to this share.
@@ -110,9 +117,7 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
            1  100.0%  100.0%    1.31
            3    0.0%    0.0%       0
     """
-    grid = np.unique(np.asarray(sigmas, dtype=float))
-    if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():
-        raise InvalidInputError("sigmas must hold at least one number, all finite and above zero.")
+    grid = np.unique(_as_sigmas(sigmas))
     prepared = _prepared(X)
     return CapacityCurve.of([_at(*prepared, sigma, iterate) for sigma in grid])
 
@@ -187,8 +192,17 @@ def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
     return patterns, nearest_neighbors(patterns, k)
 
 
+def _as_sigmas(sigmas: Any) -> FloatArray:
+    grid = as_array(sigmas, "sigmas").reshape(-1)
+    if grid.size == 0 or not (np.isfinite(grid) & (grid > 0)).all():
+        raise InvalidInputError("sigmas must hold at least one number, all finite and above zero.")
+    return grid
+
+
 def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Iterate) -> Certificate:
     memory = GaussianKDE(patterns, float(sigma))
+    if len(patterns) == 1:
+        return certify(memory)
     return certify_memory(memory, neighbors, neighbors.distances.shape[1], iterate)
 
 
@@ -260,7 +274,7 @@ def basins(
         return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
     if not isinstance(X, GaussianKDE | MemoryStore):
-        memory = GaussianKDE(as_points(np.asarray(X, dtype=float), "X"), sigma)
+        memory = GaussianKDE(as_patterns(X), sigma)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
     if starts is None and isinstance(memory, MemoryStore):
@@ -331,12 +345,10 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
     sigmas : array (S,), optional
         Bandwidths; by default spread from half the nearest distance to half the diameter.
     """
-    patterns = as_points(np.asarray(X, dtype=float), "X")
-    require_squares(patterns)
+    patterns = as_patterns(X)
     values = patterns.numpy()
-    grid = _sigma_grid(values, n_sigmas) if sigmas is None else np.sort(np.asarray(sigmas, float))
-    if len(grid) == 0 or not (grid > 0).all():
-        raise InvalidInputError("sigmas must hold at least one number, all above zero.")
+    count = as_count(n_sigmas, "n_sigmas")
+    grid = _sigma_grid(values, count) if sigmas is None else np.sort(_as_sigmas(sigmas))
     starts = patterns
     current = np.arange(len(values))
     all_labels, counts = [], []

@@ -33,14 +33,14 @@ from isthmus.dynamics.modes import (
     shared_fixed_points,
 )
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.printing import counted, definitions
-from isthmus.validation import as_choice, as_count, as_number, as_points
+from isthmus.validation import as_choice, as_count, as_number, as_numbers, as_points
 
 if TYPE_CHECKING:
     import pandas
@@ -413,22 +413,19 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
                 "patterns without weights."
             )
         return X
-    patterns = as_points(X if hasattr(X, "detach") else _numbers(X), "X")
+    return GaussianKDE(as_patterns(X), sigma)
+
+
+def as_patterns(X: Any) -> Tensor:
+    """Return rows of patterns (N, D) in float64."""
+    patterns = as_points(as_numbers(X, "X"), "X")
     if patterns.ndim != 2:
         raise ShapeError(
             f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. For patterns of "
             "one dimension, pass X.reshape(-1, 1)."
         )
-    patterns = patterns.detach().double()
     require_squares(patterns)
-    return GaussianKDE(patterns, sigma)
-
-
-def _numbers(X: Any) -> FloatArray:
-    try:
-        return np.asarray(X, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise DtypeError(f"X must hold numbers only: {error}. Leave out text columns.") from None
+    return patterns
 
 
 def _enclosing(patterns: FloatArray) -> float:

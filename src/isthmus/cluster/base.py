@@ -39,7 +39,7 @@ from isthmus.cluster.data import (
     Units,
     distinct_rows,
     largest_value,
-    name_text_columns,
+    without_text,
 )
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.dynamics.retrieve import complete
@@ -101,7 +101,9 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         require_in_memory(X, type(self).__name__)
         X = self._table(X, reset=reset)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _check_sample_weight(
+            unmasked(sample_weight), X, dtype=np.float64, ensure_non_negative=True
+        )
         if not weights.any():
             raise InvalidInputError("All sample weights are zero; at least one must be positive.")
         return X, weights
@@ -110,16 +112,13 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         """Return X as a checked float32 or float64 table that may hold NaN."""
         if not reset:
             check_is_fitted(self, "memories_")
-        if isinstance(X, torch.Tensor):
-            X = X.detach().cpu().numpy()
-        with name_text_columns(X):
-            table: NDArray[Any] = validate_data(
-                self,
-                unmasked(X),
-                reset=reset,
-                dtype=[np.float64, np.float32],
-                ensure_all_finite="allow-nan",
-            )
+        table: NDArray[Any] = validate_data(
+            self,
+            without_text(X),
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+        )
         if table.dtype == np.float64:
             return table
         fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32

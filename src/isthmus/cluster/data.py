@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -16,8 +15,9 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.logits import distance_logits
+from isthmus.validation import holds_text, unmasked
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -25,21 +25,38 @@ BLOCK_ENTRIES = 2**19
 BLOCK_ROWS = 8192
 # Starts of a training are found on at most this many distinct rows.
 SAMPLE_ROWS = 50_000
+# Scales of data whose squares, and the inverses of these, are far from overflow.
+SMALLEST_SCALE = 1e-140
 
 
-@contextmanager
-def name_text_columns(X: Any) -> Iterator[None]:
-    """Name the columns with text or dates if a pandas or polars table is refused."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        names = [name for name in getattr(X, "columns", ()) if not _is_numeric(X[name])]
-        if not names:
-            raise
-        listed = ", ".join(map(repr, names))
-        raise InvalidInputError(
-            f"Column {listed} of X does not hold numbers. Leave it out or encode it first."
-        ) from error
+def without_text(X: Any) -> Any:
+    """Return X, with NaN where it is masked; raise if it holds text, dates or records.
+
+    scikit-learn would read some of them as numbers. Columns of pandas and polars are named.
+    """
+    if isinstance(X, torch.Tensor):
+        return X.detach().cpu().numpy()
+    columns = getattr(X, "columns", None)
+    if columns is not None:
+        names = [name for name in columns if not _is_numeric(X[name])]
+        if names:
+            listed = ", ".join(map(repr, names))
+            raise InvalidInputError(
+                f"Column {listed} of X does not hold numbers. Leave it out or encode it first."
+            )
+        return X
+    X = unmasked(X)
+    if isinstance(X, list | tuple | np.ndarray):
+        try:
+            array = np.asarray(X)
+        except ValueError:  # which scikit-learn reports
+            return X
+        if holds_text(array):
+            raise DtypeError(
+                "X holds text, dates or records, not numbers. Leave such columns out or encode "
+                "them first."
+            )
+    return X
 
 
 def _is_numeric(column: Any) -> bool:
@@ -47,7 +64,7 @@ def _is_numeric(column: Any) -> bool:
         np.asarray(column, dtype=float)
     except (TypeError, ValueError):
         return False
-    return np.asarray(column).dtype.kind not in "mM"
+    return not holds_text(np.asarray(column))
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,13 @@ class Units:
         size = largest_value(X)
         scaler = StandardScaler().fit(np.ascontiguousarray(X) / size, sample_weight=weights)
         variance = float(scaler.var_.mean())
-        return cls(scaler.mean_ * size, math.sqrt(variance) * size if variance > 1e-30 else size)
+        scale = math.sqrt(variance) * size if variance > 1e-30 else size
+        if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
+            raise InvalidInputError(
+                f"Rows of X are {scale:.3g} apart, which cannot be squared in double precision. "
+                "Rescale the columns."
+            )
+        return cls(scaler.mean_ * size, scale)
 
     def to_internal(self, X: NDArray[Any]) -> NDArray[Any]:
         """Convert from the units of the user. (N, D) -> (N, D)"""

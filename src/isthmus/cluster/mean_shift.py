@@ -12,13 +12,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isthmus.cluster.base import as_number_or
 from isthmus.cluster.block_rows import require_in_memory
-from isthmus.cluster.data import name_text_columns
-from isthmus.dynamics.modes import centred, distances, find_modes
+from isthmus.cluster.data import without_text
+from isthmus.dynamics.modes import centred, distances, find_modes, require_squares
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import as_arrays
 from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
-from isthmus.validation import as_count, as_number, unmasked
+from isthmus.validation import as_count, as_number
 
 
 class GaussianMeanShift(ClusterMixin, BaseEstimator):
@@ -65,9 +65,10 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         require_in_memory(X, type(self).__name__)
         table = self._table(X, reset=True)
         chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
+        starts = torch.from_numpy(np.array(table))
+        require_squares(starts)
         self.bandwidth_ = scott(table) if chosen == "scott" else chosen
         self._rows = table
-        starts = torch.from_numpy(np.array(table))
         tol, max_steps = self._stopping()
         found = find_modes(self.energy_, starts, tol=tol, max_steps=max_steps)
         self.cluster_centers_ = found.fixed_points.astype(table.dtype)
@@ -76,10 +77,9 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         return self
 
     def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        with name_text_columns(X):
-            table: NDArray[Any] = validate_data(
-                self, unmasked(X), reset=reset, dtype=[np.float64, np.float32]
-            )
+        table: NDArray[Any] = validate_data(
+            self, without_text(X), reset=reset, dtype=[np.float64, np.float32]
+        )
         return table
 
     def _stopping(self) -> tuple[float, int]:

@@ -168,11 +168,17 @@ class Memory(Energy):
 
     def subset(self, index: Any) -> Self:
         """Return a new energy with only the memories at `index`, and their weights or counts."""
-        index = torch.as_tensor(index, device=self.memories.device)
         try:
+            index = torch.as_tensor(index, device=self.memories.device)
+            index = index if index.numel() else index.long()
             chosen = self.memories[index]
-        except IndexError as error:
+        except (IndexError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(f"index must choose among the memories: {error}.") from None
+        if index.ndim != 1 or not len(chosen):
+            raise InvalidInputError(
+                f"index must be a list of at least one of the {self.n_memories} memories, or a "
+                f"mask of them, not {index.tolist()}."
+            )
         return self._rebuilt(chosen, index)
 
     def recall(self, x: Any, values: Any) -> Tensor:

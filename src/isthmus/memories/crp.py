@@ -19,7 +19,7 @@ from isthmus.memories.base import (
     generator_for,
     keep_observed,
 )
-from isthmus.validation import as_positive, as_tensor, is_transforming
+from isthmus.validation import as_positive, as_tensor, is_transforming, unmasked
 
 
 @final
@@ -98,7 +98,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
 
     def _checked_counts(self, value: Any) -> Tensor:
         if not isinstance(value, Tensor):
-            array = np.asarray(value)
+            array = np.asarray(unmasked(value))
             value = array.astype(np.float64) if array.dtype.kind in "iu" else array
         elif value.dtype in (torch.int32, torch.int64):
             value = value.double()

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus import validation
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
 from isthmus.incontext.tables.features import features
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
 from isthmus.incontext.tables.resolution import column_resolution, width_floor
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.validation import unmasked
 
 Array = NDArray[np.float64]
 
@@ -206,21 +206,10 @@ def _assembled(
 
 def as_numbers(X: Any) -> Array:
     """Return a table as float64, with NaN for missing cells; text is refused."""
-    if isinstance(X, Tensor):
-        X = X.detach().cpu().numpy()
     try:
-        values = np.asarray(unmasked(X))
-    except ValueError as error:
-        raise ShapeError(f"X is not a rectangular table: {error}") from None
-    if values.dtype.kind == "O":
-        text = any(isinstance(cell, str | bytes) for cell in values.flat)
-        try:
-            values = values if text else values.astype(np.float64)
-        except (TypeError, ValueError):
-            text = True
-    if values.dtype.kind not in "fiub":
+        return validation.as_numbers(X, "X")
+    except DtypeError:
         raise DtypeError(
             "X holds text, dates or other values that are not numbers. Leave such columns out: the "
             "model knows numeric columns only, and one column for each category is no substitute."
-        )
-    return values.astype(np.float64)
+        ) from None
