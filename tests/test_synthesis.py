@@ -130,3 +130,18 @@ def test_other_tables_are_drawn_by_kernels(table):
         draw_rows(table, 5, model="tables")
     with pytest.raises(InvalidInputError, match="model"):
         draw_rows(table, 5, model="gan")
+
+
+def test_repeated_rows_are_counted_where_every_cell_has_few_values():
+    """Half of new rows equal a row there; draws that do are drawn again."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.integers(2, size=(120, 4)), columns=list("abcd"))
+    table["e"] = rng.integers(2, size=120) * (rng.random(120) < 0.3)
+    draws = draw_rows(table, 50)
+    order = np.random.default_rng(0).permutation(120)
+    rest = set(map(tuple, table.iloc[np.sort(order[36:])].to_numpy()))
+    expected = np.mean([tuple(row) in rest for row in table.iloc[order[:36]].to_numpy()])
+    assert draws.repeats == expected > 0.5
+    assert draws.summary["repeats"] == expected
+    assert f"{expected:.0%} equal another row" in str(draws)
+    assert draw_rows(table, 5, check=False).repeats is None

@@ -54,6 +54,9 @@ class Draws:
         numbers, over that of rows kept apart. Far below 1, draws are copies.
     copies : int
         Number of draws that equal a row of the table.
+    repeats : float or None
+        Share of the rows kept apart that equal a row of the rest: what to expect of new rows, above
+        0 where all columns have few values. None if not checked.
     """
 
     rows: pd.DataFrame = field(repr=False)
@@ -62,12 +65,13 @@ class Draws:
     auc: float | None
     distance_ratio: float | None
     copies: int
+    repeats: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary, for JSON."""
-        names = ("kernel", "adaptive", "auc", "distance_ratio", "copies")
+        names = ("kernel", "adaptive", "auc", "distance_ratio", "copies", "repeats")
         return {"draws": len(self.rows)} | {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
@@ -75,6 +79,8 @@ class Draws:
         if self.kernel == TABLES:
             kernel = "in-context density of tables"
         lines = [f"{len(self.rows):,} draws ({kernel}), {self.copies} equal to a row of the table"]
+        if self.repeats:
+            lines.append(f"Of rows kept apart, {self.repeats:.0%} equal another row of the table.")
         if self.auc is not None:
             lines.append(
                 f"Two-sample check: a forest tells draws from rows kept apart with AUC "
@@ -110,7 +116,8 @@ def draw_rows(
     Parameters
     ----------
     table : DataFrame or array (m, D)
-        Columns that are not numbers are categories.
+        Columns that are not numbers are categories. A warning names columns that look like ids,
+        and text that holds numbers, dates or hardly repeats.
     n : int
     model : {"auto", "tables", "kernel"}
         "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others;
@@ -134,19 +141,22 @@ def draw_rows(
     """
     import pandas as pd
 
+    from isthmus.tables.frames import warn_of_columns
+
     n, frame = as_count(n, "n"), pd.DataFrame(table)
     for value, name in ((outside, "outside"), (check, "check")):
         as_flag(value, name)
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
     as_choice(model, "model", ("auto", TABLES, "kernel"))
+    warn_of_columns(frame)
     generator = _RowGenerator(frame, sigma, outside, seed, model)
     codes = generator.draw(n, seed)
     rows, copies = generator.decoded(codes), int(generator.copied(codes).sum())
-    auc = ratio = None
+    auc = ratio = repeats = None
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
-        auc, ratio = _checked(frame, sigma, outside, seed, model)
-    return Draws(rows, generator.kind, generator.adaptive, auc, ratio, copies)
+        auc, ratio, repeats = _checked(frame, sigma, outside, seed, model)
+    return Draws(rows, generator.kind, generator.adaptive, auc, ratio, copies, repeats)
 
 
 class _RowGenerator:
@@ -326,8 +336,8 @@ class _RowGenerator:
 
 def _checked(
     frame: pd.DataFrame, sigma: float | None, outside: bool, seed: int, model: str
-) -> tuple[float | None, float | None]:
-    """Return the AUC of a forest and the ratio of distances, from rows kept apart."""
+) -> tuple[float | None, float | None, float | None]:
+    """Return the AUC of a forest, the ratio of distances and the repeats of rows kept apart."""
     from scipy.spatial import cKDTree
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import cross_val_predict
@@ -339,7 +349,7 @@ def _checked(
     try:
         fitted = _RowGenerator(frame.iloc[learned], sigma, outside, seed, model)
     except InvalidInputError:
-        return None, None
+        return None, None, None
     drawn = coded.encoded(fitted.decoded(fitted.draw(len(apart), seed)))
     real, source = coded.codes[apart], coded.codes[learned]
     both = np.concatenate([real, drawn])
@@ -354,4 +364,6 @@ def _checked(
     units = coded.scales[places]
     tree = cKDTree(source[:, places] / units)
     near = [float(np.median(tree.query(rows[:, places] / units)[0])) for rows in (drawn, real)]
-    return auc, near[0] / near[1] if near[1] > 0 else None
+    seen = {row.tobytes() for row in source}
+    repeats = float(np.mean([row.tobytes() in seen for row in real]))
+    return auc, near[0] / near[1] if near[1] > 0 else None, repeats

@@ -269,11 +269,14 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 raise InvalidInputError(
                     "The imputer was fitted on a data frame with columns of text; pass one."
                 )
+            from isthmus.tables.frames import warn_of_columns
+
             X = as_frame(X)
             validate_data(self, X, reset=reset, skip_check_array=True)
             if not len(X):
                 raise InvalidInputError("X has no rows.")
             if reset:
+                warn_of_columns(X, stacklevel=4)
                 self._coding = Coding.of(X)
             assert self._coding is not None
             numbers = self._coding.into(X)
