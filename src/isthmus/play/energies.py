@@ -30,7 +30,8 @@ class PlayEnergy:
     """An energy that the page offers.
 
     `build` makes it of a scene. All kernels have the standard deviation sigma of the scene, so that
-    one slider serves every energy. `sliders` names the others.
+    one slider serves every energy. `sliders` names the others. `draft` and `fine` are the sizes of
+    the grid while something is dragged and afterwards.
     """
 
     name: str
@@ -41,7 +42,8 @@ class PlayEnergy:
     samplers: tuple[str, ...] = ALL_SAMPLERS
     certified: bool = False
     shares: bool = False
-    coarse: bool = False
+    draft: int = 96
+    fine: int = 256
     editable: bool = True
     note: str = ""
 
@@ -98,6 +100,8 @@ BUILT_IN = (
             scene.memories, beta=scene.sigma**-2, alpha=scene.sparsity
         ),
         sliders=("sigma", "sparsity"),
+        draft=48,
+        fine=128,
         certified=True,
         note="α-entmax weights: a memory in the lead takes all of it, and is retrieved exactly.",
     ),
@@ -141,7 +145,8 @@ BUILT_IN = (
         "E(x | x₁ … xₙ), one forward pass",
         _in_context,
         sliders=(),
-        coarse=True,
+        draft=24,
+        fine=64,
         note="No parameter changes: the points are the context of a pretrained transformer.",
     ),
 )
@@ -160,9 +165,16 @@ def given_energy(energy: Energy) -> PlayEnergy:
     own = any(name in PER_MEMORY and getattr(value, "ndim", 0) for name, value in settings.items())
     note = "Memories can be moved; each has settings of its own." if own else ""
     name = type(energy).__name__
-    slow = not memory
     return PlayEnergy(
-        "given", name, repr(energy)[:80], build, (), coarse=slow, editable=memory, note=note
+        "given",
+        name,
+        repr(energy)[:80],
+        build,
+        sliders=(),
+        draft=96 if memory else 32,
+        fine=256 if memory else 96,
+        editable=memory,
+        note=note,
     )
 
 

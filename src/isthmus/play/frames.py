@@ -21,6 +21,7 @@ from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.radial import BallKDE
+from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, draft_labels, exact_labels
 from isthmus.play.energies import PlayEnergy, beta_of
 from isthmus.play.scene import (
@@ -41,8 +42,8 @@ HIGHEST = 0.88
 TILES = 4
 MOST_PATH = 160
 MOST_BALLS = 500
-# The grid of the share of a new cluster is coarser by this factor, and evaluated in blocks that
-# stay in the cache.
+# The grid of the share of a new cluster is coarser by this factor. Evaluation by blocks stays in
+# the cache.
 COARSER, NODES_PER_BLOCK = 3, 512
 
 
@@ -93,7 +94,8 @@ def landscape(
 
 def _is_slow(energy: Energy) -> bool:
     """Return True if moving every node costs more than a frame may."""
-    return isinstance(energy, BallKDE) or not isinstance(energy, Memory)
+    slow = isinstance(energy, BallKDE | SparseHopfield)
+    return slow or not isinstance(energy, Memory)
 
 
 def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor | None]:
@@ -101,6 +103,12 @@ def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor 
     if isinstance(energy, BallKDE):
         moved = _in_tiles(energy, nodes, "step") if move else None
         return _in_tiles(energy, nodes, "energy"), moved
+    if isinstance(energy, SparseHopfield):
+        blocks = nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
+        heights = torch.cat([energy.energy(block) for block in blocks])
+        moved = torch.cat([energy.step(block) for block in blocks]) if move else None
+        shape = nodes.shape
+        return heights.reshape(shape[:2]), None if moved is None else moved.reshape(shape)
     if move and isinstance(energy, GaussianMemory):
         moved, heights = energy.step_and_energy(nodes)
         return heights, moved

@@ -4,8 +4,6 @@
 // requests as JSON and replies as binary frames; here they are only coloured and interpolated.
 // Text from data reaches the page through textContent alone, so that it is never read as HTML.
 
-const DRAFT = 96, FINE = 256;
-const COARSE_DRAFT = 24, COARSE_FINE = 64;
 const SETTLED = 150; // ms without a change after which the fine landscape is asked for
 const WALK_EVERY = 60; // ms between the moves of samples
 const NEAR = 14; // px within which a point is picked
@@ -306,7 +304,7 @@ export function mount(host, transport, { page = false } = {}) {
 
   const field = element("canvas", { class: "ip-field", "aria-hidden": "true" });
   const top = element("canvas", { class: "ip-top", tabindex: "0", role: "application", "aria-label": "Landscape. Press N to add a memory, arrows to move it." });
-  const tools = segments("Tool", [["memory", "Memory", "Click to add, drag to move a memory"], ["query", "Query", "Click to drop a query that rolls downhill"], ["delete", "Delete", "Click a memory or a query to delete it"]], setTool);
+  const tools = segments("Tool", [["memory", "Memories", "Click to add, drag to move a memory"], ["query", "Queries", "Click to drop a query that rolls downhill"], ["delete", "Delete", "Click a memory or a query to delete it"]], setTool);
   tools.classList.add("ip-tools");
   const scale = element("canvas", { width: "132", height: "1" });
   const legendTitle = element("span"), legendLow = element("span"), legendHigh = element("span");
@@ -400,7 +398,7 @@ export function mount(host, transport, { page = false } = {}) {
     if (!state.scene) return;
     if (busy.frame) { again.frame = true; return; }
     again.frame = false;
-    busy.frame = message("frame", grid(kind().coarse ? COARSE_DRAFT : DRAFT));
+    busy.frame = message("frame", grid(kind().draft));
     busy.since = performance.now();
   }
   function askDetails() {
@@ -413,9 +411,10 @@ export function mount(host, transport, { page = false } = {}) {
   function askFinal() {
     if (!state.scene) return;
     if (gesture?.moving || again.frame || busy.frame) { settleSoon(); return; }
-    message("final", grid(kind().coarse ? COARSE_FINE : FINE));
+    message("final", grid(kind().fine));
   }
   function settleSoon() { clearTimeout(settle); settle = setTimeout(askFinal, SETTLED); }
+  function refreshDetails() { askDetails(); sync(); repaint(); }
   function refresh() { askFrame(); askDetails(); settleSoon(); sync(); repaint(); }
 
   function askWalk() {
@@ -446,6 +445,7 @@ export function mount(host, transport, { page = false } = {}) {
       stats.details += 1;
       repaint(); sync();
     } else if (header.kind === "walk") {
+      if (!state.sampling) return undefined; // stopped meanwhile
       const { data, shape } = arrays.walkers;
       const from = walkers && walkers.count === shape[0] ? walkers.to : data;
       walkers = { from, to: data, count: shape[0], since: performance.now() };
@@ -526,7 +526,7 @@ export function mount(host, transport, { page = false } = {}) {
     if (state.queries.length >= hello.limits.queries) state.queries.shift();
     state.queries.push(place);
     dropped = performance.now();
-    refresh();
+    refreshDetails();
   }
   function changeCount(by) {
     if (state.selected < 0) return;
@@ -977,8 +977,9 @@ export function mount(host, transport, { page = false } = {}) {
   function endGesture() {
     if (!gesture) return;
     clearTimeout(gesture.timer);
+    const { list } = gesture;
     gesture = null;
-    if (state.scene) { refresh(); commit(); }
+    if (state.scene) { (list === "memories" ? refresh : refreshDetails)(); commit(); }
   }
   top.addEventListener("pointerup", endGesture);
   top.addEventListener("pointercancel", endGesture);
