@@ -19,7 +19,8 @@ DOUBLE = torch.float64
 
 def methods(energy: ist.Energy) -> list[str]:
     """The methods of points that an energy has, except those that need more than points."""
-    left_out = {"conditional_mean"} | ({"log_prob"} if isinstance(energy, ist.Hopfield) else set())
+    unknown = isinstance(energy, ist.Hopfield | ist.DenseAssociativeMemory | ist.SparseHopfield)
+    left_out = {"conditional_mean", "recall"} | ({"log_prob"} if unknown else set())
     return [name for name in OF_POINTS if hasattr(energy, name) and name not in left_out]
 
 

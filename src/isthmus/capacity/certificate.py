@@ -32,7 +32,7 @@ from isthmus.dynamics.modes import (
     require_squares,
     shared_fixed_points,
 )
-from isthmus.dynamics.retrieve import retrieve
+from isthmus.dynamics.retrieve import settle
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
 from isthmus.memories.base import GaussianMemory
@@ -456,7 +456,7 @@ def _iterated(
     centre = torch.zeros(memory.dim, dtype=torch.float64)
     if not isinstance(memory, SparseHopfield):
         moved, start, centre = centred(memory, start)
-    found = retrieve(moved, start, tol=tol * sigma, max_steps=max_steps)
+    found = settle(moved, start, tol=tol * sigma, max_steps=max_steps)
     state, resting = found.state, found.converged.numpy()
 
     def own() -> NDArray[np.bool_]:
@@ -482,7 +482,7 @@ def _iterated(
     rows = rows[~stable[rows]]
     if len(rows):
         # A fixed point that is only just stable can be proved so if it is known precisely.
-        precise = retrieve(moved, state[rows], tol=PRECISE * sigma, max_steps=max_steps)
+        precise = settle(moved, state[rows], tol=PRECISE * sigma, max_steps=max_steps)
         state[rows] = precise.state
         stable[rows] = attracting(precise.state)
     stored[chosen] = own() & resting & stable

@@ -113,7 +113,6 @@ class Retrieval:
         return f"Retrieval({text})"
 
 
-@torch.no_grad()
 def retrieve(
     energy: Energy,
     x: Any,
@@ -174,11 +173,28 @@ def retrieve(
     tensor([0, 1])
     """
     require_energy(energy)
+    _warn_of_norms(energy)
+    return settle(
+        energy, x, observed, tol=tol, max_steps=max_steps, accelerate=accelerate, trace=trace
+    )
+
+
+@torch.no_grad()
+def settle(
+    energy: Energy,
+    x: Any,
+    observed: Any = None,
+    *,
+    tol: float = 1e-6,
+    max_steps: int = 1000,
+    accelerate: bool | None = None,
+    trace: bool = False,
+) -> Retrieval:
+    """Return :func:`retrieve` without its look at the norms of the memories."""
     tol = as_number(tol, "tol", at_least=0)
     max_steps = as_count(max_steps, "max_steps", at_least=0)
     start = energy.as_input(x)
     shape, dtype = start.shape, start.dtype
-    _warn_of_norms(energy)
     energy = _resolving(energy)
     rows = energy.as_input(start).reshape(-1, shape[-1])
     require_pointwise(energy, rows)
@@ -212,7 +228,7 @@ def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
             f"{rows} of {len(final)} rows ran off: the energy seems to have no lower bound there. "
             "Add a term that grows with the distance, or sample with another energy.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -235,7 +251,7 @@ def _warn_of_norms(energy: Energy) -> None:
             "one than with themselves and cannot be retrieved. Pass normalize=True to "
             "ModernHopfield and unit vectors to retrieve, or use GaussianKDE.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
