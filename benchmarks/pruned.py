@@ -9,8 +9,9 @@ memories has a given perplexity (`eff`, geometric mean over queries). All memori
 few hundred of the queries, scikit-learn and scipy on fewer (in float64, and density only), and
 their time is scaled up: their cost is proportional to the queries. The index is built before; its
 cost is given as the number of queries that all memories answer in the same time. `error` is the
-largest error of a log-sum-exp against float64 brute force among 64 queries, `bound` the largest
-certified error by memories left out, `rounding` the median estimate for the rest.
+largest error of a log-sum-exp against float64 brute force among 64 queries, most of it rounding in
+float32; `bound` is the largest certified error by memories left out. `outside bounds` counts
+queries whose error exceeds the sum of that bound and the estimate of rounding.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from isthmus.errors import DatasetNotFoundError
 
 QUERIES, DENSE_QUERIES, CHECKED, PEER_QUERIES = 16_384, 256, 64, 10
 RTOL = 1e-6
+# Other packages are timed on sets of at most this many memories.
+PEER_MEMORIES = 200_000
 
 
 def gaussian(count: int, dim: int, seed: int) -> Tensor:
@@ -116,14 +119,17 @@ def exact(queries: Tensor, memories: Tensor, sigma: float) -> Tensor:
 
 def peers(queries: Tensor, memories: Tensor, sigma: float) -> dict[str, float | None]:
     """Return CPU seconds for a query by scikit-learn and scipy."""
+    if len(memories) > PEER_MEMORIES:
+        return {"KernelDensity": None, "gaussian_kde": None}
     few, rows = queries[:PEER_QUERIES].double().numpy(), memories.double().numpy()
     tree = KernelDensity(bandwidth=sigma, rtol=RTOL).fit(rows)
-    seconds = {"KernelDensity": cpu_seconds(lambda: tree.score_samples(few)) / len(few)}
+    seconds: dict[str, float | None] = {}
+    seconds["KernelDensity"] = cpu_seconds(lambda: tree.score_samples(few)) / len(few)
     try:
         kde = gaussian_kde(rows.T, bw_method=1.0)
         seconds["gaussian_kde"] = cpu_seconds(lambda: kde.logpdf(few.T)) / len(few)
     except np.linalg.LinAlgError:  # columns that depend on others
-        seconds["gaussian_kde"] = math.nan
+        seconds["gaussian_kde"] = None
     return seconds
 
 
@@ -151,6 +157,7 @@ def one_set(
         ours = seconds / len(queries)
         bound = found.error_bound
         error = exact(queries[:CHECKED], memories, sigma) - found.logsumexp[:CHECKED]
+        allowed = (bound.logsumexp + bound.rounding)[:CHECKED].double()
         energy = ist.GaussianKDE(memories, sigma)
         energy.log_prob(queries)
         others = peers(queries, memories, sigma)
@@ -161,13 +168,12 @@ def one_set(
             "D": dim,
             "eff": target,
             "times faster than all": dense / ours,
-            "than KernelDensity": others["KernelDensity"] / ours,
-            "than gaussian_kde": others["gaussian_kde"] / ours,
+            **{f"than {peer}": each and each / ours for peer, each in others.items()},
             "auto": "index" if energy.index_report().used else "all",
             "build, queries": build / dense,
             "error": float(error.abs().max()),
             "bound": float(bound.logsumexp.max()),
-            "rounding": float(bound.rounding.median()),
+            "outside bounds": int((error.abs() > allowed).sum()),
         }
 
 
@@ -243,7 +249,7 @@ def measure(full: bool = False, seed: int = 0) -> Iterator[Row]:
     yield mean_shift(100_000, 3, 0.3, seed)
     yield mean_shift(50_000, 16, 0.3, seed)
     yield leave_one_out(581_012, 8192, seed)
-    yield certificate(58_000, 0.3, seed)
+    yield certificate(58_000, 0.15, seed)
 
 
 def main() -> None:
