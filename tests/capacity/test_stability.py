@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import isthmus as ist
 from isthmus.capacity import capacity_bound, cell_600, certify, e8_shell, regular_polygon
+from isthmus.dynamics import modes
 from isthmus.dynamics.modes import _weights_and_residual, is_attracting
 
 Array = NDArray[np.float64]
@@ -157,3 +158,28 @@ def test_the_ray_through_a_vertex_of_a_polygon_has_one_fixed_point() -> None:
         ratio = 2 * (weights @ cosines) / weights.sum(1) / radius[:, 0]
         assert (np.diff(ratio) < 0).all()
         assert ratio[0] > 1 > ratio[-1]
+
+
+def test_memories_left_out_do_not_decide_about_stability(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 3))
+    weights = rng.normal(size=800)
+    weights[::9] = -np.inf
+    for energy in (
+        ist.GaussianKDE(X, 0.15),
+        ist.GaussianKDE(X, 0.15, log_weights=weights),
+        ist.ModernHopfield(X, 40.0),
+    ):
+        ends = torch.as_tensor(ist.retrieve(energy, X[:200], tol=1e-12).state)
+        expected = is_attracting(energy, ends)
+        monkeypatch.setattr(modes, "MANY_MEMORIES", 100)
+        assert torch.equal(is_attracting(energy, ends), expected)
+        assert expected.float().mean() > 0.5
+        near = modes._NearMemories(
+            energy.memories.double(), energy.log_mixing_weights.double(), float(energy.variance)
+        )
+        shares = torch.as_tensor(energy.responsibilities(ends))
+        for share, point in zip(shares, ends, strict=True):
+            chosen, _ = near.of(point)
+            assert 1 - float(share[chosen].sum()) < 1e-12
+        assert len(near.of(ends[0])[0]) < 800

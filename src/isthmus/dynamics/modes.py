@@ -45,6 +45,8 @@ CONTRACTS = 0.99
 # Radii, in units of sigma, of the balls that prove a fixed point stable, and the share of rho that
 # is added for rounding.
 STABLE, ROUNDING = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), 1e-9
+# With more memories, those that weigh less than this share together are bounded instead.
+MANY_MEMORIES, LEFT_OUT = 4096, 1e-14
 # This share of the memories about a centre is bounded together; the rest is always evaluated.
 CORE = 0.9
 # Cores nearer to each other than this many sigma are evaluated together.
@@ -135,17 +137,22 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
     variance = float(memory.variance)
     found = torch.zeros(len(points), dtype=torch.bool)
     memories, bias = memory.memories.double(), memory.log_mixing_weights.double()
+    near = _NearMemories(memories, bias, variance) if len(memories) > MANY_MEMORIES else None
+    all_of_them = torch.arange(len(memories))
     for row, point in enumerate(points.double()):
-        apart = memories - point
+        chosen, beyond = (all_of_them, 0.0) if near is None else near.of(point)
+        apart = memories[chosen] - point
         squares = apart.square().sum(1)
-        weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias)
+        weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias[chosen])
+        residual += LEFT_OUT * beyond
+        left_out = LEFT_OUT * beyond**2 * math.exp(STABLE[0] * beyond / variance**0.5)
         for radius in (share * variance**0.5 for share in STABLE):
             c = math.exp(min(radius * residual / variance, 700.0))
             raised = weights * (radius / variance * squares.sqrt()).exp()
             terms = raised * squares
             # The largest eigenvalue is at most the trace. Far memories count by their trace only.
             far = terms < 1e-9 * terms.max()
-            rest = float(terms[far].sum())
+            rest = float(terms[far].sum()) + left_out
             rho = rest + float(terms[~far].sum())
             if c * rho >= CONTRACTS * variance:
                 scaled = raised[~far].sqrt()[:, None] * apart[~far]
@@ -155,6 +162,29 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
                 found[row] = True
                 break
     return found
+
+
+class _NearMemories:
+    r"""Memories near a point; all others together weigh less than LEFT_OUT there.
+
+    Let the nearest memory be at the distance d, with log-weight b. Beyond the distance T with
+    :math:`T^2 = d^2 + 2 s^2 (\log N + b_{max} - b - \log \varepsilon)`, N memories weigh at most
+    :math:`\varepsilon` relative to it, and their terms :math:`t^p e^{-t^2/2s^2 + rt/s^2}` fall
+    with t.
+    """
+
+    def __init__(self, memories: Tensor, bias: Tensor, variance: float) -> None:
+        self.used = torch.nonzero(bias > -torch.inf)[:, 0].numpy()
+        self.tree = cKDTree(memories[self.used].numpy())
+        self.bias, self.variance = bias[self.used].numpy(), variance
+
+    def of(self, point: Tensor) -> tuple[Tensor, float]:
+        """Return the memories near a point, and the distance beyond which the others are."""
+        distance, nearest = self.tree.query(point.numpy())
+        excess = math.log(len(self.bias)) + self.bias.max() - self.bias[nearest]
+        beyond = math.sqrt(distance**2 + 2 * self.variance * (excess - math.log(LEFT_OUT)))
+        chosen = self.tree.query_ball_point(point.numpy(), beyond * (1 + 1e-9))
+        return torch.from_numpy(self.used[np.asarray(chosen, dtype=np.int64)]), beyond
 
 
 def _weights_and_residual(apart: Tensor, exponents: Tensor, bias: Tensor) -> tuple[Tensor, float]:
