@@ -7,7 +7,13 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.dynamics.modes import Attractors, attractors, find_modes, homes_after_one_update
+from isthmus.dynamics.modes import (
+    Attractors,
+    attractors,
+    find_modes,
+    homes_after_one_update,
+    homes_in_float32,
+)
 from isthmus.memories.base import GaussianMemory
 
 
@@ -55,18 +61,24 @@ def test_no_point_leaves_a_ball_or_ends_elsewhere(seed: int) -> None:
     assert tried >= 400
 
 
-def test_homes_are_where_plain_iteration_leads() -> None:
+# The second leaves out weighted memories, and those with balls that are small for float32.
+@pytest.mark.parametrize(
+    ("homes_of", "least"), [(homes_after_one_update, 500), (homes_in_float32, 200)]
+)
+def test_homes_are_where_plain_iteration_leads(homes_of, least: int) -> None:
     found = 0
     for memory in [memory for seed in range(8) for memory in memories(seed)[:2]]:
         balls, sigma = balls_of(memory), float(memory.sigma)
-        homes = homes_after_one_update(memory, memory.memories, balls)
+        homes = homes_of(memory, memory.memories, balls)
         starts, centres = memory.memories[homes >= 0], balls.centres[homes[homes >= 0]]
         ends = ist.retrieve(memory, starts, tol=1e-8 * sigma, max_steps=5000).state
         assert_allclose(ends, centres, atol=1e-3 * sigma)
+        if not len(starts):
+            continue
         distance = torch.linalg.vector_norm(memory.step(starts) - centres, dim=1)
         assert (distance <= balls.radii[homes[homes >= 0]]).all()
         found += len(starts)
-    assert found > 500
+    assert found > least
 
 
 def test_what_does_not_rest_has_no_ball() -> None:
@@ -82,3 +94,4 @@ def test_what_does_not_rest_has_no_ball() -> None:
     none = Attractors(mode[:0], mode.new_zeros(0))
     assert none.holding(points).tolist() == [-1, -1, -1]
     assert homes_after_one_update(memory, points, none).tolist() == [-1, -1, -1]
+    assert homes_in_float32(memory, points, none).tolist() == [-1, -1, -1]

@@ -31,6 +31,7 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "attend": Benchmark("20 s", "minutes", "retrieval against chunked torch, scikit-learn, scipy"),
+    "pruned": Benchmark("minutes", "30 min", "attention over an index against all memories"),
     "capacity": Benchmark("30 s", "minutes", "certificates and mean shift against scikit-learn"),
     "cluster": Benchmark("minutes", "minutes", "clusterers against k-means, mixtures, plain ClAM"),
     "incontext": Benchmark(

@@ -245,6 +245,29 @@ def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors)
     return homes
 
 
+@torch.no_grad()
+def homes_in_float32(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Tensor:
+    """Return the ball that holds each point after one update in float32, or -1. (N, D) -> (N,)
+
+    Logits are off by at most d, and the result by at most (e^{2d} - 1) times the largest distance;
+    a ball must hold the point with that to spare. Points and memories must be centred.
+    """
+    homes = torch.full((len(x),), -1)
+    exact = memory.memories.dtype == torch.float64 and memory.translation_invariant
+    if not (exact and len(balls.radii)) or memory.log_weights is not None:
+        return homes
+    beta = 0.5 / float(memory.variance)
+    size = max(float(torch.linalg.vector_norm(each, dim=1).max()) for each in (x, memory.memories))
+    unit = 2.0**-24
+    logit_error = 4 * (memory.dim + 16) * unit * beta * size**2
+    error = 2 * size * (math.expm1(2 * min(logit_error, 10.0)) + unit * memory.n_memories**0.5)
+    if error > 0.1 * float(balls.radii.min()):
+        return homes
+    found = attend(x.float(), memory.memories.float(), beta=beta, metric="sqeuclidean")
+    inner = Attractors(balls.centres, balls.radii - error)
+    return inner.holding(found.mean.double())
+
+
 class Modes(NamedTuple):
     """Fixed points in descending order of the number of starts that reach them."""
 
@@ -272,6 +295,9 @@ def find_modes(
         memory, starts, centre = centred(memory, starts)
         balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
     home = homes_after_one_update(memory, starts, balls)
+    if not memory.uses_index(starts):
+        left = torch.nonzero(home < 0)[:, 0]
+        home[left] = homes_in_float32(memory, starts[left], balls)
     state = balls.placed(starts, home)
     rests, follows = (home >= 0).numpy(), np.arange(len(starts))
     steps, leg = 0, 1

@@ -4,11 +4,13 @@ from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.dense import DenseAssociativeMemory
 from isthmus.memories.epanechnikov import EpanechnikovKDE
+from isthmus.memories.grid import TabulatedDensity
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.pruning import IndexReport
 from isthmus.memories.radial import RadialKDE
 from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.memories.sparse import SparseHopfield
@@ -24,6 +26,7 @@ __all__ = [
     "GaussianKDE",
     "GaussianMemory",
     "Hopfield",
+    "IndexReport",
     "LaplaceKDE",
     "Memory",
     "Mixture",
@@ -33,6 +36,7 @@ __all__ = [
     "SparseHopfield",
     "StudentKDE",
     "StudentMixture",
+    "TabulatedDensity",
     "UniformKDE",
     "VonMisesFisherMixture",
 ]

@@ -24,7 +24,7 @@ CHECKED = 256
 
 
 @dataclass(frozen=True, repr=False)
-class GridDensity:
+class TabulatedDensity:
     """A density on a grid, from :meth:`isthmus.GaussianKDE.on_grid`.
 
     Attributes
@@ -57,11 +57,11 @@ class GridDensity:
 
     def __repr__(self) -> str:
         cells = " x ".join(f"{size:,}" for size in self.log_density.shape)
-        return f"GridDensity({cells} cells, error {self.error:.1e})"
+        return f"TabulatedDensity({cells} cells, error {self.error:.1e})"
 
 
 @torch.no_grad()
-def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> GridDensity:
+def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> TabulatedDensity:
     """Return the density of a memory on a grid; see :meth:`GaussianKDE.on_grid`."""
     from scipy.ndimage import convolve1d
 
@@ -92,10 +92,10 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> GridDe
     # Shares of a memory may be negative; what they leave far from all memories counts as zero.
     with np.errstate(divide="ignore"):
         table = np.log(np.maximum(density, 0.0))
-    found = GridDensity(low, step, table, np.nan, kde.memories.dtype)
+    found = TabulatedDensity(low, step, table, np.nan, kde.memories.dtype)
     draws = torch.as_tensor(kde.sample(CHECKED))
     error = (found.log_prob(draws) - kde.log_prob(draws)).abs().max()
-    return GridDensity(low, step, table, float(error), kde.memories.dtype)
+    return TabulatedDensity(low, step, table, float(error), kde.memories.dtype)
 
 
 def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:

@@ -14,7 +14,7 @@ from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive
 
 if TYPE_CHECKING:
-    from isthmus.memories.grid import GridDensity
+    from isthmus.memories.grid import TabulatedDensity
 
 
 @final
@@ -130,7 +130,7 @@ class GaussianKDE(ShapedMemory):
             count *= (self.dim + 2) / 4
         return Bandwidth("full", count ** (-1 / (self.dim + 4)), covariance, factors)
 
-    def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> GridDensity:
+    def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> TabulatedDensity:
         """Return the density as a table on a grid, in one or two dimensions.
 
         With many memories and queries this is hundreds of times faster than :meth:`log_prob`. It
