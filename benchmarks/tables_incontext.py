@@ -181,7 +181,7 @@ def scores(model: object, X: Array, n: int) -> Row:
         (logsumexp(list(each.values()), axis=0) - math.log(len(each))).mean()
     )
     density = model.condition(X[:n])
-    found, own = (torch.as_tensor(density.log_prob(x)) for x in (X[n:], density.sample(1000)))
+    found, own = (np.asarray(density.log_prob(x)) for x in (X[n:], density.sample(1000)))
     row["tables"] = -float(found.mean())
     for level in LEVELS:
         row[f"in {level} %"] = 100 * float(np.mean(found >= np.quantile(own, 1 - level / 100)))
