@@ -270,6 +270,7 @@ def test_compile_without_breaks(separation: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, in inductor
 def test_compile_with_inductor() -> None:
     layer = make(Hopfield, 6, num_heads=2, steps=2, separation="entmax")
     x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
