@@ -137,3 +137,44 @@ def test_masks_of_attention_may_be_arrays():
     for bad in (np.array([["a"]]), [[1, 2], [3]], np.ones((6, 6), int)):
         with pytest.raises(DtypeError, match="mask"):
             vmf_view(norm, attention, x, mask=bad)
+
+
+@pytest.mark.parametrize("energy", [ist.GaussianKDE, ist.ModernHopfield, ist.Mixture])
+def test_points_of_gaussian_memories_that_cannot_be_squared_are_refused(energy):
+    memory = energy(np.eye(2))
+    for method in (memory.energy, memory.step, memory.responsibilities, memory.log_prob):
+        with pytest.raises(InvalidInputError, match="overflow"):
+            method([[1e308, 1.0]])
+    assert np.isfinite(memory.step([[1e100, 1.0]])).all()
+    gap = memory.conditional_mean([[1.0, np.nan]], [[True, False]])
+    assert np.isfinite(gap).all()
+
+
+def test_student_components_out_of_reach_are_refused():
+    mixture = ist.StudentMixture(np.eye(2), 1.0, 3.0)
+    assert np.isfinite(mixture.step([[1e100, 1.0]])).all()
+    for method in (mixture.step, mixture.responsibilities, mixture.score):
+        with pytest.raises(InvalidInputError, match="overflow"):
+            method([[1e200, 0.0]])
+    assert np.isfinite(ist.StudentMixture(1e200 * np.eye(2), 1e200).step([[2e200, 1e200]])).all()
+
+
+def test_frames_of_categories_without_names_are_filled():
+    frame = pd.DataFrame([[True, 1.0], [False, 2.0], [True, np.nan], [None, 1.5]] * 6)
+    filled = MemoryImputer().fit_transform(frame)
+    assert not pd.DataFrame(filled).isna().to_numpy().any()
+
+
+def test_numbers_beyond_64_bits_are_refused():
+    memory = ist.GaussianKDE(np.eye(2))
+    for call in (
+        lambda: memory.sample(2, seed=1e30),
+        lambda: memory.sample(1e30),
+        lambda: ist.StudentMixture(np.eye(2), 1.0, 10**400),
+        lambda: ClAM(1).fit([[10**400, 1]]),
+        lambda: ClAM(1).fit(np.eye(2), sample_weight=10**400),
+        lambda: ist.CRPMixture(np.eye(2), [1.0, 1.0], prior_mean=np.zeros((4, 2))),
+        lambda: ist.Mixture(np.eye(2), covariance=np.array(3.0)),
+    ):
+        with pytest.raises(InvalidInputError):
+            call()

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+# Squares of larger numbers, or their sums, may overflow in double precision.
+LARGEST_SQUARED = 1e150
+
 
 def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return a whole number as an int.
@@ -146,10 +149,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     import torch
 
     tensor: Tensor = value if isinstance(value, torch.Tensor) else _from_array(value, name)
-    if tensor.is_nested:
-        raise ShapeError(f"{name} is a nested tensor. Pass one whose rows have the same length.")
-    if tensor.is_meta:
-        raise InvalidInputError(f"{name} is on the device meta, so it has no values.")
+    require_values(tensor, name)
     if tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
         tensor = tensor.to(torch.get_default_dtype())
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -157,6 +157,14 @@ def as_tensor(value: Any, name: str) -> Tensor:
     if tensor.layout != torch.strided:
         raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
     return tensor
+
+
+def require_values(tensor: Tensor, name: str) -> None:
+    """Raise if a tensor has no values, or rows of different lengths."""
+    if tensor.is_nested:
+        raise ShapeError(f"{name} is a nested tensor. Pass one whose rows have the same length.")
+    if tensor.is_meta:
+        raise InvalidInputError(f"{name} is on the device meta, so it has no values.")
 
 
 def _wrong_dtype(name: str, dtype: object) -> DtypeError:
@@ -205,6 +213,22 @@ def require_finite(value: Tensor, name: str, advice: str) -> None:
     raise InvalidInputError(f"{name} has {bad} {what} value{'s' if bad > 1 else ''}. {advice}")
 
 
+def require_squarable(points: Tensor, name: str) -> None:
+    """Raise if the squared lengths of points overflow in double precision; NaN is ignored."""
+    import torch
+
+    if is_transforming() or points.dtype != torch.float64 or points.numel() == 0:
+        return
+    known = points.detach()
+    if math.isfinite(torch.linalg.vector_norm(known).item()):
+        return
+    largest = float(known.nan_to_num().abs().max())
+    if largest > LARGEST_SQUARED:
+        raise InvalidInputError(
+            f"{name} has values of {largest:.3g}, whose squares overflow. Rescale the data."
+        )
+
+
 def as_points(
     value: Any,
     name: str,
@@ -249,6 +273,7 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
     import torch
 
     if isinstance(value, torch.Tensor):
+        require_values(value, name)
         if value.is_complex():
             raise InvalidInputError(f"{name} must be a positive number, not a complex one.")
         scalar = value.to(like)
@@ -293,6 +318,7 @@ def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
     import torch
 
     if isinstance(value, torch.Tensor):
+        require_values(value, name)
         mask = value.to(points.device)
     else:
         array = np.asarray(np.ma.filled(value, False))  # what is masked is not observed

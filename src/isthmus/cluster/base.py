@@ -50,7 +50,7 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
-from isthmus.validation import as_count, as_flag, as_number, as_tensor, unmasked
+from isthmus.validation import as_count, as_flag, as_number, as_numbers, as_tensor
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
@@ -101,9 +101,10 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         require_in_memory(X, type(self).__name__)
         X = self._table(X, reset=reset)
-        weights = _check_sample_weight(
-            unmasked(sample_weight), X, dtype=np.float64, ensure_non_negative=True
-        )
+        if sample_weight is not None:
+            given = as_numbers(sample_weight, "sample_weight")
+            sample_weight = given if given.ndim else float(given)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.any():
             raise InvalidInputError("All sample weights are zero; at least one must be positive.")
         return X, weights

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.logits import distance_logits
-from isthmus.validation import holds_text, unmasked
+from isthmus.validation import holds_text, require_values, unmasked
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -35,6 +35,7 @@ def without_text(X: Any) -> Any:
     scikit-learn would read some of them as numbers. Columns of pandas and polars are named.
     """
     if isinstance(X, torch.Tensor):
+        require_values(X, "X")
         return X.detach().cpu().numpy()
     columns = getattr(X, "columns", None)
     if columns is not None:
@@ -46,10 +47,13 @@ def without_text(X: Any) -> Any:
             )
         return X
     X = unmasked(X)
-    if isinstance(X, list | tuple | np.ndarray):
+    if isinstance(X, list | tuple | np.ndarray | int):
         try:
             array = np.asarray(X)
-        except ValueError:  # which scikit-learn reports
+            array = array if array.dtype.kind != "O" or holds_text(array) else array.astype(float)
+        except OverflowError:
+            raise InvalidInputError("X has numbers beyond double precision.") from None
+        except (TypeError, ValueError):  # which scikit-learn reports
             return X
         if holds_text(array):
             raise DtypeError(

@@ -23,7 +23,13 @@ from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Samp
 from isthmus.dynamics.tempering import TemperedState
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import Memory, WeightedMemory, draw_index, generator_for
+from isthmus.memories.base import (
+    MOST_DRAWS,
+    Memory,
+    WeightedMemory,
+    draw_index,
+    generator_for,
+)
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_flag, as_points
 
@@ -105,7 +111,7 @@ def sample(
     >>> ist.sample(Bowl(), 5, ist.Langevin(step_size=0.01), init=[0.0, 0.0]).shape
     (5, 2)
     """
-    n = as_count(n, "n")
+    n = as_count(n, "n", at_most=MOST_DRAWS)
     starts = _read_init(energy, init)
     if chains is None:
         chains = n if starts is None or starts.ndim == 1 else starts.shape[0]

@@ -222,7 +222,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             rows,
         )
         return {
-            self.feature_names_in_[place]: self._coding.probabilities(filled, place)
+            self._names[place]: self._coding.probabilities(filled, place)
             for place in self._coding.categories
         }
 
@@ -261,7 +261,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _numbers(self, X: Any, reset: bool) -> FloatArray:
         """Return a checked table as float64, with indicators in place of categories."""
         if isinstance(X, torch.Tensor):
-            X = X.detach().cpu().numpy()
+            X = without_text(X)
         if reset:
             self._coding = None
         if (reset and is_mixed(X)) or (not reset and self._coding is not None):
@@ -313,11 +313,15 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return gaps
         return gaps[:, [place.start for place in self._coding.places]]
 
+    @property
+    def _names(self) -> Any:
+        """The names of columns, or their places if scikit-learn took none from the table."""
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+
     def _warn_of_empty_columns(self) -> None:
         empty = np.flatnonzero(self.indicator_.all(0))
         if len(empty):
-            names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
-            shown = listed([str(names[place]) for place in empty], 5)
+            shown = listed([str(self._names[place]) for place in empty], 5)
             warnings.warn(
                 f"Columns without a known value are filled with 0: {shown}.", stacklevel=3
             )
@@ -347,7 +351,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             starts = [place.start for place in self._coding.places]
             errors, self.mean_errors_ = errors[starts], means[starts]
             for place, values in self._coding.categories.items():
-                self.categories_[self.feature_names_in_[place]] = values
+                self.categories_[self._names[place]] = values
                 own = np.isin(column, np.arange(len(scale))[self._coding.places[place]])
                 # The cells of a row stand together.
                 guesses, values_of = (

@@ -27,6 +27,7 @@ from isthmus.validation import (
     as_tensor,
     is_transforming,
     require_finite,
+    require_squarable,
 )
 
 # Settings with an entry for each memory.
@@ -34,6 +35,9 @@ PER_MEMORY = ("counts", "factors", "log_weights", "scale_trils", "dof")
 
 # Weights of memories that are held at once to recall values.
 MOST_WEIGHTS = 2**24
+
+# More numbers than any memory holds.
+MOST_DRAWS = 2**40
 
 Kernel = tuple[Tensor, Tensor | None, Metric]
 """The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
@@ -43,7 +47,9 @@ def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Ge
     """Return a new random stream for `seed`; a generator is returned as it is."""
     if isinstance(seed, torch.Generator):
         return seed
-    return torch.Generator(device=device).manual_seed(as_count(seed, "seed", at_least=0))
+    return torch.Generator(device=device).manual_seed(
+        as_count(seed, "seed", at_least=0, at_most=2**63 - 1)
+    )
 
 
 class Memory(Energy):
@@ -172,12 +178,12 @@ class Memory(Energy):
             index = torch.as_tensor(index, device=self.memories.device)
             index = index if index.numel() else index.long()
             chosen = self.memories[index]
-        except (IndexError, TypeError, ValueError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(f"index must choose among the memories: {error}.") from None
         if index.ndim != 1 or not len(chosen):
             raise InvalidInputError(
-                f"index must be a list of at least one of the {self.n_memories} memories, or a "
-                f"mask of them, not {index.tolist()}."
+                f"index must choose at least one of the {self.n_memories} memories, by a list or "
+                f"a mask, not {index.tolist()}."
             )
         return self._rebuilt(chosen, index)
 
@@ -433,6 +439,12 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Return what :meth:`step_and_energy` keeps of `count` rows between steps, if anything."""
         return None if self.index is False else WarmStart(count)
 
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """Return x as checked points of this energy's dtype, and arrays on its device."""
+        points = super().as_input(x, allow_nan=allow_nan)
+        require_squarable(points, "x")
+        return points
+
     @property
     def is_round(self) -> bool:
         """True if all kernels have one variance in all directions."""
@@ -551,7 +563,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
 
 def draw_index(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw n indices in proportion to any number of `weights`."""
-    n = as_count(n, "n", at_least=0)
+    n = as_count(n, "n", at_least=0, at_most=MOST_DRAWS)
     total = weights.double().cumsum(0)
     where = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
     chosen = torch.searchsorted(total, where * total[-1], right=True)

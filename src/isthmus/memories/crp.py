@@ -88,8 +88,10 @@ class CRPMixture(ComponentMeans, MarginalMemory):
             "alpha", as_positive(alpha, "alpha", self.memories, allow_zero=self.discount > 0)
         )
         self._store("counts", self._checked_counts(counts))
-        centre = None if prior_mean is None else self.as_input(prior_mean).reshape(self.dim)
-        self._store("prior_mean", centre)
+        centre = None if prior_mean is None else self.as_input(prior_mean)
+        if centre is not None and centre.numel() != self.dim:
+            raise ShapeError(f"prior_mean must be ({self.dim},), not {tuple(centre.shape)}.")
+        self._store("prior_mean", None if centre is None else centre.reshape(self.dim))
 
     rho: Tensor
     alpha: Tensor

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import ComponentMeans
 from isthmus.memories.pruning import Setting
 from isthmus.memories.shape import Shape
@@ -100,6 +100,11 @@ class Mixture(ComponentMeans, ShapedMemory):
             as_choice(kind, "covariance_type", ("full", "tied", "diag", "spherical"))
             return kind
         count, dim = self.memories.shape
+        if not 1 <= covariance.ndim <= 3:
+            raise ShapeError(
+                f"covariance must have one to three axes, not the shape {tuple(covariance.shape)}. "
+                "For one variance, give beta."
+            )
         if count == dim and covariance.ndim < 3:
             words = "'tied' or 'spherical'" if covariance.ndim == 1 else "'tied' or 'diag'"
             raise InvalidInputError(

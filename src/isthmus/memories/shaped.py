@@ -216,7 +216,7 @@ class ShapedMemory(GaussianMemory):
         try:
             chosen = torch.as_tensor(columns, device=mask.device)
             mask[chosen if chosen.numel() else chosen.long()] = True
-        except (IndexError, TypeError, RuntimeError, ValueError) as error:
+        except (LookupError, TypeError, RuntimeError, ValueError) as error:
             raise InvalidInputError(f"columns must choose among {self.dim}: {error}.") from None
         return mask
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
-from isthmus.validation import as_count, as_mask, as_tensor, is_transforming, require_finite
+from isthmus.validation import (
+    as_count,
+    as_mask,
+    as_numbers,
+    as_tensor,
+    is_transforming,
+    require_finite,
+)
 
 # Entries of the largest temporary, which fits the cache of a processor.
 BLOCK_ENTRIES = 2**18
@@ -157,7 +163,7 @@ class StudentMixture(WeightedMemory):
             x = self.as_input(x)
             parts, constants = self._frame(), self._constants()
             blocks = [self._terms(block, parts, constants) for block in self._blocks(x)]
-            shares = torch.cat([(found.logs - found.sum).exp().T for found in blocks])
+            shares = torch.cat([_shares(found).T for found in blocks])
             return shares.reshape(*x.shape[:-1], self.n_memories)
         x, seen = self._partial(x, observed)
         shares = self.log_mixing_weights.exp().expand(*x.shape[:-1], -1).clone()
@@ -342,7 +348,7 @@ class StudentMixture(WeightedMemory):
         """
         found = self._terms(x, frame, constants)
         dof = self.dof.expand(self.n_memories)[:, None]
-        weights = (found.logs - found.sum).exp() * (1 + self.dim / dof) / (1 + found.squares / dof)
+        weights = _shares(found) * (1 + self.dim / dof) / (1 + found.squares / dof)
         if frame.inverse.ndim == 2:
             precisions = frame.inverse.square()
             return weights.T @ precisions, weights.T @ (precisions * frame.means)
@@ -367,6 +373,15 @@ class Terms(NamedTuple):
     logs: Tensor
     sum: Tensor
     squares: Tensor
+
+
+def _shares(found: Terms) -> Tensor:
+    """Return the share of each term in the density at points (q, D). (N, q)."""
+    if not is_transforming() and bool((found.sum == -torch.inf).any()):
+        raise InvalidInputError(
+            "x has points whose squared distances to all components overflow. Rescale the data."
+        )
+    return (found.logs - found.sum).exp()
 
 
 def _squares(points: Tensor, frame: Frame) -> Tensor:
@@ -443,7 +458,7 @@ def _as_columns(columns: Any, dim: int) -> list[int]:
 
 def _as_scales(value: Any, means: Tensor) -> Tensor:
     """Return scales as (N, D, D), (N, D), (N,) or (), after checking their diagonals."""
-    scales = as_tensor(value if isinstance(value, Tensor) else _floats(value), "scale_trils")
+    scales = as_tensor(_floats(value, "scale_trils"), "scale_trils")
     scales = scales.to(means)
     (count, dim), shape = means.shape, tuple(scales.shape)
     if shape not in ((), (count,), (count, dim), (count, dim, dim)):
@@ -470,7 +485,7 @@ def _as_scales(value: Any, means: Tensor) -> Tensor:
 
 def _as_dof(value: Any, means: Tensor) -> Tensor:
     """Return degrees of freedom as (N,) or (), positive and possibly infinite."""
-    dof = as_tensor(value if isinstance(value, Tensor) else _floats(value), "dof").to(means)
+    dof = as_tensor(_floats(value, "dof"), "dof").to(means)
     if dof.shape not in ((), means.shape[:1]):
         raise ShapeError(
             f"dof must be a number or ({len(means)},), one per component, not {tuple(dof.shape)}."
@@ -480,6 +495,6 @@ def _as_dof(value: Any, means: Tensor) -> Tensor:
     return dof
 
 
-def _floats(value: Any) -> Any:
-    """Return numbers and lists of them as a float64 array; arrays as they are."""
-    return np.asarray(value, dtype=np.float64) if isinstance(value, int | float | list) else value
+def _floats(value: Any, name: str) -> Any:
+    """Return numbers and lists of them as a float64 array; arrays and tensors as they are."""
+    return as_numbers(value, name) if isinstance(value, int | float | list) else value
