@@ -33,8 +33,18 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 WIDTH, HEIGHT = 1280, 800
-# A browser moves the pointer at most this often per second.
-MOVES_PER_SECOND = 60
+# The pointer, pressed by a real event, moves 60 times a second, as often as a screen is drawn. The
+# moves are made in the page: from outside they would come far more slowly.
+DRAG = """([x, y, milliseconds]) => new Promise(done => {
+  const canvas = document.querySelector(".ip-top"), start = performance.now();
+  const timer = setInterval(() => {
+    const t = (performance.now() - start) / 1000;
+    const place = { clientX: x + 50 * Math.sin(3 * t), clientY: y + 40 * Math.sin(2 * t) };
+    const options = { pointerId: 1, bubbles: true, ...place };
+    canvas.dispatchEvent(new PointerEvent("pointermove", options));
+    if (1000 * t > milliseconds) { clearInterval(timer); done(); }
+  }, 1000 / 60);
+})"""
 SCENE = """name => {
   const { state } = isthmusPlay, preset = document.querySelector('[aria-label="Start from"]');
   preset.value = name === "incontext" ? "context" : "many";
@@ -80,12 +90,8 @@ def _drag(page: Any, name: str, seconds: float) -> Row:
     page.mouse.down()
     page.evaluate("() => Object.assign(isthmusPlay.stats, { frames: 0, latencies: [] })")
     server, browser = time.process_time(), _browser_seconds()
-    start, moves = time.monotonic(), 0
-    while (now := time.monotonic() - start) < seconds:
-        place = (box["x"] + x + 60 * ((moves % 40) / 40), box["y"] + y + 40 * ((moves % 24) / 24))
-        page.mouse.move(*place)
-        moves += 1
-        time.sleep(max(0.0, moves / MOVES_PER_SECOND - now))
+    start = time.monotonic()
+    page.evaluate(DRAG, [box["x"] + x, box["y"] + y, 1000 * seconds])
     stats = page.evaluate(
         "({ frames: isthmusPlay.stats.frames, all: isthmusPlay.stats.latencies })"
     )

@@ -5,6 +5,7 @@
 // Text from data reaches the page through textContent alone, so that it is never read as HTML.
 
 const SETTLED = 150; // ms without a change after which the fine landscape is asked for
+const DETAILS_EVERY = 200; // ms between paths and balls while a memory is dragged
 const WALK_EVERY = 60; // ms between the moves of samples
 const NEAR = 14; // px within which a point is picked
 const STOPPED = "The server of the playground has stopped. Start it again with: isthmus play";
@@ -274,7 +275,7 @@ export function mount(host, transport, { page = false } = {}) {
   const past = [], future = [], slots = new Map(); // slots: basin -> place of its hue
   let energies = new Map(), hello = null, palette = null, theme = "light";
   let frame = null, extra = null, walkers = null, tourAt = -1, gesture = null, pointer = null;
-  let number = 0, committed = "", settle = 0, noticeTimer = 0, dropped = 0;
+  let number = 0, committed = "", settle = 0, noticeTimer = 0, dropped = 0, detailed = 0, later = 0, synced = 0;
   const busy = { frame: 0, walk: 0, details: 0 }, again = { frame: false, details: false };
   const stats = { frames: 0, finals: 0, details: 0, times: [], latencies: [], errors: [], sent: 0 };
 
@@ -403,6 +404,10 @@ export function mount(host, transport, { page = false } = {}) {
   }
   function askDetails() {
     if (!state.scene) return;
+    // A memory on the move leaves the server to its landscape most of the time.
+    const wait = gesture?.moving && gesture.list === "memories" ? detailed + DETAILS_EVERY - performance.now() : 0;
+    if (wait > 0) { clearTimeout(later); later = setTimeout(askDetails, wait); return; }
+    detailed = performance.now();
     if (!state.queries.length && !(state.show.balls && kind().certified)) { extra = null; repaint(); return; }
     if (busy.details) { again.details = true; return; }
     again.details = false;
@@ -438,7 +443,8 @@ export function mount(host, transport, { page = false } = {}) {
       stats[header.kind === "frame" ? "frames" : "finals"] += 1;
       stats.times.push(performance.now());
       paintSoon(true);
-      sync();
+      // Words change slowly enough while something is dragged.
+      if (!gesture?.moving || performance.now() - synced > DETAILS_EVERY) { synced = performance.now(); sync(); }
       if (header.kind === "final") live.textContent = summary();
     } else if (header.kind === "details") {
       extra = { header, arrays, queries: state.queries.length };
@@ -697,7 +703,7 @@ export function mount(host, transport, { page = false } = {}) {
 
   // ---- painting
 
-  let painting = 0, stageDirty = false;
+  let painting = 0, painted = 0, stageDirty = false;
   function paintSoon(all) {
     stageDirty ||= all;
     if (!painting) painting = requestAnimationFrame(paint);
@@ -705,6 +711,7 @@ export function mount(host, transport, { page = false } = {}) {
   const repaint = () => paintSoon(false);
   function paint() {
     painting = 0;
+    painted = performance.now();
     if (!state.scene || !palette) return;
     if (stageDirty) { paintField(); stageDirty = false; }
     paintTop();
@@ -717,7 +724,7 @@ export function mount(host, transport, { page = false } = {}) {
 
   const sheet = document.createElement("canvas");
   function paintField() {
-    const context = field.getContext("2d");
+    const context = field.getContext("2d", { alpha: false });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = css(palette.theme.paper);
     context.fillRect(0, 0, width, height);
@@ -972,7 +979,8 @@ export function mount(host, transport, { page = false } = {}) {
     list[gesture.index] = toPlane(pointer);
     if (gesture.list === "memories") { askFrame(); settleSoon(); }
     askDetails();
-    repaint();
+    // The next landscape brings the point along; without one, it moves on its own.
+    if (gesture.list === "queries" || performance.now() - painted > 40) repaint();
   });
   function endGesture() {
     if (!gesture) return;
