@@ -232,7 +232,7 @@ const TOUR = [
     title: "2 · Memories created when needed",
     text: "A Chinese restaurant process weighs every known cluster by its count, and a new one by α. In the hatched "
       + "region a point most likely starts a memory of its own. Raise α and watch the region grow.",
-    preset: "restaurant", queries: [[0.2, 0.5], [3.2, 2.6]], show: { balls: false },
+    preset: "restaurant", queries: [[0.2, 0.5], [3.3, -1.2]], show: { balls: false },
   },
   {
     title: "3 · Proportional assignments",
