@@ -32,7 +32,7 @@ EMPHASES = (0.0, 0.5, 1.0)
 LOCAL_PRIORS = (0.05, 0.15, 0.5)
 # More factors are not tried once they raise the error by this factor.
 TOO_MANY = 1.2
-CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 400, 1 / 3, 1200
+CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 300, 1 / 3, 1200
 # Tables with up to so many rows are checked several times, until so many cells were hidden.
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 # Errors of a bandwidth count for more if it is unusual and if there are few cells to tell.
@@ -114,8 +114,10 @@ def learn(
         ]
         for power in powers
     ]
+    # The least ridge is for small tables of columns that follow from each other.
+    ridges = RIDGES if len(Z) <= SMALL_ROWS else RIDGES[1:]
     regressions = [
-        {ridge: check.memories.shape.regression(~np.isnan(check.given), ridge) for ridge in RIDGES}
+        {ridge: check.memories.shape.regression(~np.isnan(check.given), ridge) for ridge in ridges}
         for check in checks
     ]
     found = [_choose_recipe(one, regressions) for one in tried]
@@ -217,7 +219,7 @@ def _choose_recipe(
 ) -> tuple[Recipe, float]:
     """Return the bandwidth and the ridges with the least error at hidden cells, and that error."""
     errors: dict[tuple[float, float], float] = dict.fromkeys(
-        [(bandwidth, ridge) for bandwidth in (0, *BANDWIDTHS) for ridge in RIDGES], 0.0
+        [(bandwidth, ridge) for bandwidth in (0, *BANDWIDTHS) for ridge in regressions[0]], 0.0
     )
     usual: list[FloatArray] = []
     plain_errors = dict.fromkeys(PLAIN_BANDWIDTHS, 0.0)
@@ -229,16 +231,17 @@ def _choose_recipe(
             errors[0, ridge] += float(np.square(error).sum())
         for bandwidth in BANDWIDTHS:
             shares = check.memories.responsibilities(queries, bandwidth)
+            mean = (shares @ check.memories.singles).astype(np.float64)
+            rest = np.where(queries.known, queries.residuals - mean, 0.0)
             if bandwidth in plain_errors:
-                mean = (shares @ check.memories.singles).astype(np.float64)
                 plain_errors[bandwidth] += float(np.square(_cells(check, mean) - truth).sum())
             for ridge, regress in own.items():
-                found = check.memories.corrected(queries, shares, regress)
+                found = mean + regress(rest)
                 error = _cells(check, found) - truth
                 if (bandwidth, ridge) == USUAL:
                     usual.append(error)
                 errors[bandwidth, ridge] += float(np.square(error).sum())
-    linear = min(RIDGES, key=lambda ridge: errors[0, ridge])
+    linear = min(regressions[0], key=lambda ridge: errors[0, ridge])
     typical = np.concatenate(usual)
     cells = len(typical) / heaviness(typical)
 
