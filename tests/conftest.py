@@ -72,7 +72,6 @@ DENSE: dict[str, MakeMemory] = {
 }
 GAUSSIANS: dict[str, MakeMemory] = {
     "modern-hopfield": lambda m: ist.ModernHopfield(m, beta=1.5),
-    "modern-hopfield-on-sphere": lambda m: ist.ModernHopfield(m, beta=1.5, normalize=True),
     "gaussian-kde": lambda m: ist.GaussianKDE(m, sigma=0.7),
     "mixture": lambda m: ist.Mixture(m, beta=0.8),
     "mixture-weighted": lambda m: ist.Mixture(m, beta=0.8, log_weights=log_weights(m)),

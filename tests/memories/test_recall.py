@@ -7,6 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.checks import check_energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 
 DOUBLE = torch.float64
@@ -86,6 +87,7 @@ def test_memories_at_unit_length():
     unit = torch.nn.functional.normalize(memories, dim=1)
     torch.testing.assert_close(memory.step(x), ist.ModernHopfield(unit, 2.0).step(x))
     torch.testing.assert_close(memory.log_prob(x), ist.ModernHopfield(unit, 2.0).log_prob(x))
+    check_energy(memory)
     again = memory.with_memories(5 * memories)
     torch.testing.assert_close(again.memories, memory.memories)
     assert "normalize=True" in repr(memory)
