@@ -191,9 +191,11 @@ def _attend_index(
         bias = as_log_weights(bias, "bias", keys.memories)
     if observed is not None or not is_prunable(queries, keys.memories, checked, bias):
         return None
-    weights = Weights(index, bias, float(checked), metric)
+    # As given, not rounded to the dtype of the memories, which would show beside the bounds.
+    value = float(beta)
+    weights = Weights(index, bias, value, metric)
     flat = queries.reshape(-1, queries.shape[-1])
-    plan = Plan(flat, index, weights, float(checked), metric, tol)
+    plan = Plan(flat, index, weights, value, metric, tol)
     return pruned_attention(plan, queries.shape, keys)
 
 
