@@ -285,3 +285,30 @@ def test_one_row_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[st
         out = str(tmp_path / f"{command}.csv")
         assert main([command, str(tmp_path / "one.csv"), "-o", out]) == 0
         assert "DATA has one row" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a,b,c,d\n1,2,2,7\n,,,7\n3,,4,7\n5,6,6,7\n,8,8,7\n", "a,b\n0,\n0,5\n0,\n"],
+    ids=["an empty row, a constant and a duplicate", "one observed cell"],
+)
+def test_bare_tables_are_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bare.csv").write_text(content)
+    assert main(["complete", "bare.csv", "--quiet"]) == 0
+    given, found = pd.read_csv("bare.csv"), pd.read_csv("bare.completed.csv")
+    known = given.notna().to_numpy()
+    np.testing.assert_array_equal(found.to_numpy()[known], given.to_numpy()[known])
+    assert found.notna().all().all()
+
+
+def test_infinite_cells_are_refused_with_their_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,2\ninf,3\n4,\n")
+    for command in ("complete", "density", "sample"):
+        assert main([command, str(path)]) == 2
+        assert "line 3, column 'a': the value is infinite" in capsys.readouterr().err
