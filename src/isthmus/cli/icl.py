@@ -27,7 +27,7 @@ from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, ICLTables, TableTraining, TrainingSettings
-    from isthmus.incontext.loop import Recipe
+    from isthmus.incontext.loop import TrainingRecipe
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
@@ -101,7 +101,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     return settings.on_devices(arguments.devices), init
 
 
-def _announce(out: Path, recipe: Recipe, quiet: bool) -> None:
+def _announce(out: Path, recipe: TrainingRecipe, quiet: bool) -> None:
     """Make the folder of a run, and print where it starts."""
     updates = recipe.settings.updates
     with exclusive(make_directory(out)):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
-class Settings(Protocol):
+class RunSettings(Protocol):
     """A frozen dataclass whose fields decide the outcome of a run."""
 
     @property
@@ -50,10 +50,10 @@ class Settings(Protocol):
         ...
 
 
-class Recipe(ABC):
+class TrainingRecipe(ABC):
     """A kind of training: what the loop must know of a model and its settings."""
 
-    settings: Settings
+    settings: RunSettings
     # Weights to start from, the decay of their average if that is the result, and a way out.
     start: Weights | None = None
     average: float | None = None
@@ -138,7 +138,9 @@ class RunOptions:
         as_count(self.evaluate_every, "evaluate_every")
 
 
-def run(recipe: Recipe, out: str | Path | None, options: RunOptions) -> tuple[Weights, list[Row]]:
+def run(
+    recipe: TrainingRecipe, out: str | Path | None, options: RunOptions
+) -> tuple[Weights, list[Row]]:
     """Train, or continue a run, in a folder; return the weights and the rows of the metrics."""
     fabric, folder, lock = options.fabric, None if out is None else Path(out), cast(
         Any, nullcontext())  # fmt: skip
@@ -150,7 +152,7 @@ def run(recipe: Recipe, out: str | Path | None, options: RunOptions) -> tuple[We
         return train(fabric) if fabric is not None else _launch(train, recipe, options)
 
 
-def _launch(train: Callable[..., Any], recipe: Recipe, options: RunOptions) -> Any:
+def _launch(train: Callable[..., Any], recipe: TrainingRecipe, options: RunOptions) -> Any:
     """Train in processes of a new Fabric."""
     try:
         from lightning_fabric import Fabric
@@ -179,7 +181,7 @@ def _train_into(fabric: Fabric, train: Callable[[Fabric], Any], path: Path) -> N
 
 
 def _train(
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     folder: Path | None,
     checkpoint: Checkpoint | None,
     options: RunOptions,
@@ -227,7 +229,9 @@ def _train(
 class _State:
     """Weights, optimiser and metrics of a run between two updates."""
 
-    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None, fabric: Fabric) -> None:
+    def __init__(
+        self, recipe: TrainingRecipe, checkpoint: Checkpoint | None, fabric: Fabric
+    ) -> None:
         self.recipe, self.fabric, self.done, seconds = recipe, fabric, 0, 0.0
         self.rows: list[Row] = []
         self.network = recipe.new_network()
@@ -315,7 +319,7 @@ class _State:
 class _Loss(nn.Module):
     """Network and recipe as one module, whose forward pass Fabric distributes."""
 
-    def __init__(self, network: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, network: nn.Module, recipe: TrainingRecipe) -> None:
         super().__init__()
         self.network, self.recipe = network, recipe
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.evaluation import HeldOut
-from isthmus.incontext.loop import Recipe, RunOptions, run
+from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.runs import Row, Weights
@@ -128,7 +128,7 @@ def draw_pass(
     return tasks.sample(settings.length, generator), generator
 
 
-class EnergyRecipe(Recipe):
+class EnergyRecipe(TrainingRecipe):
     """Training of an :class:`ICLEBM` by an objective on datasets of a prior."""
 
     advice = (

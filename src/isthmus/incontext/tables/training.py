@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.loop import Recipe, RunOptions, run
+from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.tables.features import features
 from isthmus.incontext.tables.model import ICLTables
@@ -149,7 +149,7 @@ class HeldOutTables:
         return float(np.mean(scores))
 
 
-class TableRecipe(Recipe):
+class TableRecipe(TrainingRecipe):
     """Training of an :class:`ICLTables` by the likelihood of fresh rows."""
 
     def __init__(self, settings: TableTraining) -> None:
