@@ -116,3 +116,12 @@ def test_energies_of_your_own_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="not a directory"):
         ist.save(KDE, tmp_path / "nowhere" / "energy")
     assert not (tmp_path / "energy").exists()
+
+
+def test_views_of_one_tensor_are_not_confused(tmp_path):
+    square = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    memory = ist.GaussianKDE(square, sigma=0.5)
+    energy = ist.Affine(memory, matrix=memory.memories.T)
+    ist.save(energy, tmp_path / "energy.safetensors")
+    x = torch.tensor([[1.0, -1.0]])
+    assert torch.equal(ist.load(tmp_path / "energy.safetensors").energy(x), energy.energy(x))

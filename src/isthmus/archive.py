@@ -22,7 +22,7 @@ def write_archive(
     path: Path, kind: str, content: str, arrays: Mapping[str, NDArray[Any]], **labels: str
 ) -> None:
     """Write arrays and their description; the file appears only when it is complete."""
-    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    stored = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     digest = _digest(content, stored)
     write_atomically(
         path, save(stored, {"format": kind, "content": content, "digest": digest, **labels})

@@ -79,7 +79,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.arrays: Arrays = {}
-        self._names: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
 
     def describe(self, energy: Energy) -> dict[str, Any]:
         """Return the description of an energy."""
@@ -119,11 +119,11 @@ class _Writer:
         """Return a value as JSON, with tensors by name."""
         if isinstance(value, Tensor):
             array = value.detach().cpu().contiguous()
-            key = value.data_ptr(), tuple(value.shape)
+            key = value.data_ptr(), value.dtype, value.shape, value.stride()
             if key not in self._names or not value.numel():
                 self._names[key] = f"{name}.{len(self.arrays)}"
                 self.arrays[self._names[key]] = array.numpy()
-            return {"tensor": self._names[key], "shape": list(value.shape)}
+            return {"tensor": self._names[key]}
         if isinstance(value, Index):
             return True  # built anew; an index has a file of its own
         if value is None or isinstance(value, str | bool | int | float):
@@ -142,7 +142,7 @@ def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
     def value(entry: Any) -> Any:
         if not isinstance(entry, dict):
             return entry
-        return torch.from_numpy(np.array(arrays[entry["tensor"]])).reshape(entry["shape"])
+        return torch.from_numpy(np.array(arrays[entry["tensor"]]))
 
     kind = tree["kind"]
     if kind in OTHERS:

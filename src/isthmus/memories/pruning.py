@@ -100,9 +100,8 @@ class Pruning:
         self._report("nothing was asked yet", used=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies and pickles build their own, unless it was given.
-        state = vars(self) | {"_keys": None, "_weights": None}
-        return state if isinstance(self.setting, Index) else state | {"_index": None}
+        # Copies and pickles start afresh, and build an index of their own unless it was given.
+        return vars(Pruning(self.setting))
 
     def _report(self, reason: str, used: bool) -> None:
         name = repr(self.setting)
