@@ -64,7 +64,7 @@ def test_many_starts_get_the_labels_of_plain_iteration(seed: int) -> None:
     sigma = float(rng.choice([0.5, 0.8, 1.2, 2.0])) * (1 + 0.15 * dim)
     memory = ist.GaussianKDE(X, sigma)
     found = find_modes(memory, torch.from_numpy(X), tol=1e-7)
-    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state.numpy()
+    alone = ist.retrieve(memory, X, tol=1e-9 * sigma, max_steps=50_000).state
     assert_allclose(found.fixed_points[found.labels], alone, atol=2e-3 * sigma)
     expected = shared_fixed_points(alone, 0.02 * sigma)
     pairs = set(zip(found.labels.tolist(), expected.tolist(), strict=True))

@@ -254,7 +254,7 @@ def homes_in_float32(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Te
     """
     homes = torch.full((len(x),), -1)
     exact = memory.memories.dtype == torch.float64 and memory.translation_invariant
-    if not (exact and len(balls.radii)) or memory.log_weights is not None:
+    if not (exact and len(x) and len(balls.radii)) or memory.log_weights is not None:
         return homes
     beta = 0.5 / float(memory.variance)
     size = max(float(torch.linalg.vector_norm(each, dim=1).max()) for each in (x, memory.memories))
