@@ -27,7 +27,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 # Corners and counts are checked when these are made, which reads them.
-READ_WHEN_MADE = ("hopfield", "crp")
+READ_WHEN_MADE = ("hopfield", "crp", "dense")
 METHODS = ("energy", "score", "step", "log_prob", "responsibilities")
 
 

@@ -123,7 +123,7 @@ def test_log_prob_without_a_normalizer_says_what_can_be_done(plane_points):
         Ridge().log_prob(plane_points)
     message = str(caught.value)
     assert "Ridge" in message
-    for way_out in ("inverse_temperature", "isthmus.sample", "grid"):
+    for way_out in ("inverse_temperature", "isthmus.sample", "with_normalizer"):
         assert way_out in message
 
 

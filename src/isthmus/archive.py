@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,8 @@ def write_archive(
     """Write arrays and their description; the file appears only when it is complete."""
     stored = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     digest = _digest(content, stored)
-    write_atomically(
-        path, save(stored, {"format": kind, "content": content, "digest": digest, **labels})
-    )
+    metadata = {"format": kind, "content": content, "digest": digest, **labels}
+    write_atomically(path, _in_order(save(stored, metadata)))
 
 
 def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], Arrays]:
@@ -49,6 +49,16 @@ def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], 
             f"{path} was altered after it was saved: its digest is another. Save or copy it again."
         )
     return metadata, arrays
+
+
+def _in_order(blob: bytes) -> bytes:
+    """Sort the metadata of a safetensors file, which come in any order, so that equal is equal."""
+    size = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + blob[8 + size :]
 
 
 def _digest(content: str, arrays: Arrays) -> str:

@@ -23,16 +23,24 @@ if TYPE_CHECKING:
 LARGEST_SQUARED = 1e150
 
 
+# A bound above this is there for memory's sake only; messages name it where it is exceeded.
+LARGEST_NAMED = 2**32
+
+
 def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return a whole number as an int.
 
     Integers of Python and NumPy and whole floats such as ``1e6`` are accepted; booleans are not.
     """
-    bound = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+    endless = at_most is None or at_most > LARGEST_NAMED
+    bound = f"of at least {at_least}" if endless else f"from {at_least} to {at_most}"
     expected = f"{name} must be a whole number {bound}, not {value!r}."
     number = _as_float(value, expected)
-    if not number.is_integer() or number < at_least or (at_most is not None and number > at_most):
+    if not number.is_integer() or number < at_least:
         raise InvalidInputError(expected)
+    if at_most is not None and number > at_most:
+        most = f"{name} must be at most {at_most}, not {value!r}."
+        raise InvalidInputError(most if endless else expected)
     return int(value)
 
 
@@ -163,7 +171,7 @@ def require_values(tensor: Tensor, name: str) -> None:
     """Raise if a tensor has no values, or rows of different lengths."""
     if tensor.is_nested:
         raise ShapeError(f"{name} is a nested tensor. Pass one whose rows have the same length.")
-    if tensor.is_meta:
+    if tensor.is_meta and not is_transforming():
         raise InvalidInputError(f"{name} is on the device meta, so it has no values.")
 
 

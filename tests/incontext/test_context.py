@@ -159,5 +159,5 @@ def test_log_densities_in_the_plane_are_normalised(monkeypatch):
 def test_where_there_is_no_grid_the_error_names_what_to_call(settings):
     model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, **settings))
     energy = model.condition(torch.zeros(2, model.dim))
-    with pytest.raises(UnknownNormalizerError, match="annealed_log_normalizer"):
+    with pytest.raises(UnknownNormalizerError, match="with_normalizer"):
         energy.log_prob(torch.zeros(model.dim))

@@ -107,8 +107,8 @@ def shard(
     >>> memory = shard(ist.GaussianKDE, data, sigma=0.5)
     >>> memory
     ShardedMemory(GaussianKDE, N=3, D=2, 2 shards, sigma=0.5, float64)
-    >>> ist.retrieve(memory, [[4.0, 4.5]]).state.round(decimals=3)
-    tensor([[5., 5.]], dtype=torch.float64)
+    >>> ist.retrieve(memory, [[4.0, 4.5]]).state.round(3)
+    array([[5., 5.]])
     """
     if energy_class not in KINDS:
         names = ", ".join(kind.__name__ for kind in KINDS)

@@ -295,7 +295,7 @@ def find_modes(
         memory, starts, centre = centred(memory, starts)
         balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
     home = homes_after_one_update(memory, starts, balls)
-    if not memory.uses_index(starts):
+    if len(balls.radii) and not memory.uses_index(starts):
         left = torch.nonzero(home < 0)[:, 0]
         home[left] = homes_in_float32(memory, starts[left], balls)
     state = balls.placed(starts, home)

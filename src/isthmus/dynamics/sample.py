@@ -267,9 +267,9 @@ def _require_inside(
     energy: Energy, position: Tensor, kept: bool, step: str, sampler: Sampler[Any]
 ) -> None:
     """Raise if a chain has left the numbers or, where a state is kept, the energy's support."""
-    # A sum is finite unless an entry is not, or it overflows; only then are entries checked.
-    finite = math.isfinite(position.sum().item())
-    if not finite and (lost := int((~torch.isfinite(position).all(-1)).sum())):
+    # Energies square distances, so a chain is lost where the squares overflow.
+    lengths = position.double().square().sum(-1)
+    if not math.isfinite(lengths.sum().item()) and (lost := int((~torch.isfinite(lengths)).sum())):
         raise DivergenceError(
             f"{lost} of {position.shape[0]} chains left the representable numbers at {step}. "
             f"Reduce step_size; the sampler was {sampler!r}."
