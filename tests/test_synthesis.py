@@ -145,3 +145,21 @@ def test_repeated_rows_are_counted_where_every_cell_has_few_values():
     assert draws.summary["repeats"] == expected
     assert f"{expected:.0%} equal another row" in str(draws)
     assert draw_rows(table, 5, check=False).repeats is None
+
+
+def test_rows_that_repeat_keep_their_combinations():
+    steps = np.repeat(np.arange(1, 7), 50)
+    table = pd.DataFrame({"a": steps, "b": steps + 1})
+    drawn = draw_rows(table, 300, check=False).rows
+    assert (drawn.b == drawn.a + 1).all()
+    assert set(drawn.a) == set(range(1, 7))
+    people = pd.DataFrame({"sex": ["f", "f", "m"] * 40, "pregnant": ["yes", "no", "no"] * 40})
+    drawn = draw_rows(people, 200, check=False).rows
+    assert not ((drawn.sex == "m") & (drawn.pregnant == "yes")).any()
+
+
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_few_whole_numbers_keep_their_correlation(count):
+    table = pd.DataFrame({"a": np.arange(count) * 3, "b": np.arange(count) * 3 + 1})
+    drawn = draw_rows(table, 200, model="kernel", check=False).rows
+    assert np.corrcoef(drawn.a, drawn.b)[0, 1] > 0.5

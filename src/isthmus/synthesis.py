@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,13 @@ FloatArray = NDArray[np.float64]
 
 TABLES = "tables"
 # A value that this share of the rows have, and at least this many, is kept as it is; so are all
-# values of a column of whole numbers that has at most this many.
+# values of a column of whole numbers that has at most this many, each twice on average.
 ATOM_SHARE, ATOM_ROWS, FEW_VALUES = 0.05, 5, 10
 # Draws outside a range, or equal to a row, are drawn again at most this often; values are exchanged
 # between rows that are among this many nearest.
 TRIES, NEIGHBORS = 20, 8
+# Copies are allowed where this share of the rows equal another row.
+MOSTLY_REPEATED = 0.9
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
 
@@ -203,7 +206,11 @@ class _RowGenerator:
             self._set_density(required=model == TABLES)
         if len(self.moving) and self.density is None:
             self._set_kernel(sigma, seed)
-        self.known = {row.tobytes() for row in np.ascontiguousarray(self.codes)}
+        times = Counter(row.tobytes() for row in np.ascontiguousarray(self.codes))
+        self.known = set(times)
+        # Where rows repeat as a rule, new ones do, too.
+        alone = sum(count == 1 for count in times.values())
+        self.repeats = alone <= (1 - MOSTLY_REPEATED) * len(self.codes)
 
     def _set_kernel(self, sigma: float | None, seed: int) -> None:
         units = self.scales[self.moving]
@@ -240,7 +247,7 @@ class _RowGenerator:
             column = self.codes[:, place]
             values, which, times = np.unique(column, return_inverse=True, return_counts=True)
             whole = bool((values == np.round(values)).all())
-            if not (whole and len(values) <= FEW_VALUES):
+            if not (whole and len(values) <= min(FEW_VALUES, count / 2)):
                 kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
         return kept
 
@@ -249,10 +256,10 @@ class _RowGenerator:
         generator = torch.Generator().manual_seed(seed)
         random = np.random.default_rng(seed)
         drawn, chosen = self._proposed(n, generator, random)
-        fixed = np.asarray(self.kept.all(1))
+        fixed = np.asarray(self.kept.all(1)) & (not self.repeats)
         drawn = self._crossed(drawn, chosen, fixed[chosen], random)
         for number in range(TRIES):
-            wrong = self.copied(drawn)
+            wrong = self.copied(drawn) & (not self.repeats)
             if not self.outside:
                 wrong |= ((drawn < self.low) | (drawn > self.high)).any(1)
             if not wrong.any():

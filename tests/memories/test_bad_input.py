@@ -193,3 +193,9 @@ def test_squares_that_overflow_leave_the_point_where_it_is(kind, size, memories)
     assert energy.energy(x) == torch.inf
     assert (energy.score(x) == 0).all()
     assert torch.equal(energy.step(x), x)
+
+
+@pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.Mixture, ist.ModernHopfield])
+def test_memories_whose_squares_overflow_are_refused(kind):
+    with pytest.raises(InvalidInputError, match="memories has values of 1e\\+300|means has values"):
+        kind([[1e300, 0.0], [0.0, 1.0]])

@@ -402,6 +402,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         index: Setting = "auto",
     ) -> None:
         super().__init__(memories, name, log_weights)
+        require_squarable(self.memories, name)
         self._pruning = Pruning(index)
         if isinstance(index, Index):
             index.require(self.memories)
