@@ -518,3 +518,15 @@ def test_column_major_tensors_give_the_same_results_and_gradients(
         results.append([*found, *torch.autograd.grad(loss, (queries, memories))])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("far", [1e8, 1e12, 1e100])
+def test_one_far_memory_costs_the_others_no_digits(far):
+    rng = np.random.default_rng(0)
+    memories, queries = rng.normal(size=(200, 3)), rng.normal(size=(50, 3))
+    memories[7, 1] = far
+    squares = np.square(queries[:, None] - memories).sum(-1)
+    found = attend(
+        torch.from_numpy(queries), torch.from_numpy(memories), beta=5.0, metric="sqeuclidean"
+    )
+    np.testing.assert_allclose(found.logsumexp, logsumexp(-5.0 * squares, axis=1), atol=1e-12)

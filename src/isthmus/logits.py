@@ -20,6 +20,8 @@ FLOAT32_LOGIT_LIMIT = 4096.0
 
 # Entries of one block of memories: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
+# The centre is the median of about this many memories, so that far ones do not move it.
+CENTRE_ROWS = 1024
 
 
 class Keys:
@@ -73,8 +75,9 @@ class Keys:
 
     @cached_property
     def centre(self) -> Tensor:
-        """The mean of the memories, without a gradient. (D,)."""
-        return self.memories.detach().mean(0)
+        """The median of a sample of the memories, without a gradient. (D,)."""
+        rows = self.memories.detach()[:: max(1, len(self.memories) // CENTRE_ROWS)]
+        return rows.median(0).values
 
     @torch.no_grad()
     def squares(self, dtype: torch.dtype) -> Tensor:
