@@ -183,6 +183,7 @@ train(settings, sys.argv[1], checkpoint_every=1, log_every=20, evaluate_every=80
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_end(tmp_path):
     """kill -9 while it writes a checkpoint after every update, twice over."""
     victim = tmp_path / "victim"

@@ -261,7 +261,7 @@ def test_retrieval_on_the_energy_of_a_layer_ends_where_many_steps_do() -> None:
     torch.testing.assert_close(weights, layer(bag, need_weights=True)[1][0], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("separation", ["softmax", "entmax"])
+@pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
 def test_compile_without_breaks(separation: Any) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
     x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
@@ -278,7 +278,7 @@ def test_compile_with_inductor() -> None:
     torch.testing.assert_close(compiled(x, padding), layer(x, padding))
 
 
-@pytest.mark.parametrize("separation", ["softmax", "entmax"])
+@pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
 def test_export_with_any_number_of_bags_and_patterns(separation: Any) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
     x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
