@@ -135,7 +135,7 @@ class Affine(Energy):
         return torch.linalg.solve(self.matrix.mT.to(force.dtype), force[..., None])[..., 0]
 
     def log_normalizer(self) -> Tensor:
-        """Return log Z of the inner energy plus the logarithm of |det A|."""
+        """Return log Z of the inner energy plus the logarithm of the absolute determinant of A."""
         if self.matrix is None:
             assert self.scale is not None
             volume = self.scale.abs().log().sum()

@@ -73,9 +73,9 @@ def capacity_bound(
 ) -> float:
     r"""Bound the number of patterns that a sphere of radius M in D dimensions can store.
 
-    ============  ==========================================================================
+    ============= ==========================================================================
     kind          meaning
-    ============  ==========================================================================
+    ============= ==========================================================================
     "certified"   lower bound: random coding with the certificate of this package,
                   :math:`N \ge \max_R 1/(4\tau(R))`; see :func:`random_coding`
     "packing"     lower bound: greedy packing with Ramsauer et al.'s condition, the largest N
@@ -94,7 +94,7 @@ def capacity_bound(
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
                   D >= 50. The printed proof is invalid: it places patterns that do not fit on the
                   sphere. At D = 4 and D = 8 computations store more; in general it is open.
-    ============  ==========================================================================
+    ============= ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.
 

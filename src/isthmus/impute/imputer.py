@@ -60,12 +60,12 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Attributes
     ----------
-    errors_ : ndarray (n_features_in_,)
+    errors_ : ndarray (D,)
         Root mean squared error to expect of each column, in its units; the share of wrong values
         in columns of categories. Measured on hidden cells; NaN where none could be hidden.
-    mean_errors_ : ndarray (n_features_in_,)
+    mean_errors_ : ndarray (D,)
         The same for filling with the mean of the column, or with its most frequent value.
-    indicator_ : ndarray (n_samples, n_features_in_) of bool
+    indicator_ : ndarray (n_samples, D) of bool
         True where a value of the fitted table was missing.
     bandwidth_ : float
         The chosen h.
