@@ -154,7 +154,7 @@ def retrieve(
 
     Notes
     -----
-    Let a plain update go from x to x + m, and a leap to y, farther on that ray, at distance L. Since
+    Let a plain update go from x to x + m, and a leap to y, farther on that ray, at distance L. As
     :math:`-\beta_E E(x) + \lVert x\rVert^2 / (2 \sigma^2)` is convex, it lies below its chord at
     x + m. The leap therefore ends no higher than x + m if
     :math:`\beta_E (E(x) - E(y)) \ge L |m| / (2 \sigma^2)`; both energies come with the updates.
