@@ -498,7 +498,7 @@ def complete(
     >>> ist.complete(memory, x)
     tensor([[2.6000, 3.7348, 4.3572],
             [0.7093, 2.7000, 0.9930]])
-    >>> ist.complete(memory, x, how="mode")
+    >>> ist.complete(memory, x, how="mode").round(decimals=4)
     tensor([[2.6000, 6.0000, 7.0000],
             [0.0000, 2.7000, 0.0000]])
     """
