@@ -53,6 +53,7 @@ class Affine(Energy):
 
     def __new__(cls, energy: Energy | None = None, *args: Any, **kwargs: Any) -> Self:
         """Return an instance with a step if `energy` has one."""
+        # Only energies with a step may have the method: FixedPoint is told by it.
         moves = cls is Affine and isinstance(energy, FixedPoint)
         return super().__new__(_SteppingAffine if moves else cls)  # type: ignore[return-value]
 

@@ -436,6 +436,7 @@ class NormalizedEnergy(Energy):
 
     def __new__(cls, energy: Energy | None = None, *args: Any) -> Self:
         """Return an instance with a step if `energy` has one."""
+        # Only energies with a step may have the method: FixedPoint is told by it.
         moves = cls is NormalizedEnergy and isinstance(energy, FixedPoint)
         return super().__new__(_SteppingNormalized if moves else cls)  # type: ignore[return-value]
 

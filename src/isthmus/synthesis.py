@@ -123,8 +123,9 @@ def draw_rows(
         and text that holds numbers, dates or hardly repeats.
     n : int
     model : {"auto", "tables", "kernel"}
-        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others;
-        "auto" takes it where it can, and the kernel elsewhere.
+        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others,
+        with cells that are not all few or frequent values; "auto" takes it where it can, and the
+        kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
     outside : bool
@@ -235,8 +236,8 @@ class _RowGenerator:
         elif required:
             raise InvalidInputError(
                 f'model="tables" needs {FEWEST_ROWS} to {most_rows:,} rows and 1 to '
-                f"{most_columns} columns of numbers that vary, and no categories. Use "
-                'model="kernel".'
+                f"{most_columns} columns of numbers that vary, no categories, and cells that are "
+                'not all few or frequent values. Use model="kernel".'
             )
 
     def _atoms(self) -> NDArray[np.bool_]:

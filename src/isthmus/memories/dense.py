@@ -9,8 +9,8 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed
-from isthmus.memories.hopfield import States, Update, sign_of
-from isthmus.validation import as_choice, as_count, as_flag, as_mask
+from isthmus.memories.hopfield import States, Update, chosen_states, sign_of
+from isthmus.validation import as_count, as_flag, as_mask
 
 
 @final
@@ -77,17 +77,7 @@ class DenseAssociativeMemory(Memory):
                 f"An odd degree, {self.degree}, is convex only if it is rectified. Use an even "
                 "degree or rectified=True."
             )
-        if states is None:
-            signs = bool((self.memories.detach().abs() == 1).all())
-            states = "binary" if signs else "continuous"
-        as_choice(states, "states", ("binary", "continuous"))
-        as_choice(update, "update", ("synchronous", "asynchronous"))
-        if update == "asynchronous" and states == "continuous":
-            raise InvalidInputError(
-                "Continuous states move on a sphere, all coordinates at once; "
-                "use update='synchronous', or states='binary'."
-            )
-        self.states: States = states
+        self.states = chosen_states(self.memories, states, update)
         self.update: Update = update
 
     def _overlaps(self, x: Tensor) -> Tensor:

@@ -59,20 +59,10 @@ class Hopfield(Memory):
         zero_diagonal: bool = False,
     ) -> None:
         super().__init__(memories)
-        if states is None:
-            signs = bool((self.memories.detach().abs() == 1).all())
-            states = "binary" if signs else "continuous"
-        as_choice(states, "states", ("binary", "continuous"))
-        as_choice(update, "update", ("synchronous", "asynchronous"))
-        if update == "asynchronous" and states == "continuous":
-            raise InvalidInputError(
-                "Continuous states move on a sphere, all coordinates at once; "
-                "use update='synchronous', or states='binary'."
-            )
-        self.states: States = states
+        self.states = chosen_states(self.memories, states, update)
         self.update: Update = update
         self.zero_diagonal = bool(zero_diagonal)
-        synchronous_signs = update == "synchronous" and states == "binary"
+        synchronous_signs = update == "synchronous" and self.states == "binary"
         self.step_descends = not (synchronous_signs and self.zero_diagonal)
 
     def _diagonal(self) -> Tensor:
@@ -162,3 +152,18 @@ def sign_of(force: Tensor, current: Tensor) -> Tensor:
     """Return the sign of `force`; where it is zero, that of `current`; +1 if both are zero."""
     chosen = torch.where(force == 0, current, force)
     return torch.where(chosen < 0, -1.0, 1.0).to(force.dtype)
+
+
+def chosen_states(memories: Tensor, states: States | None, update: Update) -> States:
+    """Return the kind of states, by default that of the memories, checked against the update."""
+    if states is None:
+        signs = bool((memories.detach().abs() == 1).all())
+        states = "binary" if signs else "continuous"
+    as_choice(states, "states", ("binary", "continuous"))
+    as_choice(update, "update", ("synchronous", "asynchronous"))
+    if update == "asynchronous" and states == "continuous":
+        raise InvalidInputError(
+            "Continuous states move on a sphere, all coordinates at once; "
+            "use update='synchronous', or states='binary'."
+        )
+    return states

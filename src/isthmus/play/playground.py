@@ -90,8 +90,9 @@ class Playground:
         if settings is None:
             self.energies["given"] = given_energy(energy)
             width = getattr(energy, "sigma", getattr(energy, "bandwidth", None))
-            number = isinstance(width, torch.Tensor) and width.ndim == 0
-            settings = {"energy": "given", **({"sigma": float(width)} if number else {})}  # type: ignore[arg-type]
+            settings = {"energy": "given"}
+            if isinstance(width, torch.Tensor) and width.ndim == 0:
+                settings["sigma"] = float(width)
         scene.update(settings)
         # The prior of a CRP mixture lies at the centre, so that the plane grows about it.
         reach = np.abs(np.array(scene["memories"]) - scene["centre"]).max()
