@@ -61,7 +61,7 @@ bench: $(STAMP)
 	$(BIN)/isthmus bench
 
 clean:
-	rm -rf $(VENV) report build dist docs/_build
+	rm -rf $(VENV) report build dist docs/_build docs/gallery
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx_gallery.sorting import ExplicitOrder
 
 from isthmus import __version__
 
@@ -21,6 +22,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",  # formulas show without a network
 ]
 exclude_patterns = ["_build"]
@@ -39,6 +41,23 @@ autodoc_default_options = {"inherited-members": "Module,BaseException"}
 maximum_signature_line_length = 88
 numpydoc_show_class_members = False  # autodoc does
 numpydoc_attributes_as_param_list = True
+
+# The scripts of examples/, in the order of the gallery.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "within_subsection_order": ExplicitOrder(
+        [
+            "plot_how_many_clusters.py",
+        ]
+    ),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "image_srcset": ["2x"],
+    "remove_config_comments": True,
+    "run_stale_examples": True,  # a script shows what the library does now
+    "write_computation_times": False,
+}
 
 html_theme = "furo"
 html_title = "isthmus"

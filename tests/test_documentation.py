@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GALLERY = "gallery/index.rst"  # written by `make docs`
 LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)")
 
 
@@ -24,7 +25,7 @@ def test_links_and_pictures_exist(page: Path) -> None:
     missing = [
         target
         for target in LINK.findall(page.read_text())
-        if not (page.parent / target.split("#")[0]).exists()
+        if target != GALLERY and not (page.parent / target.split("#")[0]).exists()
     ]
     assert not missing
 

@@ -1,0 +1,58 @@
+"""The scripts of the gallery run as they stand, draw, and warn of nothing."""
+
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib import pyplot as plt
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+
+# Lines of large examples, and what the tests run in their place.
+SMALLER: dict[str, tuple[str, str]] = {}
+
+
+def small_source(path: Path) -> str:
+    """Return the script at a size that suits a test."""
+    text = path.read_text()
+    large, small = SMALLER.get(path.stem, ("", ""))
+    if large:
+        assert text.count(large) == 1, f"{path.name} no longer has the line {large!r}"
+    return text.replace(large, small) if large else text
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    with matplotlib.rc_context():
+        try:
+            exec(compile(small_source(path), path.name, "exec"), {"__name__": "__main__"})
+            figures = [plt.figure(number) for number in plt.get_fignums()]
+            assert figures
+            assert all(figure.axes for figure in figures)
+            for figure in figures:
+                figure.canvas.draw()  # labels and layouts that fail do so here
+        finally:
+            plt.close("all")
+
+
+def test_the_gallery_lists_every_script_once() -> None:
+    listed = re.findall(r'"(plot_\w+\.py)"', (ROOT / "docs" / "conf.py").read_text())
+    assert sorted(listed) == [path.name for path in SCRIPTS]
+    assert len(SCRIPTS) >= 1
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_script_is_a_page_with_a_title_an_introduction_and_cells(path: Path) -> None:
+    text = path.read_text()
+    head = re.match(r'"""\n(.+)\n(=+)\n\n.+?"""\n', text, re.DOTALL)
+    assert head is not None
+    assert len(head[1]) == len(head[2])
+    assert text.count("\n# %%\n") >= 2
+
+
+def test_the_smaller_sizes_are_of_scripts_that_exist() -> None:
+    assert set(SMALLER) <= {path.stem for path in SCRIPTS}
