@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import InvalidInputError, RunInProgressError
-from isthmus.files import check_writable, exclusive, write_atomically
+from isthmus.files import check_writable, exclusive, replacing, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,46 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*out\.csv'"):
         write_atomically(tmp_path / "out.csv", "text")
+
+
+def fail_halfway(path: Path) -> None:
+    with replacing(path) as partial:
+        partial.write_text("half")
+        raise OSError("disk full")
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = write_atomically(tmp_path / "file", "old")
+    path.chmod(0o400)
+    with pytest.raises(OSError, match="disk full"):
+        fail_halfway(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old"
+    with replacing(path) as partial:
+        partial.write_text("new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o400
+
+
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInputError, match="--save .*pipe is not an ordinary file"):
+        check_writable(pipe, "--save")
+    with pytest.raises(InvalidInputError, match="pipe is not an ordinary file"):
+        write_atomically(pipe, "text")
+    assert pipe.is_fifo()
+
+
+def test_the_lock_removes_what_killed_processes_left_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    left = [tmp_path / f".a.{16 * 'b'}.part", tmp_path / "more" / f".a.b.{16 * '0'}.part"]
+    own = [tmp_path / ".a.part", tmp_path / f"a.{16 * 'b'}.part", tmp_path / ".a.bb.part"]
+    for file in (*left, *own):
+        file.touch()
+    with exclusive(tmp_path, tmp_path / "more", tmp_path / "nowhere"):
+        assert not any(file.exists() for file in left)
+    assert all(file.exists() for file in own)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

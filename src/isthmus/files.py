@@ -24,25 +24,40 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
     A file that is replaced passes on its permissions; a symbolic link is followed.
     """
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield the name of an empty file, which replaces another if the block ends without an error.
+
+    Otherwise the other file stays as it is, and nothing is left. Errors name it.
+    """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} is not a folder; make it first to save {target}.")
+    if target.exists() and not target.is_file():
+        raise InvalidInputError(f"{path} is not an ordinary file, so it cannot be replaced.")
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     # Not tempfile: its files are private to the user, whatever the umask.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
-        with partial.open("xb") as file:
-            if target.exists():
-                partial.chmod(stat.S_IMODE(target.stat().st_mode))
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
+        partial.touch(exist_ok=False)
+        if mode is not None:
+            partial.chmod(mode | stat.S_IRUSR | stat.S_IWUSR)
+        yield partial
+        with partial.open("rb+") as file:
             os.fsync(file.fileno())
+        if mode is not None:
+            partial.chmod(mode)
         os.replace(partial, target)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and not error.filename:
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(partial)):
             raise OSError(error.errno, error.strerror, str(target)) from None
         raise
-    return Path(path)
 
 
 def check_writable(path: str | Path, option: str = "-o") -> Path:
@@ -53,6 +68,8 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
     target, parent = Path(path), Path(os.path.realpath(path)).parent
     if target.is_dir():
         raise InvalidInputError(f"{option} {target} is a directory; name a file.")
+    if target.exists() and not target.is_file():
+        raise InvalidInputError(f"{option} {target} is not an ordinary file; name another.")
     if not parent.is_dir():
         raise InvalidInputError(f"{option} {target}: {parent} is not a directory; make it first.")
     try:
@@ -79,11 +96,13 @@ def make_directory(path: str | Path, option: str = "--out") -> Path:
 
 
 @contextmanager
-def exclusive(directory: str | Path) -> Iterator[None]:
+def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> Iterator[None]:
     """Lock a directory for this process until the block ends.
 
-    Raise RunInProgressError if another process holds the lock. The operating system releases it
-    if the process is killed. The file ``.lock`` remains and is empty.
+    Raise RunInProgressError if another process holds the lock, after `wait` seconds. The operating
+    system releases it if the process is killed. The file ``.lock`` remains and is empty. What
+    killed processes left of their writes, there and in `more` directories under the same lock, is
+    removed.
     """
     from filelock import FileLock, Timeout
 
@@ -93,13 +112,16 @@ def exclusive(directory: str | Path) -> Iterator[None]:
         raise InvalidInputError(f"{place} is not a lock of isthmus; choose another directory.")
     lock = FileLock(place)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait)
     except Timeout:
         raise RunInProgressError(
             f"Another run is writing to {directory}. Wait for it to finish, or choose another "
             "directory."
         ) from None
     try:
+        for folder in (directory, *more):
+            for leftover in Path(folder).glob(PARTIAL_NAMES):
+                leftover.unlink(missing_ok=True)
         yield
     finally:
         lock.release()

@@ -181,14 +181,16 @@ def test_a_warning_of_a_library_is_one_line() -> None:
         (["sample", "{data}", "-n", "30000", "--quiet"], 1),
     ],
 )
-def test_a_closed_pipe_is_no_error(arguments: list[str], lines: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_no_error(
+    arguments: list[str], lines: int, unbuffered: str, tmp_path: Path
+) -> None:
     data = tmp_path / "points.csv"
     data.write_text("x,y\n1,2\n2,1\n4,3\n")
     command = [sys.executable, "-m", "isthmus", *(word.format(data=data) for word in arguments)]
-    # Unbuffered, Python does not report that part of the output is lost.
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=usual
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -196,6 +198,34 @@ def test_a_closed_pipe_is_no_error(arguments: list[str], lines: int, tmp_path: P
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+# A file whose size is limited fills up as a disk does: its end is written in part.
+LIMITED = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.argv = ["isthmus", "datasets", "list"]
+runpy.run_module("isthmus", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_cut_short_is_an_error(unbuffered: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    places = [tmp_path / "out", *filter(Path.exists, [Path("/dev/full")])]
+    for place, word in zip(places, ("File too large", "No space left on device"), strict=False):
+        with place.open("w") as stdout:
+            done = subprocess.run(
+                [sys.executable, "-c", LIMITED],
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+        assert done.stderr == f"isthmus: stdout is cut short: {word}.\n"
+        assert done.returncode == 2
+    assert places[0].stat().st_size == 1000
 
 
 def enable_control_c() -> None:

@@ -132,7 +132,8 @@ def test_a_download_is_checked_stored_and_used_the_next_time(
     asked = fake_openml(bunch, monkeypatch)
     first, second = load("ecoli"), load("ecoli")
     assert asked == [39]
-    assert sorted(path.name for path in nowhere.iterdir()) == ["ecoli.npz", "ecoli.npz.sha256"]
+    names = [".lock", "ecoli.npz", "ecoli.npz.sha256"]
+    assert sorted(path.name for path in nowhere.iterdir()) == names
     for found in (first, second):
         np.testing.assert_array_equal(found.X, bunch.data)
         assert found.class_names[found.y[0]] == "cp"

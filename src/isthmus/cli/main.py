@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from isthmus import __version__
 from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
@@ -27,6 +29,7 @@ ENVIRONMENT = f"""
 ISTHMUS_DATA         a directory of datasets, searched before anything is downloaded
 {TRACEBACK}=1  print the traceback of an error
 """
+STDOUT = "stdout"
 BUG, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -38,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         print("isthmus: stdout is closed; send it to a file, or to /dev/null.", file=sys.stderr)
         return BAD_INPUT
+    _replace_stdout()
     try:
         try:
             with _warnings_in_one_line(quiet="--quiet" in arguments):
@@ -54,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
         line, code = _explain(error)
+        if isinstance(error, OSError) and error.filename == STDOUT:
+            _discard_stdout()
+            line = f"{STDOUT} is cut short: {error.strerror}."
         print(as_line(line), file=sys.stderr)
         return code
 
@@ -102,6 +109,31 @@ def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
             yield
         finally:
             warnings.formatwarning = before
+
+
+class _Stdout(io.FileIO):
+    """The standard output stream; errors name it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+
+def _replace_stdout() -> None:
+    """Write to stdout in whole lines if it is unbuffered, where Python drops what does not fit."""
+    stream = sys.stdout
+    if stream is not sys.__stdout__ or not isinstance(stream, io.TextIOWrapper):
+        return
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    if isinstance(raw, io.FileIO):  # else a console of Windows
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Stdout(raw.fileno(), "w", closefd=False)),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering or stream.write_through,
+        )
 
 
 def _discard_stdout() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from isthmus.blocks import FileBlocks, TableBlock, file_blocks, numeric_columns
 from isthmus.cluster.block_rows import Extent, Moments
 from isthmus.cluster.tabular import TableModel, chosen_estimator
 from isthmus.errors import InvalidInputError
+from isthmus.files import replacing
 from isthmus.printing import aligned, counted, definitions, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling
@@ -231,24 +232,17 @@ def _writer(path: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow import parquet
 
-    partial = path.with_name(f".{path.name}.part")
-    open_writers: list[Any] = []
+    with replacing(path) as partial, ExitStack() as stack:
+        writers: list[Any] = []
 
-    def write(frame: Any) -> None:
-        if path.suffix.lower() == ".csv":
-            frame.to_csv(partial, index=False, mode="a", header=not partial.exists())
-            return
-        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-        if not open_writers:
-            open_writers.append(parquet.ParquetWriter(partial, table.schema))
-        open_writers[0].write_table(table)
+        def write(frame: Any) -> None:
+            if path.suffix.lower() == ".csv":
+                frame.to_csv(partial, index=False, mode="a", header=not partial.stat().st_size)
+                return
+            table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+            if not writers:
+                opened = parquet.ParquetWriter(partial, table.schema)
+                writers.append(stack.enter_context(opened))
+            writers[0].write_table(table)
 
-    partial.unlink(missing_ok=True)
-    try:
         yield write
-        for writer in open_writers:
-            writer.close()
-        if partial.exists():
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from isthmus.datasets.manifest import Entry, entry
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError
-from isthmus.files import write_atomically
+from isthmus.files import exclusive, write_atomically
 from isthmus.progress import progress
 
 Arrays = dict[str, NDArray[Any]]
 
+# Writing a dataset takes less.
+SECONDS_FOR_OTHERS = 60.0
 # Seconds between two looks at the size of a download.
 REFRESH = 0.2
 # The labels of this dataset are the rounded column.
@@ -226,7 +228,7 @@ def read(entry: Entry, path: Path) -> Arrays:
     """Return the arrays of a file that matches the manifest or the checksum of its download."""
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
-    if found not in (entry.sha256, _noted_checksum(path)):
+    if found not in (entry.sha256, *_noted_checksums(path)):
         raise DatasetChangedError(
             f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
             f"{entry.sha256[:12]}…. It is truncated or altered. {_advice(entry)}"
@@ -254,21 +256,24 @@ def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
     contents: dict[str, Any] = dict(arrays)
     np.savez_compressed(buffer, **contents)
     path = directory / f"{entry.name}.npz"
-    # The checksum first: if killed in between, no file without its checksum remains.
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-    write_atomically(_note(path), f"{digest}  {path.name}\n")
-    return write_atomically(path, buffer.getvalue())
+    with exclusive(directory, wait=SECONDS_FOR_OTHERS):
+        # First the checksum, with those before: killed in between, either file has one.
+        known = dict.fromkeys((digest, *_noted_checksums(path)))
+        write_atomically(_note(path), "".join(f"{each}  {path.name}\n" for each in known))
+        return write_atomically(path, buffer.getvalue())
 
 
 def _note(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _noted_checksum(path: Path) -> str | None:
+def _noted_checksums(path: Path) -> list[str]:
+    """Return the checksums of the files that were stored there, newest first."""
     try:
-        return _note(path).read_text().split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        return None
+        return _note(path).read_text().split()[::2]
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def check_arrays(

@@ -146,7 +146,7 @@ def run(
         Any, nullcontext())  # fmt: skip
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive(folder)
+        lock = exclusive(folder, folder / "model")
     with lock:
         train = partial(_train, recipe, folder, recipe.find_checkpoint(folder), options)
         return train(fabric) if fabric is not None else _launch(train, recipe, options)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
-from isthmus.files import PARTIAL_NAMES, exclusive, make_directory, shipped, write_atomically
+from isthmus.files import exclusive, make_directory, shipped, write_atomically
 from isthmus.processes import Call, Limits, cores, fresh_server, run_all
 from isthmus.progress import progress
 from isthmus.report import registry
@@ -164,10 +164,7 @@ class Workspace:
     def writing(self) -> Iterator[None]:
         """Lock the report for this process, and remove what an interrupted write has left."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.out / "parts"):
-            for folder in (self.out, self.directory):
-                for leftover in folder.glob(PARTIAL_NAMES):
-                    leftover.unlink(missing_ok=True)
+        with exclusive(self.out / "parts", self.directory, self.out):
             yield
 
     def read(self, name: str) -> Section | None:

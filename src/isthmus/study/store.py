@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import PARTIAL_NAMES, exclusive, write_atomically
+from isthmus.files import exclusive, write_atomically
 from isthmus.study.fitting import METRICS
 from isthmus.study.settings import Task
 
@@ -69,9 +69,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Lock the directory for this process; raise RunInProgressError if another has it."""
         self.results.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.directory):
-            for leftover in self.results.glob(PARTIAL_NAMES):
-                leftover.unlink()
+        with exclusive(self.directory, self.results):
             self.compact()
             yield
 
