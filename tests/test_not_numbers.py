@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
 import isthmus as ist
@@ -12,6 +13,7 @@ from isthmus.capacity import basins, capacity_curve, certify, choose_sigma, merg
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO, GaussianMeanShift
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.impute import MemoryImputer
+from isthmus.incontext import TableDensity
 from isthmus.scaling import as_table
 from isthmus.validation import as_numbers
 
@@ -178,3 +180,10 @@ def test_numbers_beyond_64_bits_are_refused():
     ):
         with pytest.raises(InvalidInputError):
             call()
+
+
+@pytest.mark.parametrize("make", [BasinFlow, GaussianMeanShift, MemoryImputer, TableDensity])
+@pytest.mark.parametrize("rows", [np.empty((0, 3)), [1.0, 2.0, 3.0], csr_array(np.eye(6))])
+def test_estimators_raise_errors_of_isthmus_for_tables_that_scikit_learn_refuses(make, rows):
+    with pytest.raises(InvalidInputError):
+        make().fit(rows)

@@ -16,6 +16,7 @@ from isthmus.energy import ConditionalMean, FixedPoint, WeightedSum
 from isthmus.errors import (
     DtypeError,
     InvalidInputError,
+    MissingOperationError,
     ShapeError,
     UnknownNormalizerError,
     UnsupportedOperationError,
@@ -266,3 +267,23 @@ def test_conditions_are_ratios_of_densities(memories):
     kde = ist.GaussianKDE(memories)
     assert kde.conditional(given).energy(memories[:1, :1]).shape == (1,)
     assert isinstance(kde + kde, WeightedSum)
+
+
+def test_the_built_in_sum_adds_energies() -> None:
+    a, b = (ist.GaussianKDE(torch.randn(5, 2), sigma=1.0) for _ in range(2))
+    x = torch.randn(4, 2)
+    torch.testing.assert_close(sum([a, b]).energy(x), a.energy(x) + b.energy(x))
+    with pytest.raises(TypeError):
+        sum([a, b], start=1)
+
+
+def test_an_energy_without_exact_draws_names_the_function_that_draws() -> None:
+    a = ist.GaussianKDE(torch.randn(5, 2), sigma=1.0)
+    for energy in (a + a, ist.SparseHopfield(torch.randn(5, 2), beta=1.0)):
+        assert not hasattr(energy, "sample")
+        with pytest.raises(MissingOperationError, match=r"isthmus.sample\(energy, n\)"):
+            energy.sample(3)
+        with pytest.raises(AttributeError, match="no attribute 'samples'"):
+            energy.samples(3)
+    with pytest.raises(UnknownNormalizerError, match="^WeightedSum has no"):
+        (a + a + a).log_prob(torch.zeros(1, 2))

@@ -12,7 +12,12 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.errors import (
+    InvalidInputError,
+    MissingOperationError,
+    ShapeError,
+    UnknownNormalizerError,
+)
 from isthmus.validation import as_mask, as_number, as_points, is_transforming
 
 __all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
@@ -167,7 +172,7 @@ class Energy(nn.Module, ABC):
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z, a scalar tensor."""
         raise UnknownNormalizerError(
-            f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
+            f"{self._get_name()} has no closed-form normaliser, so its log_prob is unknown. "
             "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
             "isthmus.sample does not need it; isthmus.with_normalizer estimates it."
         )
@@ -182,6 +187,14 @@ class Energy(nn.Module, ABC):
         """Return :meth:`energy` of x."""
         return self.energy(x)
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "sample":
+            raise MissingOperationError(
+                f"{self._get_name()} has no exact draws. isthmus.sample(energy, n) draws by a "
+                "Markov chain."
+            )
+        return super().__getattr__(name)
+
     def in_nats(self) -> WeightedSum:
         """Return this energy times its inverse temperature: the same density, in nats.
 
@@ -192,6 +205,9 @@ class Energy(nn.Module, ABC):
 
     def __add__(self, other: Any) -> WeightedSum:
         return self._combined(other, 1.0)
+
+    def __radd__(self, other: Any) -> Energy:  # for the built-in sum, which starts at 0
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Any) -> WeightedSum:
         return self._combined(other, -1.0)
@@ -386,6 +402,9 @@ class WeightedSum(Energy):
 
 class _SteppingSum(WeightedSum):
     """A sum with an update that never raises it."""
+
+    def _get_name(self) -> str:
+        return "WeightedSum"
 
     @property
     def step_descends(self) -> bool:

@@ -25,6 +25,10 @@ class UnsupportedOperationError(IsthmusError, TypeError):
     """The energy does not have the requested operation."""
 
 
+class MissingOperationError(UnsupportedOperationError, AttributeError):
+    """The energy has no such method, but another function does the job."""
+
+
 class UnknownNormalizerError(UnsupportedOperationError, RuntimeError):
     """The energy has no closed-form normaliser, so its ``log_prob`` is unknown."""
 

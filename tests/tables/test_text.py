@@ -102,6 +102,17 @@ def test_commas_that_may_separate_thousands_are_refused(
         assert same(read_table(path, decimal=",").X[1], [1.2, 3])
 
 
+def test_commas_separate_thousands_where_a_number_of_the_column_has_a_point_too(
+    tmp_path: Path,
+) -> None:
+    cells = '"$1,234.50",1\n"$12,000",2\n$999,3\n,4\n"-$1,000,000.5",5\n'
+    table = read_table(written(tmp_path, "a,b\n" + cells))
+    assert same(table.X[:, 0], [1234.5, 12000, 999, NAN, -1000000.5])
+    assert table.style("a").write(-2345678.9) == "-$2,345,678.90"
+    with pytest.raises(InvalidInputError, match=r"'\$1,200' .*without separators of thousands"):
+        read_table(written(tmp_path, 'a,b\n$950,2\n"$1,200",3\n$7,4\n'))
+
+
 @pytest.mark.parametrize("mark", ["", "NA", "n/a", "#N/A", "NaN", "nan", "null", "None", "?", "  "])
 def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, mark: str) -> None:
     path = written(tmp_path, f"a,b\n1,2\n\n3,{mark}\n")

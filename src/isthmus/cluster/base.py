@@ -22,7 +22,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from isthmus.blocks import Blocks, is_dask
@@ -39,7 +39,6 @@ from isthmus.cluster.data import (
     Units,
     distinct_rows,
     largest_value,
-    without_text,
 )
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.dynamics.retrieve import complete
@@ -50,6 +49,7 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
+from isthmus.rows import checked_table
 from isthmus.validation import as_count, as_flag, as_number, as_numbers, as_tensor
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
@@ -113,13 +113,8 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         """Return X as a checked float32 or float64 table that may hold NaN."""
         if not reset:
             check_is_fitted(self, "memories_")
-        table: NDArray[Any] = validate_data(
-            self,
-            without_text(X),
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-        )
+        kinds = [np.float64, np.float32]
+        table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
         if table.dtype == np.float64:
             return table
         fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32

@@ -15,9 +15,8 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits
-from isthmus.validation import holds_text, require_values, unmasked
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -27,48 +26,6 @@ BLOCK_ROWS = 8192
 SAMPLE_ROWS = 50_000
 # Scales of data whose squares, and the inverses of these, are far from overflow.
 SMALLEST_SCALE = 1e-140
-
-
-def without_text(X: Any) -> Any:
-    """Return X, with NaN where it is masked; raise if it holds text, dates or records.
-
-    scikit-learn would read some of them as numbers. Columns of pandas and polars are named.
-    """
-    if isinstance(X, torch.Tensor):
-        require_values(X, "X")
-        return X.detach().cpu().numpy()
-    columns = getattr(X, "columns", None)
-    if columns is not None:
-        names = [name for name in columns if not _is_numeric(X[name])]
-        if names:
-            listed = ", ".join(map(repr, names))
-            raise InvalidInputError(
-                f"Column {listed} of X does not hold numbers. Leave it out or encode it first."
-            )
-        return X
-    X = unmasked(X)
-    if isinstance(X, list | tuple | np.ndarray | int):
-        try:
-            array = np.asarray(X)
-            array = array if array.dtype.kind != "O" or holds_text(array) else array.astype(float)
-        except OverflowError:
-            raise InvalidInputError("X has numbers beyond double precision.") from None
-        except (TypeError, ValueError):  # which scikit-learn reports
-            return X
-        if holds_text(array):
-            raise DtypeError(
-                "X holds text, dates or records, not numbers. Leave such columns out or encode "
-                "them first."
-            )
-    return X
-
-
-def _is_numeric(column: Any) -> bool:
-    try:
-        np.asarray(column, dtype=float)
-    except (TypeError, ValueError):
-        return False
-    return not holds_text(np.asarray(column))
 
 
 @dataclass(frozen=True)

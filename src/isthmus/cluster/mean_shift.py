@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from isthmus.cluster.base import as_number_or
 from isthmus.cluster.block_rows import require_in_memory
-from isthmus.cluster.data import without_text
 from isthmus.dynamics.modes import centred, distances, find_modes, require_squares
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import as_arrays
 from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
+from isthmus.rows import checked_table
 from isthmus.validation import as_count, as_number
 
 
@@ -77,10 +77,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         return self
 
     def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        table: NDArray[Any] = validate_data(
-            self, without_text(X), reset=reset, dtype=[np.float64, np.float32]
-        )
-        return table
+        return checked_table(self, X, reset=reset, dtype=[np.float64, np.float32])
 
     def _stopping(self) -> tuple[float, int]:
         return as_number(self.tol, "tol", at_least=0), as_count(self.max_iter, "max_iter")

@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from isthmus.cluster.data import without_text
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.impute.columns import Coding, ColumnUnits, as_frame, is_mixed
@@ -21,6 +20,7 @@ from isthmus.impute.learning import learn
 from isthmus.impute.shape import FloatArray
 from isthmus.memories.kde import GaussianKDE
 from isthmus.printing import listed
+from isthmus.rows import checked_table, without_text
 from isthmus.validation import as_choice, as_count
 
 # Rows beyond these are not learned from: so many, or so many for each column.
@@ -283,13 +283,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             if np.isinf(numbers).any():
                 raise InvalidInputError("X has infinite values. Mark unknown values with NaN.")
             return numbers
-        table = validate_data(
-            self,
-            without_text(X),
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-        )
+        kinds = [np.float64, np.float32]
+        table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
         self._dtype = table.dtype
         return np.array(table, dtype=np.float64)
 

@@ -178,7 +178,7 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str,
         points = queries.to(scene.memories)
         arrays["paths"] = paths_of(energy, points, 1e-4 * scene.unit)
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
-            arrays["shares"] = energy.responsibilities(points).float().numpy()  # type: ignore[operator]
+            arrays["shares"] = energy.responsibilities(points).float().numpy()
     if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
         memory = scene.memories if kind.name == "mixture" else energy
         found = certify(memory, scene.sigma, iterate="none")

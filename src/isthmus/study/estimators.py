@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
+from isthmus.rows import checked_table
 from isthmus.validation import as_choice, as_count, as_number
 
 # Training as Saha et al. do it stops at this learning rate.
@@ -63,7 +63,7 @@ class DPMeans(ClusterMixin, BaseEstimator):
         """Open clusters and move them until nothing changes."""
         penalty = as_number(self.penalty, "penalty", above=0)
         max_iter = as_count(self.max_iter, "max_iter")
-        X = validate_data(self, X, dtype=np.float64)
+        X = checked_table(self, X, dtype=np.float64)
         order = check_random_state(self.random_state).permutation(len(X))
         rows = X[order]
         centres = rows.mean(0, keepdims=True)
@@ -168,7 +168,7 @@ class SahaClAM(ClusterMixin, BaseEstimator):
         """Train memories to complete rows, then label the rows."""
         as_choice(self.mask_value, "mask_value", ("mean", "min", "max"))
         n_clusters = as_count(self.n_clusters, "n_clusters")
-        rows = validate_data(self, X, dtype=np.float32)
+        rows = checked_table(self, X, dtype=np.float32)
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         n_rows, dim = rows.shape
         masked = getattr(rows, self.mask_value)(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,10 @@ MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", 
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 # Possible commas between thousands; no such number begins with a zero.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
-WITH_COMMAS = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
+GROUPED = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?")
+WITH_COMMAS = re.compile(rf"{GROUPED.pattern}|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
+# Here the point tells that the commas are no decimal marks.
+CLEARLY_GROUPED = re.compile(rf"{THOUSANDS.pattern}\.\d+")
 SWAPPED = str.maketrans(",.", ".,")
 # A currency before or after an amount, or a percent sign after it.
 UNIT = re.compile(r"(?<![^+-])[$€£¥]\s?(?=[\d.])|(?<=[\d.])\s?[%$€£¥]$")
@@ -169,7 +172,7 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
     name = source.frame.columns[place]
     where = f"{source.path}, {source.show(place, row)} is not a number"
     advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
-    if has_commas(str(source.frame.iloc[row, place])):
+    if has_commas(UNIT.sub("", str(source.frame.iloc[row, place]).strip())):
         where += " here"
         advice = "Write numbers without separators of thousands, and with a decimal point"
     elif is_number(str(source.frame.iloc[row, place])):
@@ -271,6 +274,7 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     # A currency or a percent sign is no part of the number if most cells have it; then all must.
     units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)
     unit = units.most_common(1)[0][0] if units else ""
+    grouped = decimal == "." and are_grouped(texts)
 
     def parse(cell: object) -> tuple[float, int]:
         text = str(cell).strip()
@@ -278,6 +282,8 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
             if _unit(text) != unit:
                 return np.nan, WORD
             text = UNIT.sub("", text)
+        if grouped and GROUPED.fullmatch(text):
+            text = text.replace(",", "")
         # Where commas are decimal marks, points are not.
         swap = decimal == "," and isinstance(cell, str)
         word = (text.translate(SWAPPED) if swap else text).lower()
@@ -292,6 +298,11 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     values, kinds = zip((np.nan, GAP), *map(parse, distinct), strict=True)
     # Missing cells have the code -1.
     return np.array(values)[codes + 1], np.array(kinds)[codes + 1]
+
+
+def are_grouped(texts: Iterable[str]) -> bool:
+    """Return True if commas separate thousands: one number of the column has a point as well."""
+    return any(CLEARLY_GROUPED.fullmatch(UNIT.sub("", text)) for text in texts)
 
 
 def _unit(text: str) -> str:

@@ -46,6 +46,8 @@ class NumberStyle:
     mark: str = "."
     truths: tuple[str, str] | None = None
     """Spellings of false and true, in a column of truth values."""
+    grouped: bool = False
+    """True if commas separate thousands."""
 
     @classmethod
     def of(cls, cells: Iterable[str], mark: str) -> NumberStyle:
@@ -61,7 +63,8 @@ class NumberStyle:
         most = max(len(text.rpartition(mark)[2]) if mark in text else 0 for text in bare)
         exact = most > MOST_DECIMALS or any("e" in text.lower() for text in bare)
         signs = (before.group(1) if before else "", after.group() if after else "")
-        return cls(*signs, None if exact else most, mark)
+        grouped = mark == "." and any("," in text for text in bare)
+        return cls(*signs, None if exact else most, mark, grouped=grouped)
 
     @property
     def has_sign(self) -> bool:
@@ -87,5 +90,5 @@ class NumberStyle:
         if self.decimals is None or (self.decimals == 0 and not value.is_integer()):
             amount = repr(abs(value))
         else:
-            amount = f"{abs(value):.{self.decimals}f}"
+            amount = f"{abs(value):{',' if self.grouped else ''}.{self.decimals}f}"
         return f"{'-' * (value < 0)}{self.before}{amount.replace('.', self.mark)}{self.after}"

@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from isthmus.energy import as_arrays
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.rows import checked_table
 from isthmus.validation import as_count
 
 
@@ -58,7 +59,7 @@ class TableDensity(DensityMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Condition the model on a table (n, D) of at least 5 rows; y is ignored."""
-        table = validate_data(
+        table = checked_table(
             self,
             X,
             dtype=np.float64,
@@ -71,7 +72,7 @@ class TableDensity(DensityMixin, BaseEstimator):
     def score_samples(self, X: Any) -> NDArray[np.float64]:
         """Return the log-density of each row. (n, D) -> (n,)."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        rows = checked_table(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         points = torch.from_numpy(np.array(rows))
         known = ~points.isnan()
         complete = bool(known.all())
