@@ -36,6 +36,7 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         ([], {}),
         (["--sigma", "0.4"], {"sigma": 0.4}),
         (["--energy", "crp", "--how", "mode"], {"energy": "crp", "how": "mode"}),
+        (["--energy", "tables"], {"energy": "tables"}),
         (["--sigma", "0.2", "--no-standardise"], {"sigma": 0.2, "standardise": False}),
         (
             ["--memory", "whole.csv", "--sigma", "0.2"],

@@ -11,6 +11,7 @@ from isthmus.cluster import ClAMCRP, TableModel
 from isthmus.errors import InvalidInputError
 from isthmus.impute import fill_gaps
 from isthmus.impute.filled import SIGMAS, hide_and_fill
+from isthmus.incontext import fill_rows
 
 IRIS = load_iris().data
 X = np.where(np.random.default_rng(0).random(IRIS.shape) < 0.1, np.nan, IRIS)
@@ -43,6 +44,14 @@ def test_learned_memories_complete_as_their_estimator_does(how: str) -> None:
     filled = model.complete(Z, how=how)
     found = fill_gaps(X, energy="crp", how=how).X
     np.testing.assert_allclose(found, SCALER.inverse_transform(filled), rtol=1e-8)
+
+
+def test_the_density_of_the_table_gives_its_conditional_means() -> None:
+    found = fill_gaps(X, energy="tables")
+    np.testing.assert_allclose(found.X, fill_rows(X), rtol=1e-5)
+    assert (found.energy, found.sigma) == ("tables", None)
+    check = found.summary["check"]
+    assert check["error"] < 0.6 * check["error_of_column_means"]
 
 
 def test_mode_is_complete_of_the_library() -> None:
@@ -137,6 +146,8 @@ FEW = [[1, 2], [np.nan, 3], [4, np.nan]]
         ({"sigma": 1}, "rows are complete, too few"),
         ({"sigma": 0}, "sigma must be a finite number above 0"),
         ({"sigma": 1, "energy": "crp"}, "not of crp"),
+        ({"sigma": 1, "energy": "tables"}, "tables chooses its own"),
+        ({"energy": "tables"}, "needs at least 5"),
         ({"energy": "vae"}, "energy must be one of"),
         ({"how": "median"}, "how must be one of"),
     ],

@@ -1,8 +1,11 @@
 """Conditioning on a dataset gives an Energy."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from scipy import integrate
 
 import isthmus as ist
 from isthmus.checks import check_energy
@@ -155,9 +158,35 @@ def test_log_densities_in_the_plane_are_normalised(monkeypatch):
     torch.testing.assert_close(batch.log_prob(x), found)
 
 
-@pytest.mark.parametrize("settings", [{"dim": 3, "box": 2.0}, {"dim": 2}])
-def test_where_there_is_no_grid_the_error_names_what_to_call(settings):
-    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, **settings))
-    energy = model.condition(torch.zeros(2, model.dim))
+@pytest.mark.parametrize("dim", [1, 2])
+def test_without_a_box_densities_are_those_of_a_cube_about_the_context(dim):
+    torch.manual_seed(0)
+    model = ICLEBM(ICLEBMConfig(dim=dim, layers=1, heads=1, width=8)).requires_grad_(False)
+    contexts = torch.tensor([2.0, 4.0])[:, None, None] * torch.rand(2, 6, dim).double().float()
+    contexts[:, 0] = torch.tensor([[2.0], [4.0]])
+    batch = model.condition(contexts)
+    x = torch.rand(2, 3, dim)
+    with pytest.warns(UserWarning, match="no box.*within ±6;"):
+        found = batch.log_prob(x)
+    assert torch.equal(batch.log_prob(x), found)  # kept, and without another warning
+    for index, half in enumerate((3.0, 6.0)):
+        energy = model.condition(contexts[index])
+
+        def density(*point, energy=energy):
+            return math.exp(-float(energy.energy(torch.tensor(point))))
+
+        total, _ = integrate.nquad(density, [(-half, half)] * dim, opts={"epsrel": 1e-4})
+        expected = -energy.energy(x[index]) - math.log(total)
+        torch.testing.assert_close(found[index], expected, atol=2e-3, rtol=0)
+        with pytest.warns(UserWarning, match="no box"):
+            alone = energy.log_prob(x[index])
+        torch.testing.assert_close(alone, found[index], atol=1e-4, rtol=0)
+    with pytest.warns(UserWarning, match="within ±3;"):  # an empty context: the model's scale
+        assert math.isfinite(model.condition(torch.zeros(0, dim)).log_normalizer())
+
+
+def test_in_three_dimensions_the_error_names_what_to_call():
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, dim=3, box=2.0))
+    energy = model.condition(torch.zeros(2, 3))
     with pytest.raises(UnknownNormalizerError, match="with_normalizer"):
-        energy.log_prob(torch.zeros(model.dim))
+        energy.log_prob(torch.zeros(3))

@@ -70,18 +70,13 @@ def parser() -> options.Parser:
     add = group.add_argument
     add(
         "--energy",
-        choices=("memory", "kde", "crp"),
-        help="all rows as memories (MemoryImputer), kernel density of the complete rows, or "
-        "memories learned by ClAMCRP (default: memory)",
+        choices=("memory", "kde", "crp", "tables"),
+        help="all rows as memories (MemoryImputer), kernel density of the complete rows, memories "
+        "learned by ClAMCRP, or in-context density of a small table (default: memory)",
     )
     add("--sigma", **options.NUMBER, help="use kde with this bandwidth")
-    add(
-        "--how",
-        choices=("mean", "mode"),
-        default="mean",
-        help="mean given the known cells (least squared error), or nearest minimum of the energy "
-        "(a value that occurs) (default: mean)",
-    )
+    hows = "mean given the known cells (least squared error), or nearest mode (default: mean)"
+    add("--how", choices=("mean", "mode"), default="mean", help=hows)
     add("--memory", **options.FILE, help="table to learn from (default: DATA)")
     add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
     options.add_shared(group, "--no-standardise")

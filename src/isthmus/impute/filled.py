@@ -17,6 +17,7 @@ from isthmus.cluster.tabular import TableModel
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.impute.imputer import MemoryImputer
+from isthmus.incontext.model import pretrained
 from isthmus.memories.base import Memory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.printing import aligned, counted, listed
@@ -26,8 +27,10 @@ from isthmus.validation import as_choice, as_number
 
 How = Literal["mean", "mode"]
 FloatArray = NDArray[np.float64]
+# A bandwidth of a kernel density, the in-context density, or None for ClAMCRP.
+Candidate = float | Literal["tables"] | None
 
-# Bandwidths to choose from, in standard deviations of a column; None stands for ClAMCRP.
+# Bandwidths to choose from, in standard deviations of a column.
 SIGMAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
 FEWEST_MEMORIES = 5
 # The check hides cells in at most this many rows, and learns from at most this many others.
@@ -49,7 +52,8 @@ class FilledTable:
     gaps : ndarray (n, D) of bool
         True where a value was missing.
     energy : str
-        "memory", "kde", "crp", or the name of a model's estimator; empty if nothing was missing.
+        "memory", "kde", "crp", "tables", or the name of a model's estimator; empty if nothing was
+        missing.
     sigma : float or None
         The bandwidth of "kde", in standard deviations of the columns, which are `scale` (D,).
     errors, baseline : ndarray (m, D) or None
@@ -148,10 +152,11 @@ def fill_gaps(
         Rows to learn from; a data frame has the columns of X, in any order. Default: those of X.
     model : TableModel, optional
         A fitted model that fills the columns it knows; nothing is learned or checked.
-    energy : {"memory", "kde", "crp"}, optional
-        :class:`MemoryImputer`, a kernel density of the complete rows, or the memories that ClAMCRP
-        learns. Default: "memory"; "kde" if `sigma` is given; and without `standardise`, "kde" or
-        "crp", whichever has the lower error.
+    energy : {"memory", "kde", "crp", "tables"}, optional
+        :class:`MemoryImputer`, a kernel density of the complete rows, the memories that ClAMCRP
+        learns, or the in-context density of small tables, ``pretrained("tables")``. Default:
+        "memory"; "kde" if `sigma` is given; and without `standardise`, "kde" or "crp", whichever
+        has the lower error.
     sigma : float, optional
         Bandwidth of "kde", in standard deviations. Default: the one with the lowest error.
     how : {"mean", "mode"}
@@ -200,8 +205,9 @@ def fill_gaps(
         )
     chosen = tried[-1] if found is None else found[0]
     filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
-    X, name = np.where(gaps, filled, rows), "crp" if chosen is None else "kde"
-    result = FilledTable(X, gaps, names, name, chosen, how, scaling.scale)
+    width = chosen if isinstance(chosen, float) else None
+    X, name = np.where(gaps, filled, rows), "kde" if width else chosen or "crp"
+    result = FilledTable(X, gaps, names, str(name), width, how, scaling.scale)
     if found is None:
         return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
     return replace(result, errors=found[1] * scaling.scale, baseline=found[2] * scaling.scale)
@@ -262,11 +268,11 @@ def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
 def hide_and_fill(
     Z: FloatArray,
     patterns: NDArray[np.bool_],
-    tried: Sequence[float | None],
+    tried: Sequence[Candidate],
     how: How = "mean",
     seed: int = 0,
     show_progress: bool | None = False,
-) -> tuple[float | None, FloatArray, FloatArray] | None:
+) -> tuple[Candidate, FloatArray, FloatArray] | None:
     """Hide known cells, fill them from other rows, and return the best candidate and its errors.
 
     Cells of the rows `Z` (n, D) of a fold are hidden in a random one of the `patterns` (m, D), and
@@ -277,7 +283,7 @@ def hide_and_fill(
     folds = list(_folds(Z, patterns, seed))
     if len(folds) < 2:
         return None
-    errors: dict[float | None, list[FloatArray]] = {one: [] for one in tried}
+    errors: dict[Candidate, list[FloatArray]] = {one: [] for one in tried}
     baseline = []
     with progress("hiding cells", len(folds), show=show_progress) as report:
         for number, (learned, rows, hidden) in enumerate(folds):
@@ -322,23 +328,27 @@ def _folds(
             yield learned, Z[checked[own]], hidden[own]
 
 
-def _candidates(energy: str | None, sigma: float | None) -> list[float | None]:
-    """Return the bandwidths to choose from, and None for ClAMCRP."""
+def _candidates(energy: str | None, sigma: float | None) -> list[Candidate]:
+    """Return what to choose from."""
     if energy is not None:
-        as_choice(energy, "energy", ("memory", "kde", "crp"))
-    if sigma is None or energy == "memory":
+        as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
+    if sigma is None or energy in ("memory", "tables"):
         if sigma is not None:
             raise InvalidInputError(
-                "sigma is the bandwidth of the energy kde; memory chooses its own."
+                f"sigma is the bandwidth of the energy kde; {energy} chooses its own."
             )
+        if energy == "tables":
+            return ["tables"]
         return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
     if energy == "crp":
         raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
     return [as_number(sigma, "sigma", above=0)]
 
 
-def _energy(sigma: float | None, Z: FloatArray, seed: int) -> Memory:
+def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:
     """Return an energy of rows (n, D), NaN where unknown."""
+    if sigma == "tables":
+        return pretrained("tables").condition(Z)
     if sigma is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

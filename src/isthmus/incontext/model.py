@@ -33,6 +33,8 @@ ACTIVATIONS_PER_BLOCK = 960 * 512
 POINTS_PER_BLOCK = 1024
 # Lines of the grid that normalises an energy, from the centre of the box to its edge.
 LINES_PER_HALF_WIDTH = 45
+# Half the width of the region of a model without a box, in largest coordinates of the context.
+WIDER = 1.5
 
 
 class Block(nn.Module):
@@ -333,28 +335,50 @@ class ContextEnergy(Energy):
         return torch.cat(energies, dim=1).view(x.shape[:-1])
 
     def log_normalizer(self) -> Tensor:
-        """Return log Z by quadrature on a grid, for models with a box in one or two dimensions.
+        """Return log Z by quadrature on a grid, in one or two dimensions.
+
+        The energy of a model without a box falls without bound in some direction, so that it has
+        no normaliser. It is then restricted to a cube about 0 with one and a half times the
+        largest coordinate of the context, with a warning.
 
         It is computed once, without a graph: a scalar, or (B,) for a batch of contexts.
         """
-        box, wall = self.model.config.box, self.model.config.wall
-        if self.dim > 2 or box is None:
+        if self.dim > 2:
             raise UnknownNormalizerError(
-                "The normaliser of an in-context energy is computed on a grid, for models with a "
-                "box in one or two dimensions. Otherwise, use "
-                "isthmus.with_normalizer(energy)."
+                "The normaliser of an in-context energy is computed on a grid, in one or two "
+                f"dimensions, not in {self.dim}. Use isthmus.with_normalizer(energy), which "
+                "estimates it for one context by annealing; the model needs a box."
             )
         if self._log_normalizer is None:
             from isthmus.normalizer import Grid
 
-            grid = Grid.with_spacing(self.dim, box + 5 * wall, box / LINES_PER_HALF_WIDTH)
-            nodes = grid.nodes.to(self.context)
-            if self.context.ndim == 3:
-                nodes = nodes.expand(len(self.context), -1, -1)
+            half_width, lines = self._region()
+            grid = Grid.with_spacing(self.dim, 1.0, 1 / lines)
+            nodes = half_width[..., None, None] * grid.nodes
             with torch.no_grad():
-                found = grid.integrate(-self.energy(nodes).double().cpu()).value
+                heights = -self.energy(nodes.to(self.context)).double().cpu()
+            found = grid.integrate(heights).value + self.dim * half_width.log()
             self._log_normalizer = found.to(self.context)
         return self._log_normalizer
+
+    def _region(self) -> tuple[Tensor, float]:
+        """Return half the width of each context's cube, () or (B,), and lines to its edge."""
+        batch, box = self.context.shape[:-2], self.model.config.box
+        if box is not None:
+            half_width = torch.full(batch, box + 5 * self.model.config.wall, dtype=torch.float64)
+            return half_width, LINES_PER_HALF_WIDTH * float(half_width.flatten()[0]) / box
+        default = torch.full((*batch, 1), 1e-6, dtype=torch.float64)
+        sizes = self.context.detach().double().cpu().abs().flatten(len(batch))
+        farthest = torch.cat([sizes, default], -1).amax(-1)
+        half_width = WIDER * torch.where(farthest > 1e-6, farthest, 2 * self.model.config.scale)
+        warnings.warn(
+            "The model has no box, so that its energy has no normaliser over the whole space. "
+            f"log_prob is that of points with coordinates within ±{float(half_width.amax()):.4g}; "
+            "for another range, use isthmus.normalizer.log_normalizer(energy, half_width=...).",
+            UserWarning,
+            stacklevel=4,
+        )
+        return half_width, LINES_PER_HALF_WIDTH
 
     def log_prob(self, x: Any) -> Tensor:
         """Return the log-density. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""

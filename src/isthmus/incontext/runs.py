@@ -76,7 +76,9 @@ class Checkpoint:
             tables = ICLTables(TableConfig.from_dict(config))
             average = self.objective[0].items()
             prefix = "module."
-            tables.network.load_state_dict(
+            # A run of the energy head keeps the whole model.
+            trained = tables if tables.head is not None else tables.network
+            trained.load_state_dict(
                 {name.removeprefix(prefix): value for name, value in average if prefix in name}
             )
             return tables.double()

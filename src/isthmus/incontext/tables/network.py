@@ -33,6 +33,8 @@ class TableConfig(CheckedFields):
         Of the queries and keys that choose the neighbours of each component.
     max_columns, max_rows : int
         The largest table that one pass reads.
+    head_layers : int
+        Blocks of the energy head; 0, the default, leaves it out.
     """
 
     width: int = 64
@@ -44,6 +46,9 @@ class TableConfig(CheckedFields):
     query_width: int = 16
     max_columns: int = 16
     max_rows: int = 1024
+    head_layers: int = 0
+
+    zero = ("head_layers",)
 
 
 class Components(NamedTuple):
@@ -56,6 +61,10 @@ class Components(NamedTuple):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Return the log-density of rows (B, m, D) -> (B, m)."""
+        return torch.logsumexp(self.log_terms(x), 1)
+
+    def log_terms(self, x: Tensor) -> Tensor:
+        """Return the logarithms of the terms of the density at rows (B, m, D) -> (B, C, m)."""
         batch, count, columns = self.means.shape
         identity = torch.eye(columns, dtype=x.dtype, device=x.device).expand_as(self.scale_trils)
         inverse = torch.linalg.solve_triangular(self.scale_trils, identity, upper=False)
@@ -68,7 +77,18 @@ class Components(NamedTuple):
         constant = torch.lgamma(power) - torch.lgamma(0.5 * self.dof) - log_det
         constant = constant - 0.5 * columns * (math.pi * self.dof).log() + self.log_weights
         tail = power[..., None] * torch.log1p(squares / self.dof[..., None])
-        return torch.logsumexp(constant[..., None] - tail, 1)
+        return constant[..., None] - tail
+
+    @torch.no_grad()
+    def sample(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw rows from the density of each table. (B, rows, D)."""
+        chosen = torch.multinomial(self.log_weights.exp(), rows, True, generator=generator)
+        table = torch.arange(len(chosen), device=chosen.device)[:, None]
+        noise = torch.empty_like(self.means[table, chosen]).normal_(generator=generator)
+        half = 0.5 * self.dof[table, chosen]
+        width = (torch._standard_gamma(half, generator=generator) / half).clamp(min=1e-6).rsqrt()
+        along = (self.scale_trils[table, chosen] @ noise[..., None])[..., 0]
+        return self.means[table, chosen] + width[..., None] * along
 
 
 class RowBlock(nn.Module):
@@ -110,8 +130,8 @@ class TableNetwork(nn.Module):
         super().__init__()
         self.config = config
         width, cell, kernels = config.width, config.cell_width, config.kernels
-        self.cell_in = _two_layers(CELL, cell, cell)
-        self.cell_mix = _two_layers(2 * cell, cell, cell)
+        self.cell_in = two_layers(CELL, cell, cell)
+        self.cell_mix = two_layers(2 * cell, cell, cell)
         self.row_in = nn.Linear(2 * cell + ROW, width)
         self.blocks = nn.ModuleList(RowBlock(config) for _ in range(config.layers))
         self.row_norm = nn.LayerNorm(width)
@@ -122,7 +142,7 @@ class TableNetwork(nn.Module):
         self.row_out = nn.Linear(width, 5 * kernels)
         self.width_row, self.width_cell = nn.Linear(width, 64), nn.Linear(cell, 64)
         self.width_out = nn.Linear(64, 2 * kernels)
-        self.table_out = _two_layers(width, width, 4 * config.global_kernels + 1)
+        self.table_out = two_layers(width, width, 4 * config.global_kernels + 1)
         last = self.table_out[2]
         assert isinstance(last, nn.Linear)
         for layer in (self.row_out, self.width_out, last):
@@ -135,8 +155,15 @@ class TableNetwork(nn.Module):
 
     def forward(self, found: Features, floor: Tensor) -> Components:
         """Return the components of tables; `floor` (B, D) bounds their widths from below."""
+        return self.write(found, *self.read(found), floor)
+
+    def read(self, found: Features) -> tuple[Tensor, Tensor]:
+        """Return embeddings of cells (B, n, D, cell) and of rows (B, n, width)."""
         cells = self._embed_cells(found)
-        rows = self._embed_rows(found, cells)
+        return cells, self._embed_rows(found, cells)
+
+    def write(self, found: Features, cells: Tensor, rows: Tensor, floor: Tensor) -> Components:
+        """Return the components that follow from the embeddings."""
         means, covariances, dof, logits = self._row_components(found, cells, rows, floor)
         more = self._table_components(found, rows, floor)
         covariance = torch.cat([covariances.flatten(1, 2), more[1]], 1)
@@ -231,5 +258,6 @@ class TableNetwork(nn.Module):
         return means, covariances, dof, logits
 
 
-def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Return a network with one hidden layer."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))

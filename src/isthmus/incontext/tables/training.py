@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
@@ -99,6 +100,12 @@ class TableTraining(CheckedFields):
         """Return the same training with passes that the processes can share equally."""
         return self if self.passes % devices == 0 else replace(self, passes=devices)
 
+    def recipe(self, init: ICLTables | None = None) -> TableRecipe:
+        """Return the training of these settings, which starts from random weights."""
+        if init is not None:
+            raise InvalidInputError("init is the model whose energy head HeadTraining trains.")
+        return TableRecipe(self)
+
     def draw(self, update: int, part: int = 0) -> tuple[Tensor, Tensor]:
         """Return contexts (B, n, D) and fresh rows (B, m, D) of one pass of an update.
 
@@ -140,7 +147,7 @@ class HeldOutTables:
         return [(torch.from_numpy(each.context), torch.from_numpy(each.rows)) for each in drawn]
 
     @torch.no_grad()
-    def __call__(self, network: TableNetwork) -> float:
+    def __call__(self, network: Any) -> float:
         """Return the score of a network in nats."""
         scores = [
             -float(write_memory(network, context).log_prob(rows).mean()) / rows.shape[2]
@@ -161,7 +168,7 @@ class TableRecipe(TrainingRecipe):
         """Passes of an update."""
         return self.settings.passes
 
-    def new_network(self) -> TableNetwork:
+    def new_network(self) -> nn.Module:
         """Return the network with its first weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
@@ -177,7 +184,7 @@ class TableRecipe(TrainingRecipe):
         context, rows = (x.to(device) for x in self.settings.draw(update, part))
         return loss_of(cast(TableNetwork, network), context, rows)
 
-    def held_out(self) -> Callable[[TableNetwork], float]:
+    def held_out(self) -> Callable[[Any], float]:
         """Return the held-out score of a network."""
         return HeldOutTables()
 
@@ -192,6 +199,7 @@ def train_tables(
     settings: TableTraining,
     out: str | Path | None = None,
     *,
+    init: ICLTables | None = None,
     devices: int = 1,
     accelerator: str = "auto",
     fabric: Fabric | None = None,
@@ -201,14 +209,16 @@ def train_tables(
     progress: bool | None = None,
     report: Callable[[Row], None] | None = None,
 ) -> tuple[ICLTables, list[Row]]:
-    """Train a table model; return it with the rows of its metrics.
+    """Train a table model, or its energy head; return it with the rows of its metrics.
 
     Parameters
     ----------
-    settings : TableTraining
+    settings : TableTraining or HeadTraining
     out : path, optional
         Folder for the checkpoint, the metrics and the model. If it holds a checkpoint, the run
         continues from there, and ends as it would have without the interruption.
+    init : ICLTables, optional
+        The model whose energy head :class:`HeadTraining` trains. Default: ``pretrained("tables")``.
     devices, accelerator, fabric
         Arguments of Lightning Fabric: processes that share the passes of an update
         (:meth:`TableTraining.on_devices`), and hardware; or a Fabric that is already launched.
@@ -221,7 +231,7 @@ def train_tables(
     report : callable, optional
         Called with each row of the metrics. With several processes it must be picklable.
     """
-    recipe = TableRecipe(settings)
+    recipe = settings.recipe(init)
     options = RunOptions(
         devices=devices,
         accelerator=accelerator,
