@@ -35,6 +35,7 @@ def record_outside(path: Path) -> None:
     for setting in part.OUTSIDE:
         if setting not in found:
             found[setting] = part.outside(setting)
+            found = {each: found[each] for each in part.OUTSIDE if each in found}
             write_atomically(path, json.dumps(found, indent=1) + "\n")
             print(setting, found[setting]["nll"], flush=True)
 
