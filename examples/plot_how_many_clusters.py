@@ -35,9 +35,9 @@ for name, model in models.items():
 # %%
 # A cluster is a set of rows that rarely recall rows outside it. How rarely is rare enough depends
 # on a resolution, from fine (many clusters) to coarse (few). At each resolution, the *gap*
-# compares the table with Gaussian noise of the same covariance: how much better do clusters explain
-# the table than they explain the noise? The largest gap decides. If no gap is large, as for the
-# blob, there is one cluster.
+# compares the table with Gaussian noise of the same covariance: how much better do clusters
+# explain the table than they explain the noise? The largest gap decides. If no gap is large, as
+# for the blob, there is one cluster.
 
 fig, axes = plt.subplots(2, 3, figsize=(10, 6.2), layout="constrained", height_ratios=(1.3, 1))
 for (name, X), scatter, curve in zip(tables.items(), axes[0], axes[1], strict=True):
