@@ -49,6 +49,12 @@ sphinx_gallery_conf = {
     "within_subsection_order": ExplicitOrder(
         [
             "plot_how_many_clusters.py",
+            "plot_your_own_energy.py",
+            "plot_bandwidth_and_capacity.py",
+            "plot_in_context_energies.py",
+            "plot_what_a_head_clusters.py",
+            "plot_larger_than_memory.py",
+            "plot_moving_to_isthmus.py",
         ]
     ),
     "abort_on_example_error": True,

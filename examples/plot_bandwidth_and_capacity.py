@@ -95,7 +95,7 @@ top, bottom = fig.subfigures(2, 1, height_ratios=(1.25, 1))
 left, right = top.subplots(1, 2)
 
 left.plot(sigmas, curve.stored, "o-", color="#0072b2", ms=4, label="share stored")
-left.plot(sigmas, curve.proved, "s--", color="#56b4e9", ms=4, label="share proved stored")
+left.plot(sigmas, curve.proved, "s--", color="#56b4e9", ms=4, label="share proved")
 left.set(xscale="log", xlabel="bandwidth σ", ylabel="share of images", ylim=(-0.05, 1.05))
 left.set(title="Which bandwidth?", xticks=[0.1, 0.2, 0.4, 0.8], xticklabels=[0.1, 0.2, 0.4, 0.8])
 left.minorticks_off()
@@ -104,12 +104,12 @@ density_axis = left.twinx()
 density_axis.plot(sigmas, likelihood, "^-", color="#d55e00", ms=4, label="left-out log-density")
 density_axis.set_ylabel("left-out log-density (nats)")
 lines = left.lines[:2] + density_axis.lines
-left.legend(lines, [line.get_label() for line in lines], loc="lower left", frameon=False)
+left.legend(lines, [line.get_label() for line in lines], loc="lower left", frameon=False, fontsize=9)
 
 right.plot(multiples, noisy, "o-", color="#009e73", ms=4)
 right.plot(multiples, pushed, "s-", color="#e69f00", ms=4)
 right.text(2.6, 0.75, "random noise", color="#007a59")
-right.text(2.05, 0.13, "push at the nearest neighbour", color="#a87300")
+right.text(2.15, 0.1, "push at the nearest image", color="#a87300")
 right.axvspan(0, 1, color="0.92", zorder=0)
 right.text(0.5, 0.05, "proved", ha="center", color="0.35")
 right.set(

@@ -159,30 +159,23 @@ colours = {"gaussian": "#0072b2", "exponential": "#d55e00", "epanechnikov": "#00
 colours["tophat"] = "#e69f00"
 for place, (kernel, (theirs_, ours_)) in enumerate(curves.items()):
     axes[0, 0].plot(line, theirs_ + 0.03 * place, color=colours[kernel], lw=6, alpha=0.35)
-    axes[0, 0].plot(line, ours_ + 0.03 * place, color=colours[kernel], lw=1.2, label=kernel)
+    axes[0, 0].plot(line, ours_ + 0.03 * place, color=colours[kernel], lw=1.2)
+    axes[0, 0].text(35, 0.03 * place + 0.003, kernel)
 axes[0, 0].set(title="KernelDensity, four kernels", xlabel="minutes", yticks=[])
 axes[0, 0].set_ylabel("density (shifted)")
-axes[0, 0].legend(reverse=True, loc="upper left", fontsize=9, frameon=False)
 
 axes[0, 1].scatter(*X.T, c=np.array(["#56b4e9", "#e69f00", "#009e73"])[smooth.labels_], s=10)
 axes[0, 1].plot(*flat.cluster_centers_.T, "ko", ms=13, mfc="none", label="MeanShift")
 axes[0, 1].plot(*smooth.cluster_centers_.T, "kX", ms=7, label="GaussianMeanShift")
 axes[0, 1].set_title("Mean shift: the same clusters")
-axes[0, 1].legend(loc="upper left", frameon=False)
+axes[0, 1].legend(loc="upper right", frameon=False)
 
 side = np.linspace(table.min(0) - 1, table.max(0) + 1, 120)
 plane = np.stack(np.meshgrid(*side.T), -1)
 heights = fitted.score_samples(plane.reshape(-1, 2)).reshape(120, 120)
-levels = np.arange(-10, -2)
-axes[1, 0].contour(*side.T, heights, levels=levels, colors="#56b4e9", linewidths=5, alpha=0.5)
-axes[1, 0].contour(
-    *side.T,
-    energy.log_prob(plane),
-    levels=levels,
-    colors="#003a5d",
-    linewidths=1,
-    linestyles="solid",
-)
+look = {"levels": np.arange(-10, -2), "linestyles": "solid"}
+axes[1, 0].contour(*side.T, heights, colors="#56b4e9", linewidths=5, alpha=0.5, **look)
+axes[1, 0].contour(*side.T, energy.log_prob(plane), colors="#003a5d", linewidths=1, **look)
 axes[1, 0].plot(*table.T, ".", color="0.5", ms=3)
 axes[1, 0].set_title("GaussianMixture: log-density")
 
