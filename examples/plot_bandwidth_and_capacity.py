@@ -104,7 +104,8 @@ density_axis = left.twinx()
 density_axis.plot(sigmas, likelihood, "^-", color="#d55e00", ms=4, label="left-out log-density")
 density_axis.set_ylabel("left-out log-density (nats)")
 lines = left.lines[:2] + density_axis.lines
-left.legend(lines, [line.get_label() for line in lines], loc="lower left", frameon=False, fontsize=9)
+labels = [line.get_label() for line in lines]
+left.legend(lines, labels, loc="lower left", frameon=False, fontsize=9)
 
 right.plot(multiples, noisy, "o-", color="#009e73", ms=4)
 right.plot(multiples, pushed, "s-", color="#e69f00", ms=4)

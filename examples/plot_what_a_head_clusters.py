@@ -128,18 +128,14 @@ print("attention to the subject:", shares.round(2))
 # %%
 # What is a cluster?
 # ------------------
-# Each key has a direction (where a query must point to belong to it), a concentration (how much
-# direction matters), and a mixing weight (its probability before the query is seen). We look at
-# the head that finds subjects. Left: its attention in one sentence. Middle: the directions of the
-# keys of all sentences, in the plane of their first two principal components, and the queries of
-# the words before a verb. Right: concentration and mixing weight.
+# Each key has a direction, a concentration κ and a mixing weight π, its probability before the
+# query is seen. The weight of a key grows with κ times the cosine between its direction and the
+# query. For the head that finds subjects, and the query of the word before the verb:
 
-seen = kind != "verb"  # keys that the word before the verb can see
-directions = view.mean_direction[:, head][seen].numpy()
-concentration = view.concentration[:, head][seen].numpy()
-mixing = view.log_mixing[:, head, 5].exp()[seen].numpy()
-centre = directions.mean(0)
-plane = np.linalg.svd(directions - centre, full_matrices=False)[2][:2].T
+query = view.query_direction[:, 5]
+cosine = (view.mean_direction[:, head] * query[:, None]).sum(-1).numpy()
+concentration = view.concentration[:, head].numpy()
+mixing = view.log_mixing[:, head, 5].exp().numpy()
 colours = {
     "subject": "#d55e00",
     "other noun": "#e69f00",
@@ -147,6 +143,23 @@ colours = {
     "preposition": "#56b4e9",
     "adjective": "#009e73",
 }
+print("             cosine      κ      π   attention")
+for name in colours:
+    columns = (cosine, concentration, mixing, attention[:, head])
+    means = [values[kind == name].mean() for values in columns]
+    print(f"{name:12s} {means[0]:6.2f} {means[1]:6.2f} {means[2]:6.2f} {means[3]:8.2f}")
+
+# %%
+# The picture
+# -----------
+# Left: the attention of this head in one sentence. Middle: the directions of the keys of all
+# sentences, in the plane of their first two principal components. Right: cosine and concentration,
+# with lines along which the weight of a key is the same, but for a constant.
+
+directions = view.mean_direction[:, head].numpy()
+shown = kind != "verb"  # keys that the word before the verb can see
+centred = directions[shown] - directions[shown].mean(0)
+plane = np.linalg.svd(centred, full_matrices=False)[2][:2].T
 
 fig, axes = plt.subplots(1, 3, figsize=(12.5, 4.4), layout="constrained")
 text = [words[i] for i in x[0]][:-1]
@@ -155,22 +168,22 @@ axes[0].set(title=f"Attention of head {head}", xlabel="key", ylabel="query")
 axes[0].set_xticks(range(6), text, rotation=40)
 axes[0].set_yticks(range(6), text)
 
+side = np.linspace(-0.8, 0.9, 100), np.linspace(0, 12, 100)
+axes[2].contour(*side, np.multiply.outer(side[1], side[0]), levels=8, colors="0.8", linewidths=1)
 for name, colour in colours.items():
-    chosen = kind[seen] == name
-    axes[1].plot(*(directions[chosen] @ plane).T, "o", color=colour, ms=5, label=name)
-    axes[2].plot(concentration[chosen], mixing[chosen], "o", color=colour, ms=4, alpha=0.5)
-axes[1].plot(*(view.query_direction[:, 5].numpy() @ plane).T, "kx", ms=5, label="query")
+    chosen = kind == name
+    axes[1].plot(*(directions[chosen] @ plane).T, "o", color=colour, ms=5)
+    axes[2].plot(cosine[chosen], concentration[chosen], "o", color=colour, ms=4, label=name)
 axes[1].set(title="Directions on the sphere", xlabel="first component", ylabel="second component")
-axes[1].legend(loc="best", fontsize=9)
 axes[1].set_aspect("equal", adjustable="datalim")
-axes[2].set(title="Concentration and mixing weight", xlabel="concentration κ", ylabel="weight π")
+axes[2].set(title="Pull of a key", xlabel="cosine with the query", ylabel="concentration κ")
+axes[2].legend(loc="upper left", fontsize=9)
 plt.show()
 
 # %%
-# The head has sorted the words by the part that they play, not by their position or spelling:
-# subjects are a cluster of their own, and the queries before the verb point towards it. The
-# subject also has the highest concentration and the largest mixing weight, so it wins even from a
-# distance; a noun that is not the subject has the lowest concentration and is hardly noticed.
+# Keys of the same part of speech point the same way, and the query before the verb points to
+# nouns. Direction alone hardly tells the two nouns apart, though. Concentration does: the head has
+# learned to give the subject a key about three times as concentrated as that of the other noun.
 #
 # What to try next: ``view.log_prob()`` is the density of each query under its head, and a query of
 # low density belongs to no key. ``isthmus.figures.attention_sphere(view)`` draws all heads of a
