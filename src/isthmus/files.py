@@ -60,6 +60,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, which errors name."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def check_writable(path: str | Path, option: str = "-o") -> Path:
     """Return the path of a file to be written, checked before any work begins.
 

@@ -232,17 +232,16 @@ def _writer(path: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow import parquet
 
-    with replacing(path) as partial, ExitStack() as stack:
+    with replacing(path) as partial, partial.open("wb") as file, ExitStack() as stack:
         writers: list[Any] = []
 
         def write(frame: Any) -> None:
             if path.suffix.lower() == ".csv":
-                frame.to_csv(partial, index=False, mode="a", header=not partial.stat().st_size)
+                file.write(frame.to_csv(index=False, header=file.tell() == 0).encode())
                 return
             table = pyarrow.Table.from_pandas(frame, preserve_index=False)
             if not writers:
-                opened = parquet.ParquetWriter(partial, table.schema)
-                writers.append(stack.enter_context(opened))
+                writers.append(stack.enter_context(parquet.ParquetWriter(file, table.schema)))
             writers[0].write_table(table)
 
         yield write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.files import exclusive
+from isthmus.files import exclusive, write_atomically
 from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
 from isthmus.incontext.storage import StoredModel
 from isthmus.progress import progress as show_progress
@@ -177,7 +178,8 @@ def _train_into(fabric: Fabric, train: Callable[[Fabric], Any], path: Path) -> N
     """Train in one process, and save the result of the first one."""
     result = train(fabric)
     if fabric.is_global_zero:
-        torch.save(result, path)
+        torch.save(result, buffer := io.BytesIO())
+        write_atomically(path, buffer.getvalue())
 
 
 def _train(

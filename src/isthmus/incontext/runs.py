@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
+from isthmus.files import append_line, write_atomically
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.tables.model import ICLTables
@@ -108,22 +108,21 @@ def metrics_log(
     writer: Any = _tensorboard_writer(folder) if tensorboard else None
     path = folder / "metrics.jsonl"
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-    with path.open("a", buffering=1) as lines:
 
-        def add(row: dict[str, float]) -> None:
-            rows.append(row)
-            lines.write(json.dumps(row) + "\n")
-            if writer is not None:
-                for name, value in row.items():
-                    writer.add_scalar(name, value, int(row["update"]))
+    def add(row: dict[str, float]) -> None:
+        rows.append(row)
+        append_line(path, json.dumps(row))
+        if writer is not None:
+            for name, value in row.items():
+                writer.add_scalar(name, value, int(row["update"]))
 
-        try:
-            yield add
-        finally:
-            table = pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
-            write_atomically(folder / "metrics.csv", table)
-            if writer is not None:
-                writer.close()
+    try:
+        yield add
+    finally:
+        table = pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+        write_atomically(folder / "metrics.csv", table)
+        if writer is not None:
+            writer.close()
 
 
 def _tensorboard_writer(folder: Path) -> Any:

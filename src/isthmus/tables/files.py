@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import check_writable, write_atomically
+from isthmus.files import check_writable, replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -322,13 +322,15 @@ def write_table(
         frame = data.cells.assign(
             **{name: data.cells[name].str.replace(*marks) for name in features}
         )
-    content = _encoded(frame, form, features)
     if target is None:
-        sys.stdout.write(content.decode(form.encoding))
+        sys.stdout.write(_encoded(frame, form, features).decode(form.encoding))
         return None
-    if form.compression:
-        content = _compressed(content, form.compression, target.stem)
-    return write_atomically(target, content)
+    with replacing(target) as partial:  # errors in temporary files of Excel name the target, too
+        content = _encoded(frame, form, features)
+        if form.compression:
+            content = _compressed(content, form.compression, target.stem)
+        partial.write_bytes(content)
+    return target
 
 
 def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
