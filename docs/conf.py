@@ -48,7 +48,12 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "within_subsection_order": ExplicitOrder(
         [
+            "plot_denoise_complete_images.py",
             "plot_how_many_clusters.py",
+            "plot_cluster_with_gaps.py",
+            "plot_stream_with_novelty.py",
+            "plot_fill_gaps_with_uncertainty.py",
+            "plot_density_and_outliers.py",
             "plot_your_own_energy.py",
             "plot_bandwidth_and_capacity.py",
             "plot_in_context_energies.py",

@@ -60,8 +60,8 @@ plt.show()
 
 # %%
 # Now 1,797 images of handwritten digits, 64 pixels each. The model does not see which digit an
-# image shows. The adjusted Rand index compares its clusters with the digits: 1 means that they are
-# the same, 0 that they agree by chance only.
+# image shows. The adjusted Rand index compares its clusters with the digits: 1 means that they
+# are the same, 0 that they agree by chance only.
 
 X, digit = load_digits(return_X_y=True)
 model = BasinFlow(random_state=0).fit(X)
@@ -69,8 +69,8 @@ agreement = adjusted_rand_score(digit, model.labels_)
 print(f"{model.n_clusters_} clusters, adjusted Rand index {agreement:.2f}")
 
 # %%
-# The mean image of each cluster, with its number of rows. Nearly every cluster is one digit. There
-# is one cluster more than there are digits, because people write the 1 in two ways.
+# The mean image of each cluster, with its number of rows. Nearly every cluster is one digit.
+# There is one cluster more than there are digits, because people write the 1 in two ways.
 
 fig, axes = plt.subplots(1, model.n_clusters_, figsize=(10, 1.4), layout="constrained")
 for ax, center, size in zip(axes, model.cluster_centers_, np.bincount(model.labels_), strict=True):
