@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
+from isthmus.reading import reading
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -24,27 +25,22 @@ def write_archive(
 ) -> None:
     """Write arrays and their description; the file appears only when it is complete."""
     stored = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    digest = _digest(content, stored)
+    digest = digest_of(content, stored)
     metadata = {"format": kind, "content": content, "digest": digest, **labels}
     write_atomically(path, _in_order(save(stored, metadata)))
 
 
 def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], Arrays]:
     """Read the metadata and the arrays of a file of one of the formats; refuse altered files."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidInputError(
-            f"{path} is not a readable isthmus model: {error}. It may be truncated; "
-            "save or copy it again."
-        ) from None
+    with (
+        reading(path, "isthmus model", "It may be truncated; save or copy it again.") as place,
+        safe_open(place, framework="numpy") as file,
+    ):
+        metadata: dict[str, str] = file.metadata() or {}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if metadata.get("format") not in formats:
         raise InvalidInputError(f"{path} is not an isthmus model of format {formats[0]}.")
-    if metadata.get("digest") != _digest(metadata.get("content", ""), arrays):
+    if metadata.get("digest") != digest_of(metadata.get("content", ""), arrays):
         raise InvalidInputError(
             f"{path} was altered after it was saved: its digest is another. Save or copy it again."
         )
@@ -61,7 +57,8 @@ def _in_order(blob: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + blob[8 + size :]
 
 
-def _digest(content: str, arrays: Arrays) -> str:
+def digest_of(content: str, arrays: Arrays) -> str:
+    """Return a digest of a text, and of the names, types, shapes and values of arrays."""
     digest = hashlib.sha256(content.encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())

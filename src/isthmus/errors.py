@@ -45,6 +45,10 @@ class CheckFailedError(IsthmusError, AssertionError, ValueError):
     """An energy failed a check of :func:`isthmus.checks.check_energy`."""
 
 
+class MissingFileError(InvalidInputError, FileNotFoundError):
+    """There is no file with the given path."""
+
+
 class DatasetNotFoundError(IsthmusError, FileNotFoundError, ValueError):
     """A dataset is not on this machine and could not be downloaded."""
 

@@ -116,7 +116,7 @@ def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> It
     from filelock import FileLock, Timeout
 
     place = Path(directory) / LOCK
-    if place.exists() and (not place.is_file() or place.stat().st_size):
+    if place.is_symlink() or (place.exists() and (not place.is_file() or place.stat().st_size)):
         # To lock it would empty it.
         raise InvalidInputError(f"{place} is not a lock of isthmus; choose another directory.")
     lock = FileLock(place)

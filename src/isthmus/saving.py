@@ -16,11 +16,12 @@ from isthmus.affine import Affine
 from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.attend import Index
 from isthmus.energy import Energy, WeightedSum
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.errors import UnsupportedOperationError
 from isthmus.files import check_writable
 from isthmus.memories.base import Memory
 from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.normalizer import LogIntegral, NormalizedEnergy
+from isthmus.reading import reading
 
 __all__ = ["load", "save"]
 
@@ -66,12 +67,8 @@ def load(path: str | Path) -> Energy:
     is ever run.
     """
     metadata, arrays = read_archive(Path(path), (FORMAT,))
-    try:
+    with reading(path, "energy", "This version of isthmus cannot read it."):
         return _read(json.loads(metadata["content"]), arrays)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
-        raise InvalidInputError(
-            f"{path} holds an energy that this version of isthmus cannot read: {error!r}."
-        ) from None
 
 
 class _Writer:

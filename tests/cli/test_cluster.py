@@ -145,7 +145,7 @@ def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFi
         (["iris.csv", "--plot", "q.png", "--save", "./q.png"], "--save q.png is taken by --plot"),
         (["iris.csv", "--save", "iris.clusters.csv"], "is taken by -o"),
         (["iris.csv", "--plot", "nowhere/a.png"], "nowhere is not a directory; make it first"),
-        (["iris.csv", "--model", "absent.safetensors"], "not a readable isthmus model"),
+        (["iris.csv", "--model", "absent.safetensors"], "cannot be read: No such file"),
         (["iris.csv", "--model", "iris.csv"], "not a readable isthmus model"),
         (["iris.csv", "--model", "bare.safetensors"], "columns it learned from"),
         (["iris.csv", "--model", "m", "-k", "2"], "fitted already"),

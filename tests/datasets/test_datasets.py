@@ -284,9 +284,9 @@ ZOO = {"y": np.repeat(np.arange(7), entry("zoo").class_counts), "class_names": l
         (npz(X=np.zeros((101, 16))), "it has no class_names and no y"),
         (npz(X=np.full((101, 16), np.nan), **ZOO), "missing or infinite"),
         (npz(X=np.full((101, 16), "word"), **ZOO), "missing or infinite"),
-        (npz(X=np.zeros((101, 16)), **ZOO)[:-100], "cannot be read"),
-        (b"", "cannot be read"),
-        (b"words", "cannot be read"),
+        (npz(X=np.zeros((101, 16)), **ZOO)[:-100], "not a readable dataset"),
+        (b"", "not a readable dataset"),
+        (b"words", "not a readable dataset"),
     ],
 )
 def test_a_file_whose_own_checksum_agrees_is_looked_at_all_the_same(

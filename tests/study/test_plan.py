@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from isthmus.errors import InvalidInputError
 from isthmus.study import Method, Settings, Store, combinations, run, status
@@ -109,7 +111,7 @@ def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None
 )
 def test_a_plan_that_is_none_is_estimates_by_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(InvalidInputError, match=r"plan\.json is not the plan.* Remove it"):
+    with pytest.raises(InvalidInputError, match=r"plan\.json is not a readable plan.* Remove it"):
         status(tmp_path)
 
 
@@ -127,11 +129,51 @@ def test_files_that_are_no_results_are_estimates_with_what_to_do(tmp_path: Path)
     content = whole.read_bytes()
     for harm in (content[:-20], b"", b"PAR1" + content[4:-4][::-1] + b"PAR1"):
         whole.write_bytes(harm)
-        words = rf"{whole.name} cannot be read .*Remove it or move it away; .* repeats its fits"
+        words = rf"{whole.name} is not a readable file.*Remove it or move it away; .* its fits"
         with pytest.raises(InvalidInputError, match=words):
             store.read()
     whole.unlink()
     assert run(tmp_path, settings).done == 1
+
+
+def test_links_to_nowhere_and_directories_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    store, settings = Store(tmp_path), Settings(("iris",), (method(1),), seeds=(0,))
+    assert store.read() == []
+    run(tmp_path, settings)
+    dangling = store.results / "dangling.parquet"
+    dangling.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match=r"dangling\.parquet cannot be read: No such file"):
+        store.read()
+    dangling.unlink()
+    store.results.chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(InvalidInputError, match="results cannot be read: Permission denied"):
+            store.read(everything=True)
+    finally:
+        os.seteuid(os.getuid())
+        store.results.chmod(0o700)
+    assert len(store.read()) == 1
+
+
+@pytest.mark.parametrize("name", ["results", "plan"])
+def test_what_was_altered_is_noticed(tmp_path: Path, name: str) -> None:
+    settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
+    run(tmp_path, settings)
+    if name == "plan":
+        path = tmp_path / "plan.json"
+        content = json.loads(path.read_text())
+        content["iris"]["mine"].popitem()
+        path.write_text(json.dumps(content))
+    else:
+        (path,) = Store(tmp_path).results.iterdir()
+        table = parquet.read_table(path)
+        place = table.schema.get_field_index("ari")
+        column = pyarrow.array([0.75] * len(table))
+        parquet.write_table(table.set_column(place, "ari", column), path)
+    with pytest.raises(InvalidInputError, match="it was altered after it was written"):
+        Store(tmp_path).read()
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,15 @@ def test_npz_has_a_matrix_and_labels_beside_it(tmp_path: Path) -> None:
         ("data.gz", b"", "must end in"),
         ("data.parquet.gz", b"", "must end in"),
         ("data.xlsx", b"PK", "not a readable Excel file"),
-        ("data.csv.zip", b"PK", r"not a complete \.zip file"),
-        ("data.csv.xz", b"plain", r"not a complete \.xz file"),
-        ("data.csv.zst", b"plain", r"not a complete \.zst file"),
-        ("data.parquet", b"PAR1 but no more", "is not a Parquet file, or is damaged or truncated"),
-        ("data.feather", b"junk", "is not a Feather file"),
+        ("data.csv.zip", b"PK", r"not a readable \.zip file"),
+        ("data.csv.xz", b"plain", r"not a readable \.xz file"),
+        ("data.csv.zst", b"plain", r"not a readable \.zst file"),
+        (
+            "data.parquet",
+            b"PAR1 but no more",
+            "is not a readable Parquet file: .* damaged or truncated",
+        ),
+        ("data.feather", b"junk", "is not a readable Feather file"),
         ("data.npy", b"junk", "damaged"),
         ("data.npz", b"PK\x03\x04 cut", "not a readable .npz"),
         ("data.npz", b"", "not a readable .npz"),
@@ -289,11 +293,11 @@ def test_encrypted_and_deeply_nested_files_are_refused(tmp_path: Path) -> None:
     for start in (b"PK\x03\x04", b"PK\x01\x02"):
         content[content.index(start) + (6 if start[2] == 3 else 8)] |= 1  # the flag of encryption
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match="cannot be read: .* encrypted"):
+    with pytest.raises(InvalidInputError, match="not a readable .*: .* encrypted"):
         read_table(path)
     for name, text in (("data.json", "[" * 10**5), ("data.jsonl", '{"a":' * 10**5)):
         (tmp_path / name).write_text(text)
-        with pytest.raises(InvalidInputError, match="cannot be read: .*recursion"):
+        with pytest.raises(InvalidInputError, match="not a readable .*: .*recursion"):
             read_table(tmp_path / name)
 
 

@@ -3,7 +3,9 @@
 import gzip
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import pytest
 
 from isthmus.errors import InvalidInputError
 from isthmus.tables import read_table
+from isthmus.tables.columns import unique
 
 NAN = float("nan")
 
@@ -197,6 +200,30 @@ def test_many_columns_of_one_name_are_named_in_linear_time(tmp_path: Path) -> No
     assert (table.columns[:3], table.columns[-1]) == (("a", "a.2", "a.3"), f"a.{count}")
 
 
+@pytest.mark.parametrize("name", [lambda n: "a", lambda n: "", lambda n: ("a", f"a.{n}")[n % 2]])
+def test_naming_columns_takes_steps_in_proportion_to_their_number(
+    name: Callable[[int], str],
+) -> None:
+    def steps(count: int) -> int:
+        taken = 0
+
+        def trace(*_: object) -> Any:
+            nonlocal taken
+            taken += 1
+            return trace
+
+        names, before = [name(place) for place in range(count)], sys.gettrace()
+        sys.settrace(trace)
+        try:
+            found = unique(names)
+        finally:
+            sys.settrace(before)
+        assert len({*found}) == count
+        return taken
+
+    assert steps(2000) < 2.2 * steps(1000)
+
+
 def test_wide_tables_are_read(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(30, 5000))
     pd.DataFrame(X).add_prefix("column").to_csv(tmp_path / "wide.csv", index=False)
@@ -337,7 +364,7 @@ def test_absent_files_directories_and_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="Option array"):
         read_table(path, array="X")
     for content in (b"plain", gzip.compress(b"a,b\n1,2\n" * 99)[:-9]):
-        with pytest.raises(InvalidInputError, match=r"not a complete \.gz file"):
+        with pytest.raises(InvalidInputError, match=r"not a readable \.gz file"):
             read_table(written(tmp_path, content, "data.csv.gz"))
 
 

@@ -22,6 +22,7 @@ from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.progress import progress as progress_bar
+from isthmus.reading import reading
 from isthmus.validation import as_choice, as_count
 
 __all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
@@ -362,9 +363,10 @@ def _rounded(value: float) -> float | None:
 
 def _read(path: str | Path) -> tuple[dict[str, int], dict[tuple[str, float, int], TrainingRun]]:
     """Return the settings of a file, and its runs by variant, learning rate and seed."""
-    kept = json.loads(Path(path).read_text())
-    runs = [TrainingRun(**run) for run in kept["runs"]]
-    return kept["settings"], {(run.variant, run.learning_rate, run.seed): run for run in runs}
+    with reading(path, "file of runs") as place:
+        kept = json.loads(place.read_text(encoding="utf-8"))
+        runs = [TrainingRun(**run) for run in kept["runs"]]
+        return kept["settings"], {(run.variant, run.learning_rate, run.seed): run for run in runs}
 
 
 def _write(path: str | Path | None, settings: dict[str, int], runs: Iterable[Any]) -> None:

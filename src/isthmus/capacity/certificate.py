@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.archive import digest_of
+from isthmus.arrays import open_npz
 from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
     ROUNDING_SLACK,
@@ -33,7 +33,7 @@ from isthmus.dynamics.modes import (
     shared_fixed_points,
 )
 from isthmus.dynamics.retrieve import settle
-from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
@@ -55,6 +55,7 @@ FEW = 0.5
 PRECISE = 1e-13
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
+SCALARS = ("kind", "sigma", "required_separation", "delta")
 KINDS = {
     "kde": "Gaussian KDE",
     "hopfield": "modern Hopfield network",
@@ -206,25 +207,33 @@ class Certificate:
         return pandas.DataFrame(columns)
 
     def save(self, path: str | Path) -> None:
-        """Write the certificate to an ``.npz`` file, atomically."""
+        """Write the certificate to an ``.npz`` file, atomically, with a digest."""
         buffer = io.BytesIO()
-        known = {name: value for name, value in vars(self).items() if value is not None}
-        np.savez_compressed(buffer, **known)
+        known = {name: np.asarray(each) for name, each in vars(self).items() if each is not None}
+        # Typed so that no array is mistaken for the argument allow_pickle.
+        contents: dict[str, Any] = {**known, "digest": np.array(digest_of("", known))}
+        np.savez_compressed(buffer, **contents)
         write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
-        """Read a certificate that :meth:`save` wrote."""
-        try:
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                known = [field.name for field in fields(cls) if field.default is MISSING]
-                optional = [name for name in ("noise", "delta") if name in file]
-                values = {name: file[name] for name in known + optional}
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise InvalidInputError(f"{path} is not a readable certificate: {error}") from None
-        return cls(**{name: each if each.ndim else each.item() for name, each in values.items()})
+        """Read a certificate that :meth:`save` wrote, unless it was altered since."""
+        needed = [field.name for field in fields(cls) if field.default is MISSING]
+        with open_npz(path, "certificate", "Save or copy it again.") as file:
+            optional = [name for name in ("noise", "delta") if name in file.shapes]
+            values = file.read([*needed, *optional])
+            shapes = {name: each.shape for name, each in values.items()}
+            count = len(values["separation"])
+            wanted = {name: () if name in SCALARS else (count,) for name in values}
+            if shapes != wanted | {"fixed_point": (count, *shapes["fixed_point"][1:2])}:
+                raise ValueError(f"its arrays have shapes {shapes}")
+            # Earlier versions wrote no digest.
+            known = file.read(["digest"])["digest"] if "digest" in file.shapes else None
+            if known is not None and str(known) != digest_of("", values):
+                raise ValueError("it was altered after it was saved")
+        content: dict[str, Any] = {name: each if each.ndim else each.item()
+                                   for name, each in values.items()}  # fmt: skip
+        return cls(**content)
 
 
 def certify(

@@ -16,6 +16,7 @@ from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.progress import progress as progress_bar
+from isthmus.reading import reading
 
 MEASURES = {
     "retrieved": "fraction retrieved",
@@ -186,13 +187,15 @@ def _read(
     done: dict[tuple[int, int, int], SweepCell] = {}
     if path is None or not Path(path).exists():
         return done
-    for line in Path(path).read_text().splitlines():
+    with reading(path, "file of finished cells") as place:
+        lines = place.read_text(encoding="utf-8", errors="replace").split("\n")
+    for line in lines:
         try:
             entry = json.loads(line)
             if entry["settings"] == settings:
                 cell = SweepCell(**entry["cell"])
                 done[cell.dim, cell.count, cell.seed] = cell
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return done
 

@@ -17,6 +17,7 @@ from isthmus import __version__
 from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
 from isthmus.errors import IsthmusError
 from isthmus.printing import definitions
+from isthmus.reading import LIMIT_VARIABLE
 
 EXAMPLES = """
 isthmus cluster data.csv -o clusters.csv
@@ -27,6 +28,8 @@ isthmus reproduce
 TRACEBACK = "ISTHMUS_TRACEBACK"
 ENVIRONMENT = f"""
 ISTHMUS_DATA         a directory of datasets, searched before anything is downloaded
+{LIMIT_VARIABLE}
+                     bytes that a compressed table may hold; see docs/reliability.md
 {TRACEBACK}=1  print the traceback of an error
 """
 STDOUT = "stdout"

@@ -14,6 +14,7 @@ from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.data import ClusterStatistics, Units
 from isthmus.errors import InvalidInputError
+from isthmus.reading import reading
 
 FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.
@@ -42,14 +43,10 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
             f"{path} holds a {metadata.get('estimator')}, not a {kind.__name__}. "
             f"Load it with {metadata.get('estimator')}.load."
         )
-    try:
+    with reading(path, kind.__name__, "This version of isthmus cannot read it."):
         content = json.loads(metadata["content"], object_hook=lambda value: _decoded(value, arrays))
         estimator, state = kind(**content["parameters"]), content["state"]
         estimator.__dict__.update(_upgraded(state) if metadata["format"] == OLD_FORMAT else state)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInputError(
-            f"{path} holds a {kind.__name__} that this version of isthmus cannot read: {error!r}."
-        ) from None
     return estimator
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.clam import ClAM
@@ -29,6 +29,7 @@ from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import listed
+from isthmus.reading import reading
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_count, as_number
 
@@ -272,20 +273,18 @@ class TableModel:
     @classmethod
     def load(cls, path: str | Path) -> TableModel:
         """Read a file that :meth:`save` wrote."""
-        try:
-            with safe_open(path, framework="numpy") as file:
-                name = (file.metadata() or {}).get("estimator", "")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise InvalidInputError(f"{path} is not a readable isthmus model: {error}") from None
+        with reading(path, "isthmus model") as place, safe_open(place, framework="numpy") as file:
+            name = (file.metadata() or {}).get("estimator", "")
         estimator: Any = SAVED[name].load(path) if name in SAVED else None
         if not hasattr(estimator, "table_columns_"):
             raise InvalidInputError(
                 f"{path} holds no model of a table, or not the columns it learned from; save one "
                 "with TableModel.save or `isthmus cluster DATA --save FILE`."
             )
-        scaling = Scaling(estimator.table_centre_, estimator.table_scale_)
-        columns = tuple(map(str, estimator.table_columns_))
-        return cls(estimator.energy_, scaling, columns, estimator)
+        with reading(path, "model of a table"):
+            scaling = Scaling(estimator.table_centre_, estimator.table_scale_)
+            columns = tuple(map(str, estimator.table_columns_))
+            return cls(estimator.energy_, scaling, columns, estimator)
 
 
 def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isthmus.arrays import open_npz
 from isthmus.datasets.manifest import Entry, entry
-from isthmus.errors import DatasetChangedError, DatasetNotFoundError
+from isthmus.datasets.web import guarded
+from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
 from isthmus.files import exclusive, write_atomically
 from isthmus.progress import progress
+from isthmus.reading import reading, require_regular
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -29,6 +31,10 @@ Arrays = dict[str, NDArray[Any]]
 SECONDS_FOR_OTHERS = 60.0
 # Seconds between two looks at the size of a download.
 REFRESH = 0.2
+# Characters of a note of checksums, of which more are not read.
+LONGEST_NOTE = 2**16
+# Arrays of a stored file.
+STORED = ("X", "y", "class_names", "feature_names")
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 
@@ -221,25 +227,34 @@ def _user_cache() -> Path:
 def find(name: str, places: list[Path]) -> Path | None:
     """Return the first file of a dataset, or None."""
     candidates = (place / f"{name}.npz" for place in places)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    """Return True for a path of anything, or of something that must not be seen."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # the reader will say what is wrong
+        pass
+    return True
 
 
 def read(entry: Entry, path: Path) -> Arrays:
     """Return the arrays of a file that matches the manifest or the checksum of its download."""
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
+    with reading(path, "dataset", _advice(entry)), path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found not in (entry.sha256, *_noted_checksums(path)):
         raise DatasetChangedError(
             f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
             f"{entry.sha256[:12]}…. It is truncated or altered. {_advice(entry)}"
         )
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (BadZipFile, EOFError, OSError, ValueError, AttributeError) as error:
-        raise DatasetChangedError(
-            f"{path} cannot be read, although its checksum is correct: {error}. {_advice(entry)}"
-        ) from None
+        with open_npz(path, "dataset, although its checksum is correct", _advice(entry)) as archive:
+            arrays = archive.read(name for name in STORED if name in archive.shapes)
+    except InvalidInputError as error:
+        raise DatasetChangedError(str(error)) from None
     check_arrays(entry, arrays, str(path), _advice(entry))
     return arrays
 
@@ -271,8 +286,10 @@ def _note(path: Path) -> Path:
 def _noted_checksums(path: Path) -> list[str]:
     """Return the checksums of the files that were stored there, newest first."""
     try:
-        return _note(path).read_text().split()[::2]
-    except (OSError, UnicodeDecodeError):
+        require_regular(_note(path))
+        with _note(path).open(encoding="ascii", errors="replace") as file:
+            return file.read(LONGEST_NOTE).split()[::2]
+    except (OSError, InvalidInputError):
         return []
 
 
@@ -316,7 +333,9 @@ def download(entry: Entry, show: bool | None = None) -> Arrays:
     with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
         if not name.startswith("load_"):
             options["data_home"] = scratch
-        return _arrays(entry, getattr(datasets, name)(**options))
+        with guarded():
+            bunch = getattr(datasets, name)(**options)
+        return _arrays(entry, bunch)
 
 
 def _arrays(entry: Entry, bunch: Any) -> Arrays:

@@ -31,6 +31,7 @@ from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
 from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer, log_normalizer
 from isthmus.progress import progress as show_progress
+from isthmus.reading import reading
 from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:
@@ -196,15 +197,16 @@ class Evaluation:
     @classmethod
     def from_json(cls, path: str | Path) -> Evaluation:
         """Read the file of :meth:`to_json`."""
-        content = json.loads(Path(path).read_text())
-        content["contexts"] = tuple(content["contexts"])
-        if content["temperature"] is None:
-            content["temperature"] = math.nan
-        array = partial(np.array, dtype=float)
-        content |= {name: array(content[name]) for name in ARRAYS}
-        for name in ("nll", "reference_error"):
-            content[name] = {key: array(rows) for key, rows in content[name].items()}
-        return cls(**content)
+        with reading(path, "evaluation") as place:
+            content = json.loads(place.read_text(encoding="utf-8"))
+            content["contexts"] = tuple(content["contexts"])
+            if content["temperature"] is None:
+                content["temperature"] = math.nan
+            array = partial(np.array, dtype=float)
+            content |= {name: array(content[name]) for name in ARRAYS}
+            for name in ("nll", "reference_error"):
+                content[name] = {key: array(rows) for key, rows in content[name].items()}
+            return cls(**content)
 
 
 def _standard_error(scores: FloatArray) -> FloatArray:

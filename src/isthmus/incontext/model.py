@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib.resources import as_file, files
 from itertools import chain
+from os.path import exists, isdir  # False, too, for what must not be seen
 from pathlib import Path
 from typing import Any, Literal, cast, overload
 
@@ -24,6 +25,7 @@ from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.storage import StoredModel, read_model
 from isthmus.incontext.tables.model import ICLTables
+from isthmus.reading import reading
 from isthmus.validation import as_choice, as_points, is_transforming
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
@@ -446,18 +448,19 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
     shipped = files("isthmus.incontext") / "weights"
     names = sorted(entry.name for entry in shipped.iterdir() if entry.is_dir())
     folder = Path(name)
-    if str(name) not in names and (folder.is_dir() or len(folder.parts) > 1):
+    if str(name) not in names and (isdir(folder) or len(folder.parts) > 1):
         model: ICLEBM | ICLTables
         inner, unfinished = folder / "model", folder / "checkpoint.pt"
-        if unfinished.exists() and not inner.is_dir():
+        if exists(unfinished) and not isdir(inner):
             from isthmus.incontext.runs import Checkpoint
 
             found = Checkpoint.load(unfinished)
             settled = f"{found.updates} of its {found.settings['updates']} updates"
             warnings.warn(f"The run in {folder} has made {settled}.", UserWarning, stacklevel=2)
-            model = found.restored()
+            with reading(unfinished, "checkpoint"):
+                model = found.restored()
         else:
-            model = _read_model(inner if inner.is_dir() else folder)
+            model = _read_model(inner if isdir(inner) else folder)
     else:
         with as_file(shipped / as_choice(str(name), "name", names)) as path:
             model = _read_model(path)

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import append_line, write_atomically
-from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.storage import restored
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
+from isthmus.reading import reading
 
 # A checkpoint starts with this, the digest of the rest in hexadecimal, and a line feed.
 CHECKPOINT_START = b"isthmus checkpoint 3 "
@@ -51,40 +52,43 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
         """Read the file of :meth:`save`; refuse one that is damaged."""
-        advice = "Remove it to start again."
-        try:
+        with reading(path, "checkpoint", "Remove it to start again."):
             start, _, content = path.read_bytes().partition(b"\n")
-        except OSError as error:
-            raise InvalidInputError(f"{path} cannot be read: {error.strerror}. {advice}") from None
-        if start.startswith(b"PK"):
-            raise InvalidInputError(
-                f"{path} is of an earlier version: continue with the isthmus that wrote it. "
-                f"{advice}"
-            )
-        if start + b"\n" != _digest_line(content):
-            raise InvalidInputError(
-                f"{path} is not a readable checkpoint: it is damaged, or not one of isthmus. "
-                f"{advice}"
-            )
-        return cls(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+            if start.startswith(b"PK"):
+                raise ValueError("continue an earlier version's with the isthmus that wrote it")
+            if start + b"\n" != _digest_line(content):
+                raise ValueError("it is damaged, or not one of isthmus")
+            found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return cls(**found)._checked()
+
+    def _checked(self) -> Checkpoint:
+        """Return the checkpoint, if its parts are of the right types."""
+        kinds = get_type_hints(type(self))
+        wrong = [
+            name
+            for name, value in vars(self).items()
+            if not isinstance(value, get_origin(kinds[name]) or kinds[name])
+        ]
+        if wrong or "updates" not in self.settings:
+            raise ValueError(f"{', '.join(wrong) or 'settings'} cannot be used")
+        return self
 
     def restored(self) -> ICLEBM | ICLTables:
         """Return the model as it was after the last update."""
         call = cast(ast.Call, ast.parse(self.settings["model"], mode="eval").body)
         config = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
         if cast(ast.Name, call.func).id == TableConfig.__name__:
-            tables = ICLTables(TableConfig.from_dict(config))
-            average = self.objective[0].items()
             prefix = "module."
+            average = {
+                name.removeprefix(prefix): value
+                for name, value in self.objective[0].items()
+                if name.startswith(prefix)
+            }
             # A run of the energy head keeps the whole model.
-            trained = tables if tables.head is not None else tables.network
-            trained.load_state_dict(
-                {name.removeprefix(prefix): value for name, value in average if prefix in name}
-            )
-            return tables.double()
-        model = ICLEBM(ICLEBMConfig.from_dict(config))
-        model.load_state_dict(self.model)
-        return model
+            if not TableConfig.from_dict(config).head_layers:
+                average = {f"network.{name}": value for name, value in average.items()}
+            return cast(ICLTables, restored(ICLTables, config, average)).double()
+        return cast(ICLEBM, restored(ICLEBM, config, self.model))
 
 
 def _digest_line(content: bytes) -> bytes:

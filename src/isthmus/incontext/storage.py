@@ -13,6 +13,7 @@ from isthmus.archive import read_archive, write_archive
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.incontext.config import CheckedFields
+from isthmus.reading import reading
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -50,21 +51,23 @@ class StoredModel(nn.Module):
 def read_model(folder: str | Path, *kinds: type[StoredModel]) -> Any:
     """Read a model of one of several classes, which the format in the file tells apart."""
     path, known = Path(folder) / WEIGHTS, {kind.format: kind for kind in kinds}
-    try:
+    with reading(path, "model", "Name a folder that save_pretrained wrote."):
         metadata, arrays = read_archive(path, tuple(known))
-        kind = known[metadata["format"]]
-        config = kind.config_type.from_dict(json.loads(metadata["content"]))
-        layers = getattr(config, "layers", 0)
-        if layers > len(arrays):  # making them could take for ever
-            raise InvalidInputError(f"the settings name {layers} layers.")
-        model = kind(config)
-        model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    except FileNotFoundError:
-        raise InvalidInputError(
-            f"{path} cannot be read. Name a folder that save_pretrained wrote."
-        ) from None
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        if isinstance(error, InvalidInputError) and str(path) in str(error):
-            raise
-        raise InvalidInputError(f"{path} does not hold a readable model: {error}") from None
+        config = json.loads(metadata["content"])
+        weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return restored(known[metadata["format"]], config, weights)
+
+
+def restored(
+    kind: type[StoredModel], settings: dict[str, Any], weights: dict[str, torch.Tensor]
+) -> Any:
+    """Return a model of a class with given settings and weights."""
+    config = kind.config_type.from_dict(settings)
+    layers = getattr(config, "layers", 0) + getattr(config, "head_layers", 0)
+    if layers > len(weights):  # making them could take for ever
+        raise InvalidInputError(f"the settings name {layers} layers.")
+    with torch.device("meta"):  # takes no memory, whatever width the settings name
+        kind(config).load_state_dict(weights, assign=True)
+    model = kind(config)
+    model.load_state_dict(weights)
     return model

@@ -17,11 +17,12 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.index.cells import Partition, partition
 from isthmus.logits import Keys, tensor_version
+from isthmus.reading import reading
 
 if TYPE_CHECKING:
     from isthmus.index.selection import Balls
 
-FORMAT = "isthmus-index-1"
+FORMAT = "isthmus-index-2"
 # Rows that choose the axes of boxes, and rows that are rotated at once.
 AXIS_ROWS, BLOCK_ROWS = 2**14, 2**16
 # Larger coordinates could overflow when distances are squared.
@@ -216,7 +217,8 @@ class Index:
         from safetensors.numpy import save
 
         arrays = self._arrays()
-        metadata = {"format": FORMAT, "memories": self.digest, "digest": _content(arrays)}
+        digest = _content(arrays, self.digest)
+        metadata = {"format": FORMAT, "memories": self.digest, "digest": digest}
         write_atomically(path, save(arrays, metadata))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -236,24 +238,22 @@ class Index:
         verify : bool
             Compare the contents with their digest, which reads the whole file once.
         """
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         from isthmus.index.selection import Balls
 
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
-        except FileNotFoundError:
-            raise
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise InvalidInputError(
-                f"{path} is not a readable index: {error}. It may be truncated; save it again."
-            ) from None
+        with (
+            reading(path, "index", "It may be truncated; save it again.") as place,
+            safe_open(place, framework="pt") as file,
+        ):
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
         if metadata.get("format") != FORMAT:
             raise InvalidInputError(f"{path} is not an isthmus index of format {FORMAT}.")
         names = {*ARRAYS, *(f"{level}.{name}" for level in ("leaves", "tops") for name in BALLS)}
-        if set(arrays) != names or (verify and metadata.get("digest") != _content(arrays)):
+        memories = metadata.get("memories", "")
+        altered = verify and metadata.get("digest") != _content(arrays, memories)
+        if set(arrays) != names or altered:
             raise InvalidInputError(f"{path} was altered after it was saved. Save the index again.")
         index = cls.__new__(cls)
         for name in ARRAYS:
@@ -261,7 +261,7 @@ class Index:
         index.leaves, index.tops = (
             Balls(*(arrays[f"{level}.{name}"] for name in BALLS)) for level in ("leaves", "tops")
         )
-        index.__dict__["digest"] = metadata["memories"]
+        index.__dict__["digest"] = memories
         return index
 
 
@@ -288,8 +288,8 @@ def digest_of(memories: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _content(arrays: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.blake2b(digest_size=20)
+def _content(arrays: dict[str, NDArray[Any]], memories: str) -> str:
+    digest = hashlib.blake2b(memories.encode(), digest_size=20)
     for name in sorted(arrays):
         digest.update(f"{name} {digest_of(arrays[name])}".encode())
     return digest.hexdigest()

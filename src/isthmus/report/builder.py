@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import isthmus
+from isthmus.errors import InvalidInputError
 from isthmus.files import exclusive, make_directory, shipped, write_atomically
 from isthmus.processes import Call, Limits, cores, fresh_server, run_all
 from isthmus.progress import progress
+from isthmus.reading import reading, require_regular
 from isthmus.report import registry
 from isthmus.report.html import duration, page
 from isthmus.report.registry import Part, select
@@ -171,9 +173,12 @@ class Workspace:
         """Return a section as it was stored; None if it is missing or damaged."""
         figure = self.directory / f"{name}.png"
         try:
-            text = (self.directory / f"{name}.json").read_text(encoding="utf-8")
-            return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
-        except (OSError, ValueError, TypeError, KeyError):
+            with reading(self.directory / f"{name}.json", "section") as path:
+                if figure.exists():
+                    require_regular(figure)
+                text = path.read_text(encoding="utf-8")
+                return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
+        except InvalidInputError:
             return None
 
     def _inputs(self, part: Part, sources: Iterable[str] = ()) -> dict[str, Any]:

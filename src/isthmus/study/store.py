@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -10,13 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.files import exclusive, write_atomically
+from isthmus.reading import reading
 from isthmus.study.fitting import METRICS
 from isthmus.study.settings import Task
+from isthmus.tables.binary import read_arrow
 
 Row = Mapping[str, Any]
 Plan = dict[tuple[str, str], dict[str, int | None]]
@@ -24,6 +27,8 @@ Plan = dict[tuple[str, str], dict[str, int | None]]
 in the grid; None stands for the position that is stored with the result."""
 
 PLAN = "plan.json"
+# The name under which files of results, and the plan, keep a digest of what they hold.
+DIGEST = b"sha256"
 
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), "string"),
@@ -108,14 +113,23 @@ class Store:
             path.unlink()
 
     def _newest(self) -> list[dict[str, Any]]:
+        files = self._files()
         try:
-            rows = [row for path in self._files() for row in _read(path)]
-        except FileNotFoundError:  # another process has just compacted the directory
-            return self._newest()
+            rows = [row for path in files for row in _read(path)]
+        except MissingFileError:
+            if self._files() == files:
+                raise
+            return self._newest()  # another process has just compacted the directory
         return list({row["id"]: row for row in sorted(rows, key=itemgetter("finished"))}.values())
 
     def _files(self) -> list[Path]:
-        return sorted(self.results.glob("*.parquet"))
+        try:
+            names = sorted(os.listdir(self.results))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InvalidInputError(f"{self.results} cannot be read: {error.strerror}.") from None
+        return [self.results / name for name in names if PurePath(name).match("*.parquet")]
 
     def _write(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -126,46 +140,51 @@ class Store:
         content = [{name: row.get(name) for name in COLUMNS} for row in rows]
         buffer = io.BytesIO()
         table = pyarrow.Table.from_pylist(content, schema=pyarrow.schema(kinds))
-        pyarrow.parquet.write_table(table, buffer, compression="zstd")
+        table = table.replace_schema_metadata({DIGEST: _digest(table.to_pylist())})
+        pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
         write_atomically(self.results / name, buffer.getvalue())
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet
 
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except FileNotFoundError:
-        raise
-    except (pyarrow.ArrowException, OSError) as error:
-        words = " ".join(str(error).split()).rstrip(".")
-        raise InvalidInputError(
-            f"{path} cannot be read ({words}). Remove it or move it away; the same `isthmus study "
-            "run` then repeats its fits."
-        ) from None
-    if not set(table.column_names) >= NEEDED:
-        raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
-    return list(table.to_pylist())
+    advice = "Remove it or move it away; the same `isthmus study run` then repeats its fits."
+    with reading(path, "file of results", advice):
+        table = read_arrow(path, "parquet")
+        if not set(table.column_names) >= NEEDED:
+            raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
+        rows = list(table.to_pylist())
+        # Files of earlier versions have no digest.
+        if (table.schema.metadata or {}).get(DIGEST, found := _digest(rows)) != found:
+            raise ValueError("it was altered after it was written")
+    return rows
+
+
+def _digest(content: Any) -> bytes:
+    """Return the digest of something that JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest().encode()
 
 
 def read_plan(directory: Path) -> Plan | None:
     """Return the plan of a directory, or None if it has none."""
     path = directory / PLAN
+    advice = "Remove it; the same `isthmus study run` writes it again and repeats no fit."
     try:
-        found = json.loads(path.read_text())
-        return {
-            (dataset, method): dict(ids)
-            for dataset, methods in found.items()
-            for method, ids in methods.items()
-        }
-    except FileNotFoundError:
+        with reading(path, "plan of a study", advice):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            # Plans of earlier versions have no digest.
+            digest = found.pop(DIGEST.decode(), None)
+            if digest not in (None, _digest(found).decode()):
+                raise ValueError("it was altered after it was written")
+            return {
+                (dataset, method): dict(ids)
+                for dataset, methods in found.items()
+                for method, ids in methods.items()
+            }
+    except MissingFileError:
+        if path.is_symlink():
+            raise
         return None
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidInputError(
-            f"{path} is not the plan of a study. Remove it; the same `isthmus study run` writes "
-            "it again and repeats no fit."
-        ) from None
 
 
 def write_plan(directory: Path, plan: Plan) -> None:
@@ -173,7 +192,8 @@ def write_plan(directory: Path, plan: Plan) -> None:
     written: dict[str, dict[str, dict[str, int | None]]] = defaultdict(dict)
     for (dataset, method), ids in plan.items():
         written[dataset][method] = ids
-    write_atomically(directory / PLAN, json.dumps(written) + "\n")
+    digest = {DIGEST.decode(): _digest(written).decode()}
+    write_atomically(directory / PLAN, json.dumps({**written, **digest}) + "\n")
 
 
 def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Row]) -> Plan:

@@ -105,7 +105,7 @@ def build_table(
     words = [place for place, values in numbers.items() if values is None]
     known = {names[place]: values for place, values in numbers.items() if values is not None}
     sizes = {name: _largest(values) for name, values in known.items() if len(frame)}
-    empty = [name for name, size in sizes.items() if np.isnan(size)]
+    empty = {name: None for name, size in sizes.items() if np.isnan(size)}
     used = {name: values for name, values in known.items() if name not in empty}
     if not used:
         shown = ""
@@ -119,9 +119,9 @@ def build_table(
     # Faster than column_stack, which writes with strides.
     X = np.ascontiguousarray(np.array(list(used.values())).T)
     _check_values(source, {name: sizes[name] for name in used}, X, missing)
-    done, textual = "Copied" if as_written else "Left out", [names[place] for place in words]
+    done, textual = "Copied" if as_written else "Left out", {names[place]: None for place in words}
     for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
-        notes += [f"{done}, since {reason}: {listed(left)}."] * bool(left)
+        notes += [f"{done}, since {reason}: {listed([*left])}."] * bool(left)
     typed = {
         name: values
         for name, values in used.items()
@@ -135,7 +135,7 @@ def build_table(
         id_name=names[roles["id"]] if "id" in roles else "row",
         labels=columns.get("label"),
         label_name=names[roles["label"]] if "label" in roles else None,
-        left_out=tuple(name for name in names if name in {*empty, *textual}),
+        left_out=tuple(name for name in names if name in empty or name in textual),
         notes=tuple(notes),
         frame=frame.assign(**typed),
         cells=source.cells,

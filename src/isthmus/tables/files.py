@@ -8,16 +8,16 @@ import io
 import json
 import lzma
 import sys
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import check_writable, replacing
+from isthmus.reading import reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,15 +140,20 @@ class Table:
         """The number of missing cells in each column that has some, and is not one of numbers."""
         from isthmus.tables.columns import is_missing
 
-        names = [name for name in self.frame.columns if name not in self.columns]
+        numbers = set(self.columns)
+        names = [name for name in self.frame.columns if name not in numbers]
         counts = {name: int(is_missing(self.frame[name]).sum()) for name in names}
         return {name: count for name, count in counts.items() if 0 < count < len(self)}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.columns)}
 
     def style(self, name: str) -> NumberStyle:
         """Return how the known numbers of a column are written."""
         from isthmus.tables.styles import NumberStyle, count_decimals
 
-        values = self.X[:, self.columns.index(name)]
+        values = self.X[:, self._places[name]]
         known = values == values
         if self.cells is None:
             return NumberStyle(decimals=count_decimals(values[known]))
@@ -250,24 +255,22 @@ def read_table(
     from isthmus.tables.sources import read_source
 
     path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
-    if path.is_dir():
-        raise InvalidInputError(f"{path} is a directory; name a file in it.")
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
     wanted = {name for name in (*chosen.values(), *drop) if name is not None}
     layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
-    try:
+    if path == STDIN:
         source = read_source(path, wanted, as_written, header, array, **layout)
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(
-            f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
-            "invalid. Name its encoding (option encoding), or save it as UTF-8."
-        ) from None
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or f"it is not a complete {path.suffix} file"
-        raise InvalidInputError(f"{path} cannot be read: {reason}.") from None
-    except (RuntimeError, tokenize.TokenError) as error:  # encrypted, nested too deeply, damaged
-        raise InvalidInputError(f"{path} cannot be read: {error}.") from None
+    else:
+        with reading(path, f"{path.suffix} file"):
+            try:
+                source = read_source(path, wanted, as_written, header, array, **layout)
+            except UnicodeDecodeError as error:
+                raise InvalidInputError(
+                    f"{path} is not text in {error.encoding}: byte "
+                    f"{error.object[error.start]:#04x} is invalid. Name its encoding (option "
+                    "encoding), or save it as UTF-8."
+                ) from None
     how = {"find_ids": id is None, "missing": missing, "as_written": as_written}
     return build_table(source, chosen, drop, **how)
 
@@ -370,7 +373,7 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
             return (json.dumps(rows, indent=1, default=str) + "\n").encode()
         return "".join(json.dumps(row, default=str) + "\n" for row in rows).encode()
     if form.kind == "parquet":
-        frame.to_parquet(buffer, index=False)
+        frame.to_parquet(buffer, index=False, write_page_checksum=True)
     elif form.kind == "feather":
         frame.reset_index(drop=True).to_feather(buffer)
     elif form.kind == "excel":

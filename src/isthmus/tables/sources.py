@@ -19,10 +19,12 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 import pyarrow
-from pyarrow import feather, parquet
 
+from isthmus.arrays import open_npz, read_npy
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted, listed
+from isthmus.reading import read_bounded, reading
+from isthmus.tables.binary import read_arrow, read_sheet
 from isthmus.tables.columns import (
     DECIMAL_COMMA,
     FLAG,
@@ -99,12 +101,14 @@ def opener(path: Path, compression: str) -> Opener:
         with zipfile.ZipFile(path) as archive:
             if len(archive.namelist()) != 1:
                 raise InvalidInputError(f"{path} must hold exactly one file.")
-            held = archive.read(archive.namelist()[0])
+            with archive.open(archive.namelist()[0]) as stream:
+                held = read_bounded(path, stream)
     elif compression == "xz":
-        held = lzma.decompress(path.read_bytes())
+        with lzma.open(path) as stream:
+            held = read_bounded(path, stream)
     else:
         with pyarrow.input_stream(str(path), compression=compression) as stream:
-            held = stream.read()
+            held = read_bounded(path, stream)
     return lambda: io.BytesIO(held)
 
 
@@ -371,63 +375,52 @@ def _typed(values: list[Any]) -> pd.Series:
 
 def _excel(path: Path, form: FileFormat, header: bool | None, sheet: str | None) -> Source:
     require_openpyxl()
-    try:
-        with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:
-            first, *others = map(str, book.sheet_names)
-            if sheet not in (None, first, *others):
-                known = ", ".join([first, *others])
-                raise InvalidInputError(f"{path} has no sheet {sheet!r}; it has {known}.")
-            grid = pd.read_excel(book, sheet or first, header=None, na_filter=False)
-    except InvalidInputError:
-        raise
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise InvalidInputError(f"{path} is not a readable Excel file: {error}.") from None
+    with reading(path, "Excel file"):
+        grid, notes = read_sheet(path, sheet)
     if grid.empty:
         raise InvalidInputError(f"{path} is empty.")
     rows = grid.head(200).astype(str).to_numpy().tolist()
-    named, notes = has_names(rows) if header is None else (header, [])
-    if sheet is None and others:
-        notes.append(f"Only sheet {first!r} is read; option array names another.")
+    named, more = has_names(rows) if header is None else (header, [])
     names = unique([name.strip() for name in rows[0]] if named else [""] * grid.shape[1])
     body = grid.iloc[int(named) :].reset_index(drop=True).set_axis(names, axis=1)
     frame = body.astype(object).where(body != "", None).infer_objects()
-    return Source(path, frame, form, lambda row: f"row {row + 1 + named}", notes=notes)
+    return Source(path, frame, form, lambda row: f"row {row + 1 + named}", notes=[*more, *notes])
 
 
 def _arrow(path: Path, form: FileFormat) -> Source:
-    read = parquet.read_table if form.kind == "parquet" else feather.read_table
-    try:
-        with path.open("rb") as file:
-            table = read(file)
-    except (pyarrow.ArrowException, ValueError) as error:
-        kind, reason = form.kind.capitalize(), str(error).splitlines()[0].rstrip(".")
-        raise InvalidInputError(
-            f"{path} is not a {kind} file, or is damaged or truncated: {reason}."
-        ) from None
-    stored = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
-    index = [name for name in stored.get("index_columns", []) if name in table.column_names]
-    names = ["index" if name.startswith("__index_level") else name for name in table.column_names]
-    plain = table.replace_schema_metadata(None).rename_columns(unique(names))
-    ids = table.column_names.index(index[0]) if len(index) == 1 else None
-    return Source(path, plain.to_pandas(types_mapper=pd.ArrowDtype), form, ids=ids)
+    with reading(path, f"{form.kind.capitalize()} file", "It may be damaged or truncated."):
+        table = read_arrow(path, form.kind)
+        stored = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+        index = [name for name in stored.get("index_columns", []) if name in table.column_names]
+        found = table.column_names
+        names = ["index" if name.startswith("__index_level") else name for name in found]
+        plain = table.replace_schema_metadata(None).rename_columns(unique(names))
+        ids = found.index(index[0]) if len(index) == 1 else None
+        return Source(path, plain.to_pandas(types_mapper=pd.ArrowDtype), form, ids=ids)
 
 
 def _numpy(path: Path, form: FileFormat, array: str | None) -> Source:
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError) as error:
-        damaged = "it is damaged, or holds Python objects, which are never loaded"
-        reason = damaged if "pickle" in str(error) else str(error).splitlines()[0]
-        raise InvalidInputError(f"{path} is not a readable {form.suffix} file: {reason}.") from None
-    square = [name for name, values in arrays.items() if values.ndim == 2]
-    only = square if len(square) == 1 else list(arrays) if len(arrays) == 1 else []
-    key = next((name for name in ([array] if array else ["X", *only]) if name in arrays), None)
-    if key is None:
-        found = ", ".join(f"{name} {values.shape}" for name, values in arrays.items()) or "nothing"
-        wrong = f"there is no {array!r}" if array else "name one (option array)"
-        raise InvalidInputError(f"{path} holds {found}; {wrong}.")
+    if form.kind == "npy":
+        with reading(path, ".npy file", "It may be damaged."):
+            return _of_arrays(path, form, {"": read_npy(path)}, "")
+    with open_npz(path, ".npz file") as file:
+        square = [name for name, shape in file.shapes.items() if len(shape) == 2]
+        only = square if len(square) == 1 else list(file.shapes) if len(file.shapes) == 1 else []
+        wanted = [array] if array else ["X", *only]
+        key = next((name for name in wanted if name in file.shapes), None)
+        if key is None:
+            found = ", ".join(f"{name} {shape}" for name, shape in file.shapes.items())
+            wrong = f"there is no {array!r}" if array else "name one (option array)"
+            raise InvalidInputError(f"{path} holds {found or 'nothing'}; {wrong}.")
+        # Other arrays are not read, unless they are columns or names beside the table.
+        length = file.shapes[key][:1]
+        beside = [name for name, shape in file.shapes.items() if shape == length]
+        names = [name for name in ("feature_names",) if name in file.shapes]
+        return _of_arrays(path, form, file.read({key, *beside, *names}), key)
+
+
+def _of_arrays(path: Path, form: FileFormat, arrays: dict[str, Any], key: str) -> Source:
+    """Return the source of one of some arrays, with others of its length beside it."""
     table = arrays.pop(key)
     if table.ndim == 1:
         table = table[:, None]
@@ -440,7 +433,8 @@ def _numpy(path: Path, form: FileFormat, array: str | None) -> Source:
     width = table.shape[1]
     features = arrays.pop("feature_names", np.empty(0))
     beside = [name for name, values in arrays.items() if values.shape == (len(table),)]
-    names = unique([*(map(str, features) if len(features) == width else [""] * width), *beside])
+    given = list(map(str, features)) if features.shape == (width,) else [""] * width
+    names = unique([*given, *beside])
     frame = pd.DataFrame(table, columns=names[:width])
     frame = frame.assign(**dict(zip(names[width:], (arrays[name] for name in beside), strict=True)))
     return Source(path, frame, form, beside=range(width, len(names)))

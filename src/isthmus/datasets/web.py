@@ -1,0 +1,51 @@
+"""Downloads by the fetchers of scikit-learn: over https, redirects too, and of limited size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib import request
+from urllib.error import URLError
+
+LARGEST = 2**30
+"""Bytes of one download; the largest dataset takes less than a tenth."""
+
+
+class Guard(request.BaseHandler):
+    """Refuses everything but https, and answers that are too long."""
+
+    handler_order = 100  # before the handlers that would open a connection
+
+    def http_open(self, asked: request.Request) -> Any:
+        """Refuse an address, or a redirect to one."""
+        raise URLError(f"{asked.full_url} is not an https address")
+
+    ftp_open = file_open = http_open
+
+    def https_response(self, asked: request.Request, response: Any) -> Any:
+        """Limit what can be read of an answer."""
+        read, left = response.read, LARGEST
+
+        def bounded(amount: int | None = None) -> bytes:
+            nonlocal left
+            part: bytes = read(left + 1 if amount is None or amount < 0 else amount)
+            left -= len(part)
+            if left < 0:
+                raise URLError(f"{asked.full_url} is larger than {LARGEST} bytes")
+            return part
+
+        response.read = bounded
+        return response
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Let ``urllib`` open https addresses only until the block ends."""
+    before: Any = getattr(request, "_opener", None)
+    known = () if before is None else before.handlers
+    request.install_opener(request.build_opener(Guard, *known))
+    try:
+        yield
+    finally:
+        request.install_opener(before)

@@ -1,0 +1,61 @@
+"""Downloads follow no address but https, and end when they are too long."""
+
+import io
+from email.message import Message
+from typing import Any
+from urllib import request
+from urllib.error import URLError
+from urllib.response import addinfourl
+
+import pytest
+
+from isthmus.datasets import web
+
+
+class Answer(request.BaseHandler):
+    """Answers in the place of a server."""
+
+    handler_order = 0
+
+    def __init__(self, code: int, content: bytes = b"", location: str = "") -> None:
+        self.code, self.content, self.headers = code, content, Message()
+        if location:
+            self.headers["Location"] = location
+
+    def https_open(self, asked: request.Request) -> Any:
+        answer = addinfourl(io.BytesIO(self.content), self.headers, asked.full_url, self.code)
+        answer.msg = "words"  # type: ignore[attr-defined]
+        return answer
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "file:///etc"])
+def test_other_addresses_are_refused(address: str) -> None:
+    with web.guarded(), pytest.raises(URLError, match="not an https address"):
+        request.urlopen(address)
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x"])
+def test_redirects_to_them_too(location: str) -> None:
+    opener = request.build_opener(web.Guard, Answer(302, location=location))
+    with pytest.raises(URLError, match=r"127\.0\.0\.1.* is not an https address"):
+        opener.open("https://example.org/x")
+
+
+def test_a_download_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "LARGEST", 100)
+    for amount in (None, -1, 7):
+        small, large = (
+            request.build_opener(web.Guard, Answer(200, bytes(size))).open("https://example.org/x")
+            for size in (100, 101)
+        )
+        assert b"".join(iter(lambda: small.read(amount), b"")) == bytes(100)  # noqa: B023
+        with pytest.raises(URLError, match="larger than 100 bytes"):
+            b"".join(iter(lambda: large.read(amount), b""))  # noqa: B023
+
+
+def test_the_opener_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = request.build_opener(Answer(200, b"mine"))
+    monkeypatch.setattr(request, "_opener", mine)
+    with web.guarded():
+        assert request.urlopen("https://example.org/x").read() == b"mine"
+    assert request._opener is mine  # type: ignore[attr-defined]

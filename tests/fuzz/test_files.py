@@ -1,0 +1,630 @@
+"""Damaged and hostile files: an error of isthmus, or what was stored, and never anything else.
+
+Every loader reads files that were cut, flipped, swapped, emptied, replaced by other files, pickles,
+bombs, links, pipes and directories. A foreign exception, a changed result, a long wait, much memory
+or a run of the pickled code fails the test. Tables carry no digest: of them, another table may be
+read.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import resource
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.datasets import load_iris
+
+import isthmus as ist
+from isthmus import datasets
+from isthmus.archive import read_archive, write_archive
+from isthmus.attend import Index
+from isthmus.attention.experiment import Experiment, TrainingRun
+from isthmus.attention.experiment import _write as write_runs
+from isthmus.capacity import Certificate, certify
+from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO
+from isthmus.cluster.basin_flow import BasinFlow
+from isthmus.cluster.tabular import TableModel
+from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
+from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.tables.model import ICLTables
+from isthmus.incontext.tables.network import TableConfig
+from isthmus.reading import ALWAYS_ALLOWED
+from isthmus.report import Section, TextTable
+from isthmus.report.builder import Workspace
+from isthmus.study.store import COLUMNS, Store, read_plan, write_plan
+from isthmus.tables import read_table, write_table
+
+FEW, MANY = 16, 300
+SECONDS, MEGABYTES = 20, 700
+HUGE = (2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
+X = np.random.default_rng(0).normal(size=(24, 3)).round(3) + np.repeat([0, 5, 9], 8)[:, None]
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(word=["u", "v", "w"] * 8)
+SETTINGS = TrainingSettings(
+    model=ICLEBMConfig(layers=1, heads=1, width=4), updates=2, batch=2, length=3, warmup=1
+)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How to write a file, the path of which is returned, and to read it again.
+
+    `exact` says that damage must be noticed; `read` returns None for a file that is made again.
+    """
+
+    write: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    exact: bool = True
+
+
+def written(value: Any, name: str = "file") -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        value().save(folder / name)
+        return folder / name
+
+    return write
+
+
+def saved_energy(folder: Path) -> Path:
+    inner = ist.GaussianKDE(X[:5], 0.7, log_weights=np.zeros(5))
+    ist.save(inner - 0.5 * ist.StudentKDE(X[:4]), folder / "energy")
+    return folder / "energy"
+
+
+def saved_model(model: Callable[[], Any]) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        model().save_pretrained(folder / "run")
+        return folder / "run" / "model.safetensors"
+
+    return write
+
+
+def trained(folder: Path) -> Path:
+    train(SETTINGS, folder / "run", progress=False)
+    for path in (folder / "run" / "model").iterdir():
+        path.unlink()
+    (folder / "run" / "model").rmdir()
+    return folder / "run" / "checkpoint.pt"
+
+
+def stored_section(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        section = Section(
+            figure=bytes(range(99)),
+            numbers={"a": [1.5, None]},
+            table=TextTable(("a", "b"), (("1", "2"),)),
+            inputs={"sources": {}},
+        )
+        (folder / "parts").mkdir()
+        (folder / "parts" / "hero.json").write_text(section.to_json())
+        (folder / "parts" / "hero.png").write_bytes(bytes(range(99)))
+        return folder / "parts" / name
+
+    return write
+
+
+def read_section(path: Path) -> Any:
+    return Workspace(path.parents[1]).read("hero")
+
+
+def stored_results(folder: Path) -> Path:
+    kinds = {"string": "x", "int64": 3, "float64": 0.25, "bool": True}
+    rows = [{name: kinds[kind] for name, kind in COLUMNS.items()} | {"id": str(n)} for n in (1, 2)]
+    (folder / "results").mkdir()
+    Store(folder).append(rows)
+    (path,) = (folder / "results").iterdir()
+    return path
+
+
+def stored_plan(folder: Path) -> Path:
+    write_plan(folder, {("iris", "mine"): {"a1": 0, "b2": None}, ("wine", "mine"): {"c3": 1}})
+    return folder / "plan.json"
+
+
+def stored_dataset(suffix: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = datasets.store("iris", *load_iris(return_X_y=True), data_home=folder)
+        return path.with_name(path.name + suffix)
+
+    return write
+
+
+def evaluation(folder: Path) -> Path:
+    from isthmus.incontext import evaluate
+    from isthmus.incontext.priors import GaussianMixtures
+
+    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=6.0))
+    options = {"contexts": (2,), "tasks": 2, "points": 3, "references": (), "probes": 0}
+    evaluate(model, GaussianMixtures(), **options).to_json(folder / "scores.json")
+    return folder / "scores.json"
+
+
+def runs(folder: Path) -> Path:
+    values = {"str": "a", "int": 1, "float": 0.5, "bool": False}
+    content = {each.name: values.get(str(each.type), 0.5) for each in fields(TrainingRun)}
+    write_runs(folder / "runs.json", {"steps": 3}, [TrainingRun(**content)])
+    return folder / "runs.json"
+
+
+def table(suffix: str) -> Loader:
+    def write(folder: Path) -> Path:
+        frame = FRAME[["a", "b", "c"]] if suffix == ".npy" else FRAME
+        if suffix == ".npy":
+            np.save(folder / "data.npy", frame.to_numpy())
+            return folder / "data.npy"
+        path = write_table(frame, folder / f"data{suffix}")
+        assert path is not None
+        return path
+
+    return Loader(write, read_table, exact=False)
+
+
+TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
+PACKED = (".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".csv.zst", ".json.gz")
+BINARY = (".parquet", ".feather", ".xlsx", ".npy", ".npz")
+
+
+def fitted(kind: Any, **settings: Any) -> Loader:
+    return Loader(written(lambda: kind(**settings).fit(X)), kind.load)
+
+
+LOADERS = {
+    "ClAM": fitted(ClAM, n_clusters=2, max_iter=2, random_state=0),
+    "ClAMCRP": fitted(ClAMCRP, max_iter=2, random_state=0),
+    "ClAMELBO": fitted(ClAMELBO, n_clusters=2, max_iter=2, random_state=0),
+    "BasinFlow": fitted(BasinFlow),
+    "TableModel": Loader(
+        written(lambda: TableModel.fit(FRAME[["a", "b", "c"]], method="clam", n_clusters=2)),
+        TableModel.load,
+    ),
+    "energy": Loader(saved_energy, ist.load),
+    "index": Loader(written(lambda: Index(X)), Index.load),
+    "certificate": Loader(written(lambda: certify(X, noise=True)), Certificate.load),
+    "in-context": Loader(
+        saved_model(lambda: ICLEBM(SETTINGS.model)), lambda path: pretrained(path.parent)
+    ),
+    "in-context tables": Loader(
+        saved_model(lambda: ICLTables(TableConfig(width=8, cell_width=4, layers=1, heads=1))),
+        lambda path: pretrained(path.parent),
+    ),
+    "checkpoint": Loader(trained, Checkpoint.load),
+    "unfinished run": Loader(trained, lambda path: pretrained(path.parent)),
+    "report": Loader(stored_section("hero.json"), read_section),
+    "report figure": Loader(stored_section("hero.png"), read_section),
+    "study results": Loader(stored_results, lambda path: Store(path.parents[1]).read()),
+    "study plan": Loader(stored_plan, lambda path: read_plan(path.parent)),
+    "dataset": Loader(stored_dataset(""), lambda path: datasets.load("iris", path.parent)),
+    "dataset note": Loader(stored_dataset(".sha256"), lambda p: datasets.load("iris", p.parent)),
+    "evaluation": Loader(evaluation, lambda path: ist.incontext.Evaluation.from_json(path), False),
+    "attention runs": Loader(runs, Experiment.load, exact=False),
+    **{f"table {suffix}": table(suffix) for suffix in (*TEXTS, *PACKED, *BINARY)},
+}
+ARCHIVES = ("ClAM", "ClAMCRP", "BasinFlow", "TableModel", "energy", "in-context")
+
+
+def essence(value: Any) -> Any:
+    """Return something that is equal for equal results only."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, pd.DataFrame):
+        return [essence(value[name].tolist()) for name in value]
+    if isinstance(value, np.ndarray):
+        content = repr(value.tolist()) if value.dtype == object else value.tobytes()
+        return str(value.dtype), value.shape, content
+    if isinstance(value, dict):
+        return {repr(key): essence(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [essence(each) for each in value]
+    if isinstance(value, torch.nn.Module):
+        return repr(value), essence(dict(value.state_dict()))
+    if is_dataclass(value) or isinstance(value, BaseEstimator | Index):
+        return type(value).__name__, essence(vars(value))
+    if value is None or isinstance(value, str | bytes | bool | int | float | np.generic):
+        return repr(value)
+    return essence(vars(value)) if hasattr(value, "__dict__") else repr(value)
+
+
+# Changes of bytes -----------------------------------------------------------------------------
+
+
+def changed(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return a content with one kind of damage."""
+    size = max(len(content), 1)
+    start = int(rng.integers(size))
+    if rng.integers(2):  # headers and footers more often than the rest
+        start = min(int(rng.integers(80)), size - 1) if rng.integers(2) else max(size - 80, 0)
+        start = min(start + int(rng.integers(80)), size - 1)
+    stop = start + int(rng.integers(1, 1 + min(400, size)))
+    damaged = bytearray(content)
+    kind = int(rng.integers(11))
+    if kind == 0:
+        return content[:start]
+    if kind == 1:
+        damaged[start] ^= 1 << int(rng.integers(8))
+    elif kind == 2:
+        for place in rng.integers(size, size=int(rng.integers(2, 20))):
+            damaged[place] ^= 1 << int(rng.integers(8))
+    elif kind == 3:
+        damaged[start:stop] = bytes(len(damaged[start:stop]))
+    elif kind == 4:
+        damaged[start:stop] = rng.bytes(len(damaged[start:stop]))
+    elif kind == 5:
+        del damaged[start:stop]
+    elif kind == 6:
+        damaged[start:start] = damaged[start:stop]
+    elif kind == 7:
+        half = (start + stop) // 2
+        damaged[start:stop] = damaged[half:stop] + damaged[start:half]
+    elif kind == 8:
+        width = int(rng.choice([2, 4, 8]))
+        huge = int(rng.choice(HUGE[:4])) % 256**width
+        damaged[start : start + width] = huge.to_bytes(width, "little")
+    elif kind == 9:
+        digits = [place for place, byte in enumerate(content) if 48 <= byte <= 57]
+        place = int(rng.choice(digits)) if digits else start
+        damaged[place : place + 1] = b"9" * int(rng.choice([2, 12, 40, 5000]))
+    else:
+        damaged[start:start] = (b"[" if rng.integers(2) else b'{"a":') * 20_000
+    return bytes(damaged)
+
+
+# Other things in the place of the file ------------------------------------------------------
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def other_contents(marker: Path) -> dict[str, bytes]:
+    """Return files of other kinds, pickles among them, and names that lead out of the folder."""
+    payload = Payload(marker)
+    objects = np.empty(1, object)
+    objects[0] = payload
+    stream, array = io.BytesIO(), io.BytesIO()
+    torch.save(payload, stream)
+    np.save(array, objects, allow_pickle=True)
+    escape = f"../../{marker.name}"
+    return {
+        "nothing": b"",
+        "pickle": pickle.dumps(payload),
+        "pickle of torch": stream.getvalue(),
+        "pickle in a checkpoint": b"isthmus checkpoint 3 "
+        + hashlib.sha256(stream.getvalue()).hexdigest().encode()
+        + b"\n"
+        + stream.getvalue(),
+        "pickle in npy": array.getvalue(),
+        "pickle in npz": zipped({"X.npy": array.getvalue()}),
+        "way out": zipped({escape + ".npy": b"x", escape: b"x", f"/{escape}": b"x"}),
+        "brackets": b"[" * 100_000,
+        "objects": b'{"a":' * 100_000,
+        "long number": b"a,b\n" + b"9" * 10_000 + b",1\n",
+        "long JSON number": b'[{"a": ' + b"9" * 10_000 + b"}]",
+        "zeros": bytes(10_000),
+        "gzip": gzip.compress(b"a,b\n1,2\n"),
+        "npz": npz(X=X, y=np.arange(24)),
+        "text": b"a,b,c\n1,2,3\n4,5,6\n",
+        "one long line": b"a" * 10**6,
+    }
+
+
+def replaced(path: Path, content: bytes, elsewhere: Path) -> Iterator[str]:
+    """Put links, pipes and directories in the place of a file; yield the name of each."""
+    elsewhere.mkdir()
+    forms: dict[str, Callable[[], object]] = {
+        "directory": path.mkdir,
+        "dangling link": lambda: path.symlink_to(elsewhere / "nothing"),
+        "loop": lambda: path.symlink_to(path),
+        "link to a directory": lambda: path.symlink_to(elsewhere),
+        "link to a device": lambda: path.symlink_to("/dev/zero"),
+        "pipe": lambda: os.mkfifo(path),
+        "missing": lambda: None,
+    }
+    for name, make in forms.items():
+        path.unlink(missing_ok=True)
+        make()
+        yield name
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    path.chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield "no permission"
+    finally:
+        os.seteuid(os.getuid())
+        path.chmod(0o600)
+
+
+# The test -----------------------------------------------------------------------------------
+
+
+class Attack:
+    """Reads a file again and again, and compares the results with that of the whole file."""
+
+    def __init__(self, loader: Loader, path: Path) -> None:
+        self.loader, self.path = loader, path
+        self.wanted = self.result()
+        self.refused = self.equal = self.other = 0
+
+    def result(self) -> Any:
+        with warnings.catch_warnings(action="ignore"):
+            return essence(self.loader.read(self.path))
+
+    def attempt(self, how: str, exact: bool | None = None) -> None:
+        began = time.process_time()
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                found = self.loader.read(self.path)
+        except Exception as error:
+            if not isinstance(error, IsthmusError) or "\n" in str(error):
+                raise AssertionError(f"{how}: {type(error).__name__}: {error}") from error
+            self.refused += 1
+            found = None
+        assert time.process_time() - began < SECONDS, f"{how} took too long"
+        if found is None:
+            return
+        same = essence(found) == self.wanted
+        assert same or not (self.loader.exact if exact is None else exact), f"{how}: changed"
+        self.equal += same
+        self.other += not same
+
+
+def peak() -> float:
+    """Return the largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def attack(name: str, folder: Path, times: int) -> Attack:
+    loader, marker = LOADERS[name], folder / "marker"
+    (folder / "here").mkdir()
+    with warnings.catch_warnings(action="ignore"):
+        path = loader.write(folder / "here")
+        whole, found = path.read_bytes(), Attack(loader, path)
+    before, rng = peak(), np.random.default_rng(0)
+    for number in range(times):
+        path.write_bytes(changed(whole, rng))
+        found.attempt(f"change {number}")
+    for how, content in other_contents(marker).items():
+        path.write_bytes(content)
+        found.attempt(how)
+    for how in replaced(path, whole, folder / "elsewhere"):
+        if how != "missing" or name not in ("study results", "study plan", "dataset"):
+            found.attempt(how)
+    path.write_bytes(whole)
+    assert found.result() == found.wanted
+    assert not list(folder.rglob(f"{marker.name}*")), "code in the file was executed"
+    assert peak() - before < MEGABYTES, f"{peak() - before:.0f} MB more"
+    return found
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
+    attack(name, tmp_path, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LOADERS)
+def test_many_damaged_files(name: str, tmp_path: Path) -> None:
+    found = attack(name, tmp_path, MANY)
+    print(f"{name}: {found.refused} refused, {found.equal} equal, {found.other} other")
+
+
+# Files that are whole, but lie -----------------------------------------------------------------
+
+WRONG = (None, -1, 0, 10**9, 2**70, 1e308, "x", "", [], {}, [[1]], {"tensor": "x"}, True, 0.5)
+
+
+def leaves(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every container of a tree with every key or place in it."""
+    for key in tree if isinstance(tree, dict) else range(len(tree)):
+        yield tree, key
+        if isinstance(tree[key], dict | list):
+            yield from leaves(tree[key])
+
+
+def forged(path: Path, rng: np.random.Generator) -> None:
+    """Write an archive with another value or another array, and the digest that belongs to it."""
+    kinds = {"isthmus-estimator-2", "isthmus-energy-1", ICLEBM.format, ICLTables.format}
+    metadata, arrays = read_archive(path, tuple(kinds))
+    content, kind = json.loads(metadata.pop("content")), metadata.pop("format")
+    del metadata["digest"]
+    if rng.integers(3) or not arrays:
+        places = list(leaves(content))
+        tree, key = places[int(rng.integers(len(places)))]
+        tree[key] = WRONG[int(rng.integers(len(WRONG)))]
+    else:
+        name = sorted(arrays)[int(rng.integers(len(arrays)))]
+        shape = [(), (0,), (1,), (3,), (2, 2), (1, 10**6)][int(rng.integers(6))]
+        arrays[name] = np.full(shape, np.nan).astype(["f4", "f8", "i8", "?"][int(rng.integers(4))])
+    write_archive(path, kind, json.dumps(content), arrays, **metadata)
+
+
+def attack_with_forgeries(name: str, folder: Path, times: int) -> None:
+    loader = LOADERS[name]
+    with warnings.catch_warnings(action="ignore"):
+        path = loader.write(folder)
+        whole, found = path.read_bytes(), Attack(loader, path)
+        before, rng = peak(), np.random.default_rng(1)
+        for number in range(times):
+            path.write_bytes(whole)
+            forged(path, rng)
+            found.attempt(f"forgery {number}", exact=False)
+    assert peak() - before < MEGABYTES
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_a_few_forged_archives(name: str, tmp_path: Path) -> None:
+    attack_with_forgeries(name, tmp_path, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_many_forged_archives(name: str, tmp_path: Path) -> None:
+    attack_with_forgeries(name, tmp_path, MANY)
+
+
+# Bombs ------------------------------------------------------------------------------------------
+
+
+def far_cell(cell: str) -> bytes:
+    """Return an Excel file with one number at a given place."""
+    buffer = io.BytesIO()
+    pd.DataFrame({"a": [1.5]}).to_excel(buffer, index=False)
+    members = {}
+    with zipfile.ZipFile(buffer) as book:
+        for name in book.namelist():
+            text = book.read(name)
+            if b"<sheetData>" in text:
+                row = "".join(filter(str.isdigit, cell)).encode()
+                more = b'<row r="%b"><c r="%b"><v>1</v></c></row></sheetData>'
+                text = text.replace(b"</sheetData>", more % (row, cell.encode()))
+            members[name] = text
+    return zipped(members)
+
+
+def arrow_file(kind: str, column: Any) -> bytes:
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    buffer, content = io.BytesIO(), pyarrow.table({"a": column})
+    if kind == "parquet":
+        pyarrow.parquet.write_table(content, buffer)
+    else:
+        pyarrow.feather.write_feather(content, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def bombs(size: int) -> dict[str, bytes]:
+    """Return small files, by name, that hold at least `size` bytes."""
+    import bz2
+    import lzma
+
+    import pyarrow
+
+    text, words = b"a,b\n" + b"0,0\n" * (size // 4), pyarrow.array(["w" * 1000])
+    zstd = pyarrow.compress(text, "zstd", asbytes=True)
+    repeated = pyarrow.DictionaryArray.from_arrays(np.zeros(size // 1000 + 1, np.int32), words)
+    huge = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        huge, {"descr": "<f8", "fortran_order": False, "shape": (size, 10**6)}
+    )
+    table = npz(X=np.zeros((size // 8, 1)))
+    return {
+        "data.csv.gz": gzip.compress(text, 1),
+        "data.csv.bz2": bz2.compress(text, 1),
+        "data.csv.xz": lzma.compress(text, preset=0),
+        "data.csv.zip": zipped({"data.csv": text}),
+        "data.csv.zst": zstd,
+        "data.json.gz": gzip.compress(b"[" + b"[]," * (size // 3) + b"[]]", 1),
+        "data.npz": table,
+        "data.npy": huge.getvalue(),
+        "data.parquet": arrow_file("parquet", np.zeros(size // 8 + 1)),
+        "words.parquet": arrow_file("parquet", repeated),
+        "data.feather": arrow_file("feather", np.zeros(size // 8 + 1)),
+        "words.feather": arrow_file("feather", repeated),
+        "data.xlsx": far_cell("XFD1048576"),
+        "deep.xlsx": far_cell("A99999999999"),
+        "strings.xlsx": zipped({"xl/sharedStrings.xml": bytes(size)}),
+    }
+
+
+def explode(folder: Path, size: int, most: int) -> None:
+    """Read bombs of some bytes, with no more than `most` bytes beside those that are taken."""
+    for name, content in bombs(size).items():
+        assert len(content) < size // 10, name
+        (folder / name).write_bytes(content)
+    (folder / "good.csv").write_text("a,b\n1,2\n")
+    read_table(folder / "good.csv")
+    for good in (".parquet", ".xlsx", ".feather"):  # to import what is needed
+        read_table(write_table(FRAME, folder / f"good{good}"))
+    names = list(bombs(1000))
+    before = peak()
+    for name in names:
+        with pytest.raises(InvalidInputError, match=r"ISTHMUS_MAX_DECOMPRESSED|announced"):
+            read_table(folder / name)
+    with pytest.raises(InvalidInputError, match="announced"):
+        Certificate.load(write_lie(folder / "certificate"))
+    assert (peak() - before) * 2**20 < most, f"{peak() - before} MB"
+
+
+def write_lie(path: Path) -> Path:
+    """Write a certificate with an array that says it is huge."""
+    certify(X).save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    huge = members["separation.npy"].replace(b"(24,), ", b"(24" + b"0" * 5 + b",)")
+    assert huge != members["separation.npy"]
+    path.write_bytes(zipped({**members, "separation.npy": huge}))
+    return path
+
+
+def test_small_files_of_large_tables_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**20)
+    explode(tmp_path, 4 * 2**20, 200 * 2**20)
+
+
+@pytest.mark.slow
+def test_bombs_take_little_memory(tmp_path: Path) -> None:
+    explode(tmp_path, 4 * ALWAYS_ALLOWED, MEGABYTES * 2**20)
+
+
+def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**10)
+    path = tmp_path / "data.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0,1\n" * 10_000))
+    with pytest.raises(InvalidInputError, match="set ISTHMUS_MAX_DECOMPRESSED to a larger number"):
+        read_table(path)
+    monkeypatch.setenv("ISTHMUS_MAX_DECOMPRESSED", "1000000")
+    assert read_table(path).X.shape == (10_000, 2)
+    monkeypatch.setenv("ISTHMUS_MAX_DECOMPRESSED", "1 GB")
+    with pytest.raises(InvalidInputError, match="must be a number of bytes, not '1 GB'"):
+        read_table(path)
+
+
+def test_arrays_that_were_not_asked_for_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**10)
+    (tmp_path / "data.npz").write_bytes(npz(X=X, images=np.zeros((99, 99, 99))))
+    assert read_table(tmp_path / "data.npz").X.shape == X.shape
+    with pytest.raises(InvalidInputError, match="ISTHMUS_MAX_DECOMPRESSED"):
+        read_table(tmp_path / "data.npz", array="images")

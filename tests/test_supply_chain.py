@@ -1,0 +1,81 @@
+"""No source file of the package unpickles, evaluates or hands anything to a shell."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import isthmus
+
+PACKAGE = Path(isthmus.__file__).parent
+SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if "_shipped" not in path.parts]
+PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+# Where the study sends methods to worker processes of its own; SECURITY.md says so.
+EXCEPTIONS = {
+    "processes.py": {"pickle", "cloudpickle"},
+    "study/fitting.py": {"cloudpickle"},
+    "study/runner.py": {"cloudpickle"},
+}
+FORBIDDEN = {
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load"),
+    *("np.fromregex", "pd.read_pickle", "pandas.read_pickle", "pd.eval", "torch.jit.load"),
+}
+# Loaders that unpickle unless an option says otherwise.
+OPTIONS = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+
+
+def faults(text: str, allowed: frozenset[str] | set[str] = frozenset()) -> Iterator[str]:
+    """Yield what a source file must not hold, with its line."""
+    for node in ast.walk(ast.parse(text)):
+        found = ""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names]
+            found = ", ".join({name.partition(".")[0] for name in names} & PICKLES - allowed)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            given = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+            option, safe = OPTIONS.get(name, ("", None))
+            unpickles = name in OPTIONS and given.get(option) is not safe
+            asks = given.get("shell") or given.get("allow_pickle")
+            if name in FORBIDDEN or unpickles or asks:
+                found = name
+        if found:
+            yield f"line {node.lineno}: {found}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_source_file_can_run_code_of_a_file(path: Path) -> None:
+    name = path.relative_to(PACKAGE).as_posix()
+    assert not [*faults(path.read_text(encoding="utf-8"), EXCEPTIONS.get(name, set()))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "eval('1')",
+        "os.system('ls')",
+        "subprocess.run('ls', shell=True)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text)",
+    ],
+)
+def test_what_the_check_finds(line: str) -> None:
+    assert len([*faults(line)]) == 1
+
+
+def test_what_the_check_allows() -> None:
+    text = """
+torch.load(path, weights_only=True)
+np.load(path, allow_pickle=False)
+subprocess.run(["ls"], shell=False)
+model.eval()
+ast.literal_eval("1")
+"""
+    assert not [*faults(text)]
