@@ -41,7 +41,7 @@ contexts = (0, 1, 4, 40)
 fig, axes = plt.subplots(2, 4, figsize=(11, 5.8), layout="constrained", sharex=True, sharey=True)
 for row, points in zip(axes, (triangle, line), strict=True):
     for ax, n in zip(row, contexts, strict=True):
-        density = np.exp(model.condition(points[:n]).log_prob(plane))
+        density = np.exp(-model.condition(points[:n]).energy(plane))  # not normalised
         ax.contourf(side, side, density, levels=12, cmap="Blues")
         ax.plot(*points[:n].T, ".", color="#d55e00", ms=7)
         ax.set(aspect="equal", xticks=(-3, 0, 3), yticks=(-3, 0, 3))
@@ -64,7 +64,8 @@ print(np.unique(found.state.round(1), axis=0))
 # %%
 # A prior is an assumption
 # ------------------------
-# Now three kinds of data, 32 rows each: clusters as in the prior, clusters that are four times
+# In the plane, ``log_prob`` normalises the energy on a grid, so that models can be compared. Now
+# three kinds of data, 32 rows each: clusters as in the prior, clusters that are four times
 # narrower, and two columns of a real table (colour intensity and hue of wines), scaled to the
 # square. We compare the mean log-density of new rows, averaged over several draws of the data
 # (higher is better), under

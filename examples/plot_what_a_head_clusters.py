@@ -164,12 +164,13 @@ plane = np.linalg.svd(centred, full_matrices=False)[2][:2].T
 fig, axes = plt.subplots(1, 3, figsize=(12.5, 4.4), layout="constrained")
 text = [words[i] for i in x[0]][:-1]
 axes[0].imshow(output.attentions[0][0, head, :6, :6].numpy(), cmap="Blues", vmin=0, vmax=1)
-axes[0].set(title=f"Attention of head {head}", xlabel="key", ylabel="query")
+axes[0].set_title(f"Attention of head {head} (a row for each query)")
 axes[0].set_xticks(range(6), text, rotation=40)
 axes[0].set_yticks(range(6), text)
 
+lines = {"colors": "0.8", "linewidths": 1, "linestyles": "solid"}
 side = np.linspace(-0.8, 0.9, 100), np.linspace(0, 12, 100)
-axes[2].contour(*side, np.multiply.outer(side[1], side[0]), levels=8, colors="0.8", linewidths=1)
+axes[2].contour(*side, np.multiply.outer(side[1], side[0]), levels=8, **lines)
 for name, colour in colours.items():
     chosen = kind == name
     axes[1].plot(*(directions[chosen] @ plane).T, "o", color=colour, ms=5)
