@@ -19,6 +19,9 @@ SMALLER: dict[str, tuple[str, str]] = {
     "plot_your_own_energy": ("CHAINS = 250, 32", "CHAINS = 20, 8"),
 }
 
+# What a script needs beyond the package itself: an extra.
+NEEDS = {"plot_larger_than_memory": "distributed", "plot_what_a_head_clusters": "transformers"}
+
 
 def small_source(path: Path) -> str:
     """Return the script at a size that suits a test."""
@@ -31,6 +34,8 @@ def small_source(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem], reason="the extra that this script needs is missing")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: None)
     with matplotlib.rc_context():
