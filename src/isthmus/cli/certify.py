@@ -117,10 +117,11 @@ def _draw(X: NDArray[np.float64], found: Certificate, columns: tuple[str, ...]) 
 
     from isthmus.figures import certificate_plot
     from isthmus.figures.clusters import project
+    from isthmus.figures.style import literal
 
     if X.shape[1] <= 2:
         flat = np.column_stack([X, np.zeros(len(X))])[:, :2]
-        figure, labels = certificate_plot(found, flat), [*columns, ""][:2]
+        figure, labels = certificate_plot(found, flat), [*map(literal, columns), ""][:2]
     else:
         # The shadow of a ball would promise more than the ball does, so none is drawn.
         without_balls = replace(found, guaranteed_radius=np.zeros(len(X)))

@@ -26,6 +26,7 @@ from isthmus.figures.style import (
     RULE,
     grid_points,
     heading,
+    literal,
     new_figure,
     note_at,
     scatter,
@@ -168,7 +169,7 @@ def _plane(
     if dim <= 2:
         given = list(columns) if len(columns) >= dim else [f"x{place + 1}" for place in range(dim)]
         kept = np.flatnonzero(varies) if varies.any() else np.array([0])
-        return rows[:, kept], marks[:, kept], [given[place] for place in kept]
+        return rows[:, kept], marks[:, kept], [literal(given[place]) for place in kept]
     points, places, shares = project(rows, marks)
     if shares[1] < 1e-9:
         return points[:, :1], places[:, :1], ["main direction"]
@@ -373,7 +374,7 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
     # Classes in the order of the clusters that hold most of them.
     kept = np.setdiff1d(common, rare)
     kept = kept[np.argsort(table[:, kept].argmax(0), kind="stable")]
-    names = [name if len(name) <= 14 else f"{name[:13]}…" for name in kinds[kept]]
+    names = [literal(name if len(name) <= 14 else f"{name[:13]}…") for name in kinds[kept]]
     if len(rare):
         shares = np.column_stack([shares[:, kept], shares[:, rare].sum(1)])
         names.append("others")
@@ -386,7 +387,7 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
     axes.set_xticks(range(len(names)), names, fontsize=8 if len(names) <= 10 else 6.5, **steep)
     axes.set_yticks(range(len(shares)), [str(number + 1) for number in numbers[: len(shares)]])
     axes.tick_params(axis="y", labelsize=8 if len(shares) <= 12 else 6.5)
-    axes.set_title(f"Share of each {class_name}", fontsize=9.5, fontweight="normal")
+    axes.set_title(f"Share of each {literal(class_name)}", fontsize=9.5, fontweight="normal")
     more = len(numbers) - len(shares)
     axes.set_ylabel("cluster" + f" (largest {len(shares)} of {len(numbers)})" * (more > 0))
     if len(shares) <= 8 and len(names) <= 5:

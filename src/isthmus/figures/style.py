@@ -19,6 +19,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
+from isthmus.printing import printable
 
 # Colours keep their meaning from figure to figure. Blue, orange, green, purple, sky and yellow are
 # Okabe and Ito's, which differ for colour-blind eyes too.
@@ -160,6 +161,15 @@ def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
 
 
 @styled
+def literal(text: str) -> str:
+    r"""Return a name from data as text that Matplotlib draws as it is, not as a formula.
+
+    >>> print(literal("$a_{$"))
+    \$a_{\$
+    """
+    return printable(text).replace("$", r"\$")
+
+
 def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH, form: str = "png") -> bytes:
     """Return the figure as a PNG, or an SVG; equal figures give equal bytes."""
     buffer = io.BytesIO()

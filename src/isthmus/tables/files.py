@@ -377,13 +377,32 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
     elif form.kind == "feather":
         frame.reset_index(drop=True).to_feather(buffer)
     elif form.kind == "excel":
-        # Excel keeps 15 digits.
-        whole = frame.select_dtypes("integer")
-        large = [name for name in whole if whole[name].abs().max() >= 10**15]
-        frame.astype(dict.fromkeys(large, str)).to_excel(buffer, index=False)
+        _write_excel(frame, buffer)
     else:
         _write_arrays(frame, form, features, buffer)
     return buffer.getvalue()
+
+
+def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
+    """Write a sheet in which text is text: a cell that begins with "=" is no formula."""
+    import pandas as pd
+    from openpyxl.utils.exceptions import IllegalCharacterError
+
+    # Excel keeps 15 digits.
+    whole = frame.select_dtypes("integer")
+    large = [name for name in whole if whole[name].abs().max() >= 10**15]
+    try:
+        with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
+            frame.astype(dict.fromkeys(large, str)).to_excel(writer, index=False)
+            for row in writer.book.active.iter_rows():
+                for cell in row:
+                    if cell.data_type == "f":
+                        cell.data_type = "s"
+    except IllegalCharacterError:
+        raise InvalidInputError(
+            "A name or a text has control characters, which Excel files cannot hold. "
+            "Write another format, such as .csv."
+        ) from None
 
 
 def _write_arrays(
