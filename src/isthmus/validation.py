@@ -103,11 +103,18 @@ def unmasked(values: Any) -> Any:
     return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
+def require_dense(values: Any, name: str) -> None:
+    """Raise for a sparse matrix of SciPy, which NumPy would take for a single object."""
+    if callable(getattr(values, "toarray", None)):
+        raise InvalidInputError(f"{name} is sparse. Convert it first, with .toarray().")
+
+
 def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
     """Return numbers of any kind as a float64 array (...), with NaN where they are masked.
 
     Text and dates are refused also where they could be read as numbers, and so are complex numbers.
     """
+    require_dense(values, name)
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
@@ -184,6 +191,7 @@ def _wrong_dtype(name: str, dtype: object) -> DtypeError:
 
 
 def _from_array(value: Any, name: str) -> Tensor:
+    require_dense(value, name)
     try:
         array = np.asarray(unmasked(value))
     except (ValueError, TypeError, RuntimeError) as error:

@@ -47,7 +47,10 @@ def test_the_certificate_is_that_of_the_library(
     iterate = "none" if "none" in options else "all"
     expected = certify(memory(rows, model, sigma), sigma, iterate=iterate)
     assert main(["certify", str(data), *options]) == 0
-    assert capsys.readouterr().out.startswith(f"{expected}\n")
+    text = capsys.readouterr().out
+    assert text.startswith(f"{expected}\n")
+    assert (", beta 2, " in text) == (model == "hopfield")
+    assert (", sigma " in text) == (model == "kde")
     assert main(["certify", str(data), *options, "--json", "--quiet", "--seed", "3"]) == 0
     streams = capsys.readouterr()
     assert streams.err == ""

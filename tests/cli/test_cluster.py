@@ -133,7 +133,7 @@ def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFi
     [
         (["absent.csv"], "cannot be read"),
         (["iris.csv", "--method", "elbo"], "-k N"),
-        (["iris.csv", "-k", "151"], "n_samples=150 should be >= n_clusters=151"),
+        (["iris.csv", "-k", "151"], "150 rows to learn from, but n_clusters=151"),
         (["iris.csv", "-k", "0"], "whole number"),
         (["iris.csv", "-k", "3", "--alpha", "1"], "alpha is for"),
         (["iris.csv", "--alpha", "-1"], "must be a finite number above 0, not -1"),

@@ -95,6 +95,9 @@ def test_a_column_of_which_nothing_is_known_is_refused_by_its_number(make, overl
     for method in ("fit", "partial_fit"):
         with pytest.raises(ValueError, match=r"Column 1 .*no observed value"):
             getattr(make(), method)(overlapping)
+    overlapping[:, 0] = np.nan
+    with pytest.raises(ValueError, match=r"Columns 0, 1 of X have no .* about them\. Leave them"):
+        make().fit(overlapping)
 
 
 def test_nothing_but_gaps_is_refused(make):

@@ -198,7 +198,7 @@ def test_a_given_column_does_not_hide_a_result() -> None:
     [
         ({"method": "elbo"}, "needs the number of clusters"),
         ({"method": "crp", "n_clusters": 3}, "is for elbo, clam and basin-flow, not for crp"),
-        ({"n_clusters": 151}, "n_samples=150 should be >= n_clusters=151"),
+        ({"n_clusters": 151}, "150 rows to learn from, but n_clusters=151"),
         ({"n_clusters": 3, "alpha": 1}, "alpha is for crp and crp-elbo"),
         ({"bandwidth": 1}, "bandwidth is for mean-shift"),
         ({"method": "kde", "sigma": 1, "beta": 1}, "give one"),

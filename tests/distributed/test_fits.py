@@ -135,7 +135,7 @@ def test_bad_blocks_are_named() -> None:
         ClAMELBO(3).fit(da.from_array(X * [1, np.nan, 1], chunks=(130, D)))
     with pytest.raises(DtypeError, match="'b' does not hold numbers"):
         ClAMELBO(3).fit(dd.from_pandas(pd.DataFrame({"a": [1.0], "b": ["x"]}), npartitions=1))
-    with pytest.raises(InvalidInputError, match="n_samples=2 should be >= n_clusters=3"):
+    with pytest.raises(InvalidInputError, match="X has 2 rows to learn from, but n_clusters=3"):
         ClAMELBO(3).fit(da.from_array(X[:2]))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import isthmus as ist
 from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
@@ -33,6 +34,7 @@ BAD_MEMORIES = {
     "nan": (np.where(GOOD > 2, np.nan, GOOD), InvalidInputError, "1 NaN value"),
     "infinite": (np.where(GOOD > 0, np.inf, GOOD), InvalidInputError, "infinite"),
     "sparse": (torch.eye(3).to_sparse(), InvalidInputError, "to_dense"),
+    "sparse of SciPy": (csr_array(np.eye(3)), InvalidInputError, "is sparse. .*toarray"),
 }
 
 

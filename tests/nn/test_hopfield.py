@@ -9,7 +9,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError
 from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling
 
 SEPARATIONS = ["softmax", "entmax", "sparsemax", 1.3]
@@ -379,6 +379,9 @@ def test_bad_settings(settings: dict[str, Any], words: str) -> None:
         (((torch.zeros(2, 3, 6), torch.zeros(2, 3, 6)),), "x must be a tensor, or a tuple"),
         (((torch.zeros(2, 3, 6), torch.zeros(1, 3, 6), torch.zeros(2, 3, 6)),), "do not fit"),
         (((torch.zeros(2, 3, 6), torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)),), "do not fit"),
+        ((torch.zeros(2, 3, 6).double(),), "stored patterns hold float64 .* are float32. Convert"),
+        (((torch.zeros(2, 6), torch.zeros(2, 6).long(), torch.zeros(2, 6)),), "state .* int64"),
+        (((torch.zeros(2, 6), np.zeros((2, 6)), torch.zeros(2, 6)),), "a tuple of tensors"),
         ((torch.zeros(2, 3, 6), torch.zeros(2, 3)), "must be boolean, True for a hidden pattern"),
         ((torch.zeros(2, 3, 6), torch.zeros(3, 2).bool()), r"must have shape \(2, 3\)"),
         ((torch.zeros(2, 3, 6), None, torch.zeros(2, 3).bool()), "association_mask must have"),
@@ -398,5 +401,8 @@ def test_other_bad_input() -> None:
         HopfieldLayer(6)(torch.zeros(6))
     with pytest.raises(IsthmusError, match="x must be a tensor"):
         HopfieldPooling(6)((torch.zeros(2, 3, 6),))
+    for layer in (HopfieldPooling(6), HopfieldLayer(6)):
+        with pytest.raises(DtypeError, match="hold float64"):
+            layer(torch.zeros(2, 3, 6).double())
     with pytest.raises(IsthmusError, match="patterns, batch, 6"):
         Hopfield(6, batch_first=False)(torch.zeros(3, 6))

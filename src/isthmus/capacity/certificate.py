@@ -163,8 +163,12 @@ class Certificate:
     def __str__(self) -> str:
         found, few = self.summary, self.fraction_stored < FEW
         kind, author = KINDS[self.kind], "Santos'" if self.kind == "sparse" else "Ramsauer's"
+        # Users give networks an inverse temperature, and densities a bandwidth.
+        width, narrower = f"beta {self.sigma**-2:.4g}", "larger beta"
+        if self.kind == "kde":
+            width, narrower = f"sigma {self.sigma:.4g}", "smaller sigma"
         facts = {
-            "memory": f"{kind}, sigma {self.sigma:.4g}, {self.fixed_point.shape[1]} dimensions",
+            "memory": f"{kind}, {width}, {counted(self.fixed_point.shape[1], 'dimension')}",
             "proved": counted(found["proved"], "pattern"),
             "by iterating": counted(found["found_by_iterating"], "more pattern"),
             f"{author} bound": f"holds for {found['ramsauer']}",
@@ -193,7 +197,7 @@ class Certificate:
         if self.kind == "kde" and (twins := int((self.separation <= 0).sum())):
             facts["duplicates"] = f"{twins} patterns have an exact duplicate"
         opening = f"{found['stored']:,} of {counted(len(self), 'pattern')} stored"
-        advice = "Few patterns are stored: use a smaller sigma, drop duplicates, or iterate all."
+        advice = f"Few patterns are stored: use a {narrower}, drop duplicates, or iterate all."
         lines = [f"{opening} ({self.fraction_stored:.1%})", "", *definitions(facts)]
         return "\n".join([*lines, *(["", advice] if few else [])])
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from isthmus.blocks import Blocks, TableBlock, dask_blocks, is_dask
-from isthmus.cluster.data import Rows, RowSample, Units
+from isthmus.cluster.data import Rows, RowSample, Units, require_observed
 from isthmus.errors import InvalidInputError
 
 
@@ -197,12 +197,7 @@ def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[Extent, RowSampl
     Float32 is kept if the largest value is within the limits.
     """
     extent: Extent = raw.total(Extent.of)
-    empty = np.flatnonzero(extent.known == 0)
-    if len(empty):
-        raise InvalidInputError(
-            f"Column {', '.join(map(str, empty[:5]))} of X has no observed value, so nothing "
-            "can be learned about it. Leave it out."
-        )
+    require_observed(extent.known > 0)
     dtype = raw.layout.dtype
     if not limits[0] < extent.size < limits[1]:
         dtype = np.dtype(np.float64)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits
+from isthmus.printing import listed
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -26,6 +27,20 @@ BLOCK_ROWS = 8192
 SAMPLE_ROWS = 50_000
 # Scales of data whose squares, and the inverses of these, are far from overflow.
 SMALLEST_SCALE = 1e-140
+
+
+def require_observed(observed: NDArray[np.bool_]) -> None:
+    """Raise if columns of X (D,) have no observed value, and name them."""
+    if observed.all():
+        return
+    empty = listed([str(column) for column in np.flatnonzero(~observed)])
+    if (~observed).sum() == 1:
+        found = f"Column {empty} of X has no observed value", "it"
+    else:
+        found = f"Columns {empty} of X have no observed value", "them"
+    raise InvalidInputError(
+        f"{found[0]}, so nothing can be learned about {found[1]}. Leave {found[1]} out."
+    )
 
 
 @dataclass(frozen=True)
@@ -38,12 +53,7 @@ class Units:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Units:
         """Centre on the weighted mean of X and scale to a mean variance of 1 per feature."""
-        empty = np.flatnonzero(np.isnan(X).all(0))
-        if len(empty):
-            raise InvalidInputError(
-                f"Column {', '.join(map(str, empty[:5]))} of X has no observed value, so nothing "
-                "can be learned about it. Leave it out."
-            )
+        require_observed(~np.isnan(X).all(0))
         # Numbers are brought near 1 first, so that squares of huge ones do not overflow, and into
         # one order in memory, on which the rounding of a product depends.
         size = largest_value(X)

@@ -28,6 +28,7 @@ from isthmus.cluster.data import (
 )
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
+from isthmus.printing import counted
 from isthmus.validation import as_choice, as_count
 
 Dynamics = Literal["exact", "mirror", "euclidean"]
@@ -164,7 +165,10 @@ class FiniteMixtureEstimator(MemoryEstimator):
         super()._check_settings(n_samples)
         n_clusters = as_count(self.n_clusters, "n_clusters")
         if n_samples < n_clusters:
-            raise InvalidInputError(f"n_samples={n_samples} should be >= n_clusters={n_clusters}.")
+            raise InvalidInputError(
+                f"X has {counted(n_samples, 'row')} to learn from, but n_clusters={n_clusters}. "
+                f"Use at most {counted(n_samples, 'cluster')}."
+            )
         if isinstance(self.init, str):
             as_choice(self.init, "init", ("k-means", "k-means++", "random"))
         if self.n_init != "auto":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.nn.association import as_alpha, associate, merge_masks
@@ -250,12 +250,17 @@ class Hopfield(nn.Module):
     def _read(self, x: Patterns) -> tuple[Tensor, Tensor, Tensor]:
         """Return stored, state and value patterns, checked, with the batch first."""
         three = (x, x, x) if isinstance(x, Tensor) else x
-        if not isinstance(three, tuple | list) or len(three) != 3:
+        if (
+            not isinstance(three, tuple | list)
+            or len(three) != 3
+            or not all(isinstance(each, Tensor) for each in three)
+        ):
             raise InvalidInputError(
-                "x must be a tensor, or a tuple of stored, state and value patterns."
+                "x must be a tensor, or a tuple of tensors: stored, state and value patterns."
             )
         sizes = (self.stored_size, self.input_size, self.stored_size)
         for name, x, size in zip(("stored", "state", "value"), three, sizes, strict=True):
+            self._require_dtype(name, x)
             if x.ndim < 2 or x.shape[-1] != size or (x.ndim != 3 and not self.batch_first):
                 axes = "..., patterns" if self.batch_first else "patterns, batch"
                 raise ShapeError(
@@ -268,6 +273,16 @@ class Hopfield(nn.Module):
         if stored.shape[-2] == 0:
             raise InvalidInputError("The bag is empty: there is no stored pattern. Leave it out.")
         return stored, state, value
+
+    def _require_dtype(self, name: str, x: Tensor) -> None:
+        """Raise if patterns are not of the parameters' dtype; autocast converts both."""
+        expected = self.beta.dtype
+        if x.dtype != expected and not torch.is_autocast_enabled(x.device.type):
+            given, own = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, expected))
+            raise DtypeError(
+                f"{name} patterns hold {given} numbers, but the layer's parameters are {own}. "
+                f"Convert one of them, for example with .to({expected})."
+            )
 
     def _states(self, state: Tensor) -> Tensor:
         return self._split(self.state_proj(self.norm_state(state)))
