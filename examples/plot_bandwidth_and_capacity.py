@@ -110,7 +110,7 @@ left.legend(lines, labels, loc="lower left", frameon=False, fontsize=9)
 right.plot(multiples, noisy, "o-", color="#009e73", ms=4)
 right.plot(multiples, pushed, "s-", color="#e69f00", ms=4)
 right.text(2.6, 0.75, "random noise", color="#007a59")
-right.text(2.15, 0.1, "push at the nearest image", color="#a87300")
+right.text(2.15, 0.1, "push at a neighbour", color="#a87300")
 right.axvspan(0, 1, color="0.92", zorder=0)
 right.text(0.5, 0.05, "proved", ha="center", color="0.35")
 right.set(
