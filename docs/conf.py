@@ -49,6 +49,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": ExplicitOrder(
         [
             "plot_denoise_complete_images.py",
+            "plot_million_embeddings.py",
             "plot_how_many_clusters.py",
             "plot_cluster_with_gaps.py",
             "plot_stream_with_novelty.py",

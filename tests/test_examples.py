@@ -15,6 +15,7 @@ SMALLER: dict[str, tuple[str, str]] = {
     "plot_bandwidth_and_capacity": ("REPEATS = 300, 5", "REPEATS = 40, 1"),
     "plot_in_context_energies": ("DATASETS = 65, 4", "DATASETS = 17, 1"),
     "plot_larger_than_memory": ("ROWS = 8, 20_000", "ROWS = 3, 500"),
+    "plot_million_embeddings": ("QUERIES = 2_000, 4_000", "QUERIES = 20, 200"),
     "plot_what_a_head_clusters": ("SENTENCES = 300, 400", "SENTENCES = 60, 50"),
     "plot_your_own_energy": ("CHAINS = 250, 32", "CHAINS = 20, 8"),
 }
@@ -53,7 +54,7 @@ def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
 def test_the_gallery_lists_every_script_once() -> None:
     listed = re.findall(r'"(plot_\w+\.py)"', (ROOT / "docs" / "conf.py").read_text())
     assert sorted(listed) == [path.name for path in SCRIPTS]
-    assert len(SCRIPTS) >= 1
+    assert len(SCRIPTS) >= 13
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
