@@ -63,7 +63,7 @@ for tol in ("0.1", "0.001", "1e-06"):
     print(f"tol {tol}: {outside} of 200 errors exceed their bound")
 
 # %%
-# The answers, beside the queries: nearly all of the noise is gone.
+# The answers, beside the queries: most of the noise is gone.
 
 answers = found.mean.numpy()
 before = np.linalg.norm(queries - embeddings[source], axis=1)
