@@ -121,8 +121,10 @@ def _aucs(name: str, found: Array) -> Row:
     }
 
 
-def tasks(columns: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, Array, Array]]:
-    """Yield the number of columns, context rows and test rows of smooth tasks."""
+def tasks(
+    columns: tuple[int, ...], sizes: tuple[int, ...], smooth: bool = True
+) -> Iterator[tuple[int, Array, Array]]:
+    """Yield the number of columns, context rows and test rows of smooth tasks, or of spiky ones."""
     for name, X in tables(np.random.default_rng(0)).items():
         for D, n in product(columns, sizes):
             if X.shape[1] < D or len(X) < n + 50:
@@ -130,7 +132,7 @@ def tasks(columns: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[in
             rng = np.random.default_rng([0, len(name), ord(name[0]), D, n, 0])
             chosen = X[:, rng.choice(X.shape[1], D, replace=False)]
             chosen = chosen[rng.permutation(len(chosen))[: n + 300]]
-            if (chosen[:n].std(0) < 1e-3 * chosen.std(0)).any() or not is_smooth(chosen):
+            if (chosen[:n].std(0) < 1e-3 * chosen.std(0)).any() or is_smooth(chosen) != smooth:
                 continue
             chosen = (chosen - chosen[:n].mean(0)) / chosen[:n].std(0)
             yield D, chosen[:n], chosen[n:]
@@ -262,8 +264,12 @@ def flow(model: ICLTables) -> list[Row]:
 
 def head(model: ICLTables) -> list[Row]:
     """Return scores with and without the energy head, and how well its normalisers are known."""
+    return [row for smooth in (True, False) for row in _head_rows(model, smooth)]
+
+
+def _head_rows(model: ICLTables, smooth: bool) -> Iterator[Row]:
     found: dict[tuple[int, int], list[tuple[float, ...]]] = {}
-    for D, X, test in tasks((1, 2, 4, 8), (16, 64, 256)):
+    for D, X, test in tasks((1, 2, 4, 8), (16, 64, 256), smooth):
         spent, density = timed(lambda X=X: model.condition(X, energy_head=True))
         more, log_prob = timed(lambda d=density, test=test: d.log_prob(test))
         change = float(density.base.log_prob(test).mean() - log_prob.mean())
@@ -271,14 +277,14 @@ def head(model: ICLTables) -> list[Row]:
         share = float(known.effective_samples) / 4096
         scores = (change, float(known.error), share, spent + more)
         found.setdefault((D, len(X)), []).append(scores)
-    rows, title = [], "change of the negative log-density by the energy head, nats a row"
+    kind = "smooth" if smooth else "spiky"
+    title = f"change of the negative log-density by the energy head, {kind} tasks, nats a row"
     for (D, n), each in sorted(found.items()):
         change, error, share, seconds = np.transpose(each)
-        rows.append({"table": title, "D": D, "n": n, "tasks": len(each), "change": _mean(change),
-                     "better on": int((change < 0).sum()), "error of log Z": f"{error.mean():.4f}",
-                     "effective share": f"{share.mean():.2f}", "CPU s":
-                     f"{seconds.mean():.2f}"})  # fmt: skip
-    return rows
+        yield {"table": title, "D": D, "n": n, "tasks": len(each), "change": _mean(change),
+               "better on": int((change < 0).sum()), "error of log Z": f"{error.mean():.4f}",
+               "effective share": f"{share.mean():.2f}",
+               "CPU s": f"{seconds.mean():.2f}"}  # fmt: skip
 
 
 def main() -> None:

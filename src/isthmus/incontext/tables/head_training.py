@@ -33,7 +33,7 @@ class HeadTraining(TableTraining):
     """
 
     model: TableConfig = field(default_factory=lambda: TableConfig(head_layers=2))
-    updates: int = 1500
+    updates: int = 850
     context_rows: int = 1024
     tables: int = 32
     rows: int = 64
