@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from isthmus.errors import ClusterError, DtypeError, InvalidInputError, IsthmusError, ShapeError
 from isthmus.printing import listed
 from isthmus.progress import progress
+from isthmus.reading import reading, require_size
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -174,15 +175,10 @@ class FileBlocks(Blocks):
         self.places, self.layout, self.n_rows, self.functions = places, layout, n_rows, functions
 
     def __iter__(self) -> Iterator[Any]:
-        from pyarrow import ArrowException, parquet
-
         for number, (path, group) in enumerate(self.places):
             name = f"Row group {group + 1} of {path.name}"
-            try:
-                with parquet.ParquetFile(path) as file:
-                    frame = file.read_row_group(group, self.layout.columns).to_pandas()
-            except (ArrowException, OSError) as error:
-                raise InvalidInputError(f"{name} cannot be read: {error}") from None
+            with reading(path, "Parquet file", f"{name} may be damaged."):
+                frame = _read_group(path, group, self.layout.columns)
             block: Any = self.layout.block(name, number, frame)
             for function, arguments in self.functions:
                 block = _call(function, block, arguments)
@@ -204,6 +200,18 @@ class FileBlocks(Blocks):
         return FileBlocks(self.places, self.layout, self.n_rows, functions)
 
 
+def _read_group(path: Path, group: int, columns: Sequence[str] | None) -> Any:
+    """Return a row group of a Parquet file as a frame, unless it is far larger than the file."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        about = file.metadata.row_group(group)
+        require_size(path, 8 * about.num_rows * about.num_columns)
+        table = file.read_row_group(group, columns)
+        table.validate(full=True)
+        return table.to_pandas()
+
+
 def is_dask(data: object) -> bool:
     """Return True for Dask collections. Does not import Dask."""
     return "dask" in sys.modules and hasattr(data, "__dask_graph__")
@@ -213,8 +221,10 @@ def parquet_files(path: str | os.PathLike[str]) -> list[Path]:
     """Return the Parquet files of a path: a file, a directory, or a pattern with ``*``."""
     text = os.fspath(path)
     where = Path(text)
-    if where.is_dir():
-        found = [each for each in sorted(where.rglob("*.parquet")) if each.is_file()]
+    if os.path.isdir(where):
+        if not os.access(where, os.R_OK | os.X_OK):
+            raise InvalidInputError(f"{text} cannot be read: Permission denied.")
+        found = [each for each in sorted(where.rglob("*.parquet")) if not each.is_dir()]
     else:
         found = [Path(each) for each in sorted(glob.glob(text, recursive=True))]
     if not found:
@@ -233,10 +243,8 @@ def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = No
     places: list[tuple[Path, int]] = []
     n_rows, first = 0, None
     for file in parquet_files(path):
-        try:
+        with reading(file, "Parquet file"):
             metadata, schema = parquet.read_metadata(file), parquet.read_schema(file)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InvalidInputError(f"{file} is not a Parquet file: {error}") from None
         if first is None:
             first = schema
         elif schema.names != first.names:
@@ -254,13 +262,11 @@ def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = No
 
 def numeric_columns(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     """Return the names of the columns of numbers of Parquet files, and those of all others."""
-    from pyarrow import ArrowException, parquet
+    from pyarrow import parquet
 
     first = parquet_files(path)[0]
-    try:
+    with reading(first, "Parquet file"):
         schema = parquet.read_schema(first)
-    except (ArrowException, OSError) as error:
-        raise InvalidInputError(f"{first} is not a Parquet file: {error}") from None
     fits = {name: _is_number(schema.field(name).type) for name in schema.names}
     return [name for name in fits if fits[name]], [name for name in fits if not fits[name]]
 

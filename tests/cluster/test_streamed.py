@@ -66,6 +66,6 @@ def test_bad_files_and_columns_are_refused(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="mean-shift needs all rows"):
         cluster_file(rows, output, method="mean-shift")
     rows.write_bytes(rows.read_bytes()[:200])
-    with pytest.raises(InvalidInputError, match="not a Parquet file"):
+    with pytest.raises(InvalidInputError, match="not a readable Parquet file"):
         cluster_file(rows, output)
     assert not output.exists()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.modes import distances
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.progress import progress as progress_bar
 from isthmus.reading import reading
@@ -185,10 +185,13 @@ def _read(
 ) -> dict[tuple[int, int, int], SweepCell]:
     """Read finished cells with the same settings; truncated lines are ignored."""
     done: dict[tuple[int, int, int], SweepCell] = {}
-    if path is None or not Path(path).exists():
+    if path is None:
         return done
-    with reading(path, "file of finished cells") as place:
-        lines = place.read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        with reading(path, "file of finished cells") as place:
+            lines = place.read_text(encoding="utf-8", errors="replace").split("\n")
+    except MissingFileError:
+        return done
     for line in lines:
         try:
             entry = json.loads(line)

@@ -23,6 +23,7 @@ from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import SHIPPED, write_atomically
 from isthmus.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.progress import progress as progress_bar
+from isthmus.reading import reading
 from isthmus.study.fitting import as_call
 from isthmus.study.methods import Method
 from isthmus.study.settings import Settings, Task, cells
@@ -208,12 +209,13 @@ def status(out: str | Path) -> Run:
 def _seconds_left(directory: Path) -> float | None:
     """Return the remaining time of a run in progress; a killed run leaves its file behind."""
     try:
-        note = json.loads((directory / PROGRESS).read_text())
-        process, ends = int(note["process"]), float(note["ends"])
+        with reading(directory / PROGRESS, "note") as path:
+            note = json.loads(path.read_text())
+            process, ends = int(note["process"]), float(note["ends"])
         os.kill(process, 0)  # raises if there is no such process
     except PermissionError:  # a process of another user
         pass
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, InvalidInputError, OverflowError):
         return None
     return max(0.0, ends - time.time())
 
