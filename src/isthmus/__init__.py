@@ -45,8 +45,8 @@ _NAMES = {
     "isthmus.memories.vmf": "VonMisesFisherMixture",
     "isthmus.normalizer": "with_normalizer",
     "isthmus.saving": "load save",
-    "": "attend attention capacity checks cluster datasets distributed dynamics energy errors "
-    "figures impute incontext memories nn normalizer play report study tables",
+    "": "attend attention bandwidth capacity checks cluster datasets distributed dynamics energy "
+    "errors figures impute incontext memories nn normalizer play report study synthesis tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
