@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import isthmus as ist
 from isthmus import incontext
 from isthmus.capacity import certify
+from isthmus.distributed.sharded import ShardedMemory
 from isthmus.energy import Energy, WeightedSum
 from isthmus.errors import UnknownNormalizerError
 from isthmus.memories.base import MarginalMemory
@@ -71,8 +72,9 @@ ON_SPHERES = {ist.VonMisesFisherMixture}
 WITHOUT_NORMALIZER = {ist.Hopfield, ist.DenseAssociativeMemory, ist.SparseHopfield}
 # Waves that do not decay have no integral; its error against the exact density is tested.
 APPROXIMATE = {ist.RandomFeatureKDE}
-# Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py.
-ELSEWHERE = {incontext.ContextEnergy, incontext.TableEnergy, NormalizedEnergy}
+# Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py;
+# tests/distributed/test_sharded.py compares a memory in parts with the whole.
+ELSEWHERE = {incontext.ContextEnergy, incontext.TableEnergy, NormalizedEnergy, ShardedMemory}
 # Corners and jumps of a kernel limit the accuracy of a grid, and so do heavy tails.
 TOLERANCE = {
     ist.UniformKDE: 3e-3,
@@ -248,8 +250,8 @@ def test_extreme_temperatures_against_mpmath(beta: float, rows: list[int], dim: 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_hundred_thousand_coordinates(n: int, dtype: str, tolerance: float) -> None:
-    dim = 100_000
+@pytest.mark.parametrize("dim", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_coordinates(dim: int, n: int, dtype: str, tolerance: float) -> None:
     rng = np.random.default_rng(0)
     memories = rng.standard_normal((n, dim)).astype(dtype)
     memories[-1] = memories[0]  # a duplicate, where there are two
@@ -292,7 +294,10 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+# tests/dynamics/test_nuts.py compares moments of NUTS quickly.
+@pytest.mark.parametrize(
+    "name", [*list(SAMPLERS)[:3], pytest.param("NUTS", marks=pytest.mark.slow)]
+)
 def test_moments_of_samplers_within_five_standard_errors(name: str) -> None:
     """Chains are independent, so that the spread of their means is the standard error."""
     sampler, draws = SAMPLERS[name]

@@ -13,6 +13,8 @@ import torch
 import isthmus as ist
 from isthmus.play.launch import make_server
 from isthmus.play.playground import Playground
+from isthmus.report import Finding, Section, TextTable
+from isthmus.report import page as report_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSER = next(
@@ -237,6 +239,40 @@ def test_a_table_with_hostile_names_is_text(page, tmp_path: Path) -> None:
     assert page.tab.title() == "isthmus playground"
     assert page.value("document.querySelectorAll('script').length") == 1
     assert page.value("document.querySelectorAll('img, b').length") == 0
+
+
+def test_a_report_shows_hostile_names_as_text(browser, tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "$a_{$", "</td><b>x"]
+    sections = [
+        Section(
+            name,
+            numbers={name: 1.0, "of": {name: {name: 1.0, "b": 2.0}, "c": {name: 3.0, "b": 4.0}}},
+            findings=(Finding(name, "held", name),),
+            observations=(name,),
+            table=TextTable((name, ""), ((name, name),)),
+            name=f"part-{place}",
+            title=name,
+            chapter="one",
+            command=name,
+        )
+        for place, name in enumerate(names)
+    ]
+    sections.append(
+        Section(status="failed", message=names[0], name="no", title="No", chapter="one")
+    )
+    file = tmp_path / "index.html"
+    file.write_text(report_page(names[0], names[1], sections, chapters={"one": names[0]}))
+    context = browser.new_context()
+    tab, heard = context.new_page(), []
+    tab.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.dismiss()))
+    tab.on("console", lambda message: heard.append(message.text))
+    tab.goto(file.as_uri())
+    assert tab.title() == names[0]
+    assert heard == []
+    assert tab.evaluate("document.querySelectorAll('script, img, td b').length") == 0
+    words = tab.locator("body").inner_text()
+    assert all(words.count(name) >= 3 for name in names)
+    context.close()
 
 
 def test_a_picture_is_saved(page, tmp_path: Path) -> None:
