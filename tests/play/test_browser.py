@@ -1,5 +1,6 @@
 """The page in a real browser: clicks, drags, keys and touch do what the library says."""
 
+import itertools
 import json
 import shutil
 import threading
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import isthmus as ist
+from isthmus.play.data import Plane
 from isthmus.play.launch import make_server
 from isthmus.play.playground import Playground
 from isthmus.report import Finding, Section, TextTable
@@ -88,6 +90,14 @@ class Page:
     def memories(self) -> list:
         return self.value("isthmusPlay.state.scene.memories")
 
+    def colours(self) -> np.ndarray:
+        """The colours of the landscape, each once. (n, 3)."""
+        pixels = self.value(
+            "(() => { const f = document.querySelector('.ip-field'); "
+            "return Array.from(f.getContext('2d').getImageData(0, 0, f.width, 40).data); })()"
+        )
+        return np.unique(np.array(pixels).reshape(-1, 4)[:, :3], axis=0)
+
     def heights(self) -> np.ndarray:
         header = self.value("isthmusPlay.frame().header")
         data = self.value("Array.from(isthmusPlay.frame().arrays.height.data)")
@@ -105,14 +115,19 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as driver:
-        try:
-            found = driver.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
-        except sync_api.Error as error:
-            pytest.skip(f"{BROWSER} does not start: {str(error).splitlines()[0]}")
+def driver():
+    with sync_api.sync_playwright() as found:
         yield found
-        found.close()
+
+
+@pytest.fixture(scope="module")
+def browser(driver):
+    try:
+        found = driver.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+    except sync_api.Error as error:
+        pytest.skip(f"{BROWSER} does not start: {str(error).splitlines()[0]}")
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -295,6 +310,41 @@ def test_the_tour_shows_every_idea(page) -> None:
     assert page.tab.locator(".ip-tour").is_hidden()
 
 
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.3, 12345.0), (1e8, 3e9)])
+def test_labels_of_ticks_stand_apart(browser, scale, shift) -> None:
+    """Also those of long numbers, which need the most room, and of long names."""
+    points = shift + scale * np.random.default_rng(0).normal(size=(20, 2))
+    found = make_server(Playground(Plane(points, ("the length of a petal in cm", "y"))))
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    page = Page(browser, found.address)
+    for width, height in [(1280, 800), (700, 500), (390, 844), (320, 560)]:
+        page.tab.set_viewport_size({"width": width, "height": height})
+        # The name of the axis ends 10 px from the border of the stage.
+        stage = "document.querySelector('.ip-top').getBoundingClientRect().width"
+        page.wait(f"() => isthmusPlay.stats.ticks.at(-1)[1] === {stage} - 10")
+        ticks = page.value("isthmusPlay.stats.ticks")
+        assert len(ticks) > 1
+        assert all(left[1] + 6 < right[0] for left, right in itertools.pairwise(ticks)), ticks
+    page.context.close()
+    found.server.should_exit = True
+    thread.join(20)
+
+
+def test_it_draws_without_webgl(driver, address) -> None:
+    arguments = [*ARGUMENTS, "--disable-3d-apis", "--disable-webgl", "--disable-webgl2"]
+    found = driver.chromium.launch(executable_path=BROWSER, args=arguments)
+    page = Page(found, address)
+    page.settle()
+    assert page.value("document.createElement('canvas').getContext('webgl2')") is None
+    # Shades of the basins, and nothing black.
+    colours = page.colours()
+    assert len(colours) > 100
+    assert (colours.max(1) > 60).all()
+    assert page.words == []
+    found.close()
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_phone_shows_everything_within_its_width(browser, address, dark) -> None:
     scheme = "dark" if dark else "light"
@@ -325,4 +375,9 @@ def test_a_server_that_stops_is_told(browser) -> None:
     thread.join(20)
     page.wait("() => !document.querySelector('.ip-notice').hidden")
     assert "has stopped" in page.tab.locator(".ip-notice").inner_text()
+    # No landscape comes for another size of the window, but the canvas is not left black.
+    page.tab.set_viewport_size({"width": 900, "height": 640})
+    page.wait("() => isthmusPlay.frame() === null")
+    page.tab.wait_for_timeout(100)
+    assert page.colours()[0].tolist() == [255, 255, 255]
     page.context.close()

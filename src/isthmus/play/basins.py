@@ -25,6 +25,8 @@ from isthmus.play.scene import Scene
 DOUBLINGS = 12
 # Up to this many cells a move is interpolated; a longer one is that of the nearest node.
 INTERPOLATED_CELLS = 1.5
+# A map that moves no node by more than this many cells is at rest.
+AT_REST_CELLS = 1e-3
 # Ends of nodes this many cells from every mode belong to no basin.
 LOST_CELLS = 2.5
 # Longest move of a node down a sampled slope, in cells, and the slope that moves it as far, as a
@@ -89,7 +91,9 @@ def follow(moved: Tensor, nodes: Tensor) -> Tensor:
         smooth, nearest = (_look_up(scaled, mode) for mode in ("bilinear", "nearest"))
         # Between nodes that part company there is nothing to interpolate.
         leaps = ((nearest - scaled) * cells).abs().amax(-1, keepdim=True) > INTERPOLATED_CELLS
-        scaled = torch.where(leaps, nearest, smooth)
+        before, scaled = scaled, torch.where(leaps, nearest, smooth)
+        if float(((scaled - before) * cells).abs().amax()) < AT_REST_CELLS:
+            break  # composing it with itself again changes nothing
     return corner + (scaled + 1) / 2 * (far - corner)
 
 

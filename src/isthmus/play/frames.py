@@ -39,7 +39,7 @@ Stale = Callable[[], bool]
 
 # Heights above this quantile are drawn alike.
 HIGHEST = 0.88
-TILES = 4
+TILES = 3
 MOST_PATH = 160
 MOST_BALLS = 500
 # The grid of the share of a new cluster is coarser by this factor. Evaluation by blocks stays in

@@ -1,6 +1,6 @@
 // The page of the playground: one module for the browser and for notebooks (anywidget).
 //
-// It draws, and it asks. Every number on it comes from isthmus, over a connection that carries
+// It draws on plain 2-D canvases, so that it needs no WebGL, and it asks. Every number on it comes from isthmus, over a connection that carries
 // requests as JSON and replies as binary frames; here they are only coloured and interpolated.
 // Text from data reaches the page through textContent alone, so that it is never read as HTML.
 
@@ -8,6 +8,7 @@ const SETTLED = 150; // ms without a change after which the fine landscape is as
 const DETAILS_EVERY = 200; // ms between paths and balls while a memory is dragged
 const WALK_EVERY = 60; // ms between the moves of samples
 const NEAR = 14; // px within which a point is picked
+const CONTOURS = 10;
 const STOPPED = "The server of the playground has stopped. Start it again with: isthmus play";
 
 // ---------------------------------------------------------------- connections
@@ -175,26 +176,37 @@ function readScene(given, known) {
   return { scene, queries, view: view === "density" ? "density" : "energy", show };
 }
 
-// Lines along which a grid of values crosses a level, as a path in pixels (marching squares).
-function contour(path, data, columns, rows, level, width, height) {
-  const dx = width / (columns - 1), dy = height / (rows - 1);
+// Corners of a cell from the top left, clockwise; for each set of those above a level, the sides
+// that its lines join, two by two. Sides: 0 top, 1 right, 2 bottom, 3 left.
+const CROSSED = [
+  [], [0, 3], [0, 1], [1, 3], [1, 2], [0, 1, 3, 2], [0, 2], [2, 3],
+  [2, 3], [0, 2], [0, 3, 1, 2], [1, 2], [1, 3], [0, 1], [0, 3], [],
+];
+
+// Lines along which a grid of values crosses levels, which rise, as a path in pixels (marching
+// squares). It runs with every frame, so that it makes no objects.
+function contour(path, data, columns, rows, levels, width, height) {
+  const dx = width / (columns - 1), dy = height / (rows - 1), count = levels.length;
   for (let r = 0; r < rows - 1; r++) {
     for (let c = 0; c < columns - 1; c++) {
       const at = r * columns + c;
-      const a = data[at] - level, b = data[at + 1] - level;
-      const d = data[at + columns] - level, e = data[at + columns + 1] - level;
-      const code = (a > 0) | ((b > 0) << 1) | ((e > 0) << 2) | ((d > 0) << 3);
-      if (code === 0 || code === 15 || !Number.isFinite(a + b + d + e)) continue;
-      const x = c * dx, y = r * dy;
-      const top = [x + (dx * a) / (a - b), y], right = [x + dx, y + (dy * b) / (b - e)];
-      const bottom = [x + (dx * d) / (d - e), y + dy], left = [x, y + (dy * a) / (a - d)];
-      const lines = {
-        1: [top, left], 14: [top, left], 2: [top, right], 13: [top, right], 4: [right, bottom], 11: [right, bottom],
-        8: [left, bottom], 7: [left, bottom], 3: [left, right], 12: [left, right], 6: [top, bottom], 9: [top, bottom],
-      }[code] ?? (code === 5 ? [top, right, left, bottom] : [top, left, right, bottom]);
-      for (let i = 0; i < lines.length; i += 2) {
-        path.moveTo(lines[i][0], lines[i][1]);
-        path.lineTo(lines[i + 1][0], lines[i + 1][1]);
+      const p = data[at], q = data[at + 1], s = data[at + columns + 1], t = data[at + columns];
+      const low = Math.min(p, q, s, t), high = Math.max(p, q, s, t);
+      if (!(low <= levels[count - 1] && high > levels[0] && high < Infinity)) continue; // also if NaN
+      for (let k = 0; k < count && levels[k] < high; k++) {
+        const level = levels[k];
+        if (level < low) continue;
+        const a = p - level, b = q - level, d = s - level, e = t - level;
+        const sides = CROSSED[(a > 0) | ((b > 0) << 1) | ((d > 0) << 2) | ((e > 0) << 3)];
+        for (let i = 0; i < sides.length; i++) {
+          let x = c, y = r;
+          if (sides[i] === 0) x += a / (a - b);
+          else if (sides[i] === 1) { x += 1; y += b / (b - d); }
+          else if (sides[i] === 2) { x += e / (e - d); y += 1; }
+          else y += a / (a - e);
+          if (i % 2) path.lineTo(x * dx, y * dy);
+          else path.moveTo(x * dx, y * dy);
+        }
       }
     }
   }
@@ -208,10 +220,35 @@ function bilinear(data, columns, rows, u, v) {
     + t * ((1 - s) * data[at + columns] + s * data[at + columns + 1]);
 }
 
+const GAP = 12; // px between the labels of ticks, at least
+
 function niceStep(range, most) {
   const rough = range / most, power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
 }
+
+// The ticks between two ends and their labels, with as many digits as tell them apart.
+function ticks(low, high, step) {
+  const found = [], digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  const powers = largest >= 1e6 || digits > 4;
+  for (let k = Math.ceil(low / step); k * step < high; k++) {
+    const value = k * step, order = Math.floor(Math.log10(Math.abs(value) || 1));
+    const text = powers && k !== 0 ? value.toExponential(Math.min(Math.max(order - Math.floor(Math.log10(step) + 1e-9), 0), 15)) : value.toFixed(powers ? 0 : digits);
+    found.push([value, text.replace(/^-/, "−")]);
+  }
+  return found;
+}
+
+// A step of about six ticks along the shorter side, or fewer if their labels need the room.
+function tickStep(low, high, width, shorter, long) {
+  for (let most = 6; ; most--) {
+    const step = niceStep(shorter, most), room = (step / (high - low)) * width;
+    if (most === 1 || ticks(low, high, step).every(([, text]) => long(text) + GAP <= room)) return step;
+  }
+}
+
+const shortened = (text, width) => { const most = width < 500 ? 16 : 24; return text.length > most ? `${text.slice(0, most - 1)}…` : text; };
 
 // ---------------------------------------------------------------- the tour
 
@@ -264,7 +301,8 @@ const KEYS = [
 // ---------------------------------------------------------------- the page
 
 export function mount(host, transport, { page = false } = {}) {
-  const root = element("div", { class: "isthmus-play" });
+  // The keys of the page are not those of a notebook about it, in which "x" cuts a cell.
+  const root = element("div", { class: "isthmus-play", "data-lm-suppress-shortcuts": "true" });
   host.replaceChildren(root);
 
   const state = {
@@ -383,6 +421,7 @@ export function mount(host, transport, { page = false } = {}) {
     }
     frame = null; // it was computed for another box
     refresh();
+    paintSoon(true); // a canvas of another size is black until it is painted
   }
 
   // ---- asking
@@ -723,12 +762,14 @@ export function mount(host, transport, { page = false } = {}) {
   }
 
   const sheet = document.createElement("canvas");
+  let image = null; // the pixels of the sheet
   function paintField() {
     const context = field.getContext("2d", { alpha: false });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.fillStyle = css(palette.theme.paper);
-    context.fillRect(0, 0, width, height);
-    if (frame?.arrays.height) {
+    if (!frame?.arrays.height) {
+      context.fillStyle = css(palette.theme.paper);
+      context.fillRect(0, 0, width, height);
+    } else {
       paintHeights(context);
       if (state.show.contours) paintContours(context);
       if (frame.arrays.new) paintNew(context);
@@ -739,17 +780,20 @@ export function mount(host, transport, { page = false } = {}) {
   function paintHeights(context) {
     const { columns, rows, range: [low, high], view } = frame.header;
     const heights = frame.arrays.height.data, labels = state.show.basins ? frame.arrays.labels?.data : undefined;
-    sheet.width = columns; sheet.height = rows;
-    const pen = sheet.getContext("2d"), image = pen.createImageData(columns, rows);
-    const pixels = new Uint32Array(image.data.buffer);
-    const plain = palette.ramp(null), [nr, ng, nb] = palette.theme.nowhere;
-    const nowhere = (255 << 24) | (nb << 16) | (ng << 8) | nr;
+    const pen = sheet.getContext("2d");
+    if (image?.width !== columns || image.height !== rows) {
+      sheet.width = columns; sheet.height = rows;
+      image = pen.createImageData(columns, rows);
+    }
+    const pixels = new Uint32Array(image.data.buffer), [nr, ng, nb] = palette.theme.nowhere;
+    const nowhere = (255 << 24) | (nb << 16) | (ng << 8) | nr, density = view === "density", steep = 255 / (high - low);
+    let ramp = palette.ramp(null), label = null;
     for (let i = 0; i < pixels.length; i++) {
       const value = heights[i];
       if (!Number.isFinite(value)) { pixels[i] = nowhere; continue; }
-      const depth = view === "density" ? Math.max(value, 0) ** 0.6 : (high - value) / (high - low);
-      const ramp = labels ? palette.ramp(labels[i]) : plain;
-      pixels[i] = ramp[Math.round(255 * Math.min(Math.max(depth, 0), 1))];
+      if (labels && labels[i] !== label) { label = labels[i]; ramp = palette.ramp(label); } // nodes in a row mostly share it
+      const depth = density ? 255 * Math.max(value, 0) ** 0.6 : steep * (high - value);
+      pixels[i] = ramp[depth < 0 ? 0 : depth > 255 ? 255 : Math.round(depth)];
     }
     pen.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = true;
@@ -757,11 +801,12 @@ export function mount(host, transport, { page = false } = {}) {
   }
   function paintContours(context) {
     const { columns, rows, range: [low, high], view } = frame.header;
-    const path = new Path2D(), levels = 11;
-    for (let k = 1; k < levels; k++) {
-      const share = k / levels;
-      contour(path, frame.arrays.height.data, columns, rows, view === "density" ? share ** 1.6 : low + share * (high - low), width, height);
+    const path = new Path2D(), levels = [];
+    for (let k = 1; k <= CONTOURS; k++) {
+      const share = k / (CONTOURS + 1);
+      levels.push(view === "density" ? share ** 1.6 : low + share * (high - low));
     }
+    contour(path, frame.arrays.height.data, columns, rows, levels, width, height);
     context.lineWidth = 0.8;
     context.strokeStyle = css(palette.theme.ink, 0.24);
     context.stroke(path);
@@ -770,7 +815,7 @@ export function mount(host, transport, { page = false } = {}) {
   function paintNew(context) {
     const { data, shape: [rows, columns] } = frame.arrays.new;
     const edge = new Path2D(), hatch = new Path2D();
-    contour(edge, data, columns, rows, 0, width, height);
+    contour(edge, data, columns, rows, [0], width, height);
     for (let start = -height; start < width; start += 13) {
       let open = false;
       for (let t = 0; t <= height; t += 4) {
@@ -790,8 +835,9 @@ export function mount(host, transport, { page = false } = {}) {
   }
   function paintAxes(context) {
     const [left, bottom, right, upper] = box();
-    const step = niceStep(Math.min(right - left, upper - bottom), 6);
     context.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+    const long = (text) => context.measureText(text).width;
+    const step = tickStep(left, right, width, Math.min(right - left, upper - bottom), long);
     const write = (text, x, y, align) => {
       context.textAlign = align;
       context.lineWidth = 3;
@@ -801,27 +847,34 @@ export function mount(host, transport, { page = false } = {}) {
       context.fillText(text, x, y);
     };
     context.textBaseline = "alphabetic";
-    for (let x = Math.ceil(left / step) * step; x < right; x += step) {
-      const [px] = toScreen([x, 0]);
-      if (px > 42 && px < width - 110) write(written(Math.abs(x) < step / 1e6 ? 0 : x), px, height - 8, "center");
+    const title = `${shortened(state.axes[0], width)} →`, last = width - 10 - long(title) - GAP;
+    const texts = [];
+    for (const [x, text] of ticks(left, right, step)) {
+      const [px] = toScreen([x, 0]), half = long(text) / 2;
+      // Left of it stand the ticks of the other axis, right of it the name of this one.
+      if (px - half > 42 && px + half < last) { write(text, px, height - 8, "center"); texts.push([px - half, px + half]); }
     }
-    for (let y = Math.ceil(bottom / step) * step; y < upper; y += step) {
+    for (const [y, text] of ticks(bottom, upper, step)) {
       const [, py] = toScreen([0, y]);
-      if (py > 64 && py < height - 30) write(written(Math.abs(y) < step / 1e6 ? 0 : y), 8, py + 4, "left");
+      if (py > 60 + 2 * GAP && py < height - 30) write(text, 8, py + 4, "left");
     }
-    const short = (text) => (text.length > 24 ? `${text.slice(0, 23)}…` : text);
-    write(`${short(state.axes[0])} →`, width - 10, height - 8, "right");
-    write(`↑ ${short(state.axes[1])}`, 8, 60, "left");
+    write(title, width - 10, height - 8, "right");
+    write(`↑ ${shortened(state.axes[1], width)}`, 8, 60, "left");
+    stats.ticks = [...texts, [last + GAP, width - 10]]; // from and to, in px
   }
+  let legendShown = "";
   function paintLegend() {
-    const pen = scale.getContext("2d"), image = pen.createImageData(132, 1), pixels = new Uint32Array(image.data.buffer);
-    const ramp = palette.ramp(null), density = frame?.header.view === "density";
+    const density = frame?.header.view === "density", [low, high] = frame?.header.range ?? [null, null];
+    const title = density ? "density p(x)" : frame?.header.no_density ? "energy (no density)" : "energy E(x)";
+    const from = density ? "0" : written(low), to = density ? (frame.header.peak ? written(frame.header.peak) : "peak") : written(high);
+    const shown = [theme, title, from, to].join();
+    if (shown === legendShown) return; // words that change are laid out anew
+    legendShown = shown;
+    const pen = scale.getContext("2d"), strip = pen.createImageData(132, 1), pixels = new Uint32Array(strip.data.buffer);
+    const ramp = palette.ramp(null);
     for (let i = 0; i < 132; i++) pixels[i] = ramp[Math.round((255 * (density ? i : 131 - i)) / 131)];
-    pen.putImageData(image, 0, 0);
-    const [low, high] = frame?.header.range ?? [null, null];
-    legendTitle.textContent = density ? "density p(x)" : frame?.header.no_density ? "energy (no density)" : "energy E(x)";
-    legendLow.textContent = density ? "0" : written(low);
-    legendHigh.textContent = density ? (frame.header.peak ? written(frame.header.peak) : "peak") : written(high);
+    pen.putImageData(strip, 0, 0);
+    legendTitle.textContent = title; legendLow.textContent = from; legendHigh.textContent = to;
   }
 
   const dot = (context, [x, y], radius) => { context.beginPath(); context.arc(x, y, radius, 0, 2 * Math.PI); };
@@ -830,8 +883,23 @@ export function mount(host, transport, { page = false } = {}) {
     const n = state.scene.memories.length;
     return n <= 60 ? 6 : n <= 250 ? 4.2 : 3;
   }
+  // A memory of a radius, drawn once and then stamped.
+  const stamps = new Map();
+  function stamp(radius) {
+    const key = `${radius} ${ratio} ${theme}`;
+    if (!stamps.has(key)) {
+      const size = 2 * Math.ceil(radius + 2), picture = element("canvas", { width: Math.round(size * ratio), height: Math.round(size * ratio) });
+      const pen = picture.getContext("2d"), { ink, paper } = palette.theme;
+      pen.scale(ratio, ratio);
+      dot(pen, [size / 2, size / 2], radius);
+      pen.fillStyle = css(paper); pen.fill();
+      pen.lineWidth = 1.5; pen.strokeStyle = css(ink); pen.stroke();
+      stamps.set(key, { picture, size });
+    }
+    return stamps.get(key);
+  }
   function paintTop() {
-    const context = top.getContext("2d"), { ink, paper, path, ball, walker } = palette.theme;
+    const context = top.getContext("2d"), { ink, path, ball, walker } = palette.theme;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const { memories } = state.scene, balls = extra?.arrays.balls;
@@ -854,14 +922,13 @@ export function mount(host, transport, { page = false } = {}) {
       }
       context.fill();
     }
-    context.lineWidth = 1.5;
     memories.forEach((each, i) => {
-      dot(context, toScreen(each), memoryRadius(i));
-      context.fillStyle = css(paper); context.fill();
-      context.strokeStyle = css(ink); context.stroke();
+      const radius = memoryRadius(i), [x, y] = toScreen(each), { picture, size } = stamp(radius);
+      const onPixels = (value) => Math.round((value - size / 2) * ratio) / ratio;
+      context.drawImage(picture, onPixels(x), onPixels(y), size, size);
       if (i === state.selected) {
-        dot(context, toScreen(each), memoryRadius(i) + 4);
-        context.lineWidth = 2.4; context.strokeStyle = css(path); context.stroke(); context.lineWidth = 1.5;
+        dot(context, [x, y], radius + 4);
+        context.lineWidth = 2.4; context.strokeStyle = css(path); context.stroke();
       }
     });
     if (state.show.modes && frame?.header.modes) {
