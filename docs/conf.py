@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx_gallery.sorting import ExplicitOrder
 
 from isthmus import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+from llms_index import llms_text
 
 project = "isthmus"
 author = "The isthmus developers"
@@ -97,7 +102,14 @@ def import_lazy_names(package: str) -> None:
         setattr(module, name, getattr(module, name))
 
 
+def write_llms_text(app: Sphinx, exception: Exception | None) -> None:
+    """Put ``llms.txt`` beside the front page."""
+    if exception is None and app.builder.format == "html":
+        (Path(app.outdir) / "llms.txt").write_text(llms_text(), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Tell Sphinx about the functions above."""
     import_lazy_names("isthmus.study")
     app.connect("autodoc-skip-member", skip_what_others_document)
+    app.connect("build-finished", write_llms_text)

@@ -70,6 +70,7 @@ def test_the_widget_answers_clicks_and_keeps_its_keys(notebook) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(1000 * SECONDS)
         page.goto(notebook)
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
         page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
         page.keyboard.press("Shift+Enter")
         page.wait_for_selector(".isthmus-play[data-ready]")
