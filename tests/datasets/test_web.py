@@ -36,7 +36,7 @@ def test_other_addresses_are_refused(address: str) -> None:
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x"])
 def test_redirects_to_them_too(location: str) -> None:
-    opener = request.build_opener(web.Guard, Answer(302, location=location))
+    opener = request.build_opener(web.HttpsOnly, Answer(302, location=location))
     with pytest.raises(URLError, match=r"127\.0\.0\.1.* is not an https address"):
         opener.open("https://example.org/x")
 
@@ -45,7 +45,9 @@ def test_a_download_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "LARGEST", 100)
     for amount in (None, -1, 7):
         small, large = (
-            request.build_opener(web.Guard, Answer(200, bytes(size))).open("https://example.org/x")
+            request.build_opener(web.HttpsOnly, Answer(200, bytes(size))).open(
+                "https://example.org/x"
+            )
             for size in (100, 101)
         )
         assert b"".join(iter(lambda: small.read(amount), b"")) == bytes(100)  # noqa: B023

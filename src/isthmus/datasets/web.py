@@ -12,7 +12,7 @@ LARGEST = 2**30
 """Bytes of one download; the largest dataset takes less than a tenth."""
 
 
-class Guard(request.BaseHandler):
+class HttpsOnly(request.BaseHandler):
     """Refuses everything but https, and answers that are too long."""
 
     handler_order = 100  # before the handlers that would open a connection
@@ -44,7 +44,7 @@ def guarded() -> Iterator[None]:
     """Let ``urllib`` open https addresses only until the block ends."""
     before: Any = getattr(request, "_opener", None)
     known = () if before is None else before.handlers
-    request.install_opener(request.build_opener(Guard, *known))
+    request.install_opener(request.build_opener(HttpsOnly, *known))
     try:
         yield
     finally:
