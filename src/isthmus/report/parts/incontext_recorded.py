@@ -144,7 +144,9 @@ def trained_by_each_objective(seed: int, full: bool = False) -> Section:
     planned, last = runs[PAPER]["planned"], len(record["contexts"]) - 1
 
     def learned(scores: list[float]) -> bool:
-        return scores[last] < min(scores[0], bounds["bayes"][0], bounds["kde-best"][last])
+        """Return True if the context helps, beyond the prior, by three standard errors."""
+        margin = 3 * paper["standard_error"][last]
+        return scores[last] + margin < min(scores[0], bounds["bayes"][0])
 
     finished = paper["update"] >= planned
     check = (learned(paper["nll"]), learned(paper["tempered"])) if finished else None
@@ -169,6 +171,8 @@ def trained_by_each_objective(seed: int, full: bool = False) -> Section:
         paper=paper,
         ours=ours,
         planned=planned,
+        batch=runs[PAPER]["settings"]["batch"],
+        lowest=min(row["loss"] for row in runs[PAPER]["curve"]),
         last=last,
         most=record["contexts"][last],
         bounds=bounds,
