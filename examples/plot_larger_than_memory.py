@@ -48,7 +48,7 @@ for week in range(FILES):
 # ``Client(processes=False)`` starts two workers as threads of this process. For workers on other
 # machines, pass the address of their scheduler instead: ``Client("tcp://10.0.0.1:8786")``.
 
-client = Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None)
+client = Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0")
 frame = dd.read_parquet(folder.name)
 scaled = (frame - frame.mean()) / frame.std()  # nothing is computed yet
 print(f"{len(frame):,} rows in {frame.npartitions} partitions")

@@ -225,7 +225,7 @@ def test_transforms_are_noticed():
 
 def test_every_error_is_an_isthmus_error_and_a_value_or_type_error():
     named = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert len(named) == 13
+    assert len(named) == 15
     assert all(issubclass(error, IsthmusError) for error in named)
     assert all(
         issubclass(error, (ValueError, TypeError)) for error in named if error is not IsthmusError

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -289,20 +288,21 @@ def test_a_closed_stream_is_one_line_or_nothing(
 
 
 def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
-    pipe = tmp_path / "endless.csv"
-    os.mkfifo(pipe)  # no writer, so that a reader waits
-    command = [sys.executable, "-m", "isthmus", "certify", str(pipe), "-o", f"{tmp_path}/out.csv"]
+    command = [sys.executable, "-m", "isthmus", "certify", "-", "-o", f"{tmp_path}/out.csv"]
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=enable_control_c
+        command, stdin=pipe, stderr=pipe, text=True, preexec_fn=enable_control_c
     ) as process:
-        writer = os.open(pipe, os.O_WRONLY)  # returns once the command has begun to read
-        time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        assert process.stdin is not None
         assert process.stderr is not None
+        for _ in range(20_000):  # more than a pipe holds: it ends once the command reads
+            process.stdin.write("1,2,3,4\n")
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        process.stdin.close()  # ends a read that had begun just before the signal came
         assert process.stderr.read() == "isthmus: interrupted\n"
-        os.close(writer)
     assert process.returncode == 130
-    assert [path.name for path in tmp_path.iterdir()] == ["endless.csv"]
+    assert not any(tmp_path.iterdir())
 
 
 def test_messages_of_the_library_name_options_as_they_are_typed(tmp_path, capsys) -> None:

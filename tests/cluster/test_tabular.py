@@ -142,7 +142,7 @@ def test_a_saved_model_finds_its_columns_in_any_order(tmp_path: Path) -> None:
 def test_files_that_are_no_models_of_tables_are_refused(tmp_path: Path) -> None:
     ClAMELBO(1).fit(Z).save(tmp_path / "bare")
     (tmp_path / "text").write_text("a,b\n1,2\n")
-    for name, words in {"bare": "columns", "text": "readable", "none": "readable"}.items():
+    for name, words in {"bare": "columns", "text": "readable", "none": "No such file"}.items():
         with pytest.raises(InvalidInputError, match=words):
             TableModel.load(tmp_path / name)
     with pytest.raises(InvalidInputError, match="stores all rows"):
