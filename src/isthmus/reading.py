@@ -30,7 +30,7 @@ def reading(path: str | Path, what: str, advice: str = "") -> Iterator[Path]:
         require_regular(place)
         yield place
     except FileNotFoundError:
-        raise MissingFileError(f"{place} cannot be read: No such file. {advice}".strip()) from None
+        raise MissingFileError(f"{place} cannot be read: No such file.") from None
     except Exception as error:
         if isinstance(error, IsthmusError) and str(place) in str(error):
             raise

@@ -54,3 +54,11 @@ def test_bad_arguments():
         score_rows(X, level=0)
     with pytest.raises(InvalidInputError, match="at least 5"):
         score_rows(X[:4])
+
+
+def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    scores = score_rows(X, [[0.0, 0.0], [np.nan, np.nan], [9.0, np.nan]])
+    assert np.isnan([scores.log_density[1], scores.percentile[1]]).all()
+    assert scores.outlier.tolist() == [False, False, True]
+    assert scores.summary["mean_log_density"] == pytest.approx(scores.log_density[[0, 2]].mean())

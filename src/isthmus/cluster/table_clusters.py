@@ -250,6 +250,8 @@ class TableClusters:
             reason = f"no partition stands out from rows of one cluster (largest gap {gap})"
         else:
             reason = f"the gap to rows of one cluster is largest, {gap}, at {at}"
+            if max((one["gap"] for one in found["alternatives"]), default=0) > found["gap"]:
+                reason = f"the gap to rows of one cluster, {gap} at {at}, is nearly the largest"
         if others:
             reason += f"; next best: {', '.join(others)}"
         offers = "--resolution R, or --method basin-flow -k N"

@@ -28,9 +28,10 @@ class RowScores:
     Attributes
     ----------
     log_density : ndarray (n,)
-        In nats, in the units of the columns; of the known cells, where some are missing.
+        In nats, in the units of the columns; of the known cells, where some are missing. NaN for
+        a row without a known cell, of which nothing can be said.
     percentile : ndarray (n,)
-        Percentage of the density's own draws that are less likely than the row.
+        Percentage of the density's own draws that are less likely than the row, or NaN.
     outlier : ndarray (n,) of bool
         True where the percentile is below `level` percent.
     level : float
@@ -46,7 +47,7 @@ class RowScores:
         """The main numbers, for a JSON file."""
         return {
             "rows": len(self.log_density),
-            "mean_log_density": float(self.log_density.mean()),
+            "mean_log_density": float(np.nanmean(self.log_density)),
             "outliers": int(self.outlier.sum()),
             "level": self.level,
         }
@@ -54,7 +55,7 @@ class RowScores:
     def __str__(self) -> str:
         count, rows = int(self.outlier.sum()), len(self.log_density)
         return (
-            f"{rows} rows, mean log-density {self.log_density.mean():.4g} nats\n"
+            f"{rows} rows, mean log-density {np.nanmean(self.log_density):.4g} nats\n"
             f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
             "the density's own draws"
         )
@@ -130,4 +131,6 @@ def _scored(
         mine = (known == pattern).all(1)
         usual: Tensor = density.log_prob(own, pattern).sort().values
         percentile[mine] = 100 * torch.searchsorted(usual, found[mine]).double() / draws
+    empty = ~known.any(1)
+    found[empty] = percentile[empty] = torch.nan
     return found.numpy(), percentile.numpy()
