@@ -34,10 +34,10 @@ class ArrayArchive:
         with self._archive.open(info) as member:
             return _checked_header(member, info.file_size)
 
-    def read(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """Return some of the arrays."""
+    def read(self, names: Iterable[str], expected: int = 0) -> dict[str, NDArray[Any]]:
+        """Return some of the arrays, which are known to take about `expected` bytes, if any."""
         members = {name: self._members[name] for name in names}
-        require_size(self._path, sum(info.file_size for info in members.values()))
+        require_size(self._path, sum(info.file_size for info in members.values()), expected)
         arrays = {}
         for name, info in members.items():
             with self._archive.open(info) as member:

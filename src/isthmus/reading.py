@@ -14,7 +14,7 @@ from isthmus.errors import InvalidInputError, IsthmusError, MissingFileError
 
 LIMIT_VARIABLE = "ISTHMUS_MAX_DECOMPRESSED"
 # A compressed file may hold this many bytes, or this many times its own size if that is more.
-ALWAYS_ALLOWED, LARGEST_RATIO = 64 * 2**20, 50
+ALWAYS_ALLOWED, LARGEST_RATIO = 64 * 2**20, 100
 CHUNK = 2**20
 
 
@@ -71,9 +71,12 @@ def size_limit(path: str | Path) -> int:
     return int(given)
 
 
-def require_size(path: str | Path, size: int) -> None:
-    """Raise if a compressed file holds, or says that it holds, too many bytes."""
-    limit = size_limit(path)
+def require_size(path: str | Path, size: int, expected: int = 0) -> None:
+    """Raise if a compressed file holds, or says that it holds, more than the `expected` bytes.
+
+    Whatever is expected, it may hold :func:`size_limit` bytes.
+    """
+    limit = max(expected, size_limit(path))
     if size > limit:
         raise InvalidInputError(
             f"{path} would take more than {limit} bytes when decompressed, which is far more than "

@@ -70,6 +70,14 @@ def test_a_local_file_has_the_shape_and_classes_of_the_manifest(name: str) -> No
     assert len(found.feature_names) in (0, known.n_features)
 
 
+def test_a_stored_dataset_may_shrink_to_any_size(nowhere: Path) -> None:
+    known = entry("kdd_cup")
+    labels = np.repeat(np.arange(known.n_classes), known.class_counts)
+    path = store("kdd_cup", np.zeros((known.n_samples, known.n_features)), labels)
+    assert path.stat().st_size < 2**20, "much more than the largest ratio of other files"
+    assert load("kdd_cup").X.shape == (known.n_samples, known.n_features)
+
+
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(names()) - set(SMALL)))

@@ -252,7 +252,8 @@ def read(entry: Entry, path: Path) -> Arrays:
         )
     try:
         with open_npz(path, "dataset, although its checksum is correct", _advice(entry)) as archive:
-            arrays = archive.read(name for name in STORED if name in archive.shapes)
+            stored = (name for name in STORED if name in archive.shapes)
+            arrays = archive.read(stored, expected=entry.largest_size)
     except InvalidInputError as error:
         raise DatasetChangedError(str(error)) from None
     check_arrays(entry, arrays, str(path), _advice(entry))

@@ -65,6 +65,12 @@ class Entry:
         return len(self.class_counts)
 
     @property
+    def largest_size(self) -> int:
+        """Bytes of its arrays as doubles, with room for names."""
+        columns = max(self.n_features, self.home.n_features or 0)
+        return 8 * self.n_samples * (columns + 1) + 2**20
+
+    @property
     def matches_paper(self) -> bool:
         """True if the stored file has the shape in the paper's table."""
         return (self.n_samples, self.n_features, self.n_classes) == self.paper_shape
