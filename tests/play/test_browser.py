@@ -237,6 +237,7 @@ def test_a_scene_travels_in_the_fragment(page, browser, address) -> None:
     fragment = page.value("location.hash")
     other = Page(browser, address + fragment)
     assert other.memories == page.memories
+    assert other.value("isthmusPlay.state.axes") == ["x₁", "x₂"]
     other.context.close()
     broken = Page(browser, address + "#%3Cscript%3E")
     assert "does not hold a scene" in broken.tab.locator(".ip-notice").inner_text()
@@ -254,6 +255,54 @@ def test_a_table_with_hostile_names_is_text(page, tmp_path: Path) -> None:
     assert page.tab.title() == "isthmus playground"
     assert page.value("document.querySelectorAll('script').length") == 1
     assert page.value("document.querySelectorAll('img, b').length") == 0
+
+
+def test_undo_and_your_data_bring_back_the_names_of_a_table(page, tmp_path: Path) -> None:
+    """The file is not in UTF-8, as those of some spreadsheets."""
+    (tmp_path / "data.csv").write_bytes("höhe,größe\n1,2\n3,4\n2,9\n".encode("latin-1"))
+    shown = (
+        "[document.querySelector('[aria-label=\"Start from\"]').value, "
+        "isthmusPlay.state.axes.join(), document.querySelector('.ip-note').textContent]"
+    )
+    before, preset = page.value(shown), page.tab.get_by_label("Start from", exact=True)
+    assert before == ["five", "x₁,x₂", ""]
+    page.tab.locator("input[type=file]").set_input_files(str(tmp_path / "data.csv"))
+    page.wait("() => isthmusPlay.state.scene.memories.length === 3")
+    own = page.value(shown)
+    assert own == ["", "höhe,größe", "Both columns are standardised."]
+    preset.select_option("moons")
+    assert page.value(shown)[:2] == ["moons", "x₁,x₂"]
+    preset.select_option("")
+    assert page.value(shown) == own
+    for expected in ("moons", "", "five"):
+        page.press("Undo (Ctrl+Z)")
+        assert page.value(shown)[0] == expected
+    assert page.value(shown) == before
+
+
+def test_the_page_says_that_it_waits(browser, monkeypatch) -> None:
+    """What is drawn meanwhile belongs to the scene before."""
+    playground, go = Playground(), threading.Event()
+    answer = playground.answer
+
+    def slow(message, *others):
+        if '"kind":"frame"' in message and '"modern"' in message:
+            go.wait(PATIENCE)
+        return answer(message, *others)
+
+    monkeypatch.setattr(playground, "answer", slow)
+    found = make_server(playground)
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    page = Page(browser, found.address)
+    assert page.tab.locator(".ip-wait").is_hidden()
+    page.tab.get_by_label("Energy", exact=True).select_option("modern")
+    page.wait("() => !document.querySelector('.ip-wait').hidden")
+    go.set()
+    page.wait("() => document.querySelector('.ip-wait').hidden")
+    page.context.close()
+    found.server.should_exit = True
+    thread.join(20)
 
 
 def test_a_report_shows_hostile_names_as_text(browser, tmp_path: Path) -> None:
@@ -362,6 +411,9 @@ def test_a_phone_shows_everything_within_its_width(browser, address, dark) -> No
     before = len(page.memories)
     page.tab.touchscreen.tap(*page.at([0.2, 0.0]))
     page.wait(f"() => isthmusPlay.state.scene.memories.length === {before + 1}")
+    # The landscape stays in sight beside the last of the settings.
+    page.value("scrollTo(0, document.documentElement.scrollHeight)")
+    page.wait("() => document.querySelector('.ip-stage').getBoundingClientRect().top === 0")
     assert page.words == []
     page.context.close()
 

@@ -27,7 +27,8 @@ def play(start: Any = None, *, port: int | None = None, browser: bool = True) ->
     ----------
     start : Energy, array (n, D), data frame, or path of a table, optional
         An energy of two coordinates; its memories can be moved. Or points: two columns are drawn
-        as they are, of more the first two principal components. Default: a small example.
+        as they are, of more the first two principal components. The columns of a file are
+        standardised, as by ``isthmus play``. Default: a small example.
     port : int, optional
         Port of the page. Default: one that is free. Unused in a notebook.
     browser : bool
@@ -48,7 +49,7 @@ def play(start: Any = None, *, port: int | None = None, browser: bool = True) ->
         from isthmus.play.data import plane_of_table
         from isthmus.tables import read_table
 
-        start = plane_of_table(read_table(start))
+        start = plane_of_table(read_table(start), standardise=True)
     playground = Playground(start)
     if in_notebook():
         return make_widget(playground)

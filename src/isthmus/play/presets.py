@@ -57,7 +57,7 @@ PRESETS: list[dict[str, Any]] = [
     {"name": "moons", "title": "Two moons", "scene": _scene(_moons(), "kde", 0.35)},
     {
         "name": "restaurant",
-        "title": "Clusters with counts",
+        "title": "Counted clusters",
         "scene": _scene(
             np.array([[-1.6, 1.0], [1.7, 0.6], [0.1, -1.9]]), "crp", 0.5, counts=[12.0, 6.0, 2.0]
         ),

@@ -1,14 +1,17 @@
 // The page of the playground: one module for the browser and for notebooks (anywidget).
 //
-// It draws on plain 2-D canvases, so that it needs no WebGL, and it asks. Every number on it comes from isthmus, over a connection that carries
-// requests as JSON and replies as binary frames; here they are only coloured and interpolated.
+// It draws on plain 2-D canvases, so that it needs no WebGL, and it asks. Every number on it comes
+// from isthmus, over a connection that carries requests as JSON and replies as binary frames; here
+// they are only coloured and interpolated.
 // Text from data reaches the page through textContent alone, so that it is never read as HTML.
 
 const SETTLED = 150; // ms without a change after which the fine landscape is asked for
 const DETAILS_EVERY = 200; // ms between paths and balls while a memory is dragged
+const LONG = 600; // ms without a reply after which the page says that it waits
 const WALK_EVERY = 60; // ms between the moves of samples
 const NEAR = 14; // px within which a point is picked
 const CONTOURS = 10;
+const PLAIN_AXES = ["x₁", "x₂"];
 const STOPPED = "The server of the playground has stopped. Start it again with: isthmus play";
 
 // ---------------------------------------------------------------- connections
@@ -163,17 +166,22 @@ function fromFragment(text) {
   return JSON.parse(new TextDecoder().decode(Uint8Array.from(raw, (c) => c.charCodeAt(0))));
 }
 
+// The text of a file in UTF-8 or, as spreadsheets also write it, Windows-1252.
+function textOf(bytes) {
+  try { return new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { return new TextDecoder("windows-1252").decode(bytes); }
+}
+
 const isPoint = (p) => Array.isArray(p) && p.length === 2 && p.every(Number.isFinite);
 const isPositive = (x) => Number.isFinite(x) && x > 0;
 
 // A scene from a link, checked as far as the page needs it; the server checks the rest.
 function readScene(given, known) {
-  const { queries = [], view, show = {} } = given, scene = { sparsity: 1.5, ...given.scene };
-  const good = known.has(scene.energy) && scene.memories.every(isPoint) && queries.every(isPoint)
+  const { queries = [], view, show = {}, axes = PLAIN_AXES } = given, scene = { sparsity: 1.5, ...given.scene };
+  const good = axes.length === 2 && axes.every((name) => typeof name === "string") && known.has(scene.energy) && scene.memories.every(isPoint) && queries.every(isPoint)
     && isPoint(scene.centre) && ["sigma", "alpha", "prior", "sparsity", "unit"].every((name) => isPositive(scene[name]))
     && scene.counts.length === scene.memories.length && scene.counts.every(isPositive);
   if (!good) throw new Error("not a scene");
-  return { scene, queries, view: view === "density" ? "density" : "energy", show };
+  return { scene, queries, axes, view: view === "density" ? "density" : "energy", show };
 }
 
 // Corners of a cell from the top left, clockwise; for each set of those above a level, the sides
@@ -275,13 +283,13 @@ const TOUR = [
     title: "3 · Proportional assignments",
     text: "A query between memories belongs to several at once. The pies show the posterior shares, the quantity "
       + "that the evidence lower bound needs. Drag a pie across a border: its shares change smoothly.",
-    preset: "five", energy: "mixture", sigma: 0.8, queries: [[-0.2, 0.2], [1.6, 0.1], [-1.9, 0.0]], show: { balls: false },
+    preset: "five", scene: { energy: "mixture", sigma: 0.8 }, queries: [[-0.2, 0.2], [1.6, 0.1], [-1.9, 0.0]], show: { balls: false },
   },
   {
     title: "4 · How much a density remembers",
     text: "Green balls are proved: every start inside reaches the same minimum. Widen σ and the balls shrink, then "
       + "vanish, as basins merge and memories are lost. That is the capacity of a kernel density estimator.",
-    preset: "ring", energy: "kde", sigma: 0.42, queries: [], show: { balls: true, modes: true },
+    preset: "ring", scene: { energy: "kde", sigma: 0.42 }, queries: [], show: { balls: true, modes: true },
   },
   {
     title: "5 · Attention clusters on the sphere",
@@ -292,7 +300,7 @@ const TOUR = [
 ];
 
 const KEYS = [
-  ["Click", "add a memory, or drop a query"], ["Drag", "move it"], ["Double-click, Delete", "delete it"],
+  ["Click or tap", "add a memory, or drop a query"], ["Drag", "move it"], ["Double-click, hold, Delete", "delete it"],
   ["[ and ]", "select the previous or next memory"], ["Arrows", "move the selected memory; with Shift, farther"],
   ["N, Q", "add a memory or drop a query at the pointer"], ["+ and −", "widen or narrow the kernels"],
   ["V", "switch between Memory and Probability"], ["Ctrl+Z, Ctrl+Y", "undo, redo"], ["Escape", "close, deselect"],
@@ -308,12 +316,13 @@ export function mount(host, transport, { page = false } = {}) {
   const state = {
     scene: null, queries: [], view: "energy", tool: "memory", selected: -1,
     show: { basins: true, contours: true, modes: true, balls: true },
-    sampling: false, axes: ["x₁", "x₂"],
+    sampling: false, axes: PLAIN_AXES, from: "", note: "", // from: the preset; note: how the points came about
   };
   const past = [], future = [], slots = new Map(); // slots: basin -> place of its hue
   let energies = new Map(), hello = null, palette = null, theme = "light";
   let frame = null, extra = null, walkers = null, tourAt = -1, gesture = null, pointer = null;
-  let number = 0, committed = "", settle = 0, noticeTimer = 0, dropped = 0, detailed = 0, later = 0, synced = 0;
+  let own = null; // the user's data, to which "Your data" returns
+  let number = 0, committed = "", settle = 0, noticeTimer = 0, dropped = 0, detailed = 0, later = 0, synced = 0, waiting = 0;
   const busy = { frame: 0, walk: 0, details: 0 }, again = { frame: false, details: false };
   const stats = { frames: 0, finals: 0, details: 0, times: [], latencies: [], errors: [], sent: 0 };
 
@@ -354,9 +363,10 @@ export function mount(host, transport, { page = false } = {}) {
   const tourNext = button("Next", "Next idea", () => showTour(tourAt + 1 < TOUR.length ? tourAt + 1 : -1), { class: "ip-primary" });
   const tour = element("div", { class: "ip-tour", role: "region", "aria-label": "Tour", hidden: true }, tourTitle, tourText,
     element("footer", {}, tourPlace, tourBack, tourNext, button("Close", "Close the tour", () => showTour(-1))));
-  const stage = element("div", { class: "ip-stage" }, field, top, tools, legend, notice, tour);
+  const wait = element("div", { class: "ip-wait", role: "status", hidden: true });
+  const stage = element("div", { class: "ip-stage" }, field, top, tools, legend, wait, notice, tour);
 
-  const presetChoice = element("select", { "aria-label": "Start from", onchange: () => { loadPreset(presetChoice.value); } });
+  const presetChoice = element("select", { "aria-label": "Start from", onchange: () => load(presetChoice.value) });
   const fileInput = element("input", { type: "file", accept: ".csv,.tsv,.txt,.json,.jsonl", hidden: true, onchange: () => { readFile(fileInput.files[0]); fileInput.value = ""; } });
   const energyChoice = element("select", { "aria-label": "Energy", class: "ip-wide", onchange: () => change(() => { state.scene.energy = energyChoice.value; }) });
   const formula = element("p", { class: "ip-formula" }), note = element("p", { class: "ip-note" });
@@ -440,6 +450,7 @@ export function mount(host, transport, { page = false } = {}) {
     again.frame = false;
     busy.frame = message("frame", grid(kind().draft));
     busy.since = performance.now();
+    if (busy.frame) waitFor("Computing …");
   }
   function askDetails() {
     if (!state.scene) return;
@@ -467,9 +478,17 @@ export function mount(host, transport, { page = false } = {}) {
     busy.walk = message("walk", { sampler: state.sampler, steps: state.sampler === "hmc" ? 1 : 4, count: 160, seed: (number * 7919) % 2 ** 32, walkers: at });
   }
 
+  // What is drawn meanwhile is pale: it shows the scene before.
+  function waitFor(words) {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { wait.textContent = words; wait.hidden = false; stage.classList.add("ip-waiting"); }, LONG);
+  }
+  function waitNoMore() { clearTimeout(waiting); wait.hidden = true; stage.classList.remove("ip-waiting"); }
+
   function receive(buffer) {
     const { header, arrays } = decode(buffer);
     if (header.kind === "hello") return begin(header);
+    if (header.id === busy.frame || header.kind === "error" || header.kind === "table") waitNoMore();
     if (header.id === busy.frame) { busy.frame = 0; stats.latencies.push(performance.now() - busy.since); if (again.frame) askFrame(); }
     if (header.id === busy.details) { busy.details = 0; if (again.details) askDetails(); }
     if (header.id === busy.walk) busy.walk = 0;
@@ -496,12 +515,8 @@ export function mount(host, transport, { page = false } = {}) {
       walkers = { from, to: data, count: shape[0], since: performance.now() };
       repaint();
     } else if (header.kind === "table") {
-      change(() => {
-        state.scene = { ...header.scene, energy: kind().editable ? state.scene.energy : "kde" };
-        state.queries = []; state.axes = header.axes; state.selected = -1; walkers = null;
-      });
-      dataNote.textContent = header.notes.join(" ");
-      presetChoice.value = "";
+      own = { scene: { ...header.scene, energy: kind().editable ? state.scene.energy : "kde" }, axes: header.axes, note: header.notes.join(" ") };
+      load("");
     }
     return undefined;
   }
@@ -514,13 +529,11 @@ export function mount(host, transport, { page = false } = {}) {
     Object.assign(busy, { frame: 0, walk: 0, details: 0 });
     if (!first) { refresh(); return; }
     energyChoice.replaceChildren(...header.energies.map((each) => element("option", { value: each.name, text: each.title })));
-    presetChoice.replaceChildren(element("option", { value: "", text: "Your data", disabled: true }),
+    presetChoice.replaceChildren(element("option", { value: "", text: "Your data" }),
       ...header.presets.map((each) => element("option", { value: each.name, text: each.title })));
-    state.axes = header.axes;
-    dataNote.textContent = header.notes.join(" ");
     const shown = header.presets.find((each) => JSON.stringify(each.scene) === JSON.stringify(header.scene));
-    presetChoice.value = shown ? shown.name : "";
-    state.scene = copyOf(header.scene);
+    if (!shown) own = { scene: header.scene, axes: header.axes, note: header.notes.join(" ") };
+    Object.assign(state, startOf(shown ? shown.name : ""));
     if (page && location.hash.length > 1) loadFragment();
     resize();
     committed = snapshot();
@@ -529,7 +542,10 @@ export function mount(host, transport, { page = false } = {}) {
 
   // ---- changing the scene
 
-  const snapshot = () => JSON.stringify({ scene: state.scene, queries: state.queries });
+  function snapshot() {
+    const { scene, queries, axes, from, note } = state;
+    return JSON.stringify({ scene, queries, axes, from, note });
+  }
   function commit() {
     const now = snapshot();
     if (committed && now !== committed) {
@@ -538,7 +554,8 @@ export function mount(host, transport, { page = false } = {}) {
       future.length = 0;
     }
     committed = now;
-    if (page) history.replaceState(null, "", `#${toFragment({ ...JSON.parse(now), view: state.view, show: state.show })}`);
+    const { scene, queries, axes, view, show } = state;
+    if (page) history.replaceState(null, "", `#${toFragment({ scene, queries, axes, view, show })}`);
     sync();
   }
   function change(action) { action(); refresh(); commit(); }
@@ -577,19 +594,25 @@ export function mount(host, transport, { page = false } = {}) {
     if (state.selected < 0) return;
     change(() => { state.scene.counts[state.selected] = Math.max(1, state.scene.counts[state.selected] + by); });
   }
-  function loadPreset(name) {
-    const found = hello.presets.find((each) => each.name === name);
+  // What a preset, or "" for the user's data, starts with.
+  function startOf(name) {
+    const found = name ? hello.presets.find((each) => each.name === name) : own;
+    return { scene: copyOf(found.scene), axes: found.axes ?? PLAIN_AXES, note: found.note ?? "", from: name, queries: [], selected: -1 };
+  }
+  function load(name, more = {}) {
     slots.clear(); palette.ramps.clear();
-    change(() => { state.scene = copyOf(found.scene); state.queries = []; state.selected = -1; state.axes = ["x₁", "x₂"]; walkers = null; });
-    dataNote.textContent = "";
-    presetChoice.value = name;
+    walkers = null;
+    const start = startOf(name);
+    change(() => Object.assign(state, start, more, { scene: { ...start.scene, ...more.scene } }));
   }
   function setView(view) { state.view = view; refresh(); if (committed) commit(); }
   function setTool(tool) { state.tool = tool; sync(); }
   function readFile(file) {
     if (!file) return;
     if (file.size > hello.limits.table / 2) { tell("The file is too large for the page. Run isthmus play with its path instead."); return; }
-    file.text().then((text) => message("table", { name: file.name, text }));
+    file.arrayBuffer().then((bytes) => {
+      if (message("table", { name: file.name, text: textOf(bytes) })) waitFor("Reading the file …");
+    });
   }
   function toggleSampling() {
     state.sampling = !state.sampling;
@@ -603,9 +626,10 @@ export function mount(host, transport, { page = false } = {}) {
   function loadFragment() {
     try {
       const found = readScene(fromFragment(location.hash.slice(1)), energies);
-      Object.assign(state, { scene: found.scene, queries: found.queries, view: found.view, selected: -1 });
+      const { scene, queries, axes, view } = found;
+      own = { scene: copyOf(scene), axes };
+      Object.assign(state, { scene, queries, axes, view, selected: -1, from: "", note: "" });
       for (const name of Object.keys(state.show)) if (typeof found.show[name] === "boolean") state.show[name] = found.show[name];
-      presetChoice.value = "";
     } catch {
       tell("The link does not hold a scene of the playground.");
     }
@@ -655,16 +679,9 @@ export function mount(host, transport, { page = false } = {}) {
     tourPlace.textContent = `${at + 1} of ${TOUR.length}`;
     tourBack.disabled = at === 0;
     tourNext.textContent = at + 1 < TOUR.length ? "Next" : "Done";
-    const found = hello.presets.find((each) => each.name === stop.preset);
-    slots.clear(); palette.ramps.clear();
-    change(() => {
-      state.scene = { ...copyOf(found.scene), ...(stop.energy ? { energy: stop.energy } : {}), ...(stop.sigma ? { sigma: stop.sigma } : {}) };
-      state.queries = copyOf(stop.queries ?? []);
-      Object.assign(state, { selected: -1, view: "energy", axes: ["x₁", "x₂"] });
-      Object.assign(state.show, { basins: true, contours: true }, stop.show);
-      walkers = null; dropped = performance.now();
-    });
-    presetChoice.value = stop.preset;
+    Object.assign(state.show, { basins: true, contours: true }, stop.show);
+    dropped = performance.now();
+    load(stop.preset, { scene: stop.scene, queries: copyOf(stop.queries ?? []), view: "energy" });
     tourNext.focus({ preventScroll: true });
   }
 
@@ -675,6 +692,9 @@ export function mount(host, transport, { page = false } = {}) {
     if (!hello || !state.scene) return;
     const now = kind();
     energyChoice.value = now.name;
+    presetChoice.value = state.from;
+    presetChoice.options[0].disabled = !own;
+    dataNote.textContent = state.note;
     formula.textContent = now.formula;
     note.textContent = now.note;
     note.hidden = !now.note;
@@ -931,6 +951,7 @@ export function mount(host, transport, { page = false } = {}) {
         context.lineWidth = 2.4; context.strokeStyle = css(path); context.stroke();
       }
     });
+    paintQueries(context);
     if (state.show.modes && frame?.header.modes) {
       context.lineWidth = 2; context.strokeStyle = css(ink);
       context.beginPath();
@@ -941,7 +962,6 @@ export function mount(host, transport, { page = false } = {}) {
       }
       context.stroke();
     }
-    paintQueries(context);
   }
   function paintQueries(context) {
     const { path: colour, paper } = palette.theme;
@@ -1119,7 +1139,7 @@ export function mount(host, transport, { page = false } = {}) {
   const observer = new ResizeObserver(() => { if (state.scene) resize(); });
   observer.observe(stage);
   if (page) window.addEventListener("hashchange", () => { if (hello) { loadFragment(); refresh(); committed = snapshot(); sync(); } });
-  transport.start(receive, (words) => tell(words, 0));
+  transport.start(receive, (words) => { waitNoMore(); tell(words, 0); });
 
   return { root, state, stats, toScreen, frame: () => frame, extra: () => extra, walkers: () => walkers, dispose: () => observer.disconnect() };
 }
