@@ -64,7 +64,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
     """Draw mean ranks, judge claims of equivalence, and repeat a seeded choice of fits."""
     rows, source, drawn = _drawn("critical-difference", full)
     report = make_report(rows)
-    paper, random, kmeans, _ = claims = [report.claim(statement=each) for each in CLAIMS]
+    paper, from_kmeans, against, _ = claims = [report.claim(statement=each) for each in CLAIMS]
     repeated = {} if full else repeat(rows, seed)
     again = (
         f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
@@ -72,7 +72,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         if repeated
         else ""
     )
-    labelled, unlabelled = (_competitive(random, each) for each in (LABELLED, UNLABELLED))
+    labelled, unlabelled = (_competitive(paper, each) for each in (LABELLED, UNLABELLED))
     return compose(
         "study-ranks",
         drawn,
@@ -81,7 +81,7 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
             "source": source,
             "done_again": repeated,
             "claim_under_scores_with_a_common_scale": {
-                f"{words}: {_listed(scores)}": random.outcome(scores)
+                f"{words}: {_listed(scores)}": paper.outcome(scores)
                 for words, scores in GROUPS.items()
             },
             "difference_by_claim_and_score": {
@@ -95,9 +95,9 @@ def ranks_of_the_study(seed: int, full: bool = False) -> Section:
         margin=MARGIN,
         labelled=labelled[1],
         unlabelled=unlabelled[1],
-        beside_kmeans=_competitive(kmeans, LABELLED)[1],
-        labelled_from_kmeans=_competitive(paper, LABELLED)[1],
-        unlabelled_from_kmeans=_competitive(paper, UNLABELLED)[1],
+        beside_kmeans=_competitive(against, LABELLED)[1],
+        labelled_from_kmeans=_competitive(from_kmeans, LABELLED)[1],
+        unlabelled_from_kmeans=_competitive(from_kmeans, UNLABELLED)[1],
     )
 
 
