@@ -137,6 +137,31 @@ def test_minima_are_those_of_the_library(ask, scene) -> None:
     assert gaps.min(1).max() < 1e-3
 
 
+def test_minima_that_no_memory_leads_to_are_shown(ask, scene) -> None:
+    """Oracle: the overlap of two parabolas, whose sum peaks in the middle."""
+    header, arrays = ask("final", {"energy": "epanechnikov"}, columns=96, rows=96)
+    assert len(header["modes"]) == 6
+    ((x, y, label),) = [mode for mode in header["modes"] if mode[2] < -1]
+    np.testing.assert_allclose([x, y], np.mean(scene["memories"][:2], axis=0), atol=1e-3)
+    assert (arrays["labels"] == label).sum() > 50
+    memory = ist.EpanechnikovKDE(torch.tensor(scene["memories"], dtype=torch.float64), 6**0.5 / 2)
+    angle = torch.linspace(0, 2 * torch.pi, 60, dtype=torch.float64)
+    middle = torch.tensor([x, y], dtype=torch.float64)
+    about = middle + 0.02 * torch.stack([angle.cos(), angle.sin()], 1)
+    assert (memory.energy(about) > memory.energy(middle)).all()
+
+
+@pytest.mark.parametrize("kind", ["kde", "modern", "sparse", "mixture", "crp"])
+def test_saddles_are_no_minima(ask, kind) -> None:
+    """With an odd number of nodes, a whole column ends exactly between two memories."""
+    changes = {"energy": kind, "memories": [[-2.0, 0.0], [2.0, 0.0]], "counts": [5, 5]}
+    header, _ = ask("final", changes, columns=65, rows=65)
+    found = sorted(mode[0] for mode in header["modes"] if mode[2] >= 0)
+    np.testing.assert_allclose(found, [-2, 2], atol=0.05)
+    # The prior of the CRP mixture may be a minimum of its own.
+    assert kind == "crp" or len(header["modes"]) == 2
+
+
 def test_queries_end_where_retrieval_ends(ask, scene) -> None:
     queries = [[0.0, 0.3], [3.0, 3.0]]
     _, arrays = ask("details", queries=queries)

@@ -8,6 +8,7 @@ all nodes but those next to a border of two basins, which :func:`exact_labels` r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ LOST_CELLS = 2.5
 LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
 # Points at rest closer than this, in units of the plane, are one mode.
 SAME_MODE, NEAR_MODE = 2e-3, 5
+# At a minimum to which no memory leads, at least this many nodes end.
+FEWEST_NODES = 4
 ROUNDS, MOST_STEPS = 48, 400
 
 Labels = NDArray[np.int16]
@@ -109,13 +112,21 @@ def _look_up(scaled: Tensor, mode: str) -> Tensor:
     return found[0].permute(1, 2, 0)
 
 
-def draft_labels(energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor) -> BasinMap:
+def draft_labels(
+    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor
+) -> BasinMap:
     """Return the basins that the interpolated map shows, to about a cell."""
     ends = _on_one_circle(energy, follow(moved, nodes), scene)
     starts = starts_of(energy, scene)
     resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
     cell = float(cell_of(nodes).max())
-    return _labelled(energy, ends, resting, cell, LOST_CELLS * cell, len(scene.memories))
+    label = partial(
+        _labelled, ends, same=cell, lost=LOST_CELLS * cell, memories=len(scene.memories)
+    )
+    basins = label(resting)
+    others, places = _other_ends(energy, ends, basins.labels, nodes, heights)
+    others = others[_is_lowest(heights, places)]
+    return label(torch.cat([resting, others])) if len(others) else basins
 
 
 def exact_labels(
@@ -123,6 +134,7 @@ def exact_labels(
     scene: Scene,
     nodes: Tensor,
     moved: Tensor,
+    heights: Tensor,
     stale: Callable[[], bool],
 ) -> BasinMap | None:
     """Return the basins, with every node next to a border retrieved; None once it is stale."""
@@ -133,7 +145,14 @@ def exact_labels(
     same = SAME_MODE * scene.unit
     cell = float(cell_of(nodes).max())
     lost = max(LOST_CELLS * cell, same)
-    basins = _labelled(energy, ends, resting, same, lost, len(scene.memories))
+    label = partial(_labelled, ends, same=same, lost=lost, memories=len(scene.memories))
+    basins = label(resting)
+    others, _ = _other_ends(energy, ends, basins.labels, nodes, heights)
+    if len(others):
+        others = retrieve(energy, others, tol=tol, max_steps=2000).state
+        pushed = retrieve(energy, others + same, tol=tol, max_steps=2000).state  # off a saddle
+        others = others[(pushed - others).abs().amax(1) < same]
+        basins = label(torch.cat([resting, others]))
     labels, known = basins.labels.copy(), np.zeros(basins.labels.shape, dtype=bool)
     for _ in range(ROUNDS):
         open_nodes = _next_to_a_border(labels) & ~known
@@ -155,8 +174,29 @@ def exact_labels(
     return basins._replace(labels=labels)
 
 
+def _other_ends(
+    energy: Energy, ends: Tensor, labels: Labels, nodes: Tensor, heights: Tensor
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Return where nodes without a label end together (m, 2), and the nodes nearest to it (m,)."""
+    lost = ends[torch.from_numpy(labels == -1) & torch.isfinite(heights)]
+    if isinstance(energy, Hopfield):  # its states rest on whole rays
+        lost = lost[:0]
+    places, first, counts = np.unique(
+        _nearest_node(lost, nodes).numpy(), return_index=True, return_counts=True
+    )
+    often = counts >= FEWEST_NODES
+    return lost[first[often]], places[often]
+
+
+def _is_lowest(heights: Tensor, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return True for nodes about which no height is lower, which excludes saddles. (m,)."""
+    low = [-torch.nn.functional.max_pool2d(-heights[None], 2 * r + 1, 1, r)[0] for r in (1, 2)]
+    lowest: NDArray[np.bool_] = (low[0] <= low[1]).numpy().ravel()[places]
+    return lowest
+
+
 def _labelled(
-    energy: Energy, ends: Tensor, resting: Tensor, same: float, lost: float, memories: int
+    ends: Tensor, resting: Tensor, *, same: float, lost: float, memories: int
 ) -> BasinMap:
     points = resting.double().numpy()
     groups = shared_fixed_points(points, same / 2)

@@ -73,14 +73,14 @@ def landscape(
     arrays: Arrays = {}
     if wants_basins and len(scene.memories):
         if final and moved is not None:
-            basins = exact_labels(energy, scene, nodes, moved, stale)
+            basins = exact_labels(energy, scene, nodes, moved, heights, stale)
             if basins is None:
                 return None
         else:
             moved = downhill(heights, nodes) if moved is None else moved
-            basins = draft_labels(energy, scene, nodes, moved)
-        outside = ~torch.isfinite(heights).numpy()
-        arrays["labels"] = np.where(outside, np.int16(-1), basins.labels).astype(np.int16)
+            basins = draft_labels(energy, scene, nodes, moved, heights)
+        inside = torch.isfinite(heights).numpy()
+        arrays["labels"] = np.where(inside, basins.labels, np.int16(-1)).astype(np.int16)
         header["modes"] = [
             [*map(float, mode), int(label)]
             for mode, label in zip(basins.modes, basins.mode_labels, strict=True)
