@@ -25,9 +25,18 @@ def doubled_roots_of_e8() -> Array:
     return np.concatenate([2 * pairs, -2 * pairs, signs[signs.prod(1) > 0]])
 
 
+def largest_eigenvalue(memory: ist.GaussianKDE, point: torch.Tensor) -> float:
+    """Return the largest eigenvalue of the Jacobian of an update at a fixed point (D,)."""
+    apart = memory.memories - point
+    covariance = apart.T @ (apart * memory.responsibilities(point)[:, None])
+    return float(torch.linalg.eigvalsh(covariance)[-1] / memory.variance)
+
+
 def test_a_saddle_is_not_stored() -> None:
     X = [[0.0, 0.0], *([2.0 * a, b] for a in (1, -1) for b in (-0.3, -0.1, 0.1, 0.3))]
     found = certify(X, 1.0)
+    origin = torch.zeros(2, dtype=torch.float64)
+    assert largest_eigenvalue(ist.GaussianKDE(X, 1.0), origin) == pytest.approx(2.05, abs=0.01)
     assert found.retrieval_error[0] < 1e-9
     assert found.decided[0] == "iterated"
     assert not found.stored[0]
@@ -78,9 +87,7 @@ def test_vectors_of_e8_are_stored_and_doubled_roots_are_not() -> None:
     np.testing.assert_allclose(error, 0.6150, atol=1e-3)
     assert (error < 0.25 * M).all()  # half of the smallest distance, which is M / 2
     assert is_attracting(alone, fixed).all()
-    apart = alone.memories - fixed[0]
-    covariance = apart.T @ (apart * alone.responsibilities(fixed[0])[:, None])
-    assert float(torch.linalg.eigvalsh(covariance)[-1]) == pytest.approx(0.848, abs=1e-3)
+    assert largest_eigenvalue(alone, fixed[0]) == pytest.approx(0.848, abs=1e-3)
     own = alone.responsibilities(start)[range(3), rows]
     np.testing.assert_allclose(own, 0.337, atol=1e-3)
     ends = ist.retrieve(alone, adversarial_starts(M * points, 40), tol=1e-6).state
@@ -90,6 +97,7 @@ def test_vectors_of_e8_are_stored_and_doubled_roots_are_not() -> None:
     starts = torch.from_numpy(M * doubled[:10])
     ends = ist.retrieve(with_roots, starts, tol=1e-9, max_steps=100).state
     assert not is_attracting(with_roots, ends).any()
+    assert largest_eigenvalue(with_roots, ends[0]) == pytest.approx(1.07, abs=0.01)
 
 
 @pytest.mark.slow
