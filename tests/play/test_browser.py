@@ -190,6 +190,14 @@ def test_keys_select_move_and_delete(page) -> None:
     np.testing.assert_allclose(page.memories[0], np.add(before[0], [step, 5 * step]), atol=1e-5)
     page.tab.keyboard.press("Delete")
     assert page.memories == before[1:]
+    for _ in before[1:]:
+        page.tab.keyboard.press("]")
+        page.tab.keyboard.press("Delete")
+    assert page.memories == []
+    assert "Click to add" in page.tab.locator(".ip-hint").inner_text()
+    for _ in before[1:]:
+        page.tab.keyboard.press("Control+z")
+    assert page.tab.locator(".ip-hint").is_hidden()
     page.tab.keyboard.press("Control+z")
     page.tab.keyboard.press("n")
     assert len(page.memories) == len(before) + 1

@@ -197,6 +197,7 @@ def test_the_new_cluster_leads_far_from_all_memories(ask) -> None:
     _, arrays = ask("frame", {"energy": "crp"}, columns=30, rows=30)
     new = arrays["new"]
     assert new.shape == (10, 10)
+    assert ask("final", {"energy": "crp"}, columns=30, rows=30)[1]["new"].shape == (30, 30)
     assert new[0, 0] > 0.9
     assert new.min() < 0
     _, more = ask("frame", {"energy": "crp", "alpha": 50.0}, columns=30, rows=30)

@@ -125,8 +125,9 @@ def draft_labels(
     )
     basins = label(resting)
     others, places = _other_ends(energy, ends, basins.labels, nodes, heights)
-    others = others[_is_lowest(heights, places)]
-    return label(torch.cat([resting, others])) if len(others) else basins
+    if not len(others):
+        return basins
+    return label(torch.cat([resting, others[_is_lowest(heights, places)]]))
 
 
 def exact_labels(

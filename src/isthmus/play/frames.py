@@ -42,8 +42,8 @@ HIGHEST = 0.88
 TILES = 3
 MOST_PATH = 160
 MOST_BALLS = 500
-# The grid of the share of a new cluster is coarser by this factor. Evaluation by blocks stays in
-# the cache.
+# The grid of the share of a new cluster is coarser by this factor while something is dragged.
+# Evaluation by blocks stays in the cache.
 COARSER, NODES_PER_BLOCK = 3, 512
 
 
@@ -86,7 +86,8 @@ def landscape(
             for mode, label in zip(basins.modes, basins.mode_labels, strict=True)
         ]
     if isinstance(energy, CRPMixture):
-        arrays["new"] = _new_cluster(energy, scene, columns // COARSER, rows // COARSER)
+        coarser = 1 if final else COARSER
+        arrays["new"] = _new_cluster(energy, scene, columns // coarser, rows // coarser)
     values, facts = _values(energy, heights, view)
     arrays["height"] = values
     return {**header, **facts, "beta": beta_of(energy)}, arrays

@@ -364,7 +364,8 @@ export function mount(host, transport, { page = false } = {}) {
   const tour = element("div", { class: "ip-tour", role: "region", "aria-label": "Tour", hidden: true }, tourTitle, tourText,
     element("footer", {}, tourPlace, tourBack, tourNext, button("Close", "Close the tour", () => showTour(-1))));
   const wait = element("div", { class: "ip-wait", role: "status", hidden: true });
-  const stage = element("div", { class: "ip-stage" }, field, top, tools, legend, wait, notice, tour);
+  const hint = element("div", { class: "ip-hint", hidden: true });
+  const stage = element("div", { class: "ip-stage" }, field, top, tools, legend, hint, wait, notice, tour);
 
   const presetChoice = element("select", { "aria-label": "Start from", onchange: () => load(presetChoice.value) });
   const fileInput = element("input", { type: "file", accept: ".csv,.tsv,.txt,.json,.jsonl", hidden: true, onchange: () => { readFile(fileInput.files[0]); fileInput.value = ""; } });
@@ -699,6 +700,8 @@ export function mount(host, transport, { page = false } = {}) {
     note.textContent = now.note;
     note.hidden = !now.note;
     views.mark(state.view); tools.mark(state.tool);
+    hint.hidden = !now.editable || state.scene.memories.length > 0;
+    hint.textContent = state.tool === "memory" ? "Click to add a memory." : "Choose Memories, then click to add one.";
     undoButton.disabled = !past.length; redoButton.disabled = !future.length;
     for (const [name, input] of Object.entries(boxes)) input.checked = state.show[name];
     boxes.balls.disabled = !now.certified;
