@@ -12,7 +12,7 @@ from isthmus.figures import incontext_records as figures
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.priors import prior
 from isthmus.report.parts import incontext, incontext_recorded
-from isthmus.report.registry import recorded
+from isthmus.report.registry import INTRODUCTION, recorded
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> ICLEBM:
         for parameter in model.parameters():
             parameter.zero_()
     monkeypatch.setattr(incontext, "pretrained", lambda name: model)
-    monkeypatch.setattr(incontext, "TASKS", 2)
+    monkeypatch.setattr(incontext, "TASKS", 4)
     monkeypatch.setattr(incontext, "CONTEXTS", (0, 2))
     return model
 
@@ -57,8 +57,9 @@ def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.Monk
     assert list(divergence) == ["0", "2", "8", "32"]
     swapped = landscapes.numbers["kl_with_the_context_of_another_dataset"]
     assert swapped == pytest.approx(divergence["32"])
-    monkeypatch.setattr(incontext, "FULL_TASKS", 3)
-    for full, tasks in ((True, 3), (False, 2)):
+    assert landscapes.numbers["tasks"] == 4
+    monkeypatch.setattr(incontext, "FULL_TASKS", 5)
+    for full, tasks in ((True, 5), (False, 4)):
         likelihood = incontext.likelihood_in_context(0, full=full)
         assert likelihood.numbers["tasks"] == tasks
         assert [each.verdict for each in likelihood.findings] == ["did not hold"]
@@ -72,6 +73,7 @@ def test_samples_of_a_flat_density_are_not_those_of_the_truth(
 ) -> None:
     monkeypatch.setattr(incontext, "DRAWS", 40)
     section = incontext.samples_in_context(0)
+    assert section.numbers["tasks"] == 4
     assert [each.verdict for each in section.findings] == ["did not hold"]
     most = section.numbers["largest_energy_distance_of_fresh_points"]
     assert section.numbers["energy_distance_of_the_model"] > 5 * most
@@ -115,7 +117,8 @@ FEW = ("K = 2", "K = 3", "rings", "moons")
 def record(update: int, nll: list[float], tempered: list[float]) -> dict[str, Any]:
     def scores(update: int, seconds: int, nll: list[float], tempered: list[float]) -> dict:
         scores = {"nll": nll, "tempered": tempered, "temperature": 2.0, "standard_error": [0.1] * 3}
-        return {"update": update, "cpu_seconds": seconds, **scores}
+        error = {"largest_error_of_log_normalizer": 0.01 * update}
+        return {"update": update, "cpu_seconds": seconds, **scores, **error}
 
     nce = [scores(10 * k, 100 * k, [6.0, 4.0, 3.0 - 0.1 * k], [6.0, 4.0, 2.0]) for k in (1, 2, 3)]
     runs = {
@@ -151,6 +154,7 @@ def test_an_objective_is_judged_once_its_run_is_finished(
     # The last evaluation of ranking NCE that took no longer than contrastive divergence.
     assert "has 2.80 after 200 CPU seconds" in finding.because
     assert ("not finished" in finding.because) == (expected == "open")
+    assert "error of at most 0.2 nats" in section.caption  # of ranking NCE after 20 updates
 
 
 def test_the_records_are_complete() -> None:
@@ -168,3 +172,8 @@ def test_the_records_are_complete() -> None:
     )
     assert paper[-1]["update"] == preset("paper").updates
     assert ours[0]["cpu_seconds"] < paper[-1]["cpu_seconds"]
+    # The first paragraph of the page says how the run was made.
+    settings = objectives["runs"]["contrastive divergence"]["settings"]
+    words = " ".join(INTRODUCTION.split())
+    assert f"--preset paper --batch {settings['batch']}`, one seed" in words
+    assert f"{settings['batch']} datasets instead of {preset('paper').batch} " in words

@@ -175,7 +175,7 @@ def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert section.numbers["first_dimension_above_half_weight"] == 8
     because = section.findings[0].because
-    assert "more patterns are stored: 120 at D = 4, where it states 64 and 17,280 at D" in because
+    assert "stored: 120 at D = 4 (64 stated) and 17,280 at D = 8 (16,384 stated)." in because
     # The text states that the ceiling is for patterns that keep half of their weight.
     assert "keep half of their own weight" in section.caption
     assert "Stored patterns need no such weight" in section.caption
@@ -476,6 +476,7 @@ def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
     distances = numbers["energy_distance_to_exact_draws"]
     for name in ("Langevin", "MALA", "HMC"):
         assert distances[name] < 1.5 * numbers["largest_energy_distance_of_exact_draws"], name
+    assert verdicts(section_of("samples")) == ["did not hold"]  # the printed step and noise
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def bounds_on_capacity(seed: int, full: bool = False) -> Section:
     growth = {factor: certified_growth(factor, dim) for factor, dim in ((2.0, 20), (1.7, 50))}
     bases = {factor: math.exp(capacity.capacity_rate(factor)) for factor in growth}
     more = [
-        f"{count:,} at D = {dim}, where it states {claimed:,.0f}"
+        f"{count:,} at D = {dim} ({claimed:,.0f} stated)"
         for dim, count in known.items()
         if count > (claimed := capacity_bound(dim, kind="claimed"))
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -15,22 +15,23 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.density import GridDensity
-from isthmus.incontext.evaluation import Grid, evaluate, grid_for
+from isthmus.incontext.evaluation import Grid, evaluate
 from isthmus.incontext.priors import GaussianMixtures, Tasks, prior
-from isthmus.incontext.sampling import draw
+from isthmus.incontext.sampling import starting_points
 from isthmus.report.parts.energies import energy_distance
 from isthmus.report.registry import compose
 from isthmus.report.section import Section
 
 MODEL, PRIOR = "mixtures-2d", "compact"
+# Numbers are means over all tasks; the first few are drawn.
 DRAWN_TASKS, DRAWN_CONTEXTS = 3, (0, 2, 8, 32)
 RESOLUTION = 61
 TASKS, FULL_TASKS, CONTEXTS = 50, 100, (0, 1, 2, 4, 8, 16, 32)
 # Lines 0.4 apart in the model's box and walls: log-normalisers are right to 1e-4.
 GRID = Grid(2, 8.0, 41)
 RIVALS = ("kde-best", "kde-silverman", "em-0.1", "em-0.001")
-SAMPLED_CONTEXT, DRAWS, REPEATS = 32, 200, 10
-STEP = 0.02
+SAMPLED_CONTEXT, DRAWS, REPEATS = 32, 60, 10
+STEP, STEPS = 0.02, 50
 # Steps after which the chains of the printed pair are counted; the last is the paper's number.
 PRINTED_STEPS = (1, 5, 15)
 # The model has learned if it is at most this many nats above Bayes' rule on average.
@@ -39,13 +40,14 @@ NEAR_BAYES = 0.1
 CLOSE = 2.0
 
 
-def _tasks(seed: int) -> Tasks:
-    return prior(PRIOR).draw(DRAWN_TASKS, torch.Generator().manual_seed(seed))
+def _tasks(seed: int, full: bool) -> Tasks:
+    count = FULL_TASKS if full else TASKS
+    return prior(PRIOR).draw(count, torch.Generator().manual_seed(seed))
 
 
 def landscapes_in_context(seed: int, full: bool = False) -> Section:
     """Draw the energies that the shipped model infers from new datasets."""
-    model, tasks = pretrained(MODEL), _tasks(seed)
+    model, tasks = pretrained(MODEL), _tasks(seed, full)
     divergence, spread, swapped = sharpness(model, tasks, seed + 1)
     least, most = str(DRAWN_CONTEXTS[0]), str(DRAWN_CONTEXTS[-1])
     checks = {
@@ -54,14 +56,17 @@ def landscapes_in_context(seed: int, full: bool = False) -> Section:
     }
     return compose(
         "incontext-landscapes",
-        context_landscapes(model, tasks, DRAWN_CONTEXTS, seed=seed + 1, resolution=RESOLUTION),
+        context_landscapes(
+            model, tasks[:DRAWN_TASKS], DRAWN_CONTEXTS, seed=seed + 1, resolution=RESOLUTION
+        ),
         {
+            "tasks": len(tasks),
             "kl_from_truth_by_n": divergence,
             "entropy_by_n": spread,
             "kl_with_the_context_of_another_dataset": swapped,
         },
         checks,
-        tasks=DRAWN_TASKS,
+        drawn=DRAWN_TASKS,
         listed=", ".join(f"{mean:.2f} nats at n = {size}" for size, mean in divergence.items()),
         most=most,
         entropy=(spread[least], spread[most]),
@@ -71,16 +76,21 @@ def landscapes_in_context(seed: int, full: bool = False) -> Section:
 
 def samples_in_context(seed: int, full: bool = False) -> Section:
     """Draw from the model given a context, also by the printed Langevin pair, and compare."""
-    model, tasks = pretrained(MODEL), _tasks(seed)
+    model, tasks = pretrained(MODEL), _tasks(seed, full)
     drawn, thrown, numbers = sampled(model, tasks, seed + 1)
     pair = ist.Langevin.paper()
     figure = context_samples(
         model,
-        tasks,
+        tasks[:DRAWN_TASKS],
         SAMPLED_CONTEXT,
         draws=DRAWS,
-        drawn=drawn,
-        others={"Step 3.16, noise 0.01": ("after one step from good starting points", thrown)},
+        drawn=drawn[:DRAWN_TASKS],
+        others={
+            "Step 3.16, noise 0.01": (
+                "after one step from good starting points",
+                thrown[:DRAWN_TASKS],
+            )
+        },
         seed=seed + 1,
         resolution=RESOLUTION,
     )
@@ -88,9 +98,9 @@ def samples_in_context(seed: int, full: bool = False) -> Section:
     return compose(
         "incontext-samples",
         figure,
-        numbers,
+        {"tasks": len(tasks), **numbers},
         {"langevin": numbers["energy_distance_of_the_printed_pair"] <= most},
-        tasks=DRAWN_TASKS,
+        drawn=DRAWN_TASKS,
         draws=DRAWS,
         context=SAMPLED_CONTEXT,
         temperature=pair.temperature,
@@ -159,57 +169,64 @@ def sharpness(
     Returns, as means over the tasks, the divergence from the truth and the entropy at each context
     size drawn, and the divergence given the largest context of the next task.
     """
-    grid = grid_for(model, prior(PRIOR))
     contexts = tasks.sample(DRAWN_CONTEXTS[-1], torch.Generator().manual_seed(seed))
-    truth = tasks.to(torch.float64).log_prob(grid.nodes.expand(len(tasks), -1, -1))
-    divergence, entropy = {}, {}
-    for size in DRAWN_CONTEXTS:
-        density = GridDensity(model, contexts[:, :size], grid)
-        mass = (density.log_prob + grid.log_weights).softmax(-1)
-        divergence[str(size)] = float(density.kl_from(truth).mean())
-        entropy[str(size)] = float(-(mass * density.log_prob).sum(-1).mean())
-    swapped = GridDensity(model, contexts.roll(1, 0), grid).kl_from(truth)
-    return divergence, entropy, float(swapped.mean())
+    others = contexts.roll(1, 0)
+    divergence = dict.fromkeys(map(str, DRAWN_CONTEXTS), 0.0)
+    entropy, swapped = divergence.copy(), 0.0
+    for number, (own, other) in enumerate(zip(contexts, others, strict=True)):
+        truth = tasks[number].to(torch.float64).log_prob(GRID.nodes[None])
+        for size in DRAWN_CONTEXTS:
+            density = GridDensity(model, own[None, :size], GRID)
+            mass = (density.log_prob + GRID.log_weights).softmax(-1)
+            divergence[str(size)] += float(density.kl_from(truth)) / len(tasks)
+            entropy[str(size)] -= float((mass * density.log_prob).sum()) / len(tasks)
+        swapped += float(GridDensity(model, other[None], GRID).kl_from(truth)) / len(tasks)
+    return divergence, entropy, swapped
 
 
 def sampled(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Return draws of the model for each task (B, DRAWS, D), and energy distances to the truth.
 
-    In between, where the chains of the printed Langevin pair are after their first step.
+    In between, where the chains of the printed Langevin pair are after their first step. All chains
+    have the same starting points.
     """
     generator = torch.Generator().manual_seed(seed)
-    both = tasks.sample(SAMPLED_CONTEXT + DRAWS, generator)
+    # The figure draws the contexts of the first tasks in the same way.
+    parts = tasks[:DRAWN_TASKS], tasks[DRAWN_TASKS:]
+    both = torch.cat([part.sample(SAMPLED_CONTEXT + DRAWS, generator) for part in parts])
     contexts, reference = both[:, :SAMPLED_CONTEXT], both[:, SAMPLED_CONTEXT:]
-    energies = [model.condition(context) for context in contexts]
-    pair = ist.Langevin.paper()
+    starts = torch.stack(
+        [starting_points(model.condition(each), DRAWS, seed=generator) for each in contexts]
+    )
+    energy, pair = model.condition(contexts), ist.Langevin.paper()
 
-    def chains(sampler: ist.Langevin, steps: int = 100) -> Tensor:
-        options: dict[str, Any] = {"steps": steps, "progress": False}
-        return torch.stack(
-            [draw(each, DRAWS, sampler, seed=seed + 1 + number, **options)
-             for number, each in enumerate(energies)]
-        )  # fmt: skip
+    def chains(sampler: ist.Langevin, steps: Sequence[int] = (STEPS,)) -> list[Tensor]:
+        """Return where the chains are after each of some numbers of steps."""
+        state, ends = sampler.init(energy, starts), []
+        for step in range(1, steps[-1] + 1):
+            state, _ = sampler.step(energy, state, generator)
+            ends += [state.position] if step in steps else []
+        return ends
 
     def distances(draws: Iterable[Tensor]) -> float:
         pairs = zip(draws, reference, strict=True)
         return fmean(energy_distance(first.double(), second.double()) for first, second in pairs)
 
-    drawn, thrown = chains(ist.Langevin(STEP)), {n: chains(pair, n) for n in PRINTED_STEPS}
+    (drawn,), thrown = chains(ist.Langevin(STEP)), chains(pair, PRINTED_STEPS)
+    (cold,) = chains(ist.Langevin(STEP, temperature=pair.temperature))
     box = model.config.box or math.inf
     fresh = [distances(tasks.sample(DRAWS, generator)) for _ in range(REPEATS)]
     return (
         drawn,
-        thrown[1],
+        thrown[0],
         {
             "energy_distance_of_the_model": distances(drawn),
-            "energy_distance_of_the_printed_pair": distances(thrown[PRINTED_STEPS[-1]]),
+            "energy_distance_of_the_printed_pair": distances(thrown[-1]),
             "share_outside_the_box_by_step_of_the_pair": {
                 str(n): float((ends.abs() > box).any(-1).double().mean())
-                for n, ends in thrown.items()
+                for n, ends in zip(PRINTED_STEPS, thrown, strict=True)
             },
-            "energy_distance_at_the_printed_temperature": distances(
-                chains(ist.Langevin(STEP, temperature=pair.temperature))
-            ),
+            "energy_distance_at_the_printed_temperature": distances(cold),
             "energy_distance_of_fresh_points": fmean(fresh),
             "largest_energy_distance_of_fresh_points": max(fresh),
         },
