@@ -131,6 +131,19 @@ def test_a_script_serves_and_a_notebook_shows_a_widget(monkeypatch) -> None:
     assert type(ist.play(ist.GaussianKDE([[0.0, 0.0]]))).__name__ == "PlayWidget"
 
 
+def test_a_file_is_the_same_plane_in_python_as_on_the_command_line(monkeypatch, tmp_path) -> None:
+    shown = []
+    monkeypatch.setattr(
+        "isthmus.play.launch.serve", lambda playground, **options: shown.append(playground.scene)
+    )
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,1000\n2,3000\n4,2000\n")
+    ist.play(path)
+    assert main(["play", str(path), "--quiet"]) == 0
+    assert shown[0] == shown[1]
+    np.testing.assert_allclose(np.std(shown[0]["memories"], axis=0), 1)
+
+
 def test_plain_python_is_no_notebook() -> None:
     assert not in_notebook()
 
