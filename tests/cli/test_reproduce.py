@@ -11,6 +11,7 @@ from isthmus.report import PARTS
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_all_parts_are_done(tmp_path: Path) -> None:
     assert main(["reproduce", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
