@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from isthmus.validation import (
     as_log_weights,
     as_mask,
     as_number,
+    as_numbers,
     as_points,
     as_positive,
     as_tensor,
@@ -308,3 +310,17 @@ def test_whole_numbers_become_floats(kind: type) -> None:
     assert as_tensor(expected.long(), "X").dtype == torch.get_default_dtype()
     like = torch.zeros(2)
     assert as_points(rows, "X", like=like).dtype == torch.float32
+
+
+def test_nullable_columns_are_numbers_and_their_gaps_nan() -> None:
+    whole, real = pd.array([1, 2], dtype="Int64"), pd.array([0.5, None], dtype="Float64")
+    frame = pd.DataFrame({"a": whole, "b": real})
+    for form in (frame, frame.convert_dtypes(dtype_backend="pyarrow")):
+        for found in (as_tensor(form, "x").numpy(), as_numbers(form, "x")):
+            np.testing.assert_array_equal(found, [[1, 0.5], [2, np.nan]])
+    flags = pd.DataFrame({"a": pd.array([True, None], dtype="boolean")})
+    np.testing.assert_array_equal(as_numbers(flags, "x"), [[1], [np.nan]])
+    words = pd.DataFrame({"a": pd.array(["1", None], dtype="string")})
+    for check in (as_tensor, as_numbers):
+        with pytest.raises(DtypeError, match="x"):
+            check(words, "x")

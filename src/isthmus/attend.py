@@ -39,12 +39,14 @@ from isthmus.logits import (
     plain_attention,
 )
 from isthmus.validation import (
+    as_choice,
     as_log_weights,
     as_mask,
     as_number,
     as_points,
     as_positive,
     is_transforming,
+    require_range,
 )
 
 __all__ = [
@@ -157,8 +159,7 @@ def attend(
     queries = as_points(
         queries, "queries", dim=stored.shape[1], like=stored, allow_nan=observed is not None
     )
-    if metric not in ("dot", "sqeuclidean"):
-        raise InvalidInputError(f"metric must be 'dot' or 'sqeuclidean', not {metric!r}.")
+    as_choice(metric, "metric", ("dot", "sqeuclidean"))
     if observed is not None:
         if metric == "dot":
             raise InvalidInputError("observed needs metric='sqeuclidean'.")
@@ -239,6 +240,7 @@ def attend_centred(
         logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
         logsumexp = (logsumexp - own).to(queries.dtype)
         mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
+    require_range(mean, "beta times a product or squared distance of queries and memories")
     return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
 
 

@@ -1,6 +1,6 @@
-r"""Modified Bessel functions on a log scale, and the von Mises-Fisher distribution.
+r"""Modified Bessel functions on a log scale, the von Mises-Fisher distribution, gamma functions.
 
-Everything is computed from one smooth function, :math:`\log(I_\nu(x) / x^\nu)`, and its first two
+Bessel functions are computed from one function, :math:`\log(I_\nu(x) / x^\nu)`, and its first two
 derivatives. Where :math:`h = \sqrt{\nu^2 + x^2}` is small, they come from the power series of
 :math:`I_\nu`; elsewhere from Debye's expansion in powers of 1/h, which holds for every order
 and argument. Neither overflows, nor cancels as :math:`x \to 0`.
@@ -24,6 +24,21 @@ from isthmus.validation import as_count, as_points, as_tensor, is_transforming, 
 # From this h on, Debye's expansion with DEBYE_TERMS terms is exact to rounding; below it, the power
 # series with SERIES_TERMS terms is.
 DEBYE_RADIUS, DEBYE_TERMS, SERIES_TERMS = 30.0, 12, 50
+# From this many half degrees of freedom for each half coordinate on, a series replaces lgamma.
+MANY_DEGREES = 1e3
+
+
+def log_gamma_ratio(dof: Tensor, dim: int | Tensor) -> Tensor:
+    """Return log Gamma((v + D)/2) - log Gamma(v/2) - (D/2) log(v/2), in float64."""
+    half, extra = 0.5 * dof, torch.as_tensor(0.5 * dim, dtype=dof.dtype, device=dof.device)
+    large = half > MANY_DEGREES * extra.clamp(min=1.0)
+    some = torch.where(large, 1.0, half)
+    direct = torch.lgamma(some + extra) - torch.lgamma(some) - extra * some.log()
+    small = torch.where(large, half, 1.0).reciprocal()
+    first = 0.5 * extra * (extra - 1)
+    series = first * small - first * (2 * extra - 1) / 6 * small**2
+    series = series + first**2 / 3 * small**3
+    return torch.where(large, series, direct)
 
 
 def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
@@ -93,6 +108,8 @@ def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Gener
 
 def _draw_one_minus_cosine(dim: int, kappa: Tensor, generator: torch.Generator) -> Tensor:
     """Draw 1 - mu . x, which keeps its digits where kappa is large. (n,)."""
+    # Beyond this, a draw is the direction itself to the last digit, and squares would overflow.
+    kappa = kappa.clamp(max=1e100)
     # Wood's b, and his x_0 = (1 - b) / (1 + b).
     spread = (dim - 1) / (2 * kappa + torch.hypot(2 * kappa, kappa.new_tensor(dim - 1.0)))
     centre_drop = 2 * spread / (1 + spread)

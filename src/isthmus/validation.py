@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Iterable
 from datetime import date, timedelta
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +45,11 @@ def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = 
         most = f"{name} must be at most {at_most}, not {value!r}."
         raise InvalidInputError(most if endless else expected)
     return int(value)
+
+
+def as_seed(value: Any, most: int = 2**63 - 1) -> int:
+    """Return a seed of a random stream as an int; those of NumPy's old generator are smaller."""
+    return as_count(value, "seed", at_least=0, at_most=most)
 
 
 def as_number(
@@ -89,6 +97,29 @@ def as_choice(value: Any, name: str, choices: Iterable[str]) -> str:
     return value
 
 
+def as_names(value: Any, name: str) -> tuple[str, ...]:
+    """Return names as a tuple of str. A single str is refused, whose letters are no names."""
+    try:
+        if not isinstance(value, str | bytes):
+            return tuple(map(str, value))
+    except (TypeError, RuntimeError):
+        pass
+    raise DtypeError(f"{name} must be a sequence of names, such as ['a', 'b'], not {value!r}.")
+
+
+def as_path(value: Any, name: str) -> Path:
+    """Return the path of a file or a directory."""
+    if not isinstance(value, str | PathLike):
+        raise DtypeError(f"{name} must be a path, not {value!r}.")
+    return Path(value)
+
+
+def require_kind(value: Any, name: str, kind: type) -> None:
+    """Raise unless `value` is of a class."""
+    if not isinstance(value, kind):
+        raise DtypeError(f"{name} must be of {kind.__name__}, not of {type(value).__name__}.")
+
+
 def as_flag(value: Any, name: str) -> bool:
     """Return True or False as a bool."""
     if not isinstance(value, bool | np.bool_):
@@ -97,7 +128,16 @@ def as_flag(value: Any, name: str) -> bool:
 
 
 def unmasked(values: Any) -> Any:
-    """Return a masked array as floats, with NaN where it is masked; anything else as it is."""
+    """Return a masked array as floats, with NaN where it is masked; anything else as it is.
+
+    So are frames of pandas with nullable columns, whose unknown cells become NaN.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(values, pandas.DataFrame):
+        if all(isinstance(kind, np.dtype) for kind in values.dtypes):
+            return values
+        numbers = all(kind.kind in "iuf" for kind in values.dtypes)
+        return values.to_numpy(np.float64 if numbers else object, na_value=np.nan)
     if not isinstance(values, np.ma.MaskedArray):
         return values
     return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
@@ -245,6 +285,16 @@ def require_squarable(points: Tensor, name: str) -> None:
         )
 
 
+def require_range(result: Tensor, what: str) -> Tensor:
+    """Return a result of finite numbers; raise if it is not finite, since numbers overflowed."""
+    import torch
+
+    if not is_transforming() and not bool(torch.isfinite(result.detach()).all()):
+        kind = str(result.dtype).removeprefix("torch.")
+        raise InvalidInputError(f"{what} is beyond the range of {kind}. Rescale the data.")
+    return result
+
+
 def as_points(
     value: Any,
     name: str,
@@ -337,7 +387,10 @@ def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
         require_values(value, name)
         mask = value.to(points.device)
     else:
-        array = np.asarray(np.ma.filled(value, False))  # what is masked is not observed
+        try:
+            array = np.asarray(np.ma.filled(value, False))  # what is masked is not observed
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ShapeError(f"{name} is not a rectangular mask: {error}") from None
         if array.dtype != np.bool_:
             raise DtypeError(f"{name} must be a boolean mask, not {array.dtype}.")
         mask = torch.from_numpy(array.copy()).to(points.device)

@@ -201,3 +201,54 @@ def test_squares_that_overflow_leave_the_point_where_it_is(kind, size, memories)
 def test_memories_whose_squares_overflow_are_refused(kind):
     with pytest.raises(InvalidInputError, match="memories has values of 1e\\+300|means has values"):
         kind([[1e300, 0.0], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: ist.ModernHopfield(GOOD, beta=1e308).step(x),
+        lambda x: ist.CRPMixture(GOOD, np.ones(3), beta=1e308).step(x),
+        lambda x: ist.CRPMixture(GOOD * 1e300, np.ones(3)).responsibilities(x),
+        lambda x: ist.StudentMixture([[0.0, 0.0], [3e300, 1e300]]).score(x),
+        lambda x: ist.StudentMixture([[0.0, 0.0], [3e300, 1e300]]).step(x),
+        lambda x: ist.attend(x, GOOD, beta=1e308),
+        lambda x: ist.Hopfield(torch.tensor(GOOD) * 1e150).energy(x * 1e20),
+        lambda x: ist.Hopfield(torch.tensor(GOOD).float() * 1e20).step(x),
+        lambda x: ist.DenseAssociativeMemory(GOOD * 1e120).score(x),
+        lambda x: ist.DenseAssociativeMemory(GOOD * 1e120).energy(x),
+        lambda x: ist.DenseAssociativeMemory(torch.tensor(GOOD).float() * 1e30).step(x * 1e20),
+        lambda x: ist.RandomFeatureKDE(GOOD, sigma=1e-308),
+    ],
+)
+def test_an_overflow_is_an_error_not_nan(step):
+    with pytest.raises(InvalidInputError, match="beyond the range of float"):
+        step(torch.tensor([[3.0, -5.0], [9.0, 9.0]]).double())
+
+
+def test_observed_coordinates_far_from_all_memories_are_an_error():
+    with pytest.raises(InvalidInputError, match="no memory within reach"):
+        ist.LaplaceKDE(GOOD).conditional_mean(np.array([1e300, 0.0]), [True, False])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ist.Hopfield(GOOD, zero_diagonal=GOOD), "zero_diagonal must be True or False"),
+        (lambda: ist.CRPMixture(GOOD, np.ones(3), normalized=GOOD), "normalized must be True or"),
+        (lambda: ist.GaussianKDE(GOOD, index=GOOD), "index must be 'auto', True, False"),
+        (lambda: ist.CRPMixture(GOOD, [[1.0, 2.0], [3.0]]), "counts is not a rectangular array"),
+        (lambda: ist.GaussianKDE(GOOD).step(GOOD, [[True], [True, False]]), "observed is not a"),
+        (lambda: ist.DenseAssociativeMemory(GOOD, degree=2**64), "degree must be a whole number"),
+        (lambda: ist.VonMisesFisherMixture(np.zeros((0, 0))), "directions is empty"),
+        (lambda: ist.RandomFeatureKDE(GOOD, n_features=10**15), "n_features must be a whole"),
+        (lambda: ist.RandomFeatureKDE(GOOD, seed=2**64), "seed must be at most"),
+    ],
+)
+def test_settings_of_another_kind_or_size_are_named(make, words):
+    with pytest.raises(InvalidInputError, match=words):
+        make()
+
+
+@pytest.mark.filterwarnings("ignore:The error of the energy")
+def test_an_error_far_above_the_wanted_one_is_told():
+    assert ist.RandomFeatureKDE(GOOD, max_error=1e-308).typical_error > 0

@@ -206,3 +206,14 @@ def test_settings_that_make_no_sense_are_named():
     ):
         with pytest.raises(InvalidInputError, match=complaint):
             ist.Hopfield(memories, **options)
+
+
+@pytest.mark.parametrize("kind", [ist.Hopfield, ist.DenseAssociativeMemory])
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30])
+def test_the_scale_of_memories_does_not_change_directions(kind, scale):
+    memories, x = patterns(5, 3).double() + 0.3, patterns(4, 3, seed=1).double()
+    small, plain = kind(memories * scale), kind(memories)
+    torch.testing.assert_close(small.step(x), plain.step(x))
+    seen = torch.tensor([True, False, False])
+    expected = plain.conditional_mean(x, seen)
+    torch.testing.assert_close(small.conditional_mean(x, seen), expected)

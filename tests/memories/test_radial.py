@@ -298,3 +298,14 @@ def test_the_laplace_normalizer_in_many_dimensions():
         found = ist.LaplaceKDE(torch.zeros(1, dim, dtype=DOUBLE), 0.5).log_normalizer()
         expected = math.log(2) + dim / 2 * math.log(math.pi) - gammaln(dim / 2)
         assert float(found) == pytest.approx(expected + gammaln(dim) + dim * math.log(0.5))
+
+
+@pytest.mark.parametrize("dof", [1e-300, 1e-12, 1e8, 1e14, 1e300])
+def test_student_kernels_of_any_dof_agree_with_the_mixture(dof):
+    memories = torch.tensor([[0.0, 0.0], [3.0, 1.0], [-1.0, 4.0]], dtype=torch.float64)
+    x, seen = memories[:2] + 0.5, torch.tensor([True, False])
+    kde, mixture = ist.StudentKDE(memories, 0.7, dof), ist.StudentMixture(memories, 0.7, dof)
+    torch.testing.assert_close(kde.log_prob(x), mixture.log_prob(x))
+    torch.testing.assert_close(kde.log_prob(x, seen), mixture.log_prob(x, seen))
+    if dof >= 1e14:
+        torch.testing.assert_close(kde.log_prob(x), ist.GaussianKDE(memories, 0.7).log_prob(x))

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_points
+from isthmus.validation import as_number, as_points, require_squarable
 
 __all__ = ["leave_one_out", "left_out_log_density", "scott", "silverman"]
 
@@ -84,10 +84,11 @@ def left_out_log_density(X: Any, sigma: float) -> float:
     >>> round(left_out_log_density(np.array([[0.0], [1.0]]), sigma=1.0), 4)
     -1.4189
     """
-    table = as_rows(X)
+    table, sigma = as_rows(X), as_number(sigma, "sigma", above=0)
     n, dim = table.shape
     if n < 2:
         raise InvalidInputError("X has one row; a left-out density needs at least two.")
+    require_squarable(torch.from_numpy(table), "X")
     table = table - table.mean(0)
     squares = np.einsum("nd,nd->n", table, table)
     total = 0.0

@@ -24,9 +24,11 @@ from isthmus.validation import (
     as_log_weights,
     as_mask,
     as_points,
+    as_seed,
     as_tensor,
     is_transforming,
     require_finite,
+    require_range,
     require_squarable,
 )
 
@@ -47,9 +49,7 @@ def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Ge
     """Return a new random stream for `seed`; a generator is returned as it is."""
     if isinstance(seed, torch.Generator):
         return seed
-    return torch.Generator(device=device).manual_seed(
-        as_count(seed, "seed", at_least=0, at_most=2**63 - 1)
-    )
+    return torch.Generator(device=device).manual_seed(as_seed(seed))
 
 
 class Memory(Energy):
@@ -266,6 +266,13 @@ def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
     return new if observed is None else torch.where(as_mask(observed, "observed", x), x, new)
 
 
+def unit_rows(rows: Tensor) -> Tensor:
+    """Return rows at unit length; rows of zeros stay zero. (..., D)."""
+    # Dividing by the largest entry first keeps the squares of tiny or huge entries in range.
+    scale = rows.detach().abs().amax(-1, keepdim=True)
+    return nn.functional.normalize(rows / torch.where(scale > 0, scale, 1.0), dim=-1)
+
+
 class AtBeta(Energy):
     """An energy whose inverse temperature is its parameter beta."""
 
@@ -363,7 +370,7 @@ class MarginalMemory(Memory):
         logits = self._logits(x, seen)
         nowhere = (logits == -torch.inf).all(-1, keepdim=True)
         shares = torch.softmax(logits.masked_fill(nowhere, 0), -1)
-        return shares.masked_fill(nowhere, 0).to(x.dtype)
+        return require_range(shares.masked_fill(nowhere, 0).to(x.dtype), "A logit")
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
@@ -372,7 +379,7 @@ class MarginalMemory(Memory):
         """
         x, seen = self._partial(x, observed)
         found = self._attend_density(x, seen)
-        rows = 0 if is_transforming() else int((found.logsumexp == -torch.inf).sum())
+        rows = 0 if is_transforming() else int((~(found.logsumexp > -torch.inf)).sum())
         if rows:
             raise OutsideSupportError(
                 f"{rows} of {found.logsumexp.numel()} rows have no memory within reach of their "

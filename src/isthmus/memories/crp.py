@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from isthmus.memories.base import (
     generator_for,
     keep_observed,
 )
-from isthmus.validation import as_positive, as_tensor, is_transforming, unmasked
+from isthmus.validation import as_flag, as_positive, as_tensor, is_transforming
 
 
 @final
@@ -81,7 +80,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         self.discount = float(as_positive(discount, "discount", self.memories, allow_zero=True))
         if self.discount >= 1:
             raise InvalidInputError(f"discount must be in [0, 1), not {discount!r}.")
-        self.normalized = bool(normalized)
+        self.normalized = as_flag(normalized, "normalized")
         self._store("beta", as_positive(beta, "beta", self.memories))
         self._store("rho", as_positive(rho, "rho", self.memories))
         self._store(
@@ -99,10 +98,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
     prior_mean: Tensor | None
 
     def _checked_counts(self, value: Any) -> Tensor:
-        if not isinstance(value, Tensor):
-            array = np.asarray(unmasked(value))
-            value = array.astype(np.float64) if array.dtype.kind in "iu" else array
-        elif value.dtype in (torch.int32, torch.int64):
+        if isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64):
             value = value.double()
         counts = as_tensor(value, "counts").to(self.memories)
         if counts.shape != (self.n_memories,):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.memories.base import Memory, keep_observed
+from isthmus.memories.base import Memory, keep_observed, unit_rows
 from isthmus.memories.hopfield import States, Update, chosen_states, sign_of
-from isthmus.validation import as_count, as_flag, as_mask
+from isthmus.validation import as_count, as_flag, as_mask, require_range
 
 
 @final
@@ -35,7 +36,7 @@ class DenseAssociativeMemory(Memory):
     ----------
     memories : array or Tensor (N, D)
     degree : int
-        d, at least 2. Larger degrees store more and tell more similar patterns apart.
+        d, from 2 to a million. Larger degrees store more and tell more similar patterns apart.
     states : {"binary", "continuous"}, optional
         By default binary if every entry of `memories` is -1 or 1.
     update : {"synchronous", "asynchronous"}
@@ -70,7 +71,7 @@ class DenseAssociativeMemory(Memory):
         rectified: bool = True,
     ) -> None:
         super().__init__(memories)
-        self.degree = as_count(degree, "degree", at_least=2)
+        self.degree = as_count(degree, "degree", at_least=2, at_most=10**6)
         self.rectified = as_flag(rectified, "rectified")
         if not self.rectified and self.degree % 2:
             raise InvalidInputError(
@@ -82,7 +83,7 @@ class DenseAssociativeMemory(Memory):
 
     def _overlaps(self, x: Tensor) -> Tensor:
         """Return m, rectified if need be. (..., D) -> (..., N)"""
-        overlaps = x @ self.memories.mT / self.dim
+        overlaps = require_range(x @ self.memories.mT, "The overlap") / self.dim
         return overlaps.clamp(min=0) if self.rectified else overlaps
 
     def energy(self, x: Any) -> Tensor:
@@ -91,22 +92,25 @@ class DenseAssociativeMemory(Memory):
 
     def _height(self, overlaps: Tensor) -> Tensor:
         total: Tensor = (overlaps**self.degree).sum(-1)
-        return -(self.dim**2 / (self.degree * self.n_memories)) * total
+        energy = -(self.dim**2 / (self.degree * self.n_memories)) * total
+        return require_range(energy, "The energy")
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx. x: (..., D) -> (..., D)."""
         weights = self._overlaps(self.as_input(x)) ** (self.degree - 1)
-        return (self.dim / self.n_memories) * (weights @ self.memories)
+        force = (self.dim / self.n_memories) * (weights @ self.memories)
+        return require_range(force, "The force")
 
     def _direction(self, x: Tensor) -> Tensor:
         """Return the force up to a factor that keeps high powers in range.
 
         The factor is a power of two, so that forces that cancel on the corners stay exactly zero.
         """
-        products = x @ self.memories.mT
+        products = require_range(x @ self.memories.mT, "The overlap")
         if self.rectified:
             products = products.clamp(min=0)
         exponent = torch.frexp(products.detach().abs().amax(-1, keepdim=True)).exponent
+        exponent = exponent.clamp(min=math.frexp(torch.finfo(x.dtype).tiny)[1])
         relative = products * torch.exp2(-exponent.to(x.dtype))
         return relative ** (self.degree - 1) @ self.memories
 
@@ -127,8 +131,7 @@ class DenseAssociativeMemory(Memory):
             force = force.masked_fill(held, 0)
         free = x if held is None else x.masked_fill(held, 0)
         length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
-        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
-        moved = torch.where(size > 0, length * force / size.clamp(min=1e-38), free)
+        moved = torch.where(force.any(-1, keepdim=True), length * unit_rows(force), free)
         return keep_observed(moved, x, held)
 
     def _sweep(self, x: Tensor, held: Tensor | None) -> Tensor:
@@ -170,5 +173,4 @@ class DenseAssociativeMemory(Memory):
             return torch.where(seen, x, sign_of(force, torch.ones_like(force)))
         known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
         hidden = (~seen).sum(-1, keepdim=True)
-        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
-        return torch.where(seen, x, force * (known * hidden).sqrt() / size.clamp(min=1e-38))
+        return torch.where(seen, x, unit_rows(force) * (known * hidden).sqrt())

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.memories.base import Memory, keep_observed
-from isthmus.validation import as_choice, as_mask
+from isthmus.memories.base import Memory, keep_observed, unit_rows
+from isthmus.validation import as_choice, as_flag, as_mask, require_range
 
 States = Literal["binary", "continuous"]
 Update = Literal["synchronous", "asynchronous"]
@@ -61,7 +61,7 @@ class Hopfield(Memory):
         super().__init__(memories)
         self.states = chosen_states(self.memories, states, update)
         self.update: Update = update
-        self.zero_diagonal = bool(zero_diagonal)
+        self.zero_diagonal = as_flag(zero_diagonal, "zero_diagonal")
         synchronous_signs = update == "synchronous" and self.states == "binary"
         self.step_descends = not (synchronous_signs and self.zero_diagonal)
 
@@ -71,7 +71,7 @@ class Hopfield(Memory):
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
         x = self.as_input(x)
-        return -0.5 * (x * self.score(x)).sum(-1)
+        return require_range(-0.5 * (x * self.score(x)).sum(-1), "The energy")
 
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx = W x. x: (..., D) -> (..., D)."""
@@ -81,7 +81,8 @@ class Hopfield(Memory):
         else:
             force = x @ (self.memories.mT @ self.memories)
         force = force / self.n_memories
-        return force - x * self._diagonal() if self.zero_diagonal else force
+        force = force - x * self._diagonal() if self.zero_diagonal else force
+        return require_range(force, "The force")
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Return one update of all coordinates. x: (..., D) -> (..., D).
@@ -109,8 +110,7 @@ class Hopfield(Memory):
             force = force.masked_fill(observed, 0)
         free = x if observed is None else x.masked_fill(observed, 0)
         length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
-        size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
-        moved = torch.where(size > 0, length * force / size.clamp(min=1e-38), free)
+        moved = torch.where(force.any(-1, keepdim=True), length * unit_rows(force), free)
         return keep_observed(moved, x, observed)
 
     def _sweep(self, x: Tensor, observed: Tensor | None) -> Tensor:
@@ -143,8 +143,7 @@ class Hopfield(Memory):
         else:
             known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
             hidden = (~seen).sum(-1, keepdim=True)
-            size = torch.linalg.vector_norm(force, dim=-1, keepdim=True)
-            guess = force * (known * hidden).sqrt() / size.clamp(min=1e-38)
+            guess = unit_rows(force) * (known * hidden).sqrt()
         return torch.where(seen, x, guess)
 
 

@@ -87,7 +87,8 @@ class Pruning:
     """The index of a memory, if it has one, and the rule that decides about its use."""
 
     def __init__(self, setting: Setting) -> None:
-        if not (isinstance(setting, bool | Index) or setting == "auto"):
+        named = isinstance(setting, str) and setting == "auto"
+        if not (named or isinstance(setting, bool | Index)):
             raise InvalidInputError(
                 f"index must be 'auto', True, False or an isthmus.attend.Index, not {setting!r}."
             )

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from isthmus.energy import Energy, follows_points
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.validation import as_count, as_number, as_points, as_positive
+from isthmus.validation import as_count, as_number, as_points, as_positive, as_seed, require_range
 
 ROWS_AT_ONCE = 2**13
 # Frequencies are in this many groups, whose spread tells the error; probes measure it.
 GROUPS, PROBES = 16, 64
+MOST_FEATURES = 2**24
 
 
 @final
@@ -90,10 +91,11 @@ class RandomFeatureKDE(Energy):
         rows = self._rows(memories, "memories", None)
         self.returns_arrays = not isinstance(memories, Tensor)
         self.sigma = float(as_positive(sigma, "sigma", rows))
-        self.n_features = as_count(n_features, "n_features", at_least=GROUPS)
-        self.seed = as_count(seed, "seed", at_least=0)
+        self.n_features = as_count(n_features, "n_features", at_least=GROUPS, at_most=MOST_FEATURES)
+        self.seed = as_seed(seed)
         self.max_error = as_number(max_error, "max_error", above=0)
         drawn = _orthogonal(self.n_features, rows.shape[1], self.seed) / self.sigma
+        require_range((drawn.norm(dim=1) * rows.norm(dim=1).max()).to(rows), "A point over sigma")
         self.register_buffer("frequencies", drawn.to(rows))
         self.register_buffer("probes", rows[:: max(len(rows) // PROBES, 1)][:PROBES].clone())
         self._set(self._sums(rows), len(rows))
@@ -113,8 +115,10 @@ class RandomFeatureKDE(Energy):
         self.count = count
         self.typical_error = float(self.error(self.probes).median())
         if self.typical_error > self.max_error:
-            needed = self.n_features * (self.typical_error / self.max_error) ** 2
-            many = f"n_features of about {needed:.1g}" if needed < 1e9 else "GaussianKDE"
+            ratio = min(self.typical_error / self.max_error, 1e9)
+            needed = self.n_features * ratio**2
+            many = f"n_features of about {needed:.1g}"
+            many = many if needed <= MOST_FEATURES else "GaussianKDE"
             warnings.warn(
                 f"The error of the energy is {self.typical_error:.2g} nats at the memories, above "
                 f"max_error={self.max_error:g}. Use a larger sigma than {self.sigma:g}, or {many}.",

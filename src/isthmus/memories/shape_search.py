@@ -15,7 +15,7 @@ from scipy.stats import norm
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.bandwidth import as_rows
 from isthmus.memories.shape import Bandwidth, FloatArray, Kind
-from isthmus.validation import as_array, as_choice, as_flag
+from isthmus.validation import as_array, as_choice, as_flag, as_seed
 
 # Rows that find the shape, rows whose left-out likelihood sets its scale, and memories of these.
 SHAPE_ROWS, SCALE_ROWS, MOST_ROWS = 1000, 1000, 20_000
@@ -117,7 +117,7 @@ class _WidthSearch:
             raise InvalidInputError(
                 "X has only one distinct row, so it gives no bandwidth. Pass sigma instead."
             )
-        order = np.random.default_rng(seed).permutation(len(distinct))
+        order = np.random.default_rng(as_seed(seed)).permutation(len(distinct))
         self.centre = np.median(table, 0)
         self.columns = robust_scales(table) if robust else table.std(0)
         self.columns[self.columns == 0] = 1.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from isthmus.attend import attention_logits
 from isthmus.memories.base import AtBeta, Memory, keep_observed
 from isthmus.sparse import Separation, SparseAttention, attend_sparse, sparse_weights
-from isthmus.validation import as_positive
+from isthmus.validation import as_positive, require_range
 
 
 @final
@@ -116,7 +116,7 @@ class SparseHopfield(AtBeta, Memory):
         """Return the weight of each memory, often exactly zero. x: (..., D) -> (..., N)."""
         x = self.as_input(x)
         logits = attention_logits(x, self._keys(), None, self.beta, "dot")
-        return sparse_weights(logits, self._rule).to(x.dtype)
+        return require_range(sparse_weights(logits, self._rule).to(x.dtype), "A logit")
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x at their update from the observed ones alone.

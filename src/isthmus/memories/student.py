@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.radial import RadialKDE
+from isthmus.special import log_gamma_ratio
 from isthmus.validation import as_positive
 
 
@@ -60,9 +61,10 @@ class StudentKDE(RadialKDE):
     def _log_kernel(self, squares: Tensor, unseen: int | Tensor) -> Tensor:
         # Integrating u coordinates out leaves the kernel of the others.
         dof, bandwidth = self.dof.double(), self.bandwidth.double()
-        power = 0.5 * (dof + self.dim - unseen)
-        constant = torch.lgamma(power) - torch.lgamma(0.5 * (dof + self.dim))
-        constant = constant + 0.5 * unseen * torch.log(math.pi * dof * bandwidth.square())
+        left = dof + (self.dim - unseen)
+        power = 0.5 * left
+        constant = 0.5 * unseen * torch.log(2 * math.pi * bandwidth.square() * (dof / left))
+        constant = constant - log_gamma_ratio(left, unseen)
         log_ratio = torch.log1p(squares / (self.dof * self.bandwidth.square()))
         return constant.to(squares.dtype) - power.to(squares.dtype) * log_ratio
 

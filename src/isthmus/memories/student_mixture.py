@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
+from isthmus.special import log_gamma_ratio
 from isthmus.validation import (
     as_count,
     as_mask,
@@ -17,12 +18,11 @@ from isthmus.validation import (
     as_tensor,
     is_transforming,
     require_finite,
+    require_range,
 )
 
 # Entries of the largest temporary, which fits the cache of a processor.
 BLOCK_ENTRIES = 2**18
-# From this many half degrees of freedom for each half coordinate on, a series replaces lgamma.
-MANY = 1e3
 
 
 @final
@@ -135,7 +135,7 @@ class StudentMixture(WeightedMemory):
                 forces.append((pull - (curvature @ point[..., None])[..., 0]) / parts.unit)
             else:
                 forces.append((pull - curvature * point) / parts.unit)
-        return torch.cat(forces).reshape(x.shape)
+        return require_range(torch.cat(forces).reshape(x.shape), "The force")
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Move to the minimum of the quadratic bound on the energy. x: (..., D) -> (..., D).
@@ -152,7 +152,8 @@ class StudentMixture(WeightedMemory):
             fixed = None if held is None else held[at : at + len(block)]
             moved.append(_minimum(curvature, pull, point, fixed) * parts.unit + parts.centre)
             at += len(block)
-        return keep_observed(torch.cat(moved).reshape(x.shape), x, observed)
+        state = require_range(torch.cat(moved).reshape(x.shape), "The minimum of the bound")
+        return keep_observed(state, x, observed)
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
         """Return the posterior probability of each component. x: (..., D) -> (..., N).
@@ -316,7 +317,7 @@ class StudentMixture(WeightedMemory):
         else:
             logs = scales.log() * (1 if scales.ndim == 2 else self.dim)
             logs = logs.sum(1) if scales.ndim == 2 else logs
-        constants = _log_gamma_ratio(dof, self.dim) - 0.5 * self.dim * math.log(2 * math.pi)
+        constants = log_gamma_ratio(dof, self.dim) - 0.5 * self.dim * math.log(2 * math.pi)
         constants = constants.to(self.memories.dtype) - logs
         if self.log_weights is not None:
             constants = constants + self.log_weights
@@ -409,19 +410,6 @@ def _minimum(curvature: Tensor, pull: Tensor, point: Tensor, held: Tensor | None
     scale = curvature.diagonal(dim1=1, dim2=2).rsqrt()
     balanced = curvature * scale[:, :, None] * scale[:, None, :]
     return scale * torch.linalg.solve(balanced, (scale * pull)[..., None])[..., 0]
-
-
-def _log_gamma_ratio(dof: Tensor, dim: int) -> Tensor:
-    """Return log Gamma((v + D)/2) - log Gamma(v/2) - (D/2) log(v/2), in float64."""
-    half, extra = 0.5 * dof, 0.5 * dim
-    large = half > MANY * max(1.0, extra)
-    some = torch.where(large, 1.0, half)
-    direct = torch.lgamma(some + extra) - torch.lgamma(some) - extra * some.log()
-    small = torch.where(large, half, 1.0).reciprocal()
-    first = 0.5 * extra * (extra - 1)
-    series = first * small - first * (2 * extra - 1) / 6 * small**2
-    series = series + first**2 / 3 * small**3
-    return torch.where(large, series, direct)
 
 
 def _refactored(rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import AtBeta, WeightedMemory
+from isthmus.memories.base import AtBeta, WeightedMemory, unit_rows
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_mask, as_points, as_positive, is_transforming
 
@@ -63,7 +63,8 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
             raise InvalidInputError(
                 "directions has rows that are all zero and so have no direction. Leave them out."
             )
-        rows = given if isinstance(given, nn.Parameter) else unit_rows(given)
+        keep = isinstance(given, nn.Parameter) or given.numel() == 0
+        rows = given if keep else unit_rows(given)
         super().__init__(rows, "directions", log_weights)
         self.returns_arrays = not isinstance(directions, Tensor)
         if self.dim < 2:
@@ -153,13 +154,6 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         return sample_vmf(self.directions[chosen], self.beta, generator)
-
-
-def unit_rows(rows: Tensor) -> Tensor:
-    """Return rows at unit length; rows of zeros stay zero. (..., D)."""
-    # Dividing by the largest entry first keeps the squares of tiny or huge entries in range.
-    scale = rows.detach().abs().amax(-1, keepdim=True)
-    return nn.functional.normalize(rows / torch.where(scale > 0, scale, 1.0), dim=-1)
 
 
 def _length_left(held: Tensor) -> Tensor:
