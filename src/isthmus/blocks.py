@@ -27,6 +27,7 @@ from isthmus.errors import ClusterError, DtypeError, InvalidInputError, IsthmusE
 from isthmus.printing import listed
 from isthmus.progress import progress
 from isthmus.reading import reading, require_size
+from isthmus.validation import as_numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -369,7 +370,7 @@ def _extra_parts(extra: Any, sizes: tuple[float, ...], count: int) -> list[Any]:
     if hasattr(extra, "to_dask_array"):
         extra = extra.to_dask_array()
     if not hasattr(extra, "rechunk"):
-        values = np.asarray(extra)
+        values = as_numbers(extra, "weights")
         if np.isnan(sizes).any():
             raise InvalidInputError(
                 "The numbers of rows of the blocks are unknown, so weights in memory cannot be "

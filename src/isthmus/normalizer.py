@@ -21,7 +21,15 @@ from isthmus.dynamics.samplers import HMC
 from isthmus.energy import Energy, FixedPoint, WeightedSum
 from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.memories.base import Memory
-from isthmus.validation import as_choice, as_count, as_number, as_tensor, require_finite
+from isthmus.validation import (
+    as_choice,
+    as_count,
+    as_number,
+    as_seed,
+    as_tensor,
+    require_finite,
+    require_kind,
+)
 
 __all__ = [
     "Grid",
@@ -93,7 +101,7 @@ class Grid:
     resolution: int
 
     def __post_init__(self) -> None:
-        if self.dim not in (1, 2):
+        if as_count(self.dim, "dim") > 2:
             raise InvalidInputError(
                 f"A grid in {self.dim} dimensions would have too many nodes. "
                 "Use annealed_log_normalizer."
@@ -166,6 +174,7 @@ def log_normalizer(energy: Energy, *, half_width: float, resolution: int = 257) 
 
 
 def _dim(energy: Energy) -> int:
+    require_kind(energy, "energy", Energy)
     if energy.dim is None:
         raise InvalidInputError(
             f"{type(energy).__name__} has no number of coordinates. Give the class a property dim."
@@ -238,7 +247,7 @@ def annealed_log_normalizer(
     """
     scale = as_number(scale, "scale", above=0)
     dim, particles = _dim(energy), as_count(particles, "particles", at_least=2)
-    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    generator = torch.Generator().manual_seed(as_seed(seed))
     shape = (particles, dim) if batch is None else (as_count(batch, "batch"), particles, dim)
     x = scale * torch.randn(shape, generator=generator)
     bridge, step = _Bridge(energy, scale), 0.5 * scale
@@ -333,7 +342,7 @@ def _place(energy: Energy, centre: Any, scale: Any, dim: int, seed: int) -> tupl
     if width is not None and bool((width <= 0).any()):
         raise InvalidInputError("scale must be above zero.")
     if place is None or width is None:
-        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+        generator = torch.Generator().manual_seed(as_seed(seed))
         init = _starts(energy, generator)
         drawn = torch.as_tensor(
             sample(energy, DRAWS, init=init, burn_in=BURN_IN, seed=seed, progress=False)

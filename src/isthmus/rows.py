@@ -36,7 +36,7 @@ def without_text(X: Any) -> Any:
     """
     if isinstance(X, torch.Tensor):
         require_values(X, "X")
-        return X.detach().cpu().numpy()
+        return X.detach().cpu().resolve_conj().numpy()
     columns = getattr(X, "columns", None)
     if columns is not None:
         names = [name for name in columns if not _is_numeric(X[name])]

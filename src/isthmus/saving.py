@@ -22,6 +22,7 @@ from isthmus.memories.base import Memory
 from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.normalizer import LogIntegral, NormalizedEnergy
 from isthmus.reading import reading
+from isthmus.validation import as_path
 
 __all__ = ["load", "save"]
 
@@ -54,7 +55,7 @@ def save(energy: Energy, path: str | Path) -> None:
     >>> ist.load(path)
     GaussianKDE(N=3, D=3, sigma=0.5, float32)
     """
-    target = check_writable(path, "path")
+    target = check_writable(as_path(path, "path"), "path")
     writer = _Writer()
     content = json.dumps(writer.describe(energy), sort_keys=True)
     write_archive(target, FORMAT, content, writer.arrays)
@@ -66,7 +67,7 @@ def load(path: str | Path) -> Energy:
     Other files, pickles among them, truncated and altered ones are refused, and no code in a file
     is ever run.
     """
-    metadata, arrays = read_archive(Path(path), (FORMAT,))
+    metadata, arrays = read_archive(as_path(path, "path"), (FORMAT,))
     with reading(path, "energy", "This version of isthmus cannot read it."):
         return _read(json.loads(metadata["content"]), arrays)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import ShapeError
-from isthmus.validation import as_numbers
+from isthmus.validation import as_names, as_numbers
 
 FloatArray = NDArray[np.float64]
 
@@ -21,10 +21,10 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
     if np.ndim(X) != 2 or 0 in rows.shape:
         raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
     default = [f"x{place + 1}" for place in range(rows.shape[1])]
-    names = getattr(X, "columns", default) if columns is None else columns
+    names = as_names(getattr(X, "columns", default) if columns is None else columns, "columns")
     if len(names) != rows.shape[1]:
         raise ShapeError(f"columns has {len(names)} names for {rows.shape[1]} columns.")
-    return rows, tuple(map(str, names))
+    return rows, names
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.bandwidth import as_rows
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.shape_search import choose, robust_scales
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.tables.styles import count_decimals
-from isthmus.validation import as_choice, as_count, as_flag
+from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +36,7 @@ TRIES, NEIGHBORS = 20, 8
 MOSTLY_REPEATED = 0.9
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
+MOST_DRAWS = 10**9
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,12 +148,24 @@ def draw_rows(
 
     from isthmus.tables.frames import warn_of_columns
 
-    n, frame = as_count(n, "n"), pd.DataFrame(table)
+    n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
+    sigma = None if sigma is None else as_number(sigma, "sigma", above=0)
+    try:
+        frame = pd.DataFrame(table)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"table must be a data frame or an array (m, D): {error}") from None
     for value, name in ((outside, "outside"), (check, "check")):
         as_flag(value, name)
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
     as_choice(model, "model", ("auto", TABLES, "kernel"))
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place]
+        if column.dtype == object and not column.map(pd.api.types.is_hashable).all():
+            raise DtypeError(
+                f"Column {name!r} holds lists or other cells that are neither numbers nor "
+                "categories; leave it out."
+            )
     warn_of_columns(frame)
     generator = _RowGenerator(frame, sigma, outside, seed, model)
     codes = generator.draw(n, seed)

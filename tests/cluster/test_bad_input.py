@@ -7,6 +7,7 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.errors import InvalidInputError
 
 ANSWERS = ("predict", "predict_proba", "transform", "score_samples", "score", "complete")
 
@@ -250,3 +251,17 @@ def test_whole_floats_are_counts(make, blobs):
     }
     known = {name: value for name, value in counts.items() if name in make().get_params()}
     assert make(**known).fit(blobs).partial_fit(blobs).n_clusters_ == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda X: ClAMCRP(beta=1e308).fit(X), "beta is too large"),
+        (lambda X: ClAMCRPELBO(init=[[1e200] * X.shape[1]]).fit(X), "finite means"),
+        (lambda X: ClAM(2, random_state=0).fit(X).score(X, sample_weight=np.inf), "sample_weight"),
+        (lambda X: ClAM(2).fit(torch.from_numpy(X).to(torch.complex128).conj()), "[Cc]omplex"),
+    ],
+)
+def test_numbers_without_an_answer_are_refused(ask, words):
+    with pytest.raises(InvalidInputError, match=words):
+        ask(np.random.default_rng(0).normal(size=(12, 2)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from isthmus.errors import DtypeError, ShapeError, UnsupportedOperationError
+from isthmus.validation import as_flag
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +267,7 @@ def merge_masks(
     if key_padding_mask is not None:
         added = torch.atleast_2d(_additive(key_padding_mask, "key_padding_mask", like))
         parts.append(_fitting(added, "key_padding_mask", (batch, n_keys)).unflatten(0, (-1, 1, 1)))
-    if is_causal:
+    if as_flag(is_causal, "is_causal"):
         later = torch.ones(n_queries, n_keys, dtype=torch.bool, device=like.device).triu(1)
         parts.append(_additive(later, "mask", like)[None, None])
     if not parts:

@@ -21,7 +21,7 @@ from isthmus.attention.inspection import (
     split_heads,
 )
 from isthmus.errors import ShapeError, UnsupportedOperationError
-from isthmus.validation import as_choice, as_count, as_number
+from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 NormKind = Literal["layer", "rms"]
 
@@ -44,7 +44,7 @@ class NormedAttention(nn.Module, ABC):
             raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
         self.head_dim = self.embed_dim // self.num_heads
         self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
-        self.batch_first = bool(batch_first)
+        self.batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
         self.value_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
 
@@ -243,8 +243,8 @@ class PreNormAttention(NormedAttention):
         self.key_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.query_norm: nn.Module = nn.Identity()
         self.key_norm: nn.Module = nn.Identity()
-        self.qk_norm = bool(qk_norm)
-        if qk_norm:
+        self.qk_norm = as_flag(qk_norm, "qk_norm")
+        if self.qk_norm:
             self.query_norm = make_norm(norm, self.head_dim, eps, affine=True)
             self.key_norm = make_norm(norm, self.head_dim, eps, affine=True)
 

@@ -13,7 +13,7 @@ from isthmus.attention.inspection import safe_softmax
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import generator_for
 from isthmus.special import log_vmf_normalizer, sample_vmf
-from isthmus.validation import as_count, as_points
+from isthmus.validation import as_count, as_points, require_kind
 
 # Points this close to the sphere count as on it, for rounding.
 SLACK = 1e-4
@@ -345,6 +345,7 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     >>> report.n_keys, report.correlation.shape
     (80, torch.Size([2]))
     """
+    require_kind(mixture, "mixture", VMFMixture)
     kappa, log_weight = mixture.concentration.double(), mixture.log_weight.double()
     log_mass = log_weight - log_vmf_normalizer(mixture.sphere_dim, kappa)
     seen = _seen(mixture)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -27,10 +27,10 @@ from isthmus.dynamics.modes import (
     ranked_fixed_points,
 )
 from isthmus.dynamics.retrieve import MemoryStore, descend
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.validation import as_array, as_count
+from isthmus.validation import as_array, as_choice, as_count, as_number
 
 FloatArray = NDArray[np.float64]
 # Bisection ends when the bandwidth is known to this share.
@@ -143,8 +143,9 @@ def choose_sigma(
     >>> float(choose_sigma([[-1.0], [1.0]], stored=1.0)) < 1.0  # they merge at sigma = 1
     True
     """
-    if stored is not None and not 0 < stored <= 1:
-        raise InvalidInputError(f"stored must be in (0, 1], not {stored!r}.")
+    if stored is not None:
+        stored = as_number(stored, "stored", above=0, at_most=1)
+    as_choice(iterate, "iterate", get_args(Iterate))
     patterns, neighbors = _prepared(X)
     apart = neighbors.distances[:, 0] > 0 if neighbors.distances.size else np.ones(1, bool)
     if not apart.any():
@@ -270,6 +271,7 @@ def basins(
     >>> found.labels.tolist(), found.fixed_points.round(2).ravel().tolist()
     ([0, 0, 1], [0.25, 9.0])
     """
+    tol, max_steps = as_number(tol, "tol", above=0), as_count(max_steps, "max_steps")
     if isinstance(X, StudentMixture):
         return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
@@ -280,6 +282,8 @@ def basins(
     if starts is None and isinstance(memory, MemoryStore):
         raise InvalidInputError("Pass starts, the points to group; the patterns are elsewhere.")
     starts = memory.memories if starts is None else memory.as_input(starts)
+    if starts.ndim != 2:
+        raise ShapeError(f"starts must be points (n, {memory.dim}), not {tuple(starts.shape)}.")
     found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
     return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
 
@@ -347,7 +351,7 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
     """
     patterns = as_patterns(X)
     values = patterns.numpy()
-    count = as_count(n_sigmas, "n_sigmas")
+    count, tol = as_count(n_sigmas, "n_sigmas"), as_number(tol, "tol", above=0)
     grid = _sigma_grid(values, count) if sigmas is None else np.sort(_as_sigmas(sigmas))
     starts = patterns
     current = np.arange(len(values))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, lambertw, wrightomega
 
-from isthmus.validation import as_array, as_count, as_number
+from isthmus.validation import as_array, as_count, as_flag, as_number
 
 
 def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) -> float:
@@ -181,7 +181,7 @@ def one_step_error_bound(
     offset = as_array(fixed_point_distance, "fixed_point_distance", allow_negative=False)
     farther = np.maximum(distance, offset)
     log_others = _log_others(separation, n_patterns, max_norm, sigma, farther)
-    factor = math.log(4) if sharp else math.log(2) + math.log(n_patterns)
+    factor = math.log(4) if as_flag(sharp, "sharp") else math.log(2) + math.log(n_patterns)
     log_jacobian = log_others + factor + 2 * (math.log(max_norm) - math.log(sigma))
     with np.errstate(divide="ignore"):
         return exponential(log_jacobian + np.log(distance + offset))
@@ -278,7 +278,7 @@ def random_pattern_capacity(
     >>> round(found.c, 5), round(math.exp(found.log_count), 2)
     (3.15461, 7.41)
     """
-    dim = as_number(dim, "dim", at_least=1 + 1e-9)
+    dim, lambert = as_number(dim, "dim", at_least=1 + 1e-9), as_flag(lambert, "lambert")
     sigma = as_number(sigma, "sigma", above=0)
     failure = as_number(failure, "failure", above=0, below=1)
     degrees = dim - 1

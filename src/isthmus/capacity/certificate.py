@@ -40,7 +40,7 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.printing import counted, definitions
-from isthmus.validation import as_choice, as_count, as_number, as_numbers, as_points
+from isthmus.validation import as_choice, as_count, as_flag, as_number, as_numbers, as_points
 
 if TYPE_CHECKING:
     import pandas
@@ -293,7 +293,8 @@ def certify(
     ...
     """
     as_choice(iterate, "iterate", get_args(Iterate))
-    n_neighbors = as_count(n_neighbors, "n_neighbors")
+    n_neighbors, max_steps = as_count(n_neighbors, "n_neighbors"), as_count(max_steps, "max_steps")
+    tol, noise = as_number(tol, "tol", above=0), as_flag(noise, "noise")
     delta = as_number(delta, "delta", above=0, at_most=LARGEST_DELTA)
     if isinstance(X, GaussianKDE) and not X.is_round:
         plain, shape = X.whitened()

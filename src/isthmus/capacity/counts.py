@@ -21,7 +21,7 @@ from scipy.special import betainc, betaln, log_expit, logsumexp
 from isthmus.capacity.bounds import exponential, random_pattern_capacity
 from isthmus.errors import InvalidInputError
 from isthmus.special import log_bessel_i, vmf_mean_length
-from isthmus.validation import as_choice, as_count, as_number
+from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
@@ -142,7 +142,7 @@ def capacity_bound(
         "dense": lambda: _log_dense(dim, ratio),
     }
     log_count = bounds[kind]()
-    return log_count if log else float(exponential(log_count))
+    return log_count if as_flag(log, "log") else float(exponential(log_count))
 
 
 def capacity_rate(K: float = 2.0) -> float:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.modes import distances
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import InvalidInputError, MissingFileError
+from isthmus.errors import DtypeError, InvalidInputError, MissingFileError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.progress import progress as progress_bar
 from isthmus.reading import reading
+from isthmus.validation import as_count, as_number, as_path
 
 MEASURES = {
     "retrieved": "fraction retrieved",
@@ -132,18 +133,17 @@ def sweep(
     1.0
     """
     settings = {
-        "sigma": float(sigma),
-        "radius_factor": float(radius_factor),
-        "perturbation": float(perturbation),
-        "n_particles": int(n_particles),
-        "max_patterns": int(max_patterns),
-        "max_steps": int(max_steps),
+        "sigma": as_number(sigma, "sigma", above=0),
+        "radius_factor": as_number(radius_factor, "radius_factor", above=0),
+        "perturbation": as_number(perturbation, "perturbation", above=0),
+        "n_particles": as_count(n_particles, "n_particles"),
+        "max_patterns": as_count(max_patterns, "max_patterns"),
+        "max_steps": as_count(max_steps, "max_steps"),
     }
-    if min(settings.values()) <= 0 or seeds < 1:
-        raise InvalidInputError("All settings of a sweep must be above zero.")
-    wanted = [(dim, count, seed) for dim in dims for count in counts for seed in range(seeds)]
-    if any(dim < 2 or count < 2 for dim, count, _ in wanted):
-        raise InvalidInputError("A sphere needs D >= 2, and a sweep N >= 2 patterns.")
+    sizes, numbers = _counts(dims, "dims"), _counts(counts, "counts")
+    repeats = range(as_count(seeds, "seeds"))
+    wanted = [(dim, count, seed) for dim in sizes for count in numbers for seed in repeats]
+    path = None if path is None else as_path(path, "path")
     done = _read(path, settings)
     with progress_bar("capacity sweep", len(wanted), show=progress) as report:
         for position, key in enumerate(wanted):
@@ -178,6 +178,13 @@ def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> Swe
 def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor:
     points = torch.randn(count, dim, generator=generator, dtype=torch.float64)
     return points / torch.linalg.vector_norm(points, dim=1, keepdim=True)
+
+
+def _counts(values: Iterable[int], name: str) -> list[int]:
+    """Return dimensions or numbers of patterns, at least two each: a sphere needs D >= 2."""
+    if not isinstance(values, Iterable):
+        raise DtypeError(f"{name} must be a list of whole numbers, not {values!r}.")
+    return [as_count(value, name, at_least=2) for value in values]
 
 
 def _read(

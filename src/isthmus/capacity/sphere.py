@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from isthmus.capacity.certificate import certify
-from isthmus.validation import as_choice, as_count, as_number
+from isthmus.validation import as_choice, as_count, as_number, as_seed
 
 FloatArray = NDArray[np.float64]
 Placement = Literal["random", "spread"]
@@ -91,6 +91,7 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     True
     """
     count, dim = as_count(count, "count", at_least=2), as_count(dim, "dim", at_least=2)
+    seed, steps = as_seed(seed), as_count(steps, "steps")
 
     def repulsion(flat: FloatArray, power: float) -> tuple[float, FloatArray]:
         norms = np.linalg.norm(flat.reshape(count, dim), axis=1, keepdims=True)
@@ -145,6 +146,7 @@ def measured_capacity(
     as_choice(placement, "placement", get_args(Placement))
     share = as_number(share, "share", above=0, at_most=1)
     dim, most = as_count(dim, "dim", at_least=2), as_count(most, "most", at_least=2)
+    seed = as_seed(seed)
     place = spread_on_sphere if placement == "spread" else _random_directions
 
     def enough(count: int) -> bool:

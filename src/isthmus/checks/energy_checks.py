@@ -14,6 +14,7 @@ from torch import Tensor
 from isthmus.energy import OF_POINTS, Energy, FixedPoint
 from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
+from isthmus.validation import as_seed, as_tensor, require_kind
 
 # Methods of points that need another argument, may refuse, or return two values.
 NEED_MORE = ("conditional_mean", "log_prob", "recall", "step_and_energy")
@@ -72,6 +73,7 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
     >>> len(report.passed)
     16
     """
+    require_kind(energy, "energy", Energy)
     # A copy without the graph that the memories may belong to.
     detached = {id(tensor): tensor.detach() for tensor in energy.buffers()}
     double = copy.deepcopy(energy, detached).double()
@@ -95,12 +97,12 @@ def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport
 def _points(energy: Energy, x: Any, seed: int) -> Tensor:
     """Return float64 points: those given, or some between and around the memories."""
     if x is not None:
-        given = energy.as_input(torch.as_tensor(x).double())
+        given = energy.as_input(as_tensor(x, "x").double())
         points = given.reshape(-1, given.shape[-1])
         if points.shape[0] < 1:
             raise InvalidInputError("check_energy needs at least one point in x.")
         return points
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(as_seed(seed))
     if isinstance(energy, Memory):
         memories = energy.memories.detach().cpu()
         chosen = torch.randint(len(memories), (2, 12), generator=generator)

@@ -50,7 +50,7 @@ from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.progress import progress
 from isthmus.rows import checked_table
-from isthmus.validation import as_count, as_flag, as_number, as_numbers, as_tensor
+from isthmus.validation import LARGEST_SQUARED, as_count, as_flag, as_number, as_numbers, as_tensor
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
@@ -175,6 +175,8 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         """Return the mean log-density of the rows."""
         X = self._table(X)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if not 0 < weights.sum() < np.inf:
+            raise InvalidInputError("sample_weight must be finite, with a sum above zero.")
         return float(np.average(self.score_samples(X), weights=weights))
 
     def complete(self, X: Any, how: str = "mean") -> NDArray[Any]:
@@ -385,9 +387,10 @@ class MemoryEstimator(
         if given is None or given.shape != (n_clusters or len(given), rows.dim):
             if isinstance(self.init, str):
                 return None
-            given = np.asarray(self.init)
+            given = as_numbers(self.init, "init")
             expected = (n_clusters or len(np.atleast_1d(given)), rows.dim)
-            if given.shape != expected or not len(given) or not np.isfinite(given).all():
+            inside = np.abs(given) < LARGEST_SQUARED
+            if given.shape != expected or not len(given) or not inside.all():
                 raise InvalidInputError(
                     f"init has shape {given.shape}; it should hold finite means of shape "
                     f"({n_clusters or 'K'}, {rows.dim})."

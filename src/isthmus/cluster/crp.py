@@ -29,9 +29,10 @@ from isthmus.cluster.crp_inference import (
     settle,
 )
 from isthmus.cluster.data import AnyRows, ClusterStatistics, Rows
+from isthmus.errors import InvalidInputError
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
-from isthmus.validation import as_choice, as_count, as_flag
+from isthmus.validation import LARGEST_SQUARED, as_choice, as_count, as_flag
 
 # With beta="auto": the shares of the variance that clusters may keep inside them, and how many
 # rows are used to choose one.
@@ -139,6 +140,8 @@ class _CRPEstimator(MemoryEstimator):
 
     def _prior_of(self, inner: float, temper: float, outer: float = 0.0) -> CRPPrior:
         """Return the prior for clusters that keep the share `inner` of the variance."""
+        if inner < 1 / LARGEST_SQUARED:
+            raise InvalidInputError("beta is too large: its square overflows in standard units.")
         outer = max(outer, 1 - inner, SMALLEST_OUTER_SHARE)
         rho = 0.5 / outer if self.rho == "auto" else float(self.rho) * self._units.scale**2
         return CRPPrior(

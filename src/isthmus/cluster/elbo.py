@@ -26,10 +26,10 @@ from isthmus.cluster.data import (
     expectation,
     labelled,
 )
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.mixture import Mixture
 from isthmus.printing import counted
-from isthmus.validation import as_choice, as_count
+from isthmus.validation import as_choice, as_count, as_number, as_points
 
 Dynamics = Literal["exact", "mirror", "euclidean"]
 DYNAMICS = ("exact", "mirror", "euclidean")
@@ -63,6 +63,11 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
     >>> float(elbo_energy(log_joint, log_joint) + torch.logsumexp(log_joint, 0))
     0.0
     """
+    logits, log_joint = as_points(logits, "logits"), as_points(log_joint, "log_joint")
+    if logits.shape[-1] != log_joint.shape[-1]:
+        raise ShapeError(
+            f"logits {tuple(logits.shape)} and log_joint {tuple(log_joint.shape)} must end alike."
+        )
     log_q = torch.log_softmax(logits, -1)
     return (log_q.exp() * (log_q - log_joint)).sum(-1)
 
@@ -125,6 +130,16 @@ def elbo_flow(
     tensor([[0.4123, 0.2501, 0.3376]])
     """
     as_choice(dynamics, "dynamics", DYNAMICS)
+    log_joint, max_steps = as_points(log_joint, "log_joint"), as_count(max_steps, "max_steps")
+    if not log_joint.shape[-1]:
+        raise ShapeError(f"log_joint has no clusters: its shape is {tuple(log_joint.shape)}.")
+    step_size, tol = as_number(step_size, "step_size", above=0), as_number(tol, "tol", above=0)
+    if start is not None:
+        start = as_points(start, "start", like=log_joint)
+        if start.shape != log_joint.shape:
+            raise ShapeError(
+                f"start must be {tuple(log_joint.shape)} as log_joint, not {tuple(start.shape)}."
+            )
     target = log_joint - log_joint.mean(-1, keepdim=True)
     posterior = torch.softmax(target, -1)
     shape = log_joint.shape[:-1]

@@ -12,7 +12,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.cluster import contingency_matrix
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, ShapeError, UnsupportedOperationError
+from isthmus.validation import as_numbers, as_seed
 
 # More rows are not needed to estimate a share.
 MOST_ROWS = 10_000
@@ -50,7 +51,12 @@ def refit_agreement(estimator: Any, X: NDArray[Any], *, seed: int = 0) -> float 
     >>> refit_agreement(ClAMELBO(9, random_state=0), blob) < 0.8
     True
     """
-    rows = X[np.random.default_rng(seed).permutation(len(X))[:MOST_ROWS]]
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
+        raise UnsupportedOperationError("estimator must be a clusterer with fit and predict.")
+    X = as_numbers(X, "X")
+    if X.ndim != 2:
+        raise ShapeError(f"X must be a table (n, D), not {X.shape}.")
+    rows = X[np.random.default_rng(as_seed(seed)).permutation(len(X))[:MOST_ROWS]]
     halves = rows[::2], rows[1::2]
     try:
         with warnings.catch_warnings():

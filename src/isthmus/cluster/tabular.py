@@ -23,7 +23,7 @@ from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import as_arrays
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.bandwidth import leave_one_out
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
@@ -31,7 +31,7 @@ from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import listed
 from isthmus.reading import reading
 from isthmus.scaling import Scaling, as_table
-from isthmus.validation import as_choice, as_count, as_number
+from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,10 +138,11 @@ class TableModel:
         seed, verbose : int
         """
         rows, names = as_table(X, columns)
+        seed, standardise = as_seed(seed, 2**32 - 1), as_flag(standardise, "standardise")
         constants: tuple[tuple[int, str, float], ...] = ()
         lowest = np.fmin.reduce(rows, 0)
         varies: NDArray[np.bool_] = lowest < np.fmax.reduce(rows, 0)
-        if leave_out_constants and varies.any():
+        if as_flag(leave_out_constants, "leave_out_constants") and varies.any():
             places = np.flatnonzero(~varies).tolist()
             constants = tuple((place, names[place], float(lowest[place])) for place in places)
             rows, names = rows[:, varies], tuple(np.array(names)[varies].tolist())
@@ -197,8 +198,8 @@ class TableModel:
         rows = self.select(X, columns)
         if self.estimator is None:
             raise InvalidInputError(f"{self.name} stores every row and has no clusters.")
-        ids = np.arange(1, len(rows) + 1) if ids is None else np.asarray(ids)
-        classes = None if classes is None else np.asarray(classes)
+        ids = np.arange(1, len(rows) + 1) if ids is None else _beside(ids, "ids", len(rows))
+        classes = None if classes is None else _beside(classes, "classes", len(rows))
         return TableClusters(self, rows, ids, classes, id_name, class_name, refit)
 
     def sample(
@@ -229,7 +230,7 @@ class TableModel:
         """
         n = as_count(n, "n")
         if as_choice(sampler, "sampler", ("exact", *SAMPLERS)) == "exact":
-            if (step_size, burn_in, chains) != (None, None, None):
+            if not step_size is burn_in is chains is None:
                 raise InvalidInputError(
                     "step_size, burn_in (--steps) and chains are for langevin, mala and hmc."
                 )
@@ -349,3 +350,14 @@ def _notes(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool)
             f"columns of two values, which may split clusters in two: {found}. Consider dropping "
             "them."
         )
+
+
+def _beside(values: Any, name: str, count: int) -> NDArray[Any]:
+    """Return ids or classes of `count` rows."""
+    try:
+        found = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"{name} is not a list: {error}") from None
+    if found.shape != (count,):
+        raise ShapeError(f"{name} must be ({count},), one per row, not {found.shape}.")
+    return found

@@ -24,6 +24,7 @@ from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInp
 from isthmus.files import exclusive, write_atomically
 from isthmus.progress import progress
 from isthmus.reading import reading, require_regular
+from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -209,7 +210,7 @@ def _writable(places: list[Path]) -> Path:
 def directories(data_home: str | Path | None) -> list[Path]:
     """Return the directories to search: `data_home`, or else ISTHMUS_DATA and the user's cache."""
     if data_home is not None:
-        return [Path(data_home).expanduser()]
+        return [as_path(data_home, "data_home").expanduser()]
     named = os.environ.get("ISTHMUS_DATA")
     return [*([Path(named).expanduser()] if named else []), _user_cache() / "isthmus" / "data"]
 

@@ -93,7 +93,7 @@ def as_client(client: Any, security: Any = None) -> Client | None:
 
 
 def _require_workers(client: Client) -> None:
-    if client.status != "running":
+    if getattr(client, "status", None) != "running":
         raise ClusterError("The Dask client is not connected to a scheduler. Connect again.")
     try:
         client.wait_for_workers(1, timeout=PATIENCE_SECONDS)

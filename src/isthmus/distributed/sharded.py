@@ -110,7 +110,7 @@ def shard(
     >>> ist.retrieve(memory, [[4.0, 4.5]]).state.round(3)
     array([[5., 5.]])
     """
-    if energy_class not in KINDS:
+    if not any(energy_class is kind for kind in KINDS):
         names = ", ".join(kind.__name__ for kind in KINDS)
         given = getattr(energy_class, "__name__", energy_class)
         raise UnsupportedOperationError(f"shard takes one of {names}, not {given}.")

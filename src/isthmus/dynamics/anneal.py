@@ -171,7 +171,7 @@ def noise_schedule(largest: float, smallest: float, levels: int = 40, rho: float
     top = as_number(largest, "largest", above=0)
     bottom = as_number(smallest, "smallest", above=0, below=top)
     power = as_number(rho, "rho", above=0)
-    count = as_count(levels, "levels", at_least=2)
+    count = as_count(levels, "levels", at_least=2, at_most=10**6)
     roots = torch.linspace(top ** (1 / power), bottom ** (1 / power), count, dtype=torch.float64)
     found = roots**power
     found[0], found[-1] = top, bottom

@@ -16,7 +16,7 @@ from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationEr
 from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.modern import ModernHopfield
-from isthmus.validation import as_choice, as_count, as_mask, as_number
+from isthmus.validation import as_choice, as_count, as_flag, as_mask, as_number
 
 SUFFICIENT_DECREASE = 1e-4
 # Length of the first trial step of a descent along the score, relative to that of the point.
@@ -201,7 +201,7 @@ def settle(
     held = None
     if observed is not None:
         held = as_mask(observed, "observed", start).reshape(rows.shape)
-    history: list[Tensor] | None = [rows.clone()] if trace else None
+    history: list[Tensor] | None = [rows.clone()] if as_flag(trace, "trace") else None
     found = descend(
         energy, rows, held, tol=tol, max_steps=max_steps, accelerate=accelerate, history=history
     )

@@ -10,7 +10,7 @@ from isthmus.errors import UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.mixture import CovarianceType, Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.validation import as_number
+from isthmus.validation import as_number, require_kind
 
 
 def widen(energy: Energy, sigma: float) -> Energy:
@@ -32,6 +32,7 @@ def widen(energy: Energy, sigma: float) -> Energy:
     >>> ist.widen(ist.GaussianKDE(torch.zeros(1, 2), sigma=3.0), 4.0)
     GaussianKDE(N=1, D=2, sigma=5, float32)
     """
+    require_kind(energy, "energy", Energy)
     return energy._alike(_widened(energy, as_number(sigma, "sigma", above=0) ** 2))
 
 

@@ -42,7 +42,7 @@ from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import Tasks
 from isthmus.incontext.sampling import box_scaling, draw
 from isthmus.scaling import Scaling
-from isthmus.validation import as_count, as_points
+from isthmus.validation import as_count, as_points, as_seed
 
 # Energies are shown up to this many nats above the lowest.
 DEPTH_IN_NATS = 6.5
@@ -169,7 +169,7 @@ def context_samples(
     """
     context = as_count(context, "context", at_least=0)
     draws = as_count(draws, "draws")
-    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    generator = torch.Generator().manual_seed(as_seed(seed))
     both = tasks.sample(context + draws, generator)
     contexts, true = both[:, :context], both[:, context:]
     _require_plane(model, both)
@@ -221,7 +221,7 @@ def _sizes(contexts: Sequence[int]) -> list[int]:
 def _sequences(model: ICLEBM, tasks: Any, length: int, seed: int) -> Tensor:
     """Return a dataset for each task: (B, length, 2)."""
     if isinstance(tasks, Tasks):
-        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+        generator = torch.Generator().manual_seed(as_seed(seed))
         sequences = tasks.sample(length, generator)
     else:
         sequences = as_points(tasks, "tasks", dim=model.dim)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isthmus.cluster.crp import ClAMCRP
 from isthmus.cluster.tabular import TableModel
 from isthmus.dynamics.retrieve import complete
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.impute.imputer import MemoryImputer
 from isthmus.incontext.model import pretrained
 from isthmus.memories.base import Memory
@@ -23,7 +23,7 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.printing import aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
-from isthmus.validation import as_choice, as_number
+from isthmus.validation import as_choice, as_flag, as_number, as_seed, require_kind
 
 How = Literal["mean", "mode"]
 FloatArray = NDArray[np.float64]
@@ -182,8 +182,13 @@ def fill_gaps(
     """
     rows, names = as_table(X, columns)
     as_choice(how, "how", ("mean", "mode"))
+    seed = as_seed(seed, 2**32 - 1)
+    standardise = as_flag(standardise, "standardise")
     gaps = np.isnan(rows)
+    if words is not None:
+        words = _words(words, len(rows))
     if model is not None:
+        require_kind(model, "model", TableModel)
         return _filled_by_model(model, rows, names, how)
     source = rows if memory is None else _columns_of(memory, names)
     if energy is None and sigma is None and standardise:
@@ -211,6 +216,16 @@ def fill_gaps(
     if found is None:
         return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
     return replace(result, errors=found[1] * scaling.scale, baseline=found[2] * scaling.scale)
+
+
+def _words(words: Any, count: int) -> Any:
+    """Return the data frame of words beside `count` rows."""
+    import pandas as pd
+
+    require_kind(words, "words", pd.DataFrame)
+    if len(words) != count:
+        raise ShapeError(f"words has {len(words)} rows, but X has {count}.")
+    return words
 
 
 def _filled_from_memory(

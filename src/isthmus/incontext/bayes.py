@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_seed
 
 # Tasks per block, so that their arrays stay in the cache.
 TASKS_AT_ONCE = 8
@@ -136,7 +136,7 @@ class BayesPredictive(Reference):
         self.prior = prior
         self.particles = as_count(particles, "particles", at_least=2)
         self.sweeps = as_count(sweeps, "sweeps", at_least=0)
-        self.seed = as_count(seed, "seed", at_least=0)
+        self.seed = as_seed(seed)
         self.law = ClusterLaw(prior, as_count(nodes, "nodes"))
 
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:

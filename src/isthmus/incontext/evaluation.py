@@ -32,7 +32,7 @@ from isthmus.incontext.references import BayesPredictive, Reference, known_refer
 from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer, log_normalizer
 from isthmus.progress import progress as show_progress
 from isthmus.reading import reading
-from isthmus.validation import as_choice, as_count
+from isthmus.validation import as_choice, as_count, as_seed
 
 if TYPE_CHECKING:
     import pandas
@@ -272,6 +272,7 @@ def evaluate(
     >>> found.references, found.mean("model").shape
     (('truth', 'kde-best'), (2,))
     """
+    tasks, probes = as_count(tasks, "tasks"), as_count(probes, "probes", at_least=0)
     chosen = known_references(prior) if references is None else references
     rivals = [reference(each, prior) if isinstance(each, str) else each for each in chosen]
     sizes = tuple(sorted({as_count(size, "contexts", at_least=0) for size in contexts}))
@@ -283,7 +284,7 @@ def evaluate(
         )
     if grid is None and prior.dim <= 2:
         grid = grid_for(model, prior)
-    generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+    generator = torch.Generator().manual_seed(as_seed(seed))
     drawn = prior.draw(tasks, generator, dtype=torch.float64)
     sequence = drawn.sample(sizes[-1], generator)
     held_out = drawn.sample(as_count(points, "points"), generator)

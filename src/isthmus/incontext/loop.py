@@ -24,7 +24,7 @@ from isthmus.files import exclusive, write_atomically
 from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
 from isthmus.incontext.storage import StoredModel
 from isthmus.progress import progress as show_progress
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -143,7 +143,7 @@ def run(
     recipe: TrainingRecipe, out: str | Path | None, options: RunOptions
 ) -> tuple[Weights, list[Row]]:
     """Train, or continue a run, in a folder; return the weights and the rows of the metrics."""
-    fabric, folder, lock = options.fabric, None if out is None else Path(out), cast(
+    fabric, folder, lock = options.fabric, None if out is None else as_path(out, "out"), cast(
         Any, nullcontext())  # fmt: skip
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.storage import StoredModel, read_model
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.reading import reading
-from isthmus.validation import as_choice, as_points, is_transforming
+from isthmus.validation import as_choice, as_path, as_points, is_transforming
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)
 # Hidden activations of one block of candidates: 2 MB, which fit the cache.
@@ -447,7 +447,7 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
     """
     shipped = files("isthmus.incontext") / "weights"
     names = sorted(entry.name for entry in shipped.iterdir() if entry.is_dir())
-    folder = Path(name)
+    folder = as_path(name, "name")
     if str(name) not in names and (isdir(folder) or len(folder.parts) > 1):
         model: ICLEBM | ICLTables
         inner, unfinished = folder / "model", folder / "checkpoint.pt"

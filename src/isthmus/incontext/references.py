@@ -18,7 +18,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.incontext.bayes import BayesPredictive, Prediction, Reference, as_sequences
 from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.memories.bandwidth import silverman
-from isthmus.validation import as_choice, as_count, as_number
+from isthmus.validation import as_choice, as_count, as_number, as_seed
 
 __all__ = [
     "REFERENCES",
@@ -133,7 +133,7 @@ class FittedMixture(Reference):
         self, components: int, *, regularizer: float = 1e-3, starts: int = 3, seed: int = 0
     ) -> None:
         self.components = as_count(components, "components")
-        self.starts, self.seed = as_count(starts, "starts"), as_count(seed, "seed", at_least=0)
+        self.starts, self.seed = as_count(starts, "starts"), as_seed(seed)
         self.regularizer = as_number(regularizer, "regularizer", above=0)
         self.name = f"em-{regularizer:g}"
 

@@ -18,6 +18,7 @@ from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.settings import TrainingSettings
+from isthmus.validation import require_kind
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -137,7 +138,9 @@ class EnergyRecipe(TrainingRecipe):
     )
 
     def __init__(self, settings: TrainingSettings, init: ICLEBM | None = None) -> None:
+        require_kind(settings, "settings", TrainingSettings)
         if init is not None:
+            require_kind(init, "init", ICLEBM)
             box, wall, scale = settings.model.box, settings.model.wall, settings.model.scale
             if replace(init.config, box=box, wall=wall, scale=scale) != settings.model:
                 raise InvalidInputError(

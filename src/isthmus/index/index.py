@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.files import write_atomically
 from isthmus.index.cells import Partition, partition
 from isthmus.logits import Keys, tensor_version
@@ -75,6 +75,8 @@ class Index:
 
     def __init__(self, memories: Any) -> None:
         keys = memories if isinstance(memories, Keys) else Keys.of(memories)
+        if 0 in keys.memories.shape:
+            raise ShapeError(f"memories is empty (shape {tuple(keys.memories.shape)}).")
         self._fill(keys.memories.detach(), None)
 
     def _fill(self, memories: Tensor, cells: Partition | None) -> None:

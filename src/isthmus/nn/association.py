@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from isthmus.entmax import entmax
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.validation import as_number, is_transforming
+from isthmus.validation import as_flag, as_number, is_transforming
 
 SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}
 
@@ -68,6 +68,8 @@ def merge_masks(
 
 
 def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:
+    if not isinstance(mask, Tensor):
+        raise DtypeError(f"{name} must be a boolean tensor, not of {type(mask).__name__}.")
     if mask.dtype != torch.bool:
         raise DtypeError(f"{name} must be boolean, True for a hidden pattern, not {mask.dtype}.")
     if tuple(mask.shape) not in shapes:
@@ -95,7 +97,7 @@ def associate(
     scale = beta[:, None, None]
     for _ in range(steps - 1):
         states = _mixed(scale * states, stored, stored, alpha, masks.hidden)
-    if need_weights:
+    if as_flag(need_weights, "need_weights"):
         weights = _weights(scale * states, stored, alpha, masks.hidden)
         if masks.alive is not None:
             weights = weights * masks.alive

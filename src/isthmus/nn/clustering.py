@@ -108,7 +108,7 @@ class ClAMLoss(nn.Module):
 
     def retrieve(self, z: Tensor) -> Tensor:
         """Return where encoded points arrive after all steps. (..., dim) -> (..., dim)."""
-        energy = self.energy
+        energy, z = self.energy, as_points(z, "z", dim=self.memories.shape[1], like=self.memories)
         for _ in range(self.steps):
             z = torch.lerp(z, energy.step(z), self.rate)
         return z

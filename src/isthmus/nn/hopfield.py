@@ -127,7 +127,7 @@ class Hopfield(nn.Module):
         try:
             numbers = np.asarray(given.tolist() if isinstance(given, Tensor) else given, np.float64)
             numbers = np.broadcast_to(numbers, (self.num_heads,))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, NotImplementedError, RuntimeError):
             raise ShapeError(
                 f"beta must be a number, or one for each of {self.num_heads} heads, not {beta!r}."
             ) from None

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
+from isthmus.validation import as_array, as_count, as_names, as_number, as_numbers
 
 Verdict = Literal["competitive", "better", "worse", "undecided"]
 
@@ -83,8 +84,8 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     >>> round(critical_difference(methods=5, datasets=30), 3)
     1.114
     """
-    if methods < 2 or datasets < 1:
-        raise InvalidInputError("A critical difference needs at least two methods and one dataset.")
+    methods, datasets = as_count(methods, "methods", at_least=2), as_count(datasets, "datasets")
+    level = as_number(level, "level", above=0, below=1)
     return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (6 * datasets))
 
 
@@ -124,7 +125,9 @@ def holm(p_values: Any) -> NDArray[np.float64]:
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
     """
-    raw = np.asarray(p_values, dtype=np.float64)
+    raw = as_array(p_values, "p_values")
+    if raw.ndim != 1:
+        raise ShapeError(f"p_values must be a list of numbers, not of shape {raw.shape}.")
     order = np.argsort(raw, kind="stable")
     stepped = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
     adjusted = np.empty_like(raw)
@@ -227,7 +230,8 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
     >>> pairwise([[0.70, 0.71], [0.5, 0.5], [0.31, 0.30]] * 3, ["a", "b"])[0].verdict
     'competitive'
     """
-    table = _table(scores)
+    table, methods = _table(scores), as_names(methods, "methods")
+    margin = None if margin is None else as_number(margin, "margin", at_least=0)
     if table.shape[1] != len(methods):
         raise ShapeError(
             f"scores has {table.shape[1]} columns, but methods has {len(methods)} names."
@@ -270,7 +274,7 @@ def _tails(gaps: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _table(scores: Any) -> NDArray[np.float64]:
-    table = np.array(scores, dtype=np.float64)
+    table = as_numbers(scores, "scores")
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise ShapeError(
             f"scores must be (datasets, methods) with at least two methods, not {table.shape}."

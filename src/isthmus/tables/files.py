@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.files import check_writable, replacing
 from isthmus.reading import reading
+from isthmus.validation import as_flag, as_names, as_path, require_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,7 +255,14 @@ def read_table(
     from isthmus.tables.columns import build_table
     from isthmus.tables.sources import read_source
 
-    path, separator = Path(path), SEPARATOR_NAMES.get(separator or "", separator)
+    path, drop = as_path(path, "path"), as_names(drop, "drop")
+    texts = {"id": id, "label": label, "array": array, "separator": separator, "decimal": decimal}
+    for name, text in (texts | {"encoding": encoding}).items():
+        if text is not None:
+            require_kind(text, name, str)
+    header = None if header is None else as_flag(header, "header")
+    missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
+    separator = SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
     wanted = {name for name in (*chosen.values(), *drop) if name is not None}
@@ -316,10 +324,16 @@ def write_table(
     """
     import pandas as pd
 
-    target = None if path is None or Path(path) == STDIN else Path(path)
-    form = _target_format(target, like.format if isinstance(like, Table) else like)
+    target = None if path is None or as_path(path, "path") == STDIN else Path(path)
+    like = like.format if isinstance(like, Table) else like
+    if like is not None:
+        require_kind(like, "like", FileFormat)
+    form = _target_format(target, like)
     features = data.columns if isinstance(data, Table) else ()
-    frame = data.frame if isinstance(data, Table) else pd.DataFrame(data)
+    try:
+        frame = data.frame if isinstance(data, Table) else pd.DataFrame(data)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"data must be a table of columns of one length: {error}") from None
     if isinstance(data, Table) and data.cells is not None and form.kind == "text":
         marks = data.format.decimal, form.decimal
         frame = data.cells.assign(
@@ -468,7 +482,7 @@ def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
 
     It must not be one of the `inputs`. `option` is the name of the argument, for messages.
     """
-    target = Path(target)
+    target = as_path(target, "target")
     try:
         kind = FileFormat.of(target).kind
     except InvalidInputError:

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from isthmus.errors import ShapeError
-from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import ICLTables, as_numbers
+from isthmus.incontext.tables.scoring import reader_of
 from isthmus.memories.base import generator_for
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_seed
 
 
 @torch.no_grad()
@@ -56,11 +56,11 @@ def fill_rows(
     >>> fill_rows(petals, [[1.5, np.nan]], draws=3).shape
     (3, 1, 2)
     """
-    table, reader = as_numbers(X), pretrained(model) if isinstance(model, str | Path) else model
+    table, reader = as_numbers(X), reader_of(model)
     gaps = table if rows is None else as_numbers(rows)
     if gaps.ndim != 2 or gaps.shape[1:] != table.shape[1:]:
-        raise ShapeError(f"rows must be (m, {table.shape[-1]}) as X, not {gaps.shape}.")
-    generator = generator_for(as_count(seed, "seed", at_least=0), torch.device("cpu"))
+        raise ShapeError(f"X and rows must be (n, D) and (m, D), not {table.shape}, {gaps.shape}.")
+    generator = generator_for(as_seed(seed), torch.device("cpu"))
     density, points = reader.condition(table), torch.from_numpy(gaps)
     if draws is None:
         means: NDArray[np.float64] = np.asarray(density.conditional_mean(points, ~points.isnan()))

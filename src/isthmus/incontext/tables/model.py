@@ -18,6 +18,7 @@ from isthmus.incontext.tables.energy import TableEnergy
 from isthmus.incontext.tables.head import EnergyHead, ReadTable, read_tables
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.validation import as_flag
 
 Array = NDArray[np.float64]
 
@@ -99,7 +100,7 @@ class ICLTables(StoredModel):
             repeat as a whole, in a table where no value repeats otherwise, are copies and read
             once.
         """
-        table = _without_copies(self._as_table(X))
+        corrected, table = as_flag(energy_head, "energy_head"), _without_copies(self._as_table(X))
         columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
         varying = [index for index, column in enumerate(columns) if not column.constant]
         if not varying:
@@ -110,7 +111,7 @@ class ICLTables(StoredModel):
         parts = [self._read(torch.from_numpy(part)) for part in self._parts(standard)]
         density = _assembled([part.components for part in parts], columns, varying)
         density.returns_arrays = not isinstance(X, Tensor)
-        return self._corrected(density, parts, columns, varying) if energy_head else density
+        return self._corrected(density, parts, columns, varying) if corrected else density
 
     def _read(self, context: Tensor) -> ReadTable:
         """Return what the network reads and writes of a table in standard units."""

@@ -15,7 +15,7 @@ from isthmus.errors import ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, ICLTables, as_numbers
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.validation import as_count, as_number
+from isthmus.validation import as_count, as_number, as_seed, require_kind
 
 # Parts of a table whose rows are scored without themselves.
 FOLDS = 10
@@ -94,8 +94,8 @@ def score_rows(
     array([False,  True])
     """
     level = as_number(level, "level", above=0, below=100)
-    draws, seed = as_count(draws, "draws"), as_count(seed, "seed", at_least=0)
-    table, reader = as_numbers(X), pretrained(model) if isinstance(model, str | Path) else model
+    draws, seed = as_count(draws, "draws"), as_seed(seed)
+    table, reader = as_numbers(X), reader_of(model)
     if rows is None:
         log_density, percentile = _cross_scored(reader, table, draws, seed)
     else:
@@ -104,6 +104,13 @@ def score_rows(
             raise ShapeError(f"rows must be (m, {table.shape[-1]}) as X, not {queries.shape}.")
         log_density, percentile = _scored(reader.condition(table), queries, draws, seed)
     return RowScores(log_density, percentile, percentile < level, level)
+
+
+def reader_of(model: str | Path | ICLTables) -> ICLTables:
+    """Return a model of tables that is given by its name, by its folder, or itself."""
+    found = pretrained(model) if isinstance(model, str | Path) else model
+    require_kind(found, "model", ICLTables)
+    return found
 
 
 def _cross_scored(
