@@ -8,11 +8,19 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.datasets import load_iris, load_wine
+from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
 from isthmus.incontext import ICLTables, TableConfig, pretrained
+from isthmus.incontext.tables.features import (
+    LEFT_OUT,
+    PLAIN_BANDWIDTHS,
+    WHITE_BANDWIDTHS,
+    features,
+)
+from isthmus.incontext.tables.network import neighbourhood
 from isthmus.incontext.tables.resolution import column_resolution
 
 
@@ -326,3 +334,54 @@ def test_a_model_is_read_back_equal(model, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(InvalidInputError, match="truncated"):
         pretrained(tmp_path / "run")
+
+
+def test_leave_one_out_densities_are_those_of_scikit_learn():
+    x = draw(20, 3)
+    x = (x - x.mean(0)) / x.std(0)
+    found = features(torch.from_numpy(x)[None], torch.zeros(1, 3))
+    row = found.row[0, :, -2 * LEFT_OUT :].numpy()
+    covariance = found.correlation[0].numpy()
+    factor = np.linalg.cholesky(covariance)
+    white = np.linalg.solve(factor, x.T).T
+    gaussian = stats.multivariate_normal(np.zeros(3), covariance).logpdf(x)
+    log_det = np.log(np.diag(factor)).sum()
+    expected = []
+    for points, widths, shift in (
+        (white, WHITE_BANDWIDTHS, -log_det),
+        (x, PLAIN_BANDWIDTHS, 0.0),
+    ):
+        for width in widths:
+            kde = KernelDensity(bandwidth=width)
+            scores = [
+                kde.fit(np.delete(points, i, 0)).score_samples(points[[i]])[0] for i in range(20)
+            ]
+            expected.append((np.array(scores) + shift - gaussian) / 3)
+    expected = np.clip(np.stack(expected, 1), -4, 4)
+    np.testing.assert_allclose(row[:, :LEFT_OUT], expected, atol=1e-6)
+    np.testing.assert_allclose(row[:, LEFT_OUT:], np.tile(expected.mean(0), (20, 1)), atol=1e-6)
+
+
+def test_a_column_that_the_others_predict_is_marked():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    x[:, 2] = x[:, 0] + 0.1 * x[:, 2]
+    x = (x - x.mean(0)) / x.std(0)
+    found = features(torch.from_numpy(x)[None], torch.zeros(1, 3))
+    precision = np.linalg.inv(found.correlation[0].numpy())
+    np.testing.assert_allclose(found.cell[0, 0, :, -2], np.log(np.diag(precision)) / 4, atol=1e-10)
+
+
+def test_statistics_of_neighbours_against_numpy():
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(5, 2)), rng.dirichlet(np.ones(5), 5)
+    covariances = np.stack([np.cov(x.T, aweights=row, ddof=0) for row in weights])
+    away = x - weights @ x
+    of_row, of_cell = neighbourhood(
+        *(torch.from_numpy(each)[None, None] for each in (weights, covariances, away))
+    )
+    spread = 0.5 * np.log(np.stack([np.diag(each) for each in covariances]) + 1e-4)
+    count = 0.5 * np.log(1 / (weights**2).sum(1))
+    np.testing.assert_allclose(of_row[0], np.stack([count, spread.mean(1)], 1), atol=1e-10)
+    expected = np.stack([spread, 0.5 * np.log(away**2 + 1e-4)], 2)
+    np.testing.assert_allclose(of_cell[0], expected, atol=1e-10)

@@ -392,8 +392,9 @@ def _squares(points: Tensor, frame: Frame) -> Tensor:
         white = (points[None] - frame.means[:, None]) * frame.inverse[:, None]  # (N, q, D)
         return white.square().sum(2)
     offsets = frame.inverse @ frame.means[..., None]  # (N, D, 1)
-    white = (frame.inverse.reshape(count * dim, dim) @ points.T).view(count, dim, -1) - offsets
-    return white.square().sum(1)
+    maps = torch.cat([frame.inverse, -offsets], 2).reshape(count * dim, dim + 1)
+    with_one = torch.cat([points, torch.ones_like(points[:, :1])], 1)
+    return (maps @ with_one.T).view(count, dim, -1).square().sum(1)
 
 
 def _minimum(curvature: Tensor, pull: Tensor, point: Tensor, held: Tensor | None) -> Tensor:

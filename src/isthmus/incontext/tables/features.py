@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Bandwidths of leave-one-out densities of rows, by Mahalanobis distances and by plain ones.
+WHITE_BANDWIDTHS, PLAIN_BANDWIDTHS = (0.08, 0.15, 0.3, 0.6, 1.2), (0.1, 0.3, 0.9)
+LEFT_OUT = len(WHITE_BANDWIDTHS) + len(PLAIN_BANDWIDTHS)
 # Features of a cell (the first ODD of which change sign with its column), of a row, of a pair.
-CELL, ODD, ROW, PAIR = 10, 3, 12, 6
+CELL, ODD, ROW, PAIR = 11, 3, 12 + 2 * LEFT_OUT, 6
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ def features(context: Tensor, resolution: Tensor) -> Features:
     factor = torch.linalg.cholesky(correlation)
     white = torch.linalg.solve_triangular(factor, x.transpose(1, 2), upper=False).transpose(1, 2)
     pair, squares = pair_features(x, white)
+    alone = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2).log()
+    left_out = left_out_densities(x, white, squares, factor)
     return Features(
         x=x,
         seen=seen,
         correlation=correlation,
-        cell=cell_features(x, seen, resolution),
-        row=row_features(squares, white, seen),
+        cell=cell_features(x, seen, resolution, alone),
+        row=torch.cat([row_features(squares, white, seen), left_out], -1),
         pair=pair,
     )
 
@@ -88,8 +93,11 @@ def fill_gaps(x: Tensor, seen: Tensor, correlation: Tensor) -> Tensor:
     return torch.where(seen > 0, x, guess)
 
 
-def cell_features(x: Tensor, seen: Tensor, resolution: Tensor) -> Tensor:
-    """Return ranks, spacings, ties and resolution of each cell in its column. (B, n, D, CELL)."""
+def cell_features(x: Tensor, seen: Tensor, resolution: Tensor, alone: Tensor) -> Tensor:
+    """Return ranks, spacings, ties and resolution of each cell in its column. (B, n, D, CELL).
+
+    `alone` (B, D) is minus the log-variance of a column, given the others.
+    """
     values = torch.where(seen > 0, x, torch.inf).transpose(1, 2).contiguous()  # (B, D, n)
     ordered = values.sort(-1).values
     count = seen.sum(1)[..., None].long()  # (B, D, 1)
@@ -108,7 +116,7 @@ def cell_features(x: Tensor, seen: Tensor, resolution: Tensor) -> Tensor:
         widths.append(density.log().clamp(-7, 5))
     ties = (last - first + 1).to(x.dtype).log() / count.to(x.dtype).log1p()
     finest = (resolution[..., None] + 1e-3).log().expand_as(bent) / 3 + 1
-    even = [bent.abs(), *widths, ties, finest]
+    even = [bent.abs(), *widths, ties, finest, alone[..., None].expand_as(bent) / 4]
     known = torch.stack([bent, score, bent - score, *even], -1) * present[..., None]
     gap = (1 - present)[..., None]
     return torch.cat([known, gap], -1).transpose(1, 2)
@@ -129,8 +137,31 @@ def pair_features(x: Tensor, white: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([*stack, distance, (0.3 * squares).clamp(max=10)], -1), squares
 
 
+def left_out_densities(x: Tensor, white: Tensor, squares: Tensor, factor: Tensor) -> Tensor:
+    """Return densities of each row by kernels at the others, and their means. (B, n, 2 LEFT_OUT).
+
+    They are logarithms for each column, less that of a Gaussian: which widths suit the table, and
+    whether a Gaussian suits it better.
+    """
+    size, columns = x.shape[1:]
+    plain = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+    gaussian = -0.5 * white.square().sum(-1)
+    volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1)[:, None]
+    found = []
+    for distances, widths, shift in (
+        (squares * columns, WHITE_BANDWIDTHS, 0.0),
+        (plain, PLAIN_BANDWIDTHS, volume),
+    ):
+        others = distances + torch.diag_embed(distances.new_full((size,), torch.inf))
+        for width in widths:
+            log_density = torch.logsumexp(-others / (2 * width**2), -1) - columns * math.log(width)
+            found.append((log_density - math.log(size - 1) + shift - gaussian) / columns)
+    rows = torch.stack(found, -1).clamp(-4, 4)
+    return torch.cat([rows, rows.mean(1, keepdim=True).expand_as(rows)], -1)
+
+
 def row_features(squares: Tensor, white: Tensor, seen: Tensor) -> Tensor:
-    """Return distances to near rows, to the centre, and the size of the table. (B, n, ROW)."""
+    """Return distances to near rows, to the centre, and the size of the table. (B, n, 12)."""
     size, columns = seen.shape[1:]
     ordered = squares.sort(-1).values
     ranks = [min(max(1, rank), size - 1) for rank in (1, size // 16, size // 4, size // 2)]

@@ -59,7 +59,7 @@ class ICLTables(StoredModel):
     70.0
     """
 
-    format = "isthmus-icltables-2"
+    format = "isthmus-icltables-3"
     config_type = TableConfig
     config: TableConfig
 

@@ -37,9 +37,9 @@ class TableConfig(CheckedFields):
         Blocks of the energy head; 0, the default, leaves it out.
     """
 
-    width: int = 64
+    width: int = 96
     cell_width: int = 32
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     kernels: int = 3
     global_kernels: int = 2
@@ -139,13 +139,13 @@ class TableNetwork(nn.Module):
         self.near_key = nn.Linear(width, kernels * config.query_width)
         self.near_pair = nn.Linear(PAIR, kernels)
         self.near_own = nn.Parameter(torch.linspace(3, 0, kernels))
-        self.row_out = nn.Linear(width, 5 * kernels)
+        self.row_out = two_layers(width + 2 * kernels, width, 6 * kernels)
         self.width_row, self.width_cell = nn.Linear(width, 64), nn.Linear(cell, 64)
+        self.width_near = nn.Linear(2 * kernels, 64)
         self.width_out = nn.Linear(64, 2 * kernels)
         self.table_out = two_layers(width, width, 4 * config.global_kernels + 1)
-        last = self.table_out[2]
-        assert isinstance(last, nn.Linear)
-        for layer in (self.row_out, self.width_out, last):
+        for layer in (self.row_out[2], self.width_out, self.table_out[2]):
+            assert isinstance(layer, nn.Linear)
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
         nn.init.zeros_(self.near_pair.weight)
@@ -200,14 +200,16 @@ class TableNetwork(nn.Module):
         """Return means (B, K, n, D), covariances, degrees of freedom and logits (B, K, n)."""
         x, (batch, size, columns) = found.x, found.x.shape
         near = self._neighbours(found, rows)  # (B, K, n, n)
-        seen = found.seen[:, None]
+        seen, identity = found.seen[:, None], torch.eye(columns, dtype=x.dtype, device=x.device)
         local = near @ x[:, None]  # (B, K, n, D)
         outer = (x[..., :, None] * x[..., None, :]).reshape(batch, 1, size, columns**2)
         local_moment = (near @ outer).view(batch, -1, size, columns, columns)
         local_covariance = local_moment - local[..., :, None] * local[..., None, :]
-        out = 3 * self.row_out(rows).view(batch, size, -1, 5)
-        logit, gate, local_share, shared, tail = out.permute(3, 0, 2, 1)  # each (B, K, n)
-        hidden = F.gelu(self.width_row(rows)[:, :, None] + self.width_cell(cells))
+        of_row, of_cell = neighbourhood(near, local_covariance, x[:, None] - local)
+        out = 3 * self.row_out(torch.cat([rows, of_row], -1)).view(batch, size, -1, 6)
+        logit, gate, local_share, apart, shared, tail = out.permute(3, 0, 2, 1)  # each (B, K, n)
+        hidden = self.width_row(rows)[:, :, None] + self.width_cell(cells)
+        hidden = F.gelu(hidden + self.width_near(of_cell))
         widths = self.width_out(hidden).view(batch, size, columns, 2, -1).permute(3, 0, 4, 1, 2)
         scott = -math.log(size) / (columns + 4)
         stretch = (3 * widths[0]).clamp(-5, 4).exp()  # (B, K, n, D)
@@ -215,11 +217,11 @@ class TableNetwork(nn.Module):
         # The centre of a missing cell is the mean of its neighbourhood.
         pull = 1 - seen * (1 - torch.sigmoid(gate - 1.5)[..., None])
         means = x[:, None] + pull * (local - x[:, None])
-        shape = (local_share - 1.5).exp()[..., None, None] * local_covariance
-        shape = (
-            shape
-            + (shared + 2 * scott - 1.5).exp()[..., None, None] * (found.correlation[:, None, None])
-        )
+        # Neighbours that are few say little about correlations.
+        kept = 1 - torch.sigmoid(apart - 2)[..., None, None] * (1 - identity)
+        shape = (local_share - 1.5).exp()[..., None, None] * local_covariance * kept
+        everywhere = (shared + 2 * scott - 1.5).exp()[..., None, None]
+        shape = shape + everywhere * found.correlation[:, None, None]
         rounding = 1e-6 * (1 + (local_share - 1.5).exp()[..., None] * (1 + x[:, None].square()))
         own = blur.square() + floor[:, None, None].square() + rounding * stretch.square() + 1e-6
         covariances = shape * stretch[..., :, None] * stretch[..., None, :] + torch.diag_embed(own)
@@ -256,6 +258,19 @@ class TableNetwork(nn.Module):
         logits = own[..., 0] + together + rows_and_kernels - 3 * order - 0.5
         means = torch.zeros(batch, kernels, columns, dtype=rows.dtype, device=rows.device)
         return means, covariances, dof, logits
+
+
+def neighbourhood(near: Tensor, covariance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the neighbours of rows look like: of rows (B, n, 2 K), of cells (B, n, D, 2 K).
+
+    `near` (B, K, n, n) are their weights, `covariance` (B, K, n, D, D) is theirs, and `away`
+    (B, K, n, D) is the way from their mean to the row.
+    """
+    spread = 0.5 * (covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0) + 1e-4).log()
+    count = -0.5 * near.square().sum(-1).log()  # the root of the number that matters
+    of_row = torch.cat([count, spread.mean(-1)], 1).transpose(1, 2)
+    of_cell = torch.cat([spread, 0.5 * (away.square() + 1e-4).log()], 1).permute(0, 2, 3, 1)
+    return of_row, of_cell
 
 
 def two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 # Shares of the families of joint densities.
 SHARES = {"mixture": 0.33, "network": 0.39, "copula": 0.12, "factor": 0.09, "regimes": 0.07}
+# Shares of tables in which no column is warped, few are, most are, and all are.
+WARPED = (0.3, 0.25, 0.25, 0.2)
 # Share of tables whose context keeps exact ties, and of tables with outliers.
 TIED, OUTLIERS = 0.2, 0.1
 # The most standard deviations of the context that a row may lie away from its mean.
@@ -227,7 +229,7 @@ FAMILIES: dict[str, Callable[[Generator, int, int], Array]] = {
 
 def _warp_columns(rng: Generator, x: Array) -> Array:
     """Warp some columns in place; return the width of the noise that removes ties, (D,)."""
-    chance = rng.choice([0.0, 0.3, 0.8, 1.0], p=[0.3, 0.25, 0.25, 0.2])
+    chance = rng.choice([0.0, 0.3, 0.8, 1.0], p=WARPED)
     together = rng.integers(len(WARPS)) if rng.random() < 0.5 else None
     widths = np.zeros(x.shape[1])
     for column in range(x.shape[1]):

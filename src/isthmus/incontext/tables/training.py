@@ -67,19 +67,19 @@ class TableTraining(CheckedFields):
     """
 
     model: TableConfig = field(default_factory=TableConfig)
-    updates: int = 4000
+    updates: int = 14_000
     context_rows: int = 1536
     tables: int = 40
     rows: int = 96
     passes: int = 1
     size_low: int = 5
     size_high: int = 1024
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     weight_decay: float = 1e-2
     clip: float = 1.0
-    average: float = 0.998
+    average: float = 0.999
     warmup: int = 100
-    decay: float = 0.31
+    decay: float = 0.6
     seed: int = 0
 
     zero = ("weight_decay", "warmup", "seed")
