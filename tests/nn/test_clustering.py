@@ -92,7 +92,7 @@ def test_deep_clusters_of_digits_agree_with_the_classes() -> None:
         optimizer.step()
     clam.start_at(encoder(x).detach())
     before = normalized_mutual_info_score(labels, clam.predict(encoder(x)))
-    optimizer = torch.optim.Adam([*networks, *clam.parameters()], 1e-3)
+    optimizer = torch.optim.Adam([*networks, *clam.parameters()], 2e-4)
     losses = []
     for _ in range(100):
         optimizer.zero_grad()
