@@ -237,8 +237,6 @@ class _Passes:
 def _raised(scaled: Tensor, delta: Tensor, power: float) -> Tensor:
     """Return the power of [1 + z - delta]_+, with finite derivatives at its zeros. (Q, n)"""
     inside = scaled - delta[:, None]
-    if power >= 1 and power.is_integer():  # products cost far less than logarithms
-        return (inside + 1).clamp(min=0) ** int(power)
     active = inside > -1
     logs = torch.log1p(torch.where(active, inside, 0.0))
     return torch.where(active, (power * logs).exp(), 0.0)
