@@ -478,7 +478,7 @@ def test_a_modern_hopfield_step_is_scaled_dot_product_attention(take_path):
 def wrong_calls() -> Iterator[tuple]:
     queries, memories = torch.zeros(2, 3), torch.zeros(4, 3)
     nan = torch.full((4,), torch.nan)
-    yield InvalidInputError, "'dot' or", (queries, memories), {"metric": "cosine"}
+    yield InvalidInputError, "'dot', 'sqeuclidean'", (queries, memories), {"metric": "cosine"}
     yield InvalidInputError, "beta", (queries, memories), {"beta": 0.0}
     yield InvalidInputError, "beta", (queries, memories), {"beta": -1.0}
     yield InvalidInputError, "bias", (queries, memories), {"bias": nan}

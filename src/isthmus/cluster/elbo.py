@@ -133,7 +133,7 @@ def elbo_flow(
     log_joint, max_steps = as_points(log_joint, "log_joint"), as_count(max_steps, "max_steps")
     if not log_joint.shape[-1]:
         raise ShapeError(f"log_joint has no clusters: its shape is {tuple(log_joint.shape)}.")
-    step_size, tol = as_number(step_size, "step_size", above=0), as_number(tol, "tol", above=0)
+    step_size, tol = as_number(step_size, "step_size", above=0), as_number(tol, "tol", at_least=0)
     if start is not None:
         start = as_points(start, "start", like=log_joint)
         if start.shape != log_joint.shape:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.files import check_writable, replacing
 from isthmus.reading import reading
-from isthmus.validation import as_flag, as_names, as_path, require_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,6 +253,7 @@ def read_table(
     """
     from isthmus.tables.columns import build_table
     from isthmus.tables.sources import read_source
+    from isthmus.validation import as_flag, as_names, as_path, require_kind
 
     path, drop = as_path(path, "path"), as_names(drop, "drop")
     texts = {"id": id, "label": label, "array": array, "separator": separator, "decimal": decimal}
@@ -323,6 +323,8 @@ def write_table(
     Path, or None for stdout
     """
     import pandas as pd
+
+    from isthmus.validation import as_path, require_kind
 
     target = None if path is None or as_path(path, "path") == STDIN else Path(path)
     like = like.format if isinstance(like, Table) else like
@@ -482,6 +484,8 @@ def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
 
     It must not be one of the `inputs`. `option` is the name of the argument, for messages.
     """
+    from isthmus.validation import as_path
+
     target = as_path(target, "target")
     try:
         kind = FileFormat.of(target).kind

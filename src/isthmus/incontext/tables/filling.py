@@ -58,8 +58,10 @@ def fill_rows(
     """
     table, reader = as_numbers(X), reader_of(model)
     gaps = table if rows is None else as_numbers(rows)
+    if table.ndim != 2:
+        raise ShapeError(f"X must be a table of shape (n, D), not {table.shape}.")
     if gaps.ndim != 2 or gaps.shape[1:] != table.shape[1:]:
-        raise ShapeError(f"X and rows must be (n, D) and (m, D), not {table.shape}, {gaps.shape}.")
+        raise ShapeError(f"rows must be (m, {table.shape[-1]}) as X, not {gaps.shape}.")
     generator = generator_for(as_seed(seed), torch.device("cpu"))
     density, points = reader.condition(table), torch.from_numpy(gaps)
     if draws is None:
