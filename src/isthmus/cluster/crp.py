@@ -199,8 +199,11 @@ class _CRPEstimator(MemoryEstimator):
         return fewer if all_small else self._without_small(rows, fewer)
 
     def _adopt(self, rows: AnyRows, state: _CRPState) -> None:
-        largest_first = torch.argsort(state.clusters.counts, descending=True, stable=True)
-        ordered = replace(state, clusters=state.clusters.select(largest_first))
+        # The largest first, and equal ones by their place, which rounding does not change.
+        shares = (state.clusters.counts / rows.total).round(decimals=12)
+        places = state.prior.means(state.clusters).round(decimals=9).flip(1)
+        order = np.lexsort([*places.T.numpy(), -shares.numpy()])
+        ordered = replace(state, clusters=state.clusters.select(torch.from_numpy(order)))
         self._adopt_clusters(rows, ordered, numpy_dtype(rows.dtype))
 
     def _adopt_clusters(self, rows: AnyRows, state: _CRPState, dtype: Any) -> None:
