@@ -69,12 +69,19 @@ def append_line(path: Path, line: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def real_path(path: str | Path) -> Path:
+    """Return a path without links; one in a loop of links stays as it is."""
+    return Path(os.path.realpath(path))
+
+
 def check_writable(path: str | Path, option: str = "-o") -> Path:
     """Return the path of a file to be written, checked before any work begins.
 
     `option` is the name of the argument, for messages.
     """
-    target, parent = Path(path), Path(os.path.realpath(path)).parent
+    target, parent = Path(path), real_path(path).parent
+    if real_path(target).is_symlink():
+        raise InvalidInputError(f"{option} {target} is a link to itself; name another file.")
     if target.is_dir():
         raise InvalidInputError(f"{option} {target} is a directory; name a file.")
     if target.exists() and not target.is_file():

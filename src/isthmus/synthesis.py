@@ -146,6 +146,7 @@ def draw_rows(
     """
     import pandas as pd
 
+    from isthmus.tables.columns import is_nested
     from isthmus.tables.frames import warn_of_columns
 
     n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
@@ -160,8 +161,7 @@ def draw_rows(
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
     as_choice(model, "model", ("auto", TABLES, "kernel"))
     for place, name in enumerate(frame.columns):
-        column = frame.iloc[:, place]
-        if column.dtype == object and not column.map(pd.api.types.is_hashable).all():
+        if is_nested(frame.iloc[:, place]):
             raise DtypeError(
                 f"Column {name!r} holds lists or other cells that are neither numbers nor "
                 "categories; leave it out."

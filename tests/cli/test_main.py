@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import isthmus
@@ -312,3 +313,32 @@ def test_messages_of_the_library_name_options_as_they_are_typed(tmp_path, capsys
     assert "isthmus: --label, nope:" in capsys.readouterr().err
     assert main(["certify", str(path)]) == 0
     assert "--id none makes it a feature" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cluster", "complete", "certify", "sample", "density"])
+def test_an_output_that_is_a_loop_of_links_is_refused(command, tmp_path, capsys) -> None:
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
+    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    assert main([command, str(tmp_path / "data.csv"), "-o", str(tmp_path / "loop.csv")]) == 2
+    assert "loop.csv is a link to itself; name another file." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("cell", [[[1], 2], {"x": 1}])
+@pytest.mark.parametrize("command", ["cluster", "complete", "certify", "sample"])
+def test_cells_that_are_lists_or_objects_are_left_out(
+    command, cell, suffix, tmp_path, capsys
+) -> None:
+    cells = [cell if suffix != ".parquet" or isinstance(cell, dict) else [1]] * 12
+    numbers = [(7 * row % 12) / 2 for row in range(12)]
+    frame = pd.DataFrame({"a": numbers, "b": range(12), "nested": cells})
+    path, output = tmp_path / f"data{suffix}", tmp_path / "out.csv"
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=suffix == ".jsonl")
+    options = ["--no-check"] if command == "sample" else []
+    assert main([command, str(path), "-o", str(output), *options]) == 0
+    assert "nested" in capsys.readouterr().err
+    assert main([command, str(path), "-o", str(output), "--drop", "a,b", *options]) == 2
+    assert "no column of numbers to use" in capsys.readouterr().err

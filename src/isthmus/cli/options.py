@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.files import check_writable, write_atomically
+from isthmus.files import check_writable, real_path, write_atomically
 from isthmus.printing import definitions, printable
 from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output, read_table
 
@@ -241,17 +241,17 @@ def check_outputs(
     """
     outputs = [arguments.output, *targets.values()]
     arguments.replaced = [one for one in outputs if one is not None and one.is_file()]
-    seen = {one.resolve(): "DATA" for one in inputs if one is not None}
+    seen = {real_path(one): "DATA" for one in inputs if one is not None}
     if arguments.output == STDIN:
         if arguments.json:
             raise InvalidInputError("-o - and --json would both write to stdout; choose one.")
     elif arguments.output is not None:
         check_output(arguments.output, *seen)
-        seen[arguments.output.resolve()] = "-o"
+        seen[real_path(arguments.output)] = "-o"
     for option, target in targets.items():
         if target is not None:
             check_writable(target, f"--{option}")
-            other = seen.setdefault(target.resolve(), f"--{option}")
+            other = seen.setdefault(real_path(target), f"--{option}")
             if other != f"--{option}":
                 raise InvalidInputError(
                     f"--{option} {target} is taken by {other}; name another file."

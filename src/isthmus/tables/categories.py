@@ -63,6 +63,8 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """
     import pandas as pd
 
+    from isthmus.tables.columns import is_nested
+
     columns, categories, unique = {}, [], []
     for name in table.frame.columns:
         column = table.frame[name]
@@ -71,7 +73,8 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
             whole = column.dtype.kind in "iu"
             columns[name] = values.astype(np.int64) if whole else values
         elif name in table.left_out or name == table.label_name:
-            if not 1 < column.nunique(dropna=False) <= max(2, len(column) / 2):
+            most = max(2, len(column) / 2)
+            if is_nested(column) or not 1 < column.nunique(dropna=False) <= most:
                 unique.append(str(name))
             else:
                 categories.append(str(name))

@@ -262,6 +262,13 @@ def is_missing(column: pd.Series) -> pd.Series:
     return found
 
 
+def is_nested(column: pd.Series) -> bool:
+    """Return True if cells of a column are lists or objects, as in JSON and Parquet files."""
+    if isinstance(column.dtype, pd.ArrowDtype):
+        return bool(types.is_nested(column.dtype.pyarrow_dtype))
+    return column.dtype == object and not column.map(pd.api.types.is_hashable).all()
+
+
 def has_commas(cell: str) -> bool:
     """Return True for a number with a decimal comma or with commas between thousands."""
     return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, WITH_COMMAS))
@@ -269,7 +276,8 @@ def has_commas(cell: str) -> bool:
 
 def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return value and kind of each cell in a column of text, or of text among numbers."""
-    codes, distinct = pd.factorize(column)
+    column = pd.Series(column)
+    codes, distinct = pd.factorize(column.astype(object).map(str) if is_nested(column) else column)
     texts = [str(cell).strip() for cell in distinct]
     # A currency or a percent sign is no part of the number if most cells have it; then all must.
     units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.files import check_writable, replacing
+from isthmus.files import check_writable, real_path, replacing
 from isthmus.reading import reading
 
 if TYPE_CHECKING:
@@ -123,13 +123,15 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.columns import is_missing
+        from isthmus.tables.columns import is_missing, is_nested
 
         found = {}
         for name in self.left_out:
             if self.frame[name].dtype not in ("object", "str", "string"):
                 continue
             column = self.frame[name].astype(object)
+            if is_nested(column):
+                continue
             column = column.mask(is_missing(column), None)
             if 0 < REPEATED * column.nunique() <= column.notna().sum():
                 found[name] = column
@@ -494,7 +496,7 @@ def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
     # Only a table that was an array is sure to hold nothing but numbers.
     if not kind or (kind == "npy" and not any(data.suffix == ".npy" for data in inputs)):
         raise InvalidInputError(f"{option} {target} must end in {WRITABLE}.")
-    if any(target.resolve() == data.resolve() for data in inputs):
+    if any(real_path(target) == real_path(data) for data in inputs):
         raise InvalidInputError(f"{option} {target} is the data itself; name another file.")
     if kind == "excel":
         require_openpyxl()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, parse_cells
+from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, is_nested, parse_cells
 
 # Text whose values are distinct in more than half of the rows is not one of categories, if there
 # are at least so many rows.
@@ -33,6 +33,8 @@ def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
     """  # noqa: E501
     for place, name in enumerate(frame.columns):
         column = frame.iloc[:, place]
+        if is_nested(column):
+            continue
         known = column[~is_missing(column)]
         distinct = known.nunique()
         if ID_NAME.fullmatch(str(name)) and distinct == len(known) > len(column) / 2:
