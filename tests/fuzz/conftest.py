@@ -28,6 +28,16 @@ MARK = "ISTHMUS_TEST_PROCESS"
 COMMAND = "import sys\nfrom isthmus.cli.main import main\nsys.exit(main(argv))\n"
 
 
+# They start processes, unpack files and wait, and so take long where others compute, too.
+PATIENCE = pytest.mark.timeout(1800)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(PATIENCE)
+
+
 class Start(Protocol):
     """Start a script, or else a command line; return the process and the mark of its children."""
 

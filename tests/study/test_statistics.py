@@ -166,5 +166,5 @@ def test_tables_that_allow_no_comparison_are_refused() -> None:
         friedman(np.ones((3, 1)))
     with pytest.raises(ShapeError, match="5 columns, but methods has 1"):
         pairwise(SCORES, ["a"])
-    with pytest.raises(InvalidInputError, match="methods must be a whole number of at least 2"):
+    with pytest.raises(InvalidInputError, match="two methods"):
         critical_difference(1, 5)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.errors import ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_array, as_count, as_names, as_number, as_numbers
 
 Verdict = Literal["competitive", "better", "worse", "undecided"]
@@ -84,7 +84,9 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     >>> round(critical_difference(methods=5, datasets=30), 3)
     1.114
     """
-    methods, datasets = as_count(methods, "methods", at_least=2), as_count(datasets, "datasets")
+    methods, datasets = as_count(methods, "methods"), as_count(datasets, "datasets")
+    if methods < 2:
+        raise InvalidInputError("A critical difference needs at least two methods and one dataset.")
     level = as_number(level, "level", above=0, below=1)
     return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (6 * datasets))
 
