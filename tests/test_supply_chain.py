@@ -1,6 +1,10 @@
-"""No source file of the package unpickles, evaluates or hands anything to a shell."""
+"""Nothing unpickles, evaluates, asks a shell, or takes code from the current directory."""
 
 import ast
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,3 +83,53 @@ model.eval()
 ast.literal_eval("1")
 """
     assert not [*faults(text)]
+
+
+def run_in(folder: Path, code: str, **variables: str) -> str:
+    """Run code in a directory that is not on the path of imports, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **variables}
+    command = [sys.executable, "-P", "-c", code]
+    found = subprocess.run(
+        command, cwd=folder, env=environment, check=True, capture_output=True, text=True
+    )
+    return found.stdout
+
+
+class Planted:
+    """Leaves a file in the current directory when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (Path("ran"),)
+
+
+MEDIANS = "from isthmus.index.selection import median_order as f; import numpy as np; \
+f(np.ones((9, 2), np.float32), 2)"
+
+
+def test_numba_takes_no_cache_from_the_current_directory(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run_in(tmp_path, MEDIANS, NUMBA_CACHE_DIR=str(cache))  # a user's own variable is obeyed
+    caches = list(cache.rglob("*.nbi"))
+    assert caches
+    for path in caches:
+        path.write_bytes(pickle.dumps(Planted()))
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: cache\n")
+    run_in(tmp_path, MEDIANS)
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / ".numba_config.yaml").write_text("disable_jit: 1\n")
+    assert "Dispatcher" in run_in(tmp_path, f"{MEDIANS}; print(type(f))")
+
+
+def test_figures_do_not_depend_on_matplotlibrc(tmp_path: Path) -> None:
+    code = """
+import hashlib, isthmus as ist, numpy as np
+from isthmus.figures.style import png_bytes
+memories = np.eye(2)
+energies = {"kde": ist.GaussianKDE(memories, 0.5)}
+figure = ist.figures.landscapes_2d(energies, memories, memories, resolution=21)
+print(hashlib.sha256(png_bytes(figure, 50)).hexdigest())
+"""
+    before = run_in(tmp_path, code)
+    rc = "text.usetex: True\nlines.linewidth: 9\nsavefig.facecolor: red\nsavefig.bbox: tight\n"
+    (tmp_path / "matplotlibrc").write_text(rc)
+    assert run_in(tmp_path, code) == before

@@ -1,11 +1,37 @@
-"""Compilation of loops by numba, which is imported with this module only."""
+"""Compilation of loops by numba, which is imported with this module only.
+
+Numba reads ``.numba_config.yaml`` in the current directory, which can name a directory of pickled
+machine code. It is kept from doing so; environment variables ``NUMBA_*`` are obeyed.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numba
+
+def _import_numba() -> Any:
+    """Import numba such that it never reads a configuration file."""
+    yaml = sys.modules.get("yaml")
+    with warnings.catch_warnings():
+        # A file that it cannot parse is ignored with this warning.
+        warnings.filterwarnings("ignore", message="A Numba config file is found")
+        sys.modules["yaml"] = None  # type: ignore[assignment]
+        try:
+            import numba
+        finally:
+            del sys.modules["yaml"]
+            if yaml is not None:
+                sys.modules["yaml"] = yaml
+    numba.config._config_fname = os.devnull  # read again before each compilation
+    numba.config.reload_config()
+    return numba
+
+
+numba = _import_numba()
 
 # Sums may be taken in any order, so that they run on vector units; numbers must not be NaN.
 ANY_ORDER = {"reassoc", "contract", "nnan", "nsz"}

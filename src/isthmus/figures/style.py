@@ -44,6 +44,8 @@ NOTE_SIZE = 9.0
 
 styled = matplotlib.rc_context(
     {
+        # Not those of a matplotlibrc, which may lie in the current directory.
+        **{k: v for k, v in matplotlib.rcParamsDefault.items() if k != "backend"},
         "font.size": 10.5,
         "axes.titlesize": 11.5,
         "xtick.labelsize": 9,
@@ -160,7 +162,6 @@ def visible_range(height: NDArray[Any], share: float) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-@styled
 def literal(text: str) -> str:
     r"""Return a name from data as text that Matplotlib draws as it is, not as a formula.
 
@@ -170,6 +171,7 @@ def literal(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
+@styled
 def png_bytes(figure: Figure, dpi: int = DOTS_PER_INCH, form: str = "png") -> bytes:
     """Return the figure as a PNG, or an SVG; equal figures give equal bytes."""
     buffer = io.BytesIO()
