@@ -172,15 +172,18 @@ class FileBlocks(Blocks):
         layout: TableLayout,
         n_rows: int,
         functions: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (),
+        values: Callable[[Path, int], Any] | None = None,
     ) -> None:
         self.places, self.layout, self.n_rows, self.functions = places, layout, n_rows, functions
+        self.values = self._frame if values is None else values
+
+    def _frame(self, path: Path, group: int) -> Any:
+        return read_group(path, group, self.layout.columns).to_pandas()
 
     def __iter__(self) -> Iterator[Any]:
         for number, (path, group) in enumerate(self.places):
             name = f"Row group {group + 1} of {path.name}"
-            with reading(path, "Parquet file", f"{name} may be damaged."):
-                frame = _read_group(path, group, self.layout.columns)
-            block: Any = self.layout.block(name, number, frame)
+            block: Any = self.layout.block(name, number, self.values(path, group))
             for function, arguments in self.functions:
                 block = _call(function, block, arguments)
             if block is not None:
@@ -198,19 +201,22 @@ class FileBlocks(Blocks):
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
         """Return blocks on which a function is called whenever they are read."""
         functions = (*self.functions, (function, arguments))
-        return FileBlocks(self.places, self.layout, self.n_rows, functions)
+        return FileBlocks(self.places, self.layout, self.n_rows, functions, self.values)
 
 
-def _read_group(path: Path, group: int, columns: Sequence[str] | None) -> Any:
-    """Return a row group of a Parquet file as a frame, unless it is far larger than the file."""
+def read_group(path: Path, group: int, columns: Sequence[str] | None = None) -> Any:
+    """Return a row group of a Parquet file as a table of pyarrow; refuse one that is too large."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+    with (
+        reading(path, "Parquet file", f"Row group {group + 1} may be damaged."),
+        parquet.ParquetFile(path, page_checksum_verification=True) as file,
+    ):
         about = file.metadata.row_group(group)
         require_size(path, 8 * about.num_rows * about.num_columns)
         table = file.read_row_group(group, columns)
         table.validate(full=True)
-        return table.to_pandas()
+        return table
 
 
 def is_dask(data: object) -> bool:
@@ -236,8 +242,15 @@ def parquet_files(path: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> FileBlocks:
-    """Return the row groups of Parquet files, without reading rows; all columns by default."""
+def file_blocks(
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    values: Callable[[Path, int], Any] | None = None,
+) -> FileBlocks:
+    """Return the row groups of Parquet files, without reading rows; all columns by default.
+
+    `values` reads the numbers of these columns in a row group, in whatever type they are stored.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -253,23 +266,15 @@ def file_blocks(path: str | os.PathLike[str], columns: Sequence[str] | None = No
         places += [(file, group) for group in range(metadata.num_row_groups)]
         n_rows += metadata.num_rows
     assert first is not None
+    if values is not None:
+        layout = TableLayout(len(columns or ()), np.dtype(np.float64), tuple(columns or ()))
+        return FileBlocks(places, layout, n_rows, values=values)
     chosen = tuple(name for name in first.names if columns is None or name in columns)
     text = [name for name in chosen if not _is_number(first.field(name).type)]
     _require_numbers(text)
     narrow = all(pyarrow.types.is_float32(first.field(name).type) for name in chosen)
     dtype = np.dtype(np.float32 if narrow else np.float64)
     return FileBlocks(places, TableLayout(len(chosen), dtype, chosen), n_rows)
-
-
-def numeric_columns(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
-    """Return the names of the columns of numbers of Parquet files, and those of all others."""
-    from pyarrow import parquet
-
-    first = parquet_files(path)[0]
-    with reading(first, "Parquet file"):
-        schema = parquet.read_schema(first)
-    fits = {name: _is_number(schema.field(name).type) for name in schema.names}
-    return [name for name in fits if fits[name]], [name for name in fits if not fits[name]]
 
 
 def _is_number(kind: Any) -> bool:

@@ -1,6 +1,7 @@
 """BasinFlow against brute force, closed forms and data whose number of clusters is known."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.cluster.hierarchy import dendrogram, fcluster, is_valid_linkage
 from scipy.sparse import csr_array
@@ -240,6 +241,23 @@ def test_labels_are_predictions(blobs, settings, missing):
     np.testing.assert_array_equal(labels, model.predict_proba(X).argmax(1))
     np.testing.assert_array_equal(model.predict(X[7:9]), labels[7:9])
     np.testing.assert_array_equal(np.unique(labels), np.arange(model.n_clusters_))
+
+
+def test_rows_far_away_belong_where_their_direction_points(blobs, fitted):
+    X = blobs[0]
+    away = X[5] - X.mean(0)
+    rows = X.mean(0) + away * np.array([1e5, 1e9, 1e37, 1e39, 1e160, 1e290])[:, None]
+    posteriors = fitted.predict_proba(rows)
+    np.testing.assert_allclose(posteriors, posteriors[:1].repeat(6, 0), atol=1e-3)
+    assert len(set(fitted.predict(rows))) == 1
+    assert (fitted.novelty(rows) > 0.99).all()
+
+
+def test_frames_are_checked_once(blobs, fitted):
+    frame = pd.DataFrame(blobs[0]).rename(columns="x{}".format)
+    model = BasinFlow(random_state=0).fit(frame)
+    np.testing.assert_array_equal(model.novelty(frame), fitted.novelty(blobs[0]))
+    assert model.score(frame) == fitted.score(blobs[0])
 
 
 def test_a_stored_row_recalls_itself_and_the_others_alike():

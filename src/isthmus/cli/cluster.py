@@ -78,8 +78,9 @@ def _run_streamed(arguments: argparse.Namespace) -> int:
     found = cluster_file(
         arguments.data,
         arguments.output,
-        id=None if arguments.id in (None, "none") else arguments.id,
-        drop=(*arguments.drop, *([arguments.label] if arguments.label else [])),
+        id=arguments.id,
+        label=arguments.label,
+        drop=arguments.drop,
         standardise=arguments.standardise,
         seed=arguments.seed,
         posteriors=arguments.posteriors,
@@ -87,6 +88,7 @@ def _run_streamed(arguments: argparse.Namespace) -> int:
         n_clusters=arguments.k,
         resolution=arguments.resolution,
         alpha=arguments.alpha,
+        bandwidth=arguments.bandwidth,
     )
     options.print_notes(found.notes, arguments.quiet)
     if arguments.save is not None:
@@ -107,6 +109,8 @@ def _check(arguments: argparse.Namespace) -> None:
     given = [name for name in settings if getattr(arguments, name) is not None]
     if arguments.model is not None and (given or not arguments.standardise):
         raise InvalidInputError("--model is fitted already; leave out options that fit or save.")
+    if arguments.method in ("elbo", "clam") and arguments.k is None:
+        raise InvalidInputError(f"--method {arguments.method} needs the number of clusters, -k N.")
     if arguments.method == "mean-shift" and arguments.save is not None:
         raise InvalidInputError("--save is not for --method mean-shift, which stores all rows.")
 

@@ -168,7 +168,9 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         """Return the log-density of the known coordinates of each row. -> (n,)"""
         if is_dask(X):
             return self._lazily("score_samples", X)
-        X = self._table(X)
+        return self._log_density(self._table(X))
+
+    def _log_density(self, X: NDArray[Any]) -> NDArray[Any]:
         return self._by_chunk(self.energy_.log_prob, X, 1)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -177,7 +179,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if not 0 < weights.sum() < np.inf:
             raise InvalidInputError("sample_weight must be finite, with a sum above zero.")
-        return float(np.average(self.score_samples(X), weights=weights))
+        return float(np.average(self._log_density(X), weights=weights))
 
     def complete(self, X: Any, how: str = "mean") -> NDArray[Any]:
         """Fill unknown values, marked by NaN. -> (n, D)

@@ -37,6 +37,9 @@ RAW_MARGIN, RAW_SCALES = 0.1, 10.0
 # Gaussian is 3.
 HEAVY_TAILS = 4.5
 BANDWIDTH_ROWS = 1000
+# Rows farther away than so many deviations recall what their direction does, and their squares
+# would lose the differences between memories to rounding.
+FARTHEST = 1e6
 FILLING_ROUNDS = 2
 
 
@@ -418,7 +421,13 @@ class BasinFlow(DensityEstimator):
                 len(self.memories_),
             )
             X = np.where(np.isnan(X), filled, X)
-        return self._units.to_internal(X.astype(np.float64)) @ self._rotation
+        return self._inside(X) @ self._rotation
+
+    def _inside(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return rows in internal units, at most FARTHEST from the centre."""
+        inside = self._units.to_internal(X.astype(np.float64))
+        sizes = np.fmax.reduce(np.abs(inside), 1, keepdims=True, initial=FARTHEST)
+        return inside * (FARTHEST / sizes)
 
     def _retrieval(self, X: NDArray[Any]) -> Recollection:
         from isthmus.cluster.retrieval_graph import Recollection
@@ -445,11 +454,12 @@ class BasinFlow(DensityEstimator):
         data, with the weight of one row.
         """
         X = self._table(X)
-        inside = self._units.to_internal(X.astype(np.float64)) / 2
+        inside = self._inside(X) / 2
         known = ~np.isnan(inside)
         broad = -0.5 * np.where(known, inside**2, 0.0).sum(1)
         broad -= known.sum(1) * (0.5 * np.log(2 * np.pi) + np.log(2 * self._units.scale))
-        return expit(broad - self.score_samples(X) - np.log(self._weights.sum()))
+        rows = self._units.to_user(torch.from_numpy(2 * inside)).astype(X.dtype)
+        return expit(broad - self._log_density(rows) - np.log(self._weights.sum()))
 
 
 def _group_means(

@@ -137,7 +137,8 @@ def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = Fa
         return found
     lengths = np.einsum("nd,nd->n", patterns, patterns)
     # Far from the others, rounded products would not tell near patterns apart.
-    kind: Any = np.float32 if lengths.max() < FAR * np.median(lengths) else np.float64
+    far = max(lengths.max(), np.einsum("nd,nd->n", queries, queries).max(initial=0.0))
+    kind: Any = np.float32 if far < FAR * np.median(lengths) else np.float64
     kept, squares = patterns.astype(kind), lengths.astype(kind)
     places = np.zeros((len(queries), k), dtype=np.int64)
     size = max(BLOCK_ENTRIES // len(patterns), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,18 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.blocks import FileBlocks, TableBlock, file_blocks, numeric_columns
+from isthmus.blocks import FileBlocks, TableBlock, file_blocks, read_group
 from isthmus.cluster.block_rows import Extent, Moments
-from isthmus.cluster.tabular import TableModel, chosen_estimator
+from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
 from isthmus.errors import InvalidInputError
 from isthmus.files import replacing
-from isthmus.printing import aligned, counted, definitions, listed
+from isthmus.printing import aligned, counted, definitions
 from isthmus.progress import progress
+from isthmus.reading import reading
 from isthmus.scaling import Scaling
+from isthmus.tables.columns import Source, build_table, numbers_of
+from isthmus.tables.files import FileFormat, Table
+from isthmus.tables.sources import arrow_source
 
 # A table that fills more than this share of the memory of the machine is read in row groups: a fit
 # in memory holds several copies of it.
 MEMORY_SHARE = 0.1
+# Columns, ids and labels are chosen on this many rows.
+SAMPLED_ROWS = 100_000
 # A row is certain above this probability.
 CERTAIN = 0.9
 
@@ -37,6 +44,8 @@ def exceeds_memory(path: Path) -> bool:
     try:
         metadata = parquet.read_metadata(path)
     except (ArrowException, OSError):
+        return False
+    if sys.platform == "win32":
         return False
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 8 * metadata.num_rows * metadata.num_columns > MEMORY_SHARE * memory
@@ -103,6 +112,7 @@ def cluster_file(
     output: str | Path,
     *,
     id: str | None = None,  # noqa: A002  # as in read_table
+    label: str | None = None,
     drop: Sequence[str] = (),
     standardise: bool = True,
     seed: int = 0,
@@ -119,16 +129,16 @@ def cluster_file(
         A Parquet file, a directory of them, or a pattern.
     output : str or Path
         A .csv or .parquet file; it appears when it is complete.
-    id : str, optional
-        A column to copy to the output. Default: numbers from 1.
-    drop : sequence of str
-        Columns to leave out, beside those that do not hold numbers.
+    id, label, drop : optional
+        As in :func:`isthmus.tables.read_table`. Columns, ids and labels are chosen as there, on
+        rows from all parts of the files.
     standardise : bool
     seed : int
     posteriors : bool
         Write p1, p2, ... for more than 30 clusters, too.
     **settings
-        ``method``, ``n_clusters``, ``resolution`` and ``alpha`` of :meth:`TableModel.fit`.
+        ``method``, ``n_clusters``, ``resolution``, ``alpha`` and ``bandwidth`` of
+        :meth:`TableModel.fit`.
 
     Examples
     --------
@@ -141,31 +151,78 @@ def cluster_file(
     >>> cluster_file(f"{folder}/rows.parquet", f"{folder}/clusters.csv", n_clusters=2).n_rows
     100
     """
-    numbers, others = numeric_columns(path)
-    unknown = [name for name in (*drop, *([id] if id else [])) if name not in numbers + others]
-    if unknown:
-        raise InvalidInputError(f"The file has no column {listed(unknown)}.")
-    columns = [name for name in numbers if name not in drop and name != id]
-    if not columns:
-        raise InvalidInputError("No column of numbers is left.")
-    left_out = [name for name in others if name not in drop and name != id]
-    notes = (f"columns without numbers were left out: {listed(left_out)}.",) if left_out else ()
-    blocks = file_blocks(path, columns)
+    table, aside = _sample(path, id, label, drop)
+
+    def source(where: Path, group: int, names: Sequence[str]) -> Source:
+        return arrow_source(where, read_group(where, group, names), table.format)
+
+    def values(where: Path, group: int) -> NDArray[np.float64]:
+        return numbers_of(source(where, group, table.columns), table.columns)
+
+    blocks = file_blocks(path, table.columns, values)
     estimator = chosen_estimator(seed=seed, **settings)
     scaling = _scaling(blocks, standardise)
     estimator.fit(blocks.mapped(_scaled, scaling))
     del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
-    model = TableModel(estimator.energy_, scaling, tuple(columns), estimator)
+    model = TableModel(estimator.energy_, scaling, table.columns, estimator)
     with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
         found, start = None, 0
-        for done, block in enumerate(blocks):
-            part = _described(model, block, start, _ids(blocks, block, id), id, posteriors, write)
+        for block in blocks:
+            beside = source(*blocks.places[block.number], list(aside.values())).frame
+            part, frame = _described(model, block.values, table, posteriors)
+            ids = np.arange(start + 1, start + len(frame) + 1)
+            frame.isetitem(0, beside[aside["id"]].array if "id" in aside else ids)
+            if "label" in aside:
+                frame.isetitem(1, beside[aside["label"]].array)
+            write(frame)
             found = part if found is None else _added(found, part)
-            start += len(block.values)
-            report(done + 1)
+            start += len(frame)
+            report(block.number + 1)
     if found is None:
         raise InvalidInputError(f"{path} has no rows.")
-    return replace(found, notes=notes)
+    notes = notes_on(table.X, table.columns, standardise)
+    return replace(found, notes=(*table.notes, *notes))
+
+
+def _sample(
+    path: str | Path,
+    id: str | None,  # noqa: A002
+    label: str | None,
+    drop: Sequence[str],
+) -> tuple[Table, dict[str, str]]:
+    """Return the table that the first rows of all row groups make, and its ids and labels by name.
+
+    It decides on columns, ids and labels, exactly as a table in memory does.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    places = file_blocks(path, (), lambda where, group: None).places
+    if not places:
+        raise InvalidInputError(f"{path} has no rows.")
+    count = max(SAMPLED_ROWS // len(places), 1)
+    parts = []
+    for where, group in places:
+        with (
+            reading(where, "Parquet file", f"Row group {group + 1} may be damaged."),
+            parquet.ParquetFile(where) as file,
+        ):
+            parts += [pyarrow.Table.from_batches([next(file.iter_batches(count, [group]))])]
+    try:
+        rows = pyarrow.concat_tables(parts, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise InvalidInputError(
+            f"The files of {path} have columns of other types: {error}"
+        ) from None
+    source = arrow_source(Path(places[0][0]), rows, FileFormat.of(places[0][0]))
+    roles = {"id": None if id == "none" else id, "label": label}
+    how = {"find_ids": id is None, "missing": True, "as_written": False}
+    table = build_table(source, roles, drop, **how)
+    dropped = {source.frame.columns[source.find(name, "drop")] for name in drop}
+    features = {*table.columns, *table.left_out, *dropped}
+    names = {"id": table.id_name, "label": table.label_name}
+    aside = {role: name for role, name in names.items() if name in source.frame}
+    return table, {role: name for role, name in aside.items() if name and name not in features}
 
 
 def _scaling(blocks: FileBlocks, standardise: bool) -> Scaling:
@@ -181,36 +238,20 @@ def _scaled(block: TableBlock, scaling: Scaling) -> TableBlock:
     return replace(block, values=scaling.into(block.values.astype(np.float64)))
 
 
-def _ids(blocks: FileBlocks, block: TableBlock, name: str | None) -> NDArray[Any] | None:
-    if name is None:
-        return None
-    from pyarrow import parquet
-
-    path, group = blocks.places[block.number]
-    with parquet.ParquetFile(path) as file:
-        column: NDArray[Any] = file.read_row_group(group, [name]).to_pandas()[name].to_numpy()
-    return column
-
-
 def _described(
-    model: TableModel,
-    block: TableBlock,
-    start: int,
-    ids: NDArray[Any] | None,
-    name: str | None,
-    posteriors: bool,
-    write: Any,
-) -> StreamedClusters:
-    """Write the results of one block and return its part of the summary."""
-    places = np.arange(start + 1, start + len(block.values) + 1) if ids is None else ids
-    rows = block.values.astype(np.float64)
-    found = model.describe(rows, ids=places, id_name=name or "row", refit=False)
-    write(found.to_frame(posteriors))
+    model: TableModel, rows: NDArray[np.float64], table: Table, posteriors: bool
+) -> tuple[StreamedClusters, Any]:
+    """Return the part of the summary of some rows, and their results; ids and labels are empty."""
+    empty = np.zeros(len(rows))
+    names = {"id_name": table.id_name, "class_name": table.label_name or ""}
+    classes = None if table.label_name is None else empty
+    found = model.describe(rows, ids=empty, classes=classes, refit=False, **names)
     size = model.estimator.n_clusters_
     certainty: NDArray[Any] = np.bincount(found.labels, found.certainty, minlength=size)
     certain = int((found.certainty >= CERTAIN).sum())
     sizes, density = np.bincount(found.labels, minlength=size), float(found.log_density.sum())
-    return StreamedClusters(model, len(rows), sizes, certainty, certain, density)
+    part = StreamedClusters(model, len(rows), sizes, certainty, certain, density)
+    return part, found.to_frame(posteriors)
 
 
 def _added(first: StreamedClusters, second: StreamedClusters) -> StreamedClusters:

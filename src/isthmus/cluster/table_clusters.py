@@ -254,5 +254,4 @@ class TableClusters:
                 reason = f"the gap to rows of one cluster, {gap} at {at}, is nearly the largest"
         if others:
             reason += f"; next best: {', '.join(others)}"
-        offers = "--resolution R, or --method basin-flow -k N"
-        return {"number of clusters": reason, "other numbers": offers}
+        return {"number of clusters": reason}

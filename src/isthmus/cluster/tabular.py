@@ -158,7 +158,7 @@ class TableModel:
         estimator = _estimator(method, given, seed, verbose).fit(Z)
         if "verbose" in estimator.get_params():
             estimator.set_params(verbose=0)
-        notes = tuple(_notes(rows, names, standardise))
+        notes = tuple(notes_on(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
 
     def select(self, X: Any, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -174,7 +174,7 @@ class TableModel:
         if absent:
             raise InvalidInputError(
                 f"The table has no column of numbers called {listed(absent, 5)}, which the model "
-                "learned from. If it is read as ids, say --id none."
+                "learned from. Columns of ids are not among those of numbers."
             )
         return rows[:, [names.index(name) for name in self.columns]]
 
@@ -232,7 +232,7 @@ class TableModel:
         if as_choice(sampler, "sampler", ("exact", *SAMPLERS)) == "exact":
             if not step_size is burn_in is chains is None:
                 raise InvalidInputError(
-                    "step_size, burn_in (--steps) and chains are for langevin, mala and hmc."
+                    "step_size, burn_in and chains are for langevin, mala and hmc."
                 )
             return self._in_units(as_arrays(self.energy.sample(n, seed=seed))), None
         chains = 64 if chains is None else as_count(chains, "chains")
@@ -269,6 +269,7 @@ class TableModel:
         estimator.table_centre_ = self.scaling.centre
         estimator.table_scale_ = self.scaling.scale
         estimator.table_columns_ = np.array(self.columns, dtype=object)
+        estimator.table_constants_ = self.constants
         estimator.save(path)
 
     @classmethod
@@ -280,12 +281,14 @@ class TableModel:
         if not hasattr(estimator, "table_columns_"):
             raise InvalidInputError(
                 f"{path} holds no model of a table, or not the columns it learned from; save one "
-                "with TableModel.save or `isthmus cluster DATA --save FILE`."
+                "with TableModel.save."
             )
         with reading(path, "model of a table"):
             scaling = Scaling(estimator.table_centre_, estimator.table_scale_)
             columns = tuple(map(str, estimator.table_columns_))
-            return cls(estimator.energy_, scaling, columns, estimator)
+            constants = getattr(estimator, "table_constants_", ())  # which older files lack
+            constants = tuple((int(at), str(name), float(value)) for at, name, value in constants)
+            return cls(estimator.energy_, scaling, columns, estimator, constants)
 
 
 def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -299,7 +302,7 @@ def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, 
             methods = " and ".join(", ".join(SETTINGS[name]).rsplit(", ", 1))
             raise InvalidInputError(f"{name} is for {methods}, not for {method}.")
     if method in ("elbo", "clam") and "n_clusters" not in given:
-        raise InvalidInputError(f"{method} needs the number of clusters, n_clusters (-k N).")
+        raise InvalidInputError(f"{method} needs the number of clusters, n_clusters.")
     return method, given
 
 
@@ -331,7 +334,7 @@ def _memory_of_rows(
     return GaussianKDE(Z, sigma) if method == "kde" else ModernHopfield(Z, sigma**-2)
 
 
-def _notes(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool) -> Iterator[str]:
+def notes_on(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool) -> Iterator[str]:
     """Yield remarks on columns that are constant, or that have two values only."""
     lowest, highest = np.fmin.reduce(rows, 0), np.fmax.reduce(rows, 0)
     constant = ~(lowest < highest)

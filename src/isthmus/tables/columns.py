@@ -143,6 +143,14 @@ def build_table(
     )
 
 
+def numbers_of(source: Source, columns: Sequence[str]) -> NDArray[np.float64]:
+    """Return columns that :func:`build_table` chose, of more rows of the same types. (n, D)"""
+    found = [_numbers(source, source.find(name, "drop")) for name in columns]
+    X = np.ascontiguousarray(np.array(found).T)
+    _check_values(source, {name: _largest(X[:, i]) for i, name in enumerate(columns)}, X, True)
+    return X
+
+
 def _numbers(source: Source, place: int) -> NDArray[np.float64] | None:
     """Return a column as float64 with NaN for gaps, or None if it is one of words."""
     column = source.frame.iloc[:, place]

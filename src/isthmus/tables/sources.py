@@ -389,14 +389,18 @@ def _excel(path: Path, form: FileFormat, header: bool | None, sheet: str | None)
 
 def _arrow(path: Path, form: FileFormat) -> Source:
     with reading(path, f"{form.kind.capitalize()} file", "It may be damaged or truncated."):
-        table = read_arrow(path, form.kind)
-        stored = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
-        index = [name for name in stored.get("index_columns", []) if name in table.column_names]
-        found = table.column_names
-        names = ["index" if name.startswith("__index_level") else name for name in found]
-        plain = table.replace_schema_metadata(None).rename_columns(unique(names))
-        ids = found.index(index[0]) if len(index) == 1 else None
-        return Source(path, plain.to_pandas(types_mapper=pd.ArrowDtype), form, ids=ids)
+        return arrow_source(path, read_arrow(path, form.kind), form)
+
+
+def arrow_source(path: Path, table: pyarrow.Table, form: FileFormat) -> Source:
+    """Return the columns of a table of pyarrow; an index of pandas is taken as ids."""
+    stored = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    index = [name for name in stored.get("index_columns", []) if name in table.column_names]
+    found = table.column_names
+    names = ["index" if name.startswith("__index_level") else name for name in found]
+    plain = table.replace_schema_metadata(None).rename_columns(unique(names))
+    ids = found.index(index[0]) if len(index) == 1 else None
+    return Source(path, plain.to_pandas(types_mapper=pd.ArrowDtype), form, ids=ids)
 
 
 def _numpy(path: Path, form: FileFormat, array: str | None) -> Source:
