@@ -289,6 +289,65 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         Index.load(path)
 
 
+FORGERIES: dict[str, Any] = {
+    "tops.first": lambda a: np.array([0, 10**9]),
+    "leaves.first": lambda a: np.r_[0, 2**40, a[2:]],
+    "order": lambda a: np.zeros_like(a),
+    "points": lambda a: a[:-1],
+    "leaves.radii": lambda a: np.zeros_like(a),
+    "tops.low": lambda a: np.full_like(a, np.inf),
+    "axes": lambda a: np.zeros_like(a),
+    "centre": lambda a: np.full_like(a, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("verify", [True, False])
+def test_forged_files_are_refused_or_give_the_right_sums(
+    name: str, verify: bool, tmp_path: Path
+) -> None:
+    from safetensors.numpy import save_file
+
+    from isthmus.index.index import FORMAT, _content
+
+    memories, queries, sigma = adversarial("clustered", torch.float64)
+    index = Index(memories)
+    arrays = index._arrays()
+    arrays[name] = FORGERIES[name](arrays[name])
+    metadata = {"format": FORMAT, "memories": index.digest}
+    metadata["digest"] = _content(arrays, index.digest)
+    save_file(arrays, tmp_path / "index", metadata)
+    try:
+        loaded = Index.load(tmp_path / "index", verify=verify)
+    except InvalidInputError:
+        return
+    assert name not in ("tops.first", "leaves.first", "order", "points")
+    found = attend(
+        queries, memories, beta=0.5 / sigma**2, metric="sqeuclidean", index=loaded
+    ).logsumexp
+    exact, _ = brute_force(queries, memories, 0.5 / sigma**2, None, "sqeuclidean")
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
+
+
+def test_other_points_than_the_digest_of_a_file_says_are_noticed(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    from isthmus.index.index import FORMAT, _content
+
+    memories, queries, _ = adversarial("clustered", torch.float64)
+    index = Index(memories)
+    arrays = {**index._arrays(), "points": index.points + 1}
+    metadata = {"format": FORMAT, "memories": index.digest}
+    metadata["digest"] = _content(arrays, index.digest)
+    save_file(arrays, tmp_path / "index", metadata)
+    with pytest.raises(InvalidInputError):
+        Index.load(tmp_path / "index")
+    with pytest.raises(InvalidInputError):
+        attend(queries, memories, index=Index.load(tmp_path / "index", verify=False))
+    with pytest.raises(InvalidInputError):
+        Index.load(5)  # type: ignore[arg-type]
+
+
 def test_the_module_is_still_the_function() -> None:
     assert ist.attend.Index is Index
     assert ist.attend(torch.zeros(1, 2), torch.eye(2)).mean.shape == (1, 2)

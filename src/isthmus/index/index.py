@@ -18,6 +18,7 @@ from isthmus.files import write_atomically
 from isthmus.index.cells import Partition, partition
 from isthmus.logits import Keys, tensor_version
 from isthmus.reading import reading
+from isthmus.validation import as_path
 
 if TYPE_CHECKING:
     from isthmus.index.selection import Balls
@@ -77,22 +78,17 @@ class Index:
         keys = memories if isinstance(memories, Keys) else Keys.of(memories)
         if 0 in keys.memories.shape:
             raise ShapeError(f"memories is empty (shape {tuple(keys.memories.shape)}).")
-        self._fill(keys.memories.detach(), None)
+        memories = keys.memories.detach()
+        self._fill(memories, partition(_indexable(memories)))
 
-    def _fill(self, memories: Tensor, cells: Partition | None) -> None:
-        if memories.device.type != "cpu":
-            raise InvalidInputError("An index holds memories on the CPU. Use index=False here.")
-        if not is_indexable(memories):
-            raise InvalidInputError(
-                "Coordinates beyond "
-                f"{LARGEST[memories.dtype]:g} cannot be indexed in {memories.dtype}. Rescale the "
-                "memories, or pass index=False."
-            )
-        if cells is None:
-            cells = partition(memories)
+    def _fill(self, memories: Tensor, cells: Partition) -> None:
+        """Fill in the cells of memories (N, D), which can be indexed."""
         self._remember(memories)
-        self.order = cells.order
-        self.points = np.ascontiguousarray(memories.numpy()[cells.order])
+        self._set(memories.numpy()[cells.order], cells)
+
+    def _set(self, points: NDArray[Any], cells: Partition) -> None:
+        """Fill in the cells of points in their order."""
+        self.order, self.points = cells.order, np.ascontiguousarray(points)
         self.centre, self.axes = _axes(self.points)
         self.leaves, self.tops = self._bounds(cells)
 
@@ -204,7 +200,8 @@ class Index:
     def moved(self, memories: Tensor) -> Index:
         """Return an index of memories in the same cells, after a shift or a linear map of all."""
         other = Index.__new__(Index)
-        other._fill(memories.detach(), Partition(self.order, self.leaves.first, self.tops.first))
+        cells = Partition(self.order, self.leaves.first, self.tops.first)
+        other._fill(_indexable(memories.detach()), cells)
         return other
 
     def __repr__(self) -> str:
@@ -232,18 +229,17 @@ class Index:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> Self:
-        """Map a file of :meth:`save` into memory; pages are read when they are needed.
+        """Map the memories of a file of :meth:`save`, and compute the bounds of their cells.
 
         Parameters
         ----------
         path : str or Path
         verify : bool
-            Compare the contents with their digest, which reads the whole file once.
+            Compare the contents with their digest. Cells are checked in any case.
         """
         from safetensors import safe_open
 
-        from isthmus.index.selection import Balls
-
+        path = as_path(path, "path")
         with (
             reading(path, "index", "It may be truncated; save it again.") as place,
             safe_open(place, framework="pt") as file,
@@ -252,19 +248,42 @@ class Index:
             arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
         if metadata.get("format") != FORMAT:
             raise InvalidInputError(f"{path} is not an isthmus index of format {FORMAT}.")
-        names = {*ARRAYS, *(f"{level}.{name}" for level in ("leaves", "tops") for name in BALLS)}
-        memories = metadata.get("memories", "")
-        altered = verify and metadata.get("digest") != _content(arrays, memories)
-        if set(arrays) != names or altered:
-            raise InvalidInputError(f"{path} was altered after it was saved. Save the index again.")
         index = cls.__new__(cls)
-        for name in ARRAYS:
-            setattr(index, name, arrays[name])
-        index.leaves, index.tops = (
-            Balls(*(arrays[f"{level}.{name}"] for name in BALLS)) for level in ("leaves", "tops")
+        cells = _cells_of(arrays)
+        if cells is not None and is_indexable(torch.from_numpy(arrays["points"])):
+            index._set(arrays["points"], cells)
+            if not verify or metadata.get("digest") == _content(arrays, index.digest):
+                return index
+        raise InvalidInputError(f"{path} was altered after it was saved. Save the index again.")
+
+
+def _cells_of(arrays: dict[str, NDArray[Any]]) -> Partition | None:
+    """Return the cells in a file, or None if they are not a partition of its points."""
+    if not {"points", "order", "leaves.first", "tops.first"} <= set(arrays):
+        return None
+    points, order = arrays["points"], arrays["order"]
+    firsts = arrays["leaves.first"], arrays["tops.first"]
+    right = points.ndim == 2 and points.size > 0 and points.dtype in (np.float32, np.float64)
+    whole = all(each.ndim == 1 and each.dtype == np.int64 for each in (order, *firsts))
+    if not (right and whole and np.array_equal(np.sort(order), np.arange(len(points)))):
+        return None
+    for first, count in zip(firsts, (len(points), len(firsts[0]) - 1), strict=True):
+        divides = len(first) > 1 and first[0] == 0 and first[-1] == count
+        if not (divides and (first[:-1] < first[1:]).all()):
+            return None
+    return Partition(order, *firsts)
+
+
+def _indexable(memories: Tensor) -> Tensor:
+    """Return memories (N, D) of which an index can be built, or raise."""
+    if memories.device.type != "cpu":
+        raise InvalidInputError("An index holds memories on the CPU. Use index=False here.")
+    if not is_indexable(memories):
+        raise InvalidInputError(
+            f"Coordinates beyond {LARGEST[memories.dtype]:g} cannot be indexed in "
+            f"{memories.dtype}. Rescale the memories, or pass index=False."
         )
-        index.__dict__["digest"] = memories
-        return index
+    return memories
 
 
 def is_indexable(memories: Tensor) -> bool:
