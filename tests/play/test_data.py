@@ -71,6 +71,20 @@ def test_a_file_of_the_page_is_read_and_its_names_are_kept_as_text() -> None:
     np.testing.assert_allclose(np.std(header["scene"]["memories"], axis=0), 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.jsonl", '{"a": 1, "b": 2}\n{"a": 3, "b": 5}\n'),
+        ("x.json", '[{"a": 1, "b": 2}, {"a": 3, "b": 5}]'),
+        ("x.csv", "a,b,c\n1,2,\ud800\n3,5,x\n"),
+    ],
+)
+def test_every_kind_of_file_that_the_dialog_offers_is_read(name, text) -> None:
+    request = {"id": 1, "kind": "table", "name": name, "text": text}
+    header, _ = unpack(Playground().answer(json.dumps(request)) or b"")
+    assert header.get("axes") == ["a", "b"], header
+
+
 def test_a_broken_file_names_no_path_of_this_machine() -> None:
     for text in ("", "a,b\n1,2,3\n4\n", "a,b\nx,y\n"):
         with pytest.raises(InvalidInputError) as caught:

@@ -5,11 +5,15 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ from websockets.sync.client import connect
 import isthmus as ist
 from isthmus.cli.main import main
 from isthmus.errors import InvalidInputError
-from isthmus.play.launch import listen, make_server
+from isthmus.play.launch import listen, make_server, serve
 from isthmus.play.playground import Playground
 from isthmus.play.scene import LARGEST_TABLE
 from isthmus.play.widget import in_notebook, make_widget
@@ -65,6 +69,45 @@ def test_a_real_connection_is_answered_and_limited(scene) -> None:
         wrong = where.replace(address.split("/")[3], "guess")
         with pytest.raises(InvalidHandshake):
             connect(wrong, origin=origin)
+
+
+def test_idle_connections_without_the_token_keep_nobody_out() -> None:
+    with running() as address, ExitStack() as idle:
+        place = ("127.0.0.1", int(address.split(":")[2].split("/")[0]))
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(place))
+        with connect(socket_of(address), origin=origin_of(address)) as page:
+            assert unpack(page.recv())[0]["kind"] == "hello"
+            for _ in range(100):
+                idle.enter_context(socket.create_connection(place))
+            with urllib.request.urlopen(address) as answer:
+                assert answer.status == 200
+            page.send("{")  # the connection of the page is still open
+            assert unpack(page.recv())[0]["kind"] == "error"
+
+
+def test_the_token_is_not_an_argument_of_the_browser(monkeypatch) -> None:
+    opened, told = [], []
+
+    def look(address: str) -> None:
+        assert address.startswith("file:")
+        path = Path(url2pathname(urlsplit(address).path))
+        opened.append((path, path.read_text(), stat.S_IMODE(path.parent.stat().st_mode)))
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            self.function(*self.args)
+
+    monkeypatch.setattr("webbrowser.open", look)
+    monkeypatch.setattr("threading.Timer", Timer)
+    monkeypatch.setattr("isthmus.play.launch.PlayServer.run", lambda self: self.listener.close())
+    serve(Playground(), announce=told.append)
+    path, text, mode = opened[0]
+    address = re.search(r"http://\S+/", told[0]).group()
+    assert address in text
+    assert address.split("/")[3] not in str(path)
+    assert mode == 0o700
+    assert not path.exists()
 
 
 def test_the_server_listens_on_this_machine_only() -> None:

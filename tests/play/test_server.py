@@ -22,13 +22,14 @@ class Slow(Playground):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.begun = threading.Event(), []
+        self.gate, self.begun, self.ended = threading.Event(), [], []
 
     def answer(self, message, stale=lambda: False):
         request = json.loads(message)
         self.begun.append(request["id"])
         while not self.gate.wait(0.005):
             if stale():
+                self.ended.append(request["id"])
                 return None
         return pack({"kind": request["kind"], "id": request["id"]})
 
@@ -203,13 +204,14 @@ def test_a_slow_request_neither_delays_a_quick_one_nor_outlives_it(scene) -> Non
         assert {unpack(page.receive_bytes())[0]["id"] for _ in range(2)} == {2, 3}
 
 
-def test_closing_the_tab_ends_what_runs(scene) -> None:
+@pytest.mark.parametrize("kind", ["frame", "final", "details", "walk"])
+def test_closing_the_tab_ends_what_runs(scene, kind) -> None:
     slow = Slow()
     with TestClient(make_app(slow, PORT, "secret"), base_url=OWN) as client:
         with connect(client) as page:
             page.receive_bytes()
-            page.send_text(json.dumps({"id": 1, "kind": "final", "scene": scene}))
+            page.send_text(json.dumps({"id": 1, "kind": kind, "scene": scene}))
             wait_for(lambda: slow.begun == [1])
         with connect(client) as page:  # and the next one is served
             assert unpack(page.receive_bytes())[0]["kind"] == "hello"
-        slow.gate.set()
+        wait_for(lambda: slow.ended == [1])

@@ -7,7 +7,6 @@ all nodes but those next to a border of two basins, which :func:`exact_labels` r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -131,14 +130,9 @@ def draft_labels(
 
 
 def exact_labels(
-    energy: Energy,
-    scene: Scene,
-    nodes: Tensor,
-    moved: Tensor,
-    heights: Tensor,
-    stale: Callable[[], bool],
-) -> BasinMap | None:
-    """Return the basins, with every node next to a border retrieved; None once it is stale."""
+    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor
+) -> BasinMap:
+    """Return the basins, with every node next to a border retrieved."""
     ends = _on_one_circle(energy, follow(moved, nodes), scene)
     tol = 1e-5 * scene.unit
     found = retrieve(energy, starts_of(energy, scene), tol=tol, max_steps=2000)
@@ -162,8 +156,6 @@ def exact_labels(
         rows = torch.from_numpy(open_nodes)
         chosen = []
         for block in nodes[rows].split(4096):
-            if stale():
-                return None
             found = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS)
             state = _on_one_circle(energy, found.state, scene)
             # What rests elsewhere is in no basin of a memory; what still moves is on its way.

@@ -110,9 +110,9 @@ def plane_of_text(name: str, text: str) -> Plane:
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{suffix}"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")  # of halves of pairs
         try:
-            table = read_table(path, encoding="utf-8")
+            table = read_table(path, encoding="utf-8" if kind == "text" else None)
         except InvalidInputError as error:
             # The name of the temporary file means nothing to the user.
             raise InvalidInputError(str(error).replace(str(path), "The file")) from None

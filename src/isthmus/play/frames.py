@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -35,7 +34,6 @@ from isthmus.play.scene import (
 from isthmus.validation import as_choice, as_count
 
 Arrays = dict[str, NDArray[Any]]
-Stale = Callable[[], bool]
 
 # Heights above this quantile are drawn alike.
 HIGHEST = 0.88
@@ -43,24 +41,17 @@ TILES = 3
 MOST_PATH = 160
 MOST_BALLS = 500
 # The grid of the share of a new cluster is coarser by this factor while something is dragged.
-# Evaluation by blocks stays in the cache.
-COARSER, NODES_PER_BLOCK = 3, 512
-
-
-def never() -> bool:
-    """Return False: a request that nothing can replace."""
-    return False
+# Slow energies are evaluated in blocks, which stay in the cache and can be cancelled in between.
+COARSER, NODES_PER_BLOCK = 3, 1024
 
 
 @torch.no_grad()
-def landscape(
-    kind: PlayEnergy, scene: Scene, request: Request, stale: Stale = never
-) -> tuple[dict[str, Any], Arrays] | None:
-    """Return the heights and basins of a scene on a grid; None once the request is stale.
+def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+    """Return the heights and basins of a scene on a grid.
 
     A request of the kind "final" has exact borders of basins, "frame" borders to about a cell.
     """
-    columns, rows = resolution_of(request)
+    columns, rows = resolution_of(request, kind.fine)
     view = as_choice(request.body.get("view", "energy"), "view", ("energy", "density"))
     final, wants_basins = request.kind == "final", bool(request.body.get("basins", True))
     header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
@@ -68,14 +59,10 @@ def landscape(
         return {**header, "empty": True}, {}
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
     heights, moved = _heights(energy, nodes, wants_basins and (final or not _is_slow(energy)))
-    if stale():
-        return None
     arrays: Arrays = {}
     if wants_basins and len(scene.memories):
         if final and moved is not None:
-            basins = exact_labels(energy, scene, nodes, moved, heights, stale)
-            if basins is None:
-                return None
+            basins = exact_labels(energy, scene, nodes, moved, heights)
         else:
             moved = downhill(heights, nodes) if moved is None else moved
             basins = draft_labels(energy, scene, nodes, moved, heights)
@@ -104,17 +91,15 @@ def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor 
     if isinstance(energy, BallKDE):
         moved = _in_tiles(energy, nodes, "step") if move else None
         return _in_tiles(energy, nodes, "energy"), moved
-    if isinstance(energy, SparseHopfield):
-        blocks = nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
-        heights = torch.cat([energy.energy(block) for block in blocks])
-        moved = torch.cat([energy.step(block) for block in blocks]) if move else None
-        shape = nodes.shape
-        return heights.reshape(shape[:2]), None if moved is None else moved.reshape(shape)
     if move and isinstance(energy, GaussianMemory):
         moved, heights = energy.step_and_energy(nodes)
         return heights, moved
-    heights = energy.energy(nodes)
-    return heights, energy.step(nodes) if move and isinstance(energy, Memory) else None
+    move = move and isinstance(energy, Memory)
+    blocks = nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
+    heights = torch.cat([energy.energy(block) for block in blocks]).reshape(nodes.shape[:2])
+    if not move:
+        return heights, None
+    return heights, torch.cat([energy.step(block) for block in blocks]).reshape(nodes.shape)
 
 
 def _in_tiles(energy: BallKDE, nodes: Tensor, method: str) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.errors import InvalidInputError
@@ -64,7 +66,7 @@ def make_server(playground: Playground, port: int | None = None) -> PlayServer:
     try:
         import uvicorn
 
-        from isthmus.play.server import HOST, make_app
+        from isthmus.play.server import HOST, NewestConnections, make_app
     except ImportError as error:
         raise ImportError(INSTALL, name=error.name) from None
     listener = listen(port)
@@ -75,7 +77,7 @@ def make_server(playground: Playground, port: int | None = None) -> PlayServer:
         log_level="error",
         access_log=False,
         ws_max_size=LARGEST_TABLE,
-        limit_concurrency=64,
+        http=NewestConnections,
         timeout_graceful_shutdown=1,
         server_header=False,
     )
@@ -93,11 +95,15 @@ def serve(
     """Show the page in the browser and answer it until Ctrl-C."""
     found = make_server(playground, port)
     announce(f"The playground is at {found.address}\nCtrl-C stops it.")
-    if browser:
-        opener = threading.Timer(0.3, webbrowser.open, [found.address])
-        opener.daemon = True
-        opener.start()
-    try:
-        found.run()
-    except KeyboardInterrupt:
-        announce("The playground has stopped.")
+    with tempfile.TemporaryDirectory(prefix="isthmus-play-") as folder:
+        if browser:
+            # Arguments of programs can be read by every user of this machine, this file cannot.
+            redirect = Path(folder) / "open.html"
+            redirect.write_text(f'<meta http-equiv="refresh" content="0; url={found.address}">')
+            opener = threading.Timer(0.3, webbrowser.open, [redirect.as_uri()])
+            opener.daemon = True
+            opener.start()
+        try:
+            found.run()
+        except KeyboardInterrupt:
+            announce("The playground has stopped.")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
 from isthmus.memories.base import Memory
 from isthmus.play.data import Plane, plane_of, plane_of_text
 from isthmus.play.energies import BUILT_IN, PlayEnergy, as_scene, given_energy
-from isthmus.play.frames import Stale, details, landscape, never, walk
+from isthmus.play.frames import details, landscape, walk
 from isthmus.play.presets import PRESETS
 from isthmus.play.scene import (
     LIMITS,
@@ -38,6 +40,26 @@ SLIDERS = {
 # Space about the points, as a share of half their range, and the width of kernels at the start.
 MARGIN, FIRST_SIGMA = 1.2, 0.1
 log = logging.getLogger("isthmus.play")
+
+
+class Cancelled(Exception):  # noqa: N818
+    """Nobody waits for an answer any more."""
+
+
+class Cancellable(TorchFunctionMode):
+    """Ends a computation between two operations of torch, once it is stale."""
+
+    def __init__(self, stale: Callable[[], bool]) -> None:
+        super().__init__()
+        self.stale = stale
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation, unless its result is of no use."""
+        if self.stale():
+            raise Cancelled
+        return function(*args, **(kwargs or {}))
 
 
 class Playground:
@@ -113,18 +135,20 @@ class Playground:
             }
         )
 
-    def answer(self, message: str | bytes, stale: Stale = never) -> bytes | None:
+    def answer(
+        self, message: str | bytes, stale: Callable[[], bool] = lambda: False
+    ) -> bytes | None:
         """Return the reply to a message; None if it became stale meanwhile.
 
         A message that is wrong is answered by a frame with an ``error``.
         """
         try:
             request = Request.read(message)
-            found = self._answer(request, stale)
-            if found is None:
-                return None
-            header, arrays = found
+            with Cancellable(stale):
+                header, arrays = self._answer(request)
             return pack({"kind": request.kind, "id": request.number, **header}, arrays)
+        except Cancelled:
+            return None
         except IsthmusError as error:
             return pack({"kind": "error", "id": request_number(message), "error": str(error)})
         except Exception as error:
@@ -132,7 +156,7 @@ class Playground:
             words = f"This is a bug in isthmus: {type(error).__name__}. Please report it."
             return pack({"kind": "error", "id": request_number(message), "error": words})
 
-    def _answer(self, request: Request, stale: Stale) -> tuple[dict[str, Any], Any] | None:
+    def _answer(self, request: Request) -> tuple[dict[str, Any], Any]:
         if request.kind == "table":
             name, text = request.body.get("name"), request.body.get("text")
             if not isinstance(name, str) or not isinstance(text, str):
@@ -143,7 +167,7 @@ class Playground:
         scene = Scene.read(request.body.get("scene"))
         kind = self._kind(scene)
         if request.kind in ("frame", "final"):
-            return landscape(kind, scene, request, stale)
+            return landscape(kind, scene, request)
         return (details if request.kind == "details" else walk)(kind, scene, request)
 
     def _kind(self, scene: Scene) -> PlayEnergy:

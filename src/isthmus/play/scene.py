@@ -18,7 +18,6 @@ MOST_MEMORIES = 2000
 MOST_IN_CONTEXT = 500
 MOST_QUERIES = 64
 MOST_WALKERS = 500
-LARGEST_GRID = 256
 LARGEST_MESSAGE = 2**20
 LARGEST_TABLE = 2**23
 # The coordinates of a plane this far from the origin, in its own units, need float64.
@@ -124,10 +123,10 @@ class Request:
         return cls(as_count(body.get("id"), "id", at_least=0, at_most=2**53), kind, body)
 
 
-def resolution_of(request: Request) -> tuple[int, int]:
+def resolution_of(request: Request, largest: int) -> tuple[int, int]:
     """Return the columns and rows of the grid that a request asks for."""
     columns, rows = (
-        as_count(request.body.get(name), name, at_least=8, at_most=LARGEST_GRID)
+        as_count(request.body.get(name), name, at_least=8, at_most=largest)
         for name in ("columns", "rows")
     )
     return columns, rows

@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.errors import IsthmusError
-from isthmus.play.frames import never
 from isthmus.play.playground import PAGE, Playground
 from isthmus.play.scene import LARGEST_TABLE, Request
 
@@ -33,6 +33,7 @@ FILES = {
 QUICK, SLOW = ("frame", "walk"), ("table", "details", "final")
 THREADS = 4
 TOO_LARGE, NOT_ALLOWED = 1009, 1008
+MOST_CONNECTIONS = 64
 
 
 def make_app(playground: Playground, port: int, token: str | None = None) -> Starlette:
@@ -72,6 +73,21 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
 
 def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
+
+
+class NewestConnections(H11Protocol):
+    """HTTP of which only the newest connections stay open, so that idle ones keep nobody out.
+
+    Those that were upgraded to a WebSocket, which takes the token, are not counted.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, and close the oldest if there are too many."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        others = [each for each in self.connections if isinstance(each, NewestConnections)]
+        if len(others) > MOST_CONNECTIONS:
+            min(others, key=lambda each: each.since).transport.abort()
 
 
 class Guard:
@@ -174,8 +190,9 @@ class Session:
                 await self.changed.wait_for(lambda: any(kind in self.waiting for kind in kinds))
                 kind = next(kind for kind in kinds if kind in self.waiting)
                 text = self.waiting.pop(kind)
-            stale = partial(self._stale, self.newest[kind]) if kind == "final" else never
-            answer = partial(self.playground.answer, text, stale)
+            answer = partial(
+                self.playground.answer, text, partial(self._stale, kind, self.newest[kind])
+            )
             reply = await loop.run_in_executor(self.pool, answer)
             if reply is not None:
                 try:
@@ -183,6 +200,7 @@ class Session:
                 except (WebSocketDisconnect, RuntimeError):
                     return
 
-    def _stale(self, number: int) -> bool:
-        """Return True if a newer landscape than the one of this number has been asked for."""
-        return self.closed or any(self.newest.get(kind, 0) > number for kind in ("frame", "final"))
+    def _stale(self, kind: str, number: int) -> bool:
+        """Return True if nobody waits for an answer: the page is closed, or shows another scene."""
+        newer = (self.newest.get(each, 0) > number for each in ("frame", "final"))
+        return self.closed or (kind == "final" and any(newer))
