@@ -48,10 +48,10 @@ docs: $(DOCS_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs $(HTML)
 	@echo "The pages are in $(HTML)/index.html"
 
-# Build the wheel, install it in an empty environment, and run the README's first example there.
+# Build the wheel with the pinned hatchling, install it in an empty environment, and run the README's first example there.
 wheel: $(STAMP)
 	rm -rf dist build
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/$(PIP) dist/*.whl
 	awk '/^```python/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md > build/example.py
@@ -67,8 +67,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "isthmus needs Python 3.11 or newer; set PYTHON=...")'
 	@echo "Installing into $(VENV): about 2 GB, a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) "pip>=25.1"
-	$(BIN)/$(PIP) --editable . --group dev
+	$(BIN)/$(PIP) "pip>=25.3"
+	$(BIN)/$(PIP) --build-constraint $(CONSTRAINTS) --editable . --group dev
 	touch $@
 
 # Sphinx is needed by `make docs` only.

@@ -1,8 +1,10 @@
 """Nothing unpickles, evaluates, asks a shell, or takes code from the current directory."""
 
 import ast
+import importlib.metadata
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import pytest
 import isthmus
 
 PACKAGE = Path(isthmus.__file__).parent
+ROOT = Path(__file__).parents[1]
 SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if "_shipped" not in path.parts]
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Where the study sends methods to worker processes of its own; SECURITY.md says so.
@@ -83,6 +86,24 @@ model.eval()
 ast.literal_eval("1")
 """
     assert not [*faults(text)]
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    workflows = (ROOT / ".github" / "workflows").glob("*.yml")
+    used = [u for path in workflows for u in re.findall(r"uses: *(\S+)", path.read_text())]
+    assert used
+    assert not [each for each in used if not re.fullmatch(r"\./\S+|\S+@[0-9a-f]{40}", each)]
+
+
+def test_every_installed_package_has_a_pinned_version() -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {plain(one.split("==")[0]): one.split("==")[1] for one in lines if "==" in one}
+    found = {plain(one.metadata["Name"]): one.version for one in importlib.metadata.distributions()}
+    assert found["pytest"] == pinned["pytest"] or pytest.skip("other versions are installed")
+    assert not set(found) - set(pinned) - {"isthmus"}
 
 
 def run_in(folder: Path, code: str, **variables: str) -> str:
