@@ -41,6 +41,7 @@ def fake_openml(bunch: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return bunch
 
     monkeypatch.setattr(scikit_learn, "fetch_openml", fetch)
+    monkeypatch.setattr(loading, "fetch_guarded", loading.fetch)
     return asked
 
 
@@ -249,7 +250,7 @@ def test_grey_levels_of_olivetti_come_back(monkeypatch: pytest.MonkeyPatch) -> N
     grey = np.random.default_rng(0).integers(0, 243, (400, 4096)).astype(np.float32)
     bunch = SimpleNamespace(data=grey / 242, target=np.repeat(np.arange(40), 10))
     monkeypatch.setattr(scikit_learn, "fetch_olivetti_faces", lambda data_home: bunch)
-    np.testing.assert_array_equal(loading.download(entry("olivetti_faces"))["X"], grey)
+    np.testing.assert_array_equal(loading.fetch(entry("olivetti_faces"), "")["X"], grey)
 
 
 def test_all_genes_of_the_paper_are_welcome_too(

@@ -2,6 +2,7 @@
 
 import io
 from email.message import Message
+from pathlib import Path
 from typing import Any
 from urllib import request
 from urllib.error import URLError
@@ -9,7 +10,8 @@ from urllib.response import addinfourl
 
 import pytest
 
-from isthmus.datasets import web
+from isthmus.datasets import load, web
+from isthmus.errors import DatasetNotFoundError
 
 
 class Answer(request.BaseHandler):
@@ -30,8 +32,8 @@ class Answer(request.BaseHandler):
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "file:///etc"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with web.guarded(), pytest.raises(URLError, match="not an https address"):
-        request.urlopen(address)
+    with pytest.raises(URLError, match="https"):
+        request.build_opener(web.HttpsOnly).open(address)
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x"])
@@ -55,9 +57,13 @@ def test_a_download_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
             b"".join(iter(lambda: large.read(amount), b""))  # noqa: B023
 
 
-def test_the_opener_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_leave_the_opener_of_this_process_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     mine = request.build_opener(Answer(200, b"mine"))
     monkeypatch.setattr(request, "_opener", mine)
-    with web.guarded():
-        assert request.urlopen("https://example.org/x").read() == b"mine"
-    assert request._opener is mine  # type: ignore[attr-defined]
+    monkeypatch.setattr(request, "install_opener", None)  # an error if it is called here
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing answers there
+    with pytest.raises(DatasetNotFoundError):
+        load("ecoli", tmp_path)
+    assert request.urlopen("https://example.org/x").read() == b"mine"

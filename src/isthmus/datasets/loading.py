@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from isthmus.arrays import open_npz
 from isthmus.datasets.manifest import Entry, entry
-from isthmus.datasets.web import guarded
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
 from isthmus.files import exclusive, write_atomically
 from isthmus.progress import progress
@@ -34,6 +34,8 @@ SECONDS_FOR_OTHERS = 60.0
 REFRESH = 0.2
 # Characters of a note of checksums, of which more are not read.
 LONGEST_NOTE = 2**16
+# The file with which the process that downloads answers, and its exit code for other contents.
+FETCHED, NOT_AS_EXPECTED = "fetched.npz", 3
 # Arrays of a stored file.
 STORED = ("X", "y", "class_names", "feature_names")
 # The labels of this dataset are the rounded column.
@@ -179,7 +181,7 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool 
         arrays = download(known, progress)
     except OSError as error:
         raise _not_found(known, places, f"{home} did not answer ({error})") from error
-    except (ValueError, KeyError, IndexError) as error:
+    except ValueError as error:
         raise DatasetChangedError(
             f"The download from {home} is not {known.name}: {error}. "
             f"Put {known.name}.npz into {places[0]} instead."
@@ -325,19 +327,38 @@ def _problem(entry: Entry, arrays: Arrays) -> str:
 
 
 def download(entry: Entry, show: bool | None = None) -> Arrays:
-    """Fetch a dataset from its home, a fetcher of scikit-learn or OpenML, with a progress bar."""
+    """Fetch a dataset from its home, with a progress bar."""
+    if (entry.home.fetcher or "").startswith("load_"):
+        return fetch(entry)
+    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
+        return fetch_guarded(entry, scratch)
+
+
+def fetch(entry: Entry, scratch: str | None = None) -> Arrays:
+    """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
     from sklearn import datasets
 
-    name = entry.home.fetcher or "fetch_openml"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if scratch is None else {"data_home": scratch}
     if entry.home.fetcher is None:
         options |= {"data_id": entry.home.openml, "as_frame": False, "parser": "liac-arff"}
-    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
-        if not name.startswith("load_"):
-            options["data_home"] = scratch
-        with guarded():
-            bunch = getattr(datasets, name)(**options)
-        return _arrays(entry, bunch)
+    return _arrays(entry, getattr(datasets, entry.home.fetcher or "fetch_openml")(**options))
+
+
+def fetch_guarded(entry: Entry, scratch: str) -> Arrays:
+    """Fetch a dataset in a process of its own, which opens https addresses only."""
+    code = "import sys; from isthmus.datasets.web import main; sys.exit(main(*sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, entry.name, scratch],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if ended.returncode == 0:
+        with np.load(Path(scratch) / FETCHED, allow_pickle=False) as file:
+            return dict(file)
+    words = ([*ended.stderr.splitlines()] or [f"exit code {ended.returncode}"])[-1]
+    raise (ValueError if ended.returncode == NOT_AS_EXPECTED else OSError)(words)
 
 
 def _arrays(entry: Entry, bunch: Any) -> Arrays:

@@ -1,12 +1,16 @@
-"""Downloads by the fetchers of scikit-learn: over https, redirects too, and of limited size."""
+"""The process that downloads: over https, redirects too, and of limited size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from pathlib import Path
 from typing import Any
 from urllib import request
 from urllib.error import URLError
+
+import numpy as np
+
+from isthmus.datasets.manifest import entry
 
 LARGEST = 2**30
 """Bytes of one download; the largest dataset takes less than a tenth."""
@@ -39,13 +43,18 @@ class HttpsOnly(request.BaseHandler):
         return response
 
 
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Let ``urllib`` open https addresses only until the block ends."""
-    before: Any = getattr(request, "_opener", None)
-    known = () if before is None else before.handlers
-    request.install_opener(request.build_opener(HttpsOnly, *known))
+def main(name: str, scratch: str) -> int:
+    """Fetch a dataset in this process, write its arrays to `scratch`, and return an exit code."""
+    from isthmus.datasets import loading
+
+    request.install_opener(request.build_opener(HttpsOnly))
     try:
-        yield
-    finally:
-        request.install_opener(before)
+        arrays: dict[str, Any] = loading.fetch(entry(name), scratch)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ValueError, LookupError) as error:
+        print(error, file=sys.stderr)
+        return loading.NOT_AS_EXPECTED
+    np.savez(Path(scratch) / loading.FETCHED, **arrays)
+    return 0
