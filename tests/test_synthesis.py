@@ -46,6 +46,22 @@ def test_columns_keep_their_types_values_and_ranges():
     assert draws.auc is None
 
 
+@pytest.mark.parametrize("kind", ["float64", "float32", "int32", "Float32"])
+@pytest.mark.parametrize("n", [30, 2000])
+def test_copies_are_counted_exactly(kind, n):
+    """Draws round to -0.0, and a table may hold it: both equal 0.0. The oracle compares cells."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(0, 1, (n, 2)).round(1 if n == 30 else 0), columns=["a", "b"])
+    if kind == "float64":
+        table["a"] = table.a.where(table.a != 0, -0.0)
+    table = table.round(0 if kind == "int32" else 9).astype(kind)
+    for model in ("auto", "kernel"):
+        draws = draw_rows(table, 500, model=model, check=False)
+        assert draws.rows.dtypes.equals(table.dtypes)
+        equal = draws.rows.to_numpy(float)[:, None] == table.to_numpy(float)[None]
+        assert draws.copies == equal.all(2).any(1).sum()
+
+
 def test_values_leave_the_range_only_if_asked():
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(100, 2)), columns=["a", "b"])
     inside = draw_rows(table, 2000, check=False).rows

@@ -220,7 +220,7 @@ class _RowGenerator:
             self._set_density(required=model == TABLES)
         if len(self.moving) and self.density is None:
             self._set_kernel(sigma, seed)
-        times = Counter(row.tobytes() for row in np.ascontiguousarray(self.codes))
+        times = Counter(_keys(self.codes))
         self.known = set(times)
         # Where rows repeat as a rule, new ones do, too.
         alone = sum(count == 1 for count in times.values())
@@ -304,6 +304,7 @@ class _RowGenerator:
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
             values = noisy[:, at] if decimals is None else np.round(noisy[:, at], decimals)
+            values = self._stored(values, place)
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
         return rows, chosen
 
@@ -325,8 +326,15 @@ class _RowGenerator:
 
     def copied(self, drawn: FloatArray) -> NDArray[np.bool_]:
         """Return True for draws that equal a row of the table."""
-        rows = np.ascontiguousarray(drawn)
-        return np.array([row.tobytes() in self.known for row in rows], dtype=bool)
+        return np.array([key in self.known for key in _keys(drawn)], dtype=bool)
+
+    def _stored(self, values: FloatArray, place: int) -> FloatArray:
+        """Return values as a column of narrow floats holds them."""
+        kind = self.frame.dtypes.iloc[place]
+        narrow = getattr(kind, "numpy_dtype", kind)
+        if narrow in (np.float16, np.float32):
+            return values.astype(narrow).astype(np.float64)
+        return values
 
     def encoded(self, frame: pd.DataFrame) -> FloatArray:
         """Return rows of the same columns as numbers and codes."""
@@ -341,18 +349,19 @@ class _RowGenerator:
     def decoded(self, drawn: FloatArray) -> pd.DataFrame:
         """Return draws with the columns, types and categories of the table."""
         import pandas as pd
-        from pandas.api.types import is_integer_dtype
 
         columns = []
         for place, name in enumerate(self.frame.columns):
-            kind, values = self.frame.dtypes.iloc[place], drawn[:, place]
+            values: Any = drawn[:, place]
             if place in self.levels:
-                taken = self.levels[place].take(values.astype(int))
-                columns.append(pd.Series(taken, name=name).astype(kind))
-            else:
-                column = pd.Series(values, name=name)
-                columns.append(column.astype(kind) if is_integer_dtype(kind) else column)
+                values = self.levels[place].take(values.astype(int))
+            columns.append(pd.Series(values, name=name).astype(self.frame.dtypes.iloc[place]))
         return pd.concat(columns, axis=1)
+
+
+def _keys(rows: FloatArray) -> list[bytes]:
+    """Return bytes that are the same for equal rows; -0.0 equals 0.0."""
+    return [row.tobytes() for row in np.ascontiguousarray(rows + 0.0)]
 
 
 def _checked(
@@ -385,6 +394,6 @@ def _checked(
     units = coded.scales[places]
     tree = cKDTree(source[:, places] / units)
     near = [float(np.median(tree.query(rows[:, places] / units)[0])) for rows in (drawn, real)]
-    seen = {row.tobytes() for row in source}
-    repeats = float(np.mean([row.tobytes() in seen for row in real]))
+    seen = set(_keys(source))
+    repeats = float(np.mean([key in seen for key in _keys(real)]))
     return auc, near[0] / near[1] if near[1] > 0 else None, repeats
