@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext import ICLEBMConfig, TrainingSettings
+from isthmus.incontext import ICLEBM, ICLEBMConfig, ICLTables, TrainingSettings
 from isthmus.incontext.objectives import (
     BranchLangevin,
     ContrastiveDivergence,
@@ -61,6 +61,8 @@ def test_whole_floats_become_ints_and_fractions_are_refused(case):
         (lambda: TrainingSettings(batch=3, micro_batch=2), "multiple of micro_batch"),
         (lambda: TrainingSettings(model=ICLEBMConfig(dim=3)), "2 dimensions"),
         (lambda: TrainingSettings(optimizer="SGD"), "AdamW"),
+        (lambda: ICLEBM(3), "config"),
+        (lambda: ICLTables(0), "config"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(make, message):

@@ -1,5 +1,6 @@
 """Training: the same numbers whatever interrupts it and however many processes share it."""
 
+import io
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import Mock, call
@@ -24,7 +26,7 @@ from isthmus.incontext.objectives import (
     RankingNCE,
 )
 from isthmus.incontext.priors import GaussianMixtures
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.runs import Checkpoint, _digest_line
 from isthmus.incontext.training import draw_pass, new_model
 
 SMALL = TrainingSettings(
@@ -145,12 +147,8 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
         def load_state_dict(self, state):
             getattr(objective, "load_state_dict", dict)(state)
 
-    def forget():
-        getattr(objective, "load_state_dict", dict)({})
-
-    forget()
-    whole = train(replace(SMALL, objective=Interrupted([], 0)), log_every=2)
-    forget()
+    whole = train(replace(SMALL, objective=objective), log_every=2)
+    assert weights_equal(whole.model, train(replace(SMALL, objective=objective)).model)
     cut = replace(SMALL, objective=Interrupted([], 16))
     with pytest.raises(KeyboardInterrupt):
         train(cut, tmp_path, checkpoint_every=3, log_every=2)
@@ -159,7 +157,6 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
     kept = Checkpoint.load(tmp_path / "checkpoint.pt").model
     assert halfway.config == SMALL.model
     assert all(torch.equal(value, kept[name]) for name, value in halfway.state_dict().items())
-    forget()
     rest = Interrupted([], 0)
     resumed = train(replace(SMALL, objective=rest), tmp_path, checkpoint_every=3, log_every=2)
     assert len(rest.calls) == 2 * (12 - 6)
@@ -266,6 +263,33 @@ def test_no_damaged_checkpoint_is_continued(tmp_path):
         path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"checkpoint\.pt is"):
             Checkpoint.load(path)
+
+
+def forged(path, content):
+    path.write_bytes(_digest_line(content) + content)
+    return path
+
+
+def zipped(found, compression=zipfile.ZIP_DEFLATED):
+    torch.save(found, buffer := io.BytesIO())
+    packed = io.BytesIO()
+    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(packed, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return packed.getvalue()
+
+
+def test_a_checkpoint_takes_no_more_memory_than_its_size(tmp_path):
+    """Each of these would take a gigabyte: compressed zeros, a call, a tensor without strides."""
+    train(SMALL, path := tmp_path / "run")
+    plain = vars(Checkpoint.load(path / "checkpoint.pt"))
+    assert Checkpoint.load(forged(tmp_path / "same", zipped(plain, zipfile.ZIP_STORED)))
+    wide = {"weight": torch.zeros(1).expand(2**28)}
+    torch.save(plain | {"model": wide}, buffer := io.BytesIO())
+    call = zipped(plain | {"rows": [bytearray(1)]}, zipfile.ZIP_STORED)
+    for content in (zipped(plain | {"model": {"weight": torch.zeros(2**20)}}), buffer.getvalue(), call):
+        with pytest.raises(InvalidInputError, match="checkpoint"):
+            Checkpoint.load(forged(tmp_path / "checkpoint.pt", content))
 
 
 def test_metrics_are_written_as_lines_and_as_a_table(tmp_path):

@@ -112,7 +112,7 @@ class ICLEBM(StoredModel):
     config: ICLEBMConfig
 
     def __init__(self, config: ICLEBMConfig | None = None) -> None:
-        config = config or ICLEBMConfig()
+        config = ICLEBMConfig() if config is None else config
         super().__init__(config)
         self.embedding = nn.Linear(config.dim, config.width)
         self.position = nn.Embedding(config.positions, config.width) if config.positions else None

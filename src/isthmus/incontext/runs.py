@@ -6,6 +6,9 @@ import ast
 import hashlib
 import io
 import json
+import pickletools
+import re
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +28,10 @@ from isthmus.reading import reading
 
 # A checkpoint starts with this, the digest of the rest in hexadecimal, and a line feed.
 CHECKPOINT_START = b"isthmus checkpoint 3 "
+# The names in the code of a checkpoint: an ordered dictionary, a tensor, and types of its storage.
+TENSOR = re.compile(
+    r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage"
+)
 COLUMNS = ["update", "loss", "held_out_nll", "learning_rate", "cpu_seconds"]
 
 Row = dict[str, float]
@@ -58,10 +65,11 @@ class Checkpoint:
                 raise ValueError("continue an earlier version's with the isthmus that wrote it")
             if start + b"\n" != _digest_line(content):
                 raise ValueError("it is damaged, or not one of isthmus")
+            _require_plain(content)
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            return cls(**found)._checked()
+            return cls(**found)._checked(len(content))
 
-    def _checked(self) -> Checkpoint:
+    def _checked(self, size: int) -> Checkpoint:
         """Return the checkpoint, if its parts are of the right types."""
         kinds = get_type_hints(type(self))
         wrong = [
@@ -71,6 +79,9 @@ class Checkpoint:
         ]
         if wrong or "updates" not in self.settings:
             raise ValueError(f"{', '.join(wrong) or 'settings'} cannot be used")
+        tensors = [each for part in (self.model, *self.objective) for each in part.values()]
+        if sum(each.numel() * each.element_size() for each in tensors) > size:
+            raise ValueError("its tensors are larger than the file")
         return self
 
     def restored(self) -> ICLEBM | ICLTables:
@@ -89,6 +100,22 @@ class Checkpoint:
                 average = {f"network.{name}": value for name, value in average.items()}
             return cast(ICLTables, restored(ICLTables, config, average)).double()
         return cast(ICLEBM, restored(ICLEBM, config, self.model))
+
+
+def _require_plain(content: bytes) -> None:
+    """Raise unless an archive is one that torch.save could write of tensors, as large as they are.
+
+    A compressed member, or a call of another name, could take any memory.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        total = sum(max(each.file_size, each.compress_size) for each in members)
+        if total > len(content) or any(each.compress_type for each in members):
+            raise ValueError("its members are compressed, or larger than the file")
+        code = next(each for each in members if each.filename.endswith("/data.pkl"))
+        for operation, name, _ in pickletools.genops(archive.read(code)):
+            if "GLOBAL" in operation.name and not TENSOR.fullmatch(str(name)):
+                raise ValueError(f"it names {name}")
 
 
 def _digest_line(content: bytes) -> bytes:

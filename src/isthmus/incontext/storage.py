@@ -14,6 +14,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import write_atomically
 from isthmus.incontext.config import CheckedFields
 from isthmus.reading import reading
+from isthmus.validation import require_kind
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -27,6 +28,7 @@ class StoredModel(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        require_kind(config, "config", self.config_type)
         self.config = config
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -66,8 +68,12 @@ def restored(
     layers = getattr(config, "layers", 0) + getattr(config, "head_layers", 0)
     if layers > len(weights):  # making them could take for ever
         raise InvalidInputError(f"the settings name {layers} layers.")
-    with torch.device("meta"):  # takes no memory, whatever width the settings name
-        kind(config).load_state_dict(weights, assign=True)
-    model = kind(config)
-    model.load_state_dict(weights)
-    return model
+    return assembled(kind, config, weights)
+
+
+def assembled(kind: type[StoredModel], config: Any, weights: dict[str, torch.Tensor]) -> Any:
+    """Return a model of a class with given weights."""
+    with torch.device("meta"):  # no memory, whatever width the settings name, and no random numbers
+        model = kind(config)
+    model.load_state_dict(weights, assign=True)
+    return model.to(torch.get_default_dtype())

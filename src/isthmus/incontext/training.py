@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.settings import TrainingSettings
+from isthmus.incontext.storage import assembled
 from isthmus.validation import require_kind
 
 if TYPE_CHECKING:
@@ -149,6 +151,10 @@ class EnergyRecipe(TrainingRecipe):
         self.settings: TrainingSettings = settings
         self.start = None if init is None else init.state_dict()
         self.precision = settings.precision
+        # Its state belongs to this run, not to the settings.
+        self.objective = copy(settings.objective)
+        if isinstance(self.objective, StatefulObjective):
+            self.objective.load_state_dict({})
 
     @property
     def passes(self) -> int:
@@ -175,7 +181,7 @@ class EnergyRecipe(TrainingRecipe):
         """Return the loss of one pass."""
         model = cast(ICLEBM, network)
         x, generator = draw_pass(self.settings, update, part, model.readout.weight.device)
-        return self.settings.objective(model, x, generator)
+        return self.objective(model, x, generator)
 
     def held_out(self) -> Callable[[ICLEBM], float]:
         """Return the held-out score of a network."""
@@ -183,16 +189,13 @@ class EnergyRecipe(TrainingRecipe):
 
     def finished(self, weights: Weights) -> ICLEBM:
         """Return the model with the given weights."""
-        model = new_model(self.settings)
-        model.load_state_dict(weights)
-        return model
+        return cast(ICLEBM, assembled(ICLEBM, self.settings.model, weights))
 
     def states(self, fabric: Fabric) -> list[Weights]:
         """Return the states of the objective in all processes."""
-        objective = self.settings.objective
-        if not isinstance(objective, StatefulObjective):
+        if not isinstance(self.objective, StatefulObjective):
             return []
-        states: list[Any] = [objective.state_dict()] * fabric.world_size
+        states: list[Any] = [self.objective.state_dict()] * fabric.world_size
         if fabric.world_size > 1:
             torch.distributed.all_gather_object(states, states[0])
         return states
@@ -200,4 +203,4 @@ class EnergyRecipe(TrainingRecipe):
     def load_states(self, states: list[Weights], rank: int) -> None:
         """Take up the state of the objective in this process."""
         for state in states[rank:][:1]:
-            cast(StatefulObjective, self.settings.objective).load_state_dict(state)
+            cast(StatefulObjective, self.objective).load_state_dict(state)

@@ -27,6 +27,8 @@ FEWEST_ROWS = 5
 MOST_PARTS = 4
 # The width of a constant column, relative to its value.
 CONSTANT_WIDTH = 1e-3
+# A column hardly repeats if this share of its rows have a value of their own.
+DISTINCT = 0.95
 # Spans of a column, within which widths of kernels and their inverses are normal numbers.
 SMALLEST_SPAN, LARGEST_SPAN = 1e-302, 1e305
 
@@ -64,7 +66,7 @@ class ICLTables(StoredModel):
     config: TableConfig
 
     def __init__(self, config: TableConfig | None = None) -> None:
-        config = config or TableConfig()
+        config = TableConfig() if config is None else config
         super().__init__(config)
         self.network = TableNetwork(config)
         self.head = EnergyHead(config) if config.head_layers else None
@@ -97,8 +99,8 @@ class ICLTables(StoredModel):
             Where a column repeats values, such as counts, its resolution is the smallest gap
             beside a repeated value, and kernels are so wide that none exceeds the density
             1 / resolution. A constant column gets a width of a thousandth of its value. Rows that
-            repeat as a whole, in a table where no value repeats otherwise, are copies and read
-            once.
+            repeat as a whole, in a table with a column that hardly repeats otherwise, are copies
+            and read once.
         """
         corrected, table = as_flag(energy_head, "energy_head"), _without_copies(self._as_table(X))
         columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
@@ -181,14 +183,15 @@ class ICLTables(StoredModel):
 
 
 def _without_copies(table: Array) -> Array:
-    """Return the distinct rows if no value of theirs repeats, and they are enough."""
+    """Return the distinct rows, if they are enough and a column hardly repeats among them."""
     if table.shape[1] < 2 or bool(np.isnan(table).any()):
         return table
     rows = np.unique(table, axis=0)
     if not FEWEST_ROWS <= len(rows) < len(table):
         return table
-    counts = [len(np.unique(column)) for column in rows.T]
-    return table if any(1 < count < len(rows) for count in counts) else rows
+    # Rows that share a value which others do not have are copies, whatever ties there are.
+    distinct = max(len(np.unique(column)) for column in rows.T)
+    return rows if distinct >= DISTINCT * len(rows) else table
 
 
 class _Column:

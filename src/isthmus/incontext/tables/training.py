@@ -17,6 +17,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
+from isthmus.incontext.storage import assembled
 from isthmus.incontext.tables.features import features
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
@@ -190,9 +191,8 @@ class TableRecipe(TrainingRecipe):
 
     def finished(self, weights: Weights) -> ICLTables:
         """Return the model with the given weights."""
-        model = ICLTables(self.settings.model)
-        model.network.load_state_dict(weights)
-        return model
+        named = {f"network.{name}": value for name, value in weights.items()}
+        return cast(ICLTables, assembled(ICLTables, self.settings.model, named))
 
 
 def train_tables(
