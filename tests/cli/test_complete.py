@@ -255,6 +255,7 @@ def test_fills_are_written_as_the_cells_of_their_column(
     assert "Gaps are left in when (6), note (6)" in notes
     assert "'customer_id' is used as row ids" in notes
     found = pd.read_csv("shop.completed.csv", dtype=str, keep_default_na=False).to_numpy().tolist()
+    assert "Copied, and not learned from: when, note" in notes
     patterns = [r"c\d{4}", r"[-\d]+", r"\d\d", r"\$\d+\.\d\d", r"\d+\.\d %", "Rome|Oslo"]
     patterns += ["true|false", r"text \d+|--", r"\d+\.\d"]
     changed = 0

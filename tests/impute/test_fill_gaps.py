@@ -1,6 +1,9 @@
 """fill_gaps: only gaps change, and the reported error is the error that is made."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import softmax
 from sklearn.datasets import load_iris
@@ -9,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, TableModel
 from isthmus.errors import InvalidInputError
-from isthmus.impute import fill_gaps
+from isthmus.impute import MemoryImputer, fill_gaps
 from isthmus.impute.filled import SIGMAS, hide_and_fill
 from isthmus.incontext import fill_rows
 
@@ -96,7 +99,51 @@ def test_the_reported_error_is_about_the_error_that_is_made() -> None:
 def test_unrelated_columns_are_reported() -> None:
     rows = np.random.default_rng(0).normal(size=(120, 2))
     rows[::4, 0] = np.nan
-    assert "Column means would do as well" in str(fill_gaps(rows))
+    found = fill_gaps(rows)
+    assert "as well" in str(found)
+    worse = replace(found, errors=1.2 * found.baseline)
+    assert "do better" in str(worse)
+    assert "as well" not in str(worse)
+
+
+def test_cells_are_counted_once_however_often_they_were_hidden() -> None:
+    rows = np.where(np.random.default_rng(1).random((30, 4)) < 0.2, np.nan, IRIS[::5])
+    imputer = MemoryImputer(random_state=0).fit(rows)
+    known = (~np.isnan(rows)).sum(0)
+    assert len(imputer._blend.truth) > known.sum() >= imputer.checked_.sum()
+    assert (0 < imputer.checked_).all()
+    assert (imputer.checked_ <= known).all()
+    errors, _ = imputer.hidden_errors()
+    assert ((~np.isnan(errors)).sum(0) == imputer.checked_).all()
+    assert fill_gaps(rows).summary["check"]["cells"] == imputer.checked_.sum()
+
+
+def test_optional_text_and_nearly_empty_columns_stay_blank_unless_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(2, size=300)
+    frame = pd.DataFrame({"size": 4.0 * group + rng.normal(size=300), "rare": np.nan})
+    frame.loc[::30, "rare"] = 1.0
+    frame.loc[[3, 40, 90], "size"] = np.nan
+    words = pd.DataFrame({"sex": np.array(["f", "m"], dtype=object)[group], "note": None})
+    words.loc[:42, "note"], words.loc[::27, "sex"] = "ok", None
+    found = fill_gaps(frame, words=words)
+    assert found.words.note.equals(words.note)
+    assert np.isnan(found.X[:, 1]).sum() == 290
+    assert found.words.sex.notna().all()
+    assert str(found).startswith("15 cells filled in 15 of 300 rows")
+    assert any("note" in note for note in found.notes)
+    summary = found.summary
+    assert (summary["missing"], summary["left_empty"]) == (3 + 12 + 257 + 290, 257 + 290)
+    # The share of wrong values at hidden cells, as for fills of the gaps.
+    check = summary["check"]["columns"]
+    assert set(check) == {"size", "sex"}
+    wrong = (found.words.sex != np.array(["f", "m"])[group])[words.sex.isna()].mean()
+    assert check["sex"]["error"] == pytest.approx(wrong, abs=0.1)
+    assert check["sex"]["error_of_column_mean"] == pytest.approx(0.5, abs=0.15)
+    asked = fill_gaps(frame, words=words, fill=["note", "rare"])
+    assert asked.summary["left_empty"] == 0
+    with pytest.raises(InvalidInputError, match="absent"):
+        fill_gaps(frame, words=words, fill=["absent"])
 
 
 def test_hidden_cells_are_filled_from_other_rows_only() -> None:

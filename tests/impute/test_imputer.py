@@ -257,7 +257,13 @@ def test_text_truth_values_and_times_are_filled(mixed: pd.DataFrame) -> None:
     hidden = np.random.default_rng(1).random(mixed.shape) < 0.15
     given = mixed.mask(hidden)
     imputer = MemoryImputer().fit(given)
+    # As in scikit-learn, frames come back only if asked for, here with the types of the columns.
+    plain, some = imputer.transform(given), imputer.draw(given, 2)
+    assert (plain.dtype, plain.shape, some.shape) == (object, mixed.shape, (2, *mixed.shape))
+    imputer.set_output(transform="pandas")
     filled = imputer.transform(given)
+    assert filled.dtypes.equals(given.dtypes)
+    assert (filled.to_numpy(dtype=object) == plain).all()
     assert list(filled.columns) == list(mixed.columns)
     assert filled.notna().all().all()
     for place, name in enumerate(mixed.columns):
@@ -277,6 +283,10 @@ def test_text_truth_values_and_times_are_filled(mixed: pd.DataFrame) -> None:
     np.testing.assert_allclose(shares["city"].sum(1), 1)
     most = np.array(imputer.categories_["city"])[shares["city"].argmax(1)]
     assert (most == filled["city"]).all()
+    unseen = imputer.probabilities(given.assign(city="Paris", large=True))
+    assert (unseen["city"] == 0).all()
+    known = np.array([value is True for value in imputer.categories_["large"]], dtype=float)
+    np.testing.assert_allclose(unseen["large"], np.tile(known, (300, 1)), atol=1e-8)
     drawn = imputer.draw(given, 3)
     assert len(drawn) == 3
     assert drawn[0].notna().all().all()
@@ -370,7 +380,7 @@ def test_a_column_of_very_many_categories() -> None:
     frame = pd.DataFrame({"a": np.arange(100_000.0), "b": words})
     frame.loc[::1000, "a"] = NAN
     frame.loc[5, "b"] = None
-    imputer = MemoryImputer(max_memories=300)
+    imputer = MemoryImputer(max_memories=300).set_output(transform="pandas")
     with pytest.warns(UserWarning, match="'b' holds text that hardly repeats"):
         filled = imputer.fit_transform(frame)
     assert filled.notna().all().all()

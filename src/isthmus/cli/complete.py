@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
@@ -40,12 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
         sigma=arguments.sigma,
         how=arguments.how,
         words=words,
+        fill=arguments.fill,
         standardise=arguments.standardise,
         seed=arguments.seed,
         show_progress=False if arguments.quiet else None,
     )
     filled = table.filled(found.X, found.words)
-    notes = (*table.notes, *found.notes, *_notes_on_the_rest(filled))
+    notes = (*_notes_on_reading(table, found.words), *found.notes)
+    notes += (*_notes_on_the_rest(filled, () if found.words is None else found.words.columns),)
     options.print_notes(notes, arguments.quiet)
     write_table(filled, arguments.output, like=table)
     if arguments.output != STDIN:
@@ -54,9 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _notes_on_the_rest(table: Table) -> Iterator[str]:
-    """Yield a sentence on the columns whose gaps are not filled."""
-    if left := table.gaps_of_text:
+def _notes_on_reading(table: Table, words: Any) -> Iterator[str]:
+    """Yield the notes of a table, in which text that is learned from is not said to be copied."""
+    for note in table.notes:
+        if words is None or "since most cells are not numbers" not in note:
+            yield note
+        elif copied := [name for name in table.left_out if name not in words.columns]:
+            yield f"Copied, and not learned from: {listed(copied)}."
+
+
+def _notes_on_the_rest(table: Table, words: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence on the columns, but those of words, whose gaps are not filled."""
+    left = {name: count for name, count in table.gaps_of_text.items() if name not in words}
+    if left:
         names = listed([f"{name} ({count:,})" for name, count in left.items()], 5)
         reason = "dates, text that hardly repeats and columns set apart are not filled"
         yield f"Gaps are left in {names}: {reason}."
@@ -77,6 +90,8 @@ def parser() -> options.Parser:
     add("--sigma", **options.NUMBER, help="use kde with this bandwidth")
     hows = "mean given the known cells (least squared error), or nearest mode (default: mean)"
     add("--how", choices=("mean", "mode"), default="mean", help=hows)
+    asked = "columns to fill although they are nearly empty, or text that is mostly blank"
+    add("--fill", type=options.names, default=(), metavar="COLUMN,...", help=asked)
     add("--memory", **options.FILE, help="table to learn from (default: DATA)")
     add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
     options.add_shared(group, "--no-standardise")

@@ -94,9 +94,14 @@ class Coding:
         return np.concatenate(parts, 1)
 
     def probabilities(self, filled: FloatArray, place: int) -> FloatArray:
-        """Return the probabilities of the categories of a column. (n, k)"""
-        found = np.maximum(filled[:, self.places[place]], 0) + 1e-9
-        return found / found.sum(1, keepdims=True)
+        """Return the probabilities of the categories of a column. (n, k)
+
+        They are 0 where a cell is known and none of them.
+        """
+        found = np.maximum(filled[:, self.places[place]], 0)
+        other = (filled[:, self.places[place]] == 0).all(1, keepdims=True)
+        found = np.where(other, 0.0, found + 1e-9)
+        return found / np.maximum(found.sum(1, keepdims=True), 1e-9)
 
     def back(self, frame: Any, filled: FloatArray, uniform: FloatArray | None = None) -> Any:
         """Return a data frame whose gaps are filled from numbers (n, D).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -39,6 +39,8 @@ FOLDS_OF_FEW, FOLDS_OF_MANY, FEW_ROWS = 10, 4, 500
 LISTED_COLUMNS = 15
 # An error this close to that of column means is no improvement; below this, theirs is rounding.
 NO_BETTER, EXACT = 0.95, 1e-9
+# A column with a smaller share of known cells is nearly empty; text with more gaps is optional.
+NEARLY_EMPTY, OPTIONAL = 0.1, 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +63,11 @@ class FilledTable:
         of the table; NaN where no cell was hidden. None if errors cannot be measured.
     words : DataFrame or None
         The columns of text that were given, with their gaps filled.
+    word_gaps : ndarray (n, C) of bool
+        True where a cell of text was missing.
+    word_errors : dict
+        For each column of text that was filled, the shares of wrong values at its hidden cells and
+        of its most frequent value there, and the number of those cells.
     """
 
     X: FloatArray
@@ -74,50 +81,67 @@ class FilledTable:
     baseline: FloatArray | None = None
     notes: tuple[str, ...] = ()
     words: Any = None
+    word_gaps: Any = None
+    word_errors: dict[str, tuple[float, float, int]] = field(default_factory=dict)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary as plain numbers and words, for JSON."""
+        gaps, left = self._cells
         found: dict[str, Any] = {
             "rows": len(self.X),
             "columns": self.X.shape[1],
-            "missing": int(self.gaps.sum()),
-            "rows_with_gaps": int(self.gaps.any(1).sum()),
-            "left_empty": int(np.isnan(self.X).sum()),
+            "missing": int(gaps.sum()),
+            "rows_with_gaps": int(gaps.any(1).sum()),
+            "left_empty": int(left.sum()),
         }
         if self.energy:
             found |= {"energy": self.energy, "sigma": self.sigma, "how": self.how}
         if self.errors is None or self.baseline is None:
             return found
         missing, hidden = self.gaps.sum(0), ~np.isnan(self.errors)
-        shown = np.flatnonzero((missing > 0) & hidden.any(0))
+        shown = np.flatnonzero((self.gaps & ~np.isnan(self.X)).any(0) & hidden.any(0))
+        columns: dict[str, Any] = {
+            self.columns[place]: {
+                "missing": int(missing[place]),
+                "error": _root_mean_square(self.errors[:, place]),
+                "error_of_column_mean": _root_mean_square(self.baseline[:, place]),
+            }
+            for place in shown
+        }
+        for name, (error, baseline, _) in self.word_errors.items():
+            count = int(self.word_gaps[:, list(self.words).index(name)].sum())
+            columns[name] = {"missing": count, "error": error, "error_of_column_mean": baseline}
         found["check"] = {
-            "cells": int(hidden.sum()),
+            "cells": int(hidden.sum()) + sum(count for *_, count in self.word_errors.values()),
             "error": _root_mean_square(self.errors / self.scale),
             "error_of_column_means": _root_mean_square(self.baseline / self.scale),
-            "columns": {
-                self.columns[place]: {
-                    "missing": int(missing[place]),
-                    "error": _root_mean_square(self.errors[:, place]),
-                    "error_of_column_mean": _root_mean_square(self.baseline[:, place]),
-                }
-                for place in shown
-            },
+            "columns": columns,
         }
         return found
+
+    @property
+    def _cells(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """The cells of numbers and of text that were missing, and that still are."""
+        gaps, left = self.gaps, np.isnan(self.X)
+        if self.words is not None:
+            gaps = np.column_stack([gaps, self.word_gaps])
+            left = np.column_stack([left, self.words.isna().to_numpy()])
+        return gaps, left
 
     def __str__(self) -> str:
         found = self.summary
         if not found["missing"]:
             return f"No value of the {counted(found['rows'], 'row')} is missing."
-        filled = counted(found["missing"] - found["left_empty"], "cell")
+        gaps, left = self._cells
+        filled, rows = counted(int((gaps & ~left).sum()), "cell"), int((gaps & ~left).any(1).sum())
         sigma = f", sigma {self.sigma:g}" if self.sigma else ""
         lines = [
-            f"{filled} filled in {found['rows_with_gaps']:,} of {counted(len(self.X), 'row')} "
+            f"{filled} filled in {rows:,} of {counted(len(self.X), 'row')} "
             f"({self.energy}{sigma}, {self.how})"
         ]
         if "check" in found:
-            lines += ["", *_check_lines(found["check"])]
+            lines += ["", *_check_lines(found["check"], set(self.word_errors))]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -133,6 +157,7 @@ def fill_gaps(
     sigma: float | None = None,
     how: How = "mean",
     words: Any = None,
+    fill: Sequence[str] = (),
     standardise: bool = True,
     seed: int = 0,
     show_progress: bool | None = None,
@@ -165,6 +190,9 @@ def fill_gaps(
     words : data frame (n, C), optional
         Columns of text beside those of X. "memory" learns from them too, and fills their gaps with
         the most probable value.
+    fill : sequence of str
+        Columns to fill in any case. Of others, those in which hardly a tenth of the cells are
+        known, and columns of text that are mostly blank, stay as they are.
     standardise : bool
     seed : int
     show_progress : bool, optional
@@ -187,17 +215,21 @@ def fill_gaps(
     gaps = np.isnan(rows)
     if words is not None:
         words = _words(words, len(rows))
+    _require_columns(fill, (*names, *(() if words is None else words.columns)))
     if model is not None:
         require_kind(model, "model", TableModel)
         return _filled_by_model(model, rows, names, how)
     source = rows if memory is None else _columns_of(memory, names)
+    sparse = (~np.isnan(source)).mean(0) < NEARLY_EMPTY
+    sparse &= [name not in fill for name in names]
     if energy is None and sigma is None and standardise:
         energy = "memory"
     tried = _candidates(energy, sigma)
     if energy == "memory":
-        return _filled_from_memory(
-            rows, names, None if memory is None else source, how, words, seed
+        result = _filled_from_memory(
+            rows, names, None if memory is None else source, how, words, fill, seed
         )
+        return _left_blank(result, sparse)
     scaling = Scaling.of(source, standardise)
     if not gaps.any():
         return FilledTable(rows, gaps, names, "", None, how, scaling.scale)
@@ -214,8 +246,32 @@ def fill_gaps(
     X, name = np.where(gaps, filled, rows), "kde" if width else chosen or "crp"
     result = FilledTable(X, gaps, names, str(name), width, how, scaling.scale)
     if found is None:
-        return replace(result, notes=("too few rows to measure how well the gaps are filled.",))
-    return replace(result, errors=found[1] * scaling.scale, baseline=found[2] * scaling.scale)
+        result = replace(result, notes=("too few rows to measure how well the gaps are filled.",))
+    else:
+        errors, baseline = found[1] * scaling.scale, found[2] * scaling.scale
+        result = replace(result, errors=errors, baseline=baseline)
+    return _left_blank(result, sparse)
+
+
+def _require_columns(fill: Sequence[str], names: tuple[Any, ...]) -> None:
+    """Raise unless the columns to fill are among those that can be filled."""
+    absent = [repr(name) for name in fill if name not in names]
+    if absent:
+        raise InvalidInputError(f"fill names columns that cannot be filled: {listed(absent, 5)}.")
+
+
+def _left_blank(result: FilledTable, sparse: NDArray[np.bool_]) -> FilledTable:
+    """Return a table whose nearly empty columns (D,) have their gaps again."""
+    blank = result.gaps & sparse
+    if not blank.any():
+        return result
+    X = np.where(blank, np.nan, result.X)
+    note = _note_on_blanks(np.array(result.columns)[blank.any(0)], "nearly empty")
+    return replace(result, X=X, notes=(*result.notes, note))
+
+
+def _note_on_blanks(names: Any, reason: str) -> str:
+    return f"Gaps are left in columns that are {reason}: {listed([str(name) for name in names], 5)}."
 
 
 def _words(words: Any, count: int) -> Any:
@@ -234,42 +290,57 @@ def _filled_from_memory(
     source: FloatArray | None,
     how: How,
     words: Any,
+    fill: Sequence[str],
     seed: int,
 ) -> FilledTable:
-    """Fill rows, and columns of words beside them, by a :class:`MemoryImputer`."""
-    gaps = np.isnan(rows)
+    """Fill rows, and columns of words beside them, by a :class:`MemoryImputer`.
+
+    Columns of text that are mostly blank are optional, and left out unless `fill` names them.
+    """
+    gaps, notes = np.isnan(rows), []
     if words is not None and (source is not None or not words.shape[1]):
         words = None
     scale = Scaling.of(rows if source is None else source).scale
-    if not gaps.any() and (words is None or not words.isna().to_numpy().any()):
-        return FilledTable(rows, gaps, names, "", None, how, scale, words=words)
-    table: Any = rows
+    word_gaps, used = None, []
     if words is not None:
+        word_gaps = words.isna().to_numpy()
+        optional = word_gaps.mean(0) > OPTIONAL
+        optional &= [name not in fill for name in words.columns]
+        used = [name for name, blank in zip(words.columns, optional, strict=True) if not blank]
+        if optional.any():
+            notes.append(_note_on_blanks(words.columns[optional], "mostly blank"))
+    result = FilledTable(
+        rows, gaps, names, "", None, how, scale, notes=tuple(notes), words=words, word_gaps=word_gaps
+    )
+    if not gaps.any() and (words is None or not words[used].isna().to_numpy().any()):
+        return result
+    table: Any = rows
+    if used:
         import pandas as pd
 
-        table = pd.DataFrame(rows, index=words.index).add_prefix("x").join(words.add_prefix("w"))
+        table = pd.DataFrame(rows, index=words.index).add_prefix("x")
+        table = table.join(words[used].add_prefix("w"))
     imputer = MemoryImputer(random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         imputer.fit(table if source is None else source)
-    filled = imputer.transform(table, how=how)
-    notes: tuple[str, ...] = ()
-    if words is not None:
-        holes = words.isna().sum()
-        words = filled.iloc[:, rows.shape[1] :].set_axis(words.columns, axis=1)
-        if holes.any():
-            filled_words = listed([str(name) for name in words.columns[holes > 0]], 5)
-            count = counted(int(holes.sum()), "cell")
-            notes = (f"{count} of text filled with the most probable value: {filled_words}.",)
-        filled = filled.iloc[:, : rows.shape[1]].to_numpy(dtype=np.float64)
+    filled, word_errors = imputer.transform(table, how=how), {}
+    if used:
+        filled, text = filled[:, : rows.shape[1]].astype(np.float64), filled[:, rows.shape[1] :]
+        words = words.copy()
+        for place, name in enumerate(used):
+            words[name], at = text[:, place], place + rows.shape[1]
+            if imputer.indicator_[:, at].any() and imputer.checked_[at]:
+                shares = float(imputer.errors_[at]), float(imputer.mean_errors_[at])
+                word_errors[name] = (*shares, int(imputer.checked_[at]))
     errors, baseline = (each[:, : rows.shape[1]] for each in imputer.hidden_errors())
-    result = FilledTable(filled, gaps, names, "memory", None, how, scale, words=words)
+    result = replace(result, X=filled, energy="memory", words=words, word_errors=word_errors)
     if np.isnan(errors).all():
-        notes = (*notes, "too few rows to measure how well the gaps are filled.")
-        return replace(result, notes=notes)
+        notes.append("too few rows to measure how well the gaps are filled.")
+        return replace(result, notes=tuple(notes))
     if how == "mode":
-        notes = (*notes, "the errors are those of means; modes have larger ones.")
-    return replace(result, errors=errors, baseline=baseline, notes=notes)
+        notes.append("the errors are those of means; modes have larger ones.")
+    return replace(result, errors=errors, baseline=baseline, notes=tuple(notes))
 
 
 def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
@@ -409,7 +480,7 @@ def _filled_by_model(
     return FilledTable(X, gaps, names, name, None, how, scaling.scale, notes=notes)
 
 
-def _check_lines(check: dict[str, Any]) -> list[str]:
+def _check_lines(check: dict[str, Any], text: set[str]) -> list[str]:
     """Return the errors as an aligned table with a line for each column."""
     exact = check["error_of_column_means"] < EXACT
     ratio = 0.0 if exact else check["error"] / check["error_of_column_means"]
@@ -421,10 +492,12 @@ def _check_lines(check: dict[str, Any]) -> list[str]:
         f"{outcome}."
     ]
     if ratio > NO_BETTER:
-        lines.append("Column means would do as well here: the columns are hardly related.")
+        verdict = "do better" if ratio > 1 / NO_BETTER else "would do as well"
+        lines.append(f"Column means {verdict} here: the columns are hardly related.")
     rows = [("column", "missing", "typical error", "of the column mean")]
     for name, one in list(check["columns"].items())[:LISTED_COLUMNS]:
-        errors = (f"{one['error']:.4g}", f"{one['error_of_column_mean']:.4g}")
+        shares = (one["error"], one["error_of_column_mean"])
+        errors = [f"{each:.0%} wrong" if name in text else f"{each:.4g}" for each in shares]
         rows.append((name[:40], f"{one['missing']:,}", *errors))
     more = len(check["columns"]) - LISTED_COLUMNS
     return lines + aligned(rows) + [f"... and {more} more columns"] * (more > 0)

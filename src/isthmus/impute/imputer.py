@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from isthmus.dynamics.retrieve import complete
@@ -49,6 +50,9 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     retrieval. NaN marks missing values; in data frames, so do None and NA. Columns of text,
     categories and truth values in a data frame are filled with their most probable value.
 
+    As in scikit-learn, arrays come back, of objects if the frame has columns that do not hold
+    numbers; after ``set_output(transform="pandas")``, data frames with the types of their columns.
+
     Parameters
     ----------
     max_memories : int
@@ -65,6 +69,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         in columns of categories. Measured on hidden cells; NaN where none could be hidden.
     mean_errors_ : ndarray (D,)
         The same for filling with the mean of the column, or with its most frequent value.
+    checked_ : ndarray (D,) of int
+        Number of known cells that were hidden.
     indicator_ : ndarray (n_samples, D) of bool
         True where a value of the fitted table was missing.
     bandwidth_ : float
@@ -152,7 +158,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        An array, or a data frame of pandas if X is one with columns that do not hold numbers.
+        An array, of objects if X has columns that do not hold numbers, or a data frame
+        (`set_output`).
         """
         check_is_fitted(self, "bandwidth_")
         as_choice(how, "how", ("mean", "mode"))
@@ -184,8 +191,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        An array (n, rows, D), or a list of n data frames if X is one with columns that do not
-        hold numbers.
+        An array (n, rows, D), of objects if X has columns that do not hold numbers, or a list of n
+        data frames (`set_output`).
         """
         check_is_fitted(self, "bandwidth_")
         n = as_count(n, "n")
@@ -205,12 +212,15 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             uniform = generator.random((len(rows), self.n_features_in_))
             filled = self._units.back(one, self._units.whole)
             fillings.append(self._restored(X, rows, filled, uniform))
-        return fillings if self._coding is not None else np.stack(fillings)
+        if self._gives_frames:
+            return [_wrap_data_with_container("transform", one, X, self) for one in fillings]
+        return np.stack(fillings)
 
     def probabilities(self, X: Any) -> dict[Any, FloatArray]:
         """Return the probabilities of the values of each column of categories. {name: (n, k)}
 
-        Values are in the order of `categories_`. A known value has the probability 1.
+        Values are in the order of `categories_`. A known value has the probability 1; where it is
+        not in `categories_`, all others have 0.
         """
         check_is_fitted(self, "bandwidth_")
         rows = self._numbers(X, reset=False)
@@ -229,17 +239,20 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def hidden_errors(self) -> tuple[FloatArray, FloatArray]:
         """Return the errors at hidden cells, and those of column means, both (m, D).
 
-        They are in the units of the columns of numbers, and NaN at cells that were not hidden.
+        They are in the units of the columns of numbers, and NaN at cells that were not hidden. Of
+        a cell that was hidden several times, the root mean square is returned.
         """
         check_is_fitted(self, "bandwidth_")
-        (row, column), units = self._blend.cells, self._units
-        shape = (int(row.max(initial=0)) + 1, len(units.scale))
-        errors, baseline = np.full((2, *shape), np.nan)
+        (_, column), units = self._blend.cells, self._units
+        rows, row = np.unique(self._blend.rows, return_inverse=True)
+        shape = (max(len(rows), 1), len(units.scale))
         found, truth = self._hidden_cells()
         found = np.where(self._rounded[column], np.rint(found), found)
-        errors[row, column] = found - truth
-        baseline[row, column] = units.centre[column] - truth
-        return errors, baseline
+        place = row * shape[1] + column
+        return tuple(
+            _errors(differences, place, shape[0] * shape[1]).reshape(shape)
+            for differences in (found - truth, units.centre[column] - truth)
+        )
 
     def _hidden_cells(self) -> tuple[FloatArray, FloatArray]:
         """Return the fills of hidden cells and the true values in the units of the table."""
@@ -293,8 +306,13 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Any:
         """Return X with its gaps filled from numbers, in the type of X."""
         if self._coding is not None:
-            return self._coding.back(as_frame(X), filled, uniform)
+            frame = self._coding.back(as_frame(X), filled, uniform)
+            return frame if self._gives_frames else frame.to_numpy(dtype=object)
         return np.where(np.isnan(rows), filled, rows).astype(self._dtype, copy=False)
+
+    @property
+    def _gives_frames(self) -> bool:
+        return bool(_get_output_config("transform", self)["dense"] != "default")
 
     @property
     def _groups(self) -> list[slice]:
@@ -349,16 +367,20 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self.categories_[self._names[place]] = values
                 own = np.isin(column, np.arange(len(scale))[self._coding.places[place]])
                 # The cells of a row stand together.
-                guesses, values_of = (
+                guesses, flags = (
                     cells[own].reshape(-1, max(len(values), 1)) for cells in (found, truth)
                 )
-                wrong = guesses.argmax(1) != values_of.argmax(1)
-                usual = values_of.argmax(1) != 0
-                errors[place] = wrong.mean() if len(wrong) else np.nan
-                self.mean_errors_[place] = usual.mean() if len(usual) else np.nan
+                # A value that is none of the categories is always guessed wrong.
+                right = np.where(flags.max(1) > 0.5, flags.argmax(1), -1)
+                if len(right):
+                    errors[place] = (guesses.argmax(1) != right).mean()
+                    self.mean_errors_[place] = (right != 0).mean()
         else:
             self.mean_errors_ = means
         self.errors_ = errors
+        cells = np.unique(np.column_stack([self._blend.rows, column]), axis=0)
+        counts = np.bincount(cells[:, 1], minlength=len(scale))
+        self.checked_ = counts if self._coding is None else counts[starts]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

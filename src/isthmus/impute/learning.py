@@ -49,6 +49,7 @@ class Check:
     """Memories of a table with hidden cells, the rows that have them, and the true values."""
 
     memories: FilledMemories
+    places: NDArray[np.intp]
     truth: FloatArray
     given: FloatArray
     hidden: Mask
@@ -58,13 +59,14 @@ class Check:
 class Blend:
     """A recipe with the weights of its estimates in each column (K, D).
 
-    `cells` are the places (row, column) of hidden cells, `truth` their values and `found` their
-    fills, by weights learned from other cells.
+    `cells` are the places (row, column) of hidden cells, `rows` their rows in the table, `truth`
+    their values and `found` their fills, by weights learned from other rows.
     """
 
     recipe: Recipe
     weights: FloatArray
     cells: tuple[NDArray[np.intp], NDArray[np.intp]]
+    rows: NDArray[np.intp]
     truth: FloatArray
     found: FloatArray
 
@@ -104,7 +106,7 @@ def learn(
     checks: list[Check] = []
     for (places, hidden), table, shape in zip(choices, tables, shapes, strict=True):
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
-        checks.append(Check(memories, Z[places], table[places], hidden))
+        checks.append(Check(memories, places, Z[places], table[places], hidden))
     # In a table of one or two columns, all that is known counts.
     powers = EMPHASES if Z.shape[1] > 2 else EMPHASES[:1]
     tried = [
@@ -285,7 +287,7 @@ def _choose_local(checks: Sequence[Check], recipe: Recipe) -> Recipe:
 def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
     """Return the weights of the estimates that leave the least error at hidden cells."""
     dim = checks[0].truth.shape[1]
-    parts, truths, centres, rows, columns = [], [], [], [], []
+    parts, truths, centres, rows, columns, places = [], [], [], [], [], []
     start = 0
     for check in checks:
         mean = check.memories.shape.mean
@@ -296,13 +298,14 @@ def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
         centres.append(mean[column])
         rows.append(row + start)
         columns.append(column)
+        places.append(check.places[row])
         start += len(check.truth)
     estimates, truth = np.concatenate(parts, 1), np.concatenate(truths)
     row, column = np.concatenate(rows), np.concatenate(columns)
     weights = _weights(estimates, truth, column, dim)
     # Errors are measured where the weights were not learned.
-    crossed = np.empty_like(truth)
-    half = row % 2 == 0
+    crossed, origin = np.empty_like(truth), np.concatenate(places)
+    half = np.unique(origin, return_inverse=True)[1] % 2 == 0
     for learned in (half, ~half):
         other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
         crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
@@ -311,7 +314,7 @@ def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
         weights[unused] = 0
         weights[~unused] = _weights(estimates[~unused], truth, column, dim)
     centre = np.concatenate(centres)
-    return Blend(recipe, weights, (row, column), truth + centre, crossed + centre)
+    return Blend(recipe, weights, (row, column), origin, truth + centre, crossed + centre)
 
 
 def _weights(
