@@ -111,7 +111,7 @@ def test_cells_are_counted_once_however_often_they_were_hidden() -> None:
     imputer = MemoryImputer(random_state=0).fit(rows)
     known = (~np.isnan(rows)).sum(0)
     assert len(imputer._blend.truth) > known.sum() >= imputer.checked_.sum()
-    assert (0 < imputer.checked_).all()
+    assert (imputer.checked_ > 0).all()
     assert (imputer.checked_ <= known).all()
     errors, _ = imputer.hidden_errors()
     assert ((~np.isnan(errors)).sum(0) == imputer.checked_).all()

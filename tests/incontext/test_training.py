@@ -287,7 +287,8 @@ def test_a_checkpoint_takes_no_more_memory_than_its_size(tmp_path):
     wide = {"weight": torch.zeros(1).expand(2**28)}
     torch.save(plain | {"model": wide}, buffer := io.BytesIO())
     call = zipped(plain | {"rows": [bytearray(1)]}, zipfile.ZIP_STORED)
-    for content in (zipped(plain | {"model": {"weight": torch.zeros(2**20)}}), buffer.getvalue(), call):
+    packed = zipped(plain | {"model": {"weight": torch.zeros(2**20)}})
+    for content in (packed, buffer.getvalue(), call):
         with pytest.raises(InvalidInputError, match="checkpoint"):
             Checkpoint.load(forged(tmp_path / "checkpoint.pt", content))
 

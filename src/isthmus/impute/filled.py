@@ -271,7 +271,9 @@ def _left_blank(result: FilledTable, sparse: NDArray[np.bool_]) -> FilledTable:
 
 
 def _note_on_blanks(names: Any, reason: str) -> str:
-    return f"Gaps are left in columns that are {reason}: {listed([str(name) for name in names], 5)}."
+    return (
+        f"Gaps are left in columns that are {reason}: {listed([str(name) for name in names], 5)}."
+    )
 
 
 def _words(words: Any, count: int) -> Any:
@@ -310,7 +312,16 @@ def _filled_from_memory(
         if optional.any():
             notes.append(_note_on_blanks(words.columns[optional], "mostly blank"))
     result = FilledTable(
-        rows, gaps, names, "", None, how, scale, notes=tuple(notes), words=words, word_gaps=word_gaps
+        rows,
+        gaps,
+        names,
+        "",
+        None,
+        how,
+        scale,
+        notes=tuple(notes),
+        words=words,
+        word_gaps=word_gaps,
     )
     if not gaps.any() and (words is None or not words[used].isna().to_numpy().any()):
         return result
