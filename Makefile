@@ -14,7 +14,7 @@ HTML := docs/_build/html
 export PYTHONHASHSEED := 0
 export MPLBACKEND := Agg
 # One process per core, so one thread per process.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile -q -rs
 COVERAGE := --cov --cov-report=term:skip-covered --cov-fail-under=93
 PIP := python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c $(CONSTRAINTS)
 
@@ -24,11 +24,15 @@ PIP := python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/isthmus reproduce
 
+# What every change must pass.
 test: $(STAMP) lint
-	$(PYTEST) $(COVERAGE)
+	$(PYTEST)
 
+# Everything, nightly: slow tests, coverage, and random arguments from a seed that is printed.
+test-all: SEED ?= $(shell date +%s)
 test-all: $(STAMP) lint
-	$(PYTEST) $(COVERAGE) -m "slow or not slow"
+	@echo "Random arguments: make test-all SEED=$(SEED)"
+	HYPOTHESIS_PROFILE=fresh $(PYTEST) $(COVERAGE) -m "slow or not slow" --hypothesis-seed=$(SEED)
 
 # Without lint, whose findings depend on the versions of the linters.
 test-only: $(STAMP)

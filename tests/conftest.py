@@ -1,5 +1,6 @@
 """Every energy of the package, once, for the tests that hold for all of them."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -10,9 +11,10 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.memories import Memory
 
-# The same examples on every run and every machine, however slow it is.
+# The same examples on every run and every machine; `make test-all` draws others from a seed.
 settings.register_profile("isthmus", derandomize=True, deadline=None, database=None)
-settings.load_profile("isthmus")
+settings.register_profile("fresh", derandomize=False, deadline=None, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "isthmus"))
 
 MakeMemory = Callable[[Tensor], Memory]
 

@@ -1,6 +1,5 @@
 """The scripts of the gallery run as they stand, draw, and warn of nothing."""
 
-import re
 from pathlib import Path
 
 import matplotlib
@@ -49,22 +48,3 @@ def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
                 figure.canvas.draw()  # labels and layouts that fail do so here
         finally:
             plt.close("all")
-
-
-def test_the_gallery_lists_every_script_once() -> None:
-    listed = re.findall(r'"(plot_\w+\.py)"', (ROOT / "docs" / "conf.py").read_text())
-    assert sorted(listed) == [path.name for path in SCRIPTS]
-    assert len(SCRIPTS) >= 13
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_the_script_is_a_page_with_a_title_an_introduction_and_cells(path: Path) -> None:
-    text = path.read_text()
-    head = re.match(r'"""\n(.+)\n(=+)\n\n.+?"""\n', text, re.DOTALL)
-    assert head is not None
-    assert len(head[1]) == len(head[2])
-    assert text.count("\n# %%\n") >= 2
-
-
-def test_the_smaller_sizes_are_of_scripts_that_exist() -> None:
-    assert set(SMALLER) <= {path.stem for path in SCRIPTS}

@@ -38,11 +38,6 @@ def test_examples_in_docstrings_run(name: str) -> None:
     assert result.failed == 0
 
 
-def test_contributing_names_every_skeleton() -> None:
-    text = (FOLDER.parents[1] / "CONTRIBUTING.md").read_text()
-    assert all(f"docs/skeletons/{name}.py" in text for name in SKELETONS)
-
-
 def test_the_energy_passes_check_energy_and_matches_torch() -> None:
     energy = load("energy").DiagonalGaussian([0.0, 1.0, -2.0], [1.0, 0.5, 3.0])
     check_energy(energy)

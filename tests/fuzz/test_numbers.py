@@ -16,7 +16,7 @@ from isthmus import incontext
 from isthmus.capacity import certify
 from isthmus.distributed.sharded import ShardedMemory
 from isthmus.energy import Energy, WeightedSum
-from isthmus.errors import UnknownNormalizerError
+from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import MarginalMemory
 from isthmus.normalizer import NormalizedEnergy
 
@@ -316,3 +316,13 @@ def test_moments_of_samplers_within_five_standard_errors(name: str) -> None:
     error = powers.std(1, ddof=1) / math.sqrt(powers.shape[1])
     assert (np.abs(powers.mean(1) - Moments.exact()) < 5 * error).all()
     assert (error < 0.2).all()
+
+
+def test_directions_of_any_concentration_are_drawn() -> None:
+    drawn = ist.VonMisesFisherMixture(torch.tensor([[0.6, 0.8]]).double(), 1e308).sample(5)
+    torch.testing.assert_close(drawn, torch.tensor([[0.6, 0.8]]).double().expand(5, 2))
+
+
+def test_sparse_weights_that_overflow_are_an_error() -> None:
+    with pytest.raises(InvalidInputError, match="range"):
+        ist.SparseHopfield(np.eye(2), beta=1e308).responsibilities(9 * np.eye(2))

@@ -34,6 +34,7 @@ ARGUMENTS = [
 ]
 PATIENCE = 60
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not BROWSER, reason="there is no Chromium; apt-get install chromium"),
     # The driver leaves pipes for the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
