@@ -392,3 +392,15 @@ def test_exponentials_that_overflow_certify_nothing() -> None:
     radius = certify(X, sigma, iterate="none").guaranteed_radius[0]
     assert radius > 0
     assert math.log(50) + 2 * math.log(near / sigma) + radius * near / sigma**2 < 0
+
+
+def test_a_bandwidth_beside_a_memory_is_refused_and_certificates_compare() -> None:
+    X = [[0.0], [4.0], [9.0]]
+    for memory in (ist.GaussianKDE(X, 0.5), ist.ModernHopfield(X), ist.SparseHopfield(X)):
+        with pytest.raises(InvalidInputError, match="sigma"):
+            certify(memory, 1.0)
+    with pytest.raises(InvalidInputError, match="sigma"):
+        basins(ist.GaussianKDE(X, 0.5), 1.0)
+    found = certify(X)
+    assert found == found
+    assert found != certify(X)

@@ -381,3 +381,8 @@ def test_the_claim_passes_the_ceiling_in_all_higher_dimensions():
         log_mean = (dim - 1) * math.log(4) + log_kernel_mean(dim, 2 * math.sqrt(dim - 1))
         assert log_mean > math.log(2)
         assert log_mean > math.log(0.02 / math.pi) + (dim - 1) * math.log(growth)
+
+
+def test_bounds_on_whole_numbers_are_whole() -> None:
+    assert [capacity_bound(dim, kind="packing") for dim in (10, 20)] == [64, 5750]
+    assert [capacity_bound(dim, kind="claimed") for dim in (4, 20)] == [4**3, 4**19]

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from isthmus.capacity import capacity_curve, certify, choose_sigma
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError
 from isthmus.memories.modern import ModernHopfield
 
 
@@ -50,6 +50,6 @@ def test_what_cannot_be_had_is_said() -> None:
         capacity_curve([[0.0], [1.0]], [-1.0])
     with pytest.raises(InvalidInputError, match="Gaussian KDE"):
         capacity_curve(ModernHopfield([[0.0], [1.0]]), [1.0])
-    with pytest.raises(ShapeError):
-        choose_sigma([0.0, 1.0])
+    with pytest.raises(InvalidInputError, match="iterate"):
+        capacity_curve([[0.0], [1.0]], [1.0], iterate="x")
     assert choose_sigma([[0.0], [0.0], [1.0], [2.0]], 0.5).stored == 0.5

@@ -9,7 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 import isthmus as ist
-from isthmus.capacity import capacity_bound, cell_600, certify, e8_shell, regular_polygon
+from isthmus.capacity import (
+    capacity_bound,
+    cell_600,
+    certify,
+    e8_shell,
+    regular_polygon,
+    spread_on_sphere,
+)
 from isthmus.dynamics import modes
 from isthmus.dynamics.modes import _weights_and_residual, is_attracting
 
@@ -42,9 +49,32 @@ def test_a_saddle_is_not_stored() -> None:
     assert not found.stored[0]
 
 
-@pytest.mark.parametrize("count", [8, 9, 10, 11, 12, 13])
+def ends_on_a_line(X: Array, starts: Array) -> Array:
+    """Follow starts (n,) by many plain updates."""
+    for _ in range(5000):
+        weights = np.exp(-0.5 * (starts[:, None] - X) ** 2)
+        starts = weights @ X / weights.sum(1)
+    return starts
+
+
+def test_patterns_on_a_line_are_stored_if_both_ends_of_their_ball_return() -> None:
+    verdicts = []
+    for right, left in itertools.product((2.0, 2.04, 2.1), (2.84, 2.9, 3.5)):
+        X = np.array([0.0, right, *(-left + 1e-3 * np.arange(-2, 3))])
+        rest = ends_on_a_line(X, X)
+        error = abs(rest[0] - X[0])
+        own = (abs(rest - rest[0]) < 0.02).sum() == 1 and error < 0.5 * right
+        ends = ends_on_a_line(X, np.array([-1.001 * error, 1.001 * error]))
+        expected = own and bool((abs(ends - rest[0]) < 0.02).all())
+        assert certify(X[:, None], 1.0).stored[0] == expected
+        verdicts.append((own, expected))
+    assert {(True, False), (True, True)} <= set(verdicts)
+
+
+@pytest.mark.parametrize("count", [8, 11, 12, 13])
 def test_points_on_a_circle_are_stored_beyond_the_half_weight_ceiling(count: int) -> None:
-    assert certify(2 * regular_polygon(count), 1.0, tol=1e-9, max_steps=20_000).stored.all()
+    for points in (regular_polygon(count), spread_on_sphere(count, 2)):
+        assert certify(2 * points, 1.0).stored.all()
     assert capacity_bound(2, kind="half-weight") < 10
 
 

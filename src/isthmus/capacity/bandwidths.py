@@ -27,6 +27,7 @@ from isthmus.dynamics.modes import (
     ranked_fixed_points,
 )
 from isthmus.dynamics.retrieve import MemoryStore, descend
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
@@ -39,7 +40,7 @@ SIGMA_TOLERANCE = 0.01
 STORED = 0.95
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CapacityCurve:
     """The share of patterns that a memory stores at each of several bandwidths.
 
@@ -75,7 +76,7 @@ class CapacityCurve:
         return "\n".join(["   sigma  stored  proved  radius", *lines])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SigmaChoice:
     """The chosen bandwidth, and the curve of all bandwidths tried.
 
@@ -117,6 +118,7 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
            1  100.0%  100.0%    1.31
            3    0.0%    0.0%       0
     """
+    as_choice(iterate, "iterate", get_args(Iterate))
     grid = np.unique(_as_sigmas(sigmas))
     prepared = _prepared(X)
     return CapacityCurve.of([_at(*prepared, sigma, iterate) for sigma in grid])
@@ -185,7 +187,7 @@ def choose_sigma(
 
 
 def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
-    memory = as_memory(X, 1.0)
+    memory = as_memory(X)
     if not isinstance(memory, GaussianKDE):
         raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
     patterns = memory.memories.detach().double().numpy()
@@ -207,7 +209,7 @@ def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Itera
     return certify_memory(memory, neighbors, neighbors.distances.shape[1], iterate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Basins:
     """The fixed points that patterns flow to on one memory.
 
@@ -243,7 +245,7 @@ class Basins:
 
 def basins(
     X: Any,
-    sigma: float = 1.0,
+    sigma: float | None = None,
     *,
     starts: Any = None,
     tol: float = 1e-6,
@@ -257,7 +259,7 @@ def basins(
         Patterns (N, D), whose Gaussian KDE is taken; or a memory of them with round kernels; or a
         mixture, such as an in-context density of tables.
     sigma : float
-        Bandwidth, if X is an array.
+        Bandwidth, if X is an array. Default: 1.
     starts : array or Tensor (n, D), optional
         The points to group, and required for a memory in shards. Default: all patterns.
     tol : float
@@ -272,11 +274,13 @@ def basins(
     ([0, 0, 1], [0.25, 9.0])
     """
     tol, max_steps = as_number(tol, "tol", above=0), as_count(max_steps, "max_steps")
+    if sigma is not None and isinstance(X, Energy):
+        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
     if isinstance(X, StudentMixture):
         return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
     if not isinstance(X, GaussianKDE | MemoryStore):
-        memory = GaussianKDE(as_patterns(X), sigma)
+        memory = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
     if starts is None and isinstance(memory, MemoryStore):
@@ -310,7 +314,7 @@ def _basins_on(mixture: StudentMixture, points: Any, tol: float, max_steps: int)
     return Basins(None, points, labels, found.resting.numpy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MergeTree:
     """The basins of patterns at growing bandwidths.
 

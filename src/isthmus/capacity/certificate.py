@@ -23,17 +23,11 @@ from isthmus.capacity.contraction import (
     kde_terms,
     nearest_neighbors,
 )
+from isthmus.capacity.iteration import iterate_patterns
 from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
-from isthmus.capacity.sparse import is_attracting_sparse, one_step
-from isthmus.dynamics.modes import (
-    SAME_POINT,
-    centred,
-    is_attracting,
-    require_squares,
-    shared_fixed_points,
-)
-from isthmus.dynamics.retrieve import settle
-from isthmus.errors import ShapeError, UnsupportedOperationError
+from isthmus.capacity.sparse import one_step
+from isthmus.dynamics.modes import require_squares
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
@@ -51,8 +45,6 @@ FloatArray = NDArray[np.float64]
 
 # Below this share of stored patterns, the summary gives advice.
 FEW = 0.5
-# Fixed points that seem unstable are iterated until they move by this share of sigma.
-PRECISE = 1e-13
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 SCALARS = ("kind", "sigma", "required_separation", "delta")
@@ -63,7 +55,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
     """Proved bounds and measured results for each of N patterns in D dimensions.
 
@@ -96,7 +88,7 @@ class Certificate:
         Distance between the pattern and its fixed point; NaN where it was not iterated.
     stored : ndarray (N,) of bool
         True for patterns with a stable fixed point of their own, nearer than half the distance
-        to the next pattern.
+        to the next pattern, that every start reaches that is no farther from the pattern.
     decided : ndarray (N,) of str
         The origin of `stored`: "proved" by the bound, "iterated", or "open".
     basin : ndarray (N,)
@@ -242,7 +234,7 @@ class Certificate:
 
 def certify(
     X: Any,
-    sigma: float = 1.0,
+    sigma: float | None = None,
     *,
     iterate: Iterate = "all",
     n_neighbors: int = 128,
@@ -261,7 +253,8 @@ def certify(
         and sigma is 1. Of a sparse network, the condition for exact retrieval in one update is
         necessary and sufficient, up to rounding.
     sigma : float
-        Bandwidth of the Gaussian KDE, if X is an array.
+        Bandwidth of the Gaussian KDE, if X is an array, which is taken as it is and not
+        standardised. Default: 1.
     iterate : {"all", "undecided", "none"}
         The patterns to iterate to their fixed points. "undecided" leaves out those that the
         bound proves stored.
@@ -296,6 +289,8 @@ def certify(
     n_neighbors, max_steps = as_count(n_neighbors, "n_neighbors"), as_count(max_steps, "max_steps")
     tol, noise = as_number(tol, "tol", above=0), as_flag(noise, "noise")
     delta = as_number(delta, "delta", above=0, at_most=LARGEST_DELTA)
+    if sigma is not None and isinstance(X, GaussianKDE | ModernHopfield | SparseHopfield):
+        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
     if isinstance(X, GaussianKDE) and not X.is_round:
         plain, shape = X.whitened()
         found = certify(
@@ -363,9 +358,7 @@ def certify_memory(
     proved = bound < 0.5 * closest * (1 - ROUNDING_SLACK)
     decided = np.where(proved, "proved", "open").astype("<U8")
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    fixed, error, basin, own = _iterated(
-        memory, patterns, bandwidth, nearest, chosen, proved, tol, max_steps
-    )
+    found = iterate_patterns(memory, bandwidth, nearest, chosen, proved, tol, max_steps)
     decided[chosen & ~proved] = "iterated"
     return Certificate(
         kind="hopfield" if hopfield else "kde",
@@ -375,11 +368,11 @@ def certify_memory(
         ramsauer_radius=np.where((separation >= needed) & disjoint, ramsauer, 0.0),
         guaranteed_radius=radius,
         error_bound=bound,
-        fixed_point=fixed,
-        retrieval_error=error,
-        stored=proved | own,
+        fixed_point=found.fixed_point,
+        retrieval_error=found.error,
+        stored=proved | found.stored,
         decided=decided,
-        basin=basin,
+        basin=found.basin,
         noise=None if delta is None else noise_levels(terms, radius, delta),
         delta=delta,
     )
@@ -393,9 +386,7 @@ def _certify_sparse(
     n, sigma = len(patterns), float(memory.beta) ** -0.5
     proved = found.radius > 0
     chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    fixed, error, basin, own = _iterated(
-        memory, patterns, sigma, found.nearest, chosen, proved, tol, max_steps
-    )
+    ends = iterate_patterns(memory, sigma, found.nearest, chosen, proved, tol, max_steps)
     decided = np.where(proved, "proved", "open").astype("<U8")
     decided[chosen & ~proved] = "iterated"
     return Certificate(
@@ -406,17 +397,17 @@ def _certify_sparse(
         ramsauer_radius=found.santos_radius,
         guaranteed_radius=found.radius,
         error_bound=np.where(proved, 0.0, np.inf),
-        fixed_point=fixed,
-        retrieval_error=error,
-        stored=proved | own,
+        fixed_point=ends.fixed_point,
+        retrieval_error=ends.error,
+        stored=proved | ends.stored,
         decided=decided,
-        basin=basin,
+        basin=ends.basin,
         noise=found.noise,
         delta=delta,
     )
 
 
-def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
+def as_memory(X: Any, sigma: float | None = None) -> GaussianKDE | ModernHopfield:
     """Return a memory as it is, and rows of patterns as a Gaussian KDE in float64."""
     if isinstance(X, GaussianKDE | ModernHopfield):
         require_squares(X.memories.detach().double())
@@ -427,7 +418,7 @@ def as_memory(X: Any, sigma: float) -> GaussianKDE | ModernHopfield:
                 "patterns without weights."
             )
         return X
-    return GaussianKDE(as_patterns(X), sigma)
+    return GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
 
 
 def as_patterns(X: Any) -> Tensor:
@@ -447,60 +438,6 @@ def _enclosing(patterns: FloatArray) -> float:
     middle = 0.5 * (patterns.max(0) + patterns.min(0))
     centres = (middle, patterns.mean(0))
     return min(float(np.linalg.norm(patterns - centre, axis=1).max()) for centre in centres)
-
-
-def _iterated(
-    memory: GaussianKDE | ModernHopfield | SparseHopfield,
-    patterns: FloatArray,
-    sigma: float,
-    nearest: FloatArray,
-    chosen: NDArray[np.bool_],
-    proved: NDArray[np.bool_],
-    tol: float,
-    max_steps: int,
-) -> tuple[FloatArray, FloatArray, NDArray[np.int64], NDArray[np.bool_]]:
-    """Return fixed points, errors and basins of the chosen patterns, and which are stored."""
-    n = len(patterns)
-    fixed, error = np.full(patterns.shape, np.nan), np.full(n, np.nan)
-    basin, stored = np.full(n, -1), np.zeros(n, dtype=bool)
-    if not chosen.any():
-        return fixed, error, basin, stored
-    start = memory.as_input(torch.from_numpy(patterns[chosen]))
-    moved: GaussianMemory | SparseHopfield = memory
-    centre = torch.zeros(memory.dim, dtype=torch.float64)
-    if not isinstance(memory, SparseHopfield):
-        moved, start, centre = centred(memory, start)
-    found = settle(moved, start, tol=tol * sigma, max_steps=max_steps)
-    state, resting = found.state, found.converged.numpy()
-
-    def own() -> NDArray[np.bool_]:
-        """Set errors and basins, and return patterns that share their fixed point with none."""
-        ends = state.double().numpy()
-        fixed[chosen] = ends + centre.numpy()
-        error[chosen] = np.linalg.norm(ends - start.double().numpy(), axis=1)
-        basin[chosen] = shared_fixed_points(ends, SAME_POINT * sigma)
-        alone = np.bincount(basin[chosen])[basin[chosen]] == 1
-        result: NDArray[np.bool_] = alone & (error[chosen] < 0.5 * nearest[chosen])
-        return result
-
-    def attracting(points: Tensor) -> NDArray[np.bool_]:
-        if isinstance(moved, SparseHopfield):
-            result: NDArray[np.bool_] = is_attracting_sparse(moved, points).numpy()
-        else:
-            result = is_attracting(moved, points).numpy()
-        return result
-
-    stable = proved[chosen].copy()
-    rows = np.flatnonzero(own() & resting & ~stable)
-    stable[rows] = attracting(state[rows])
-    rows = rows[~stable[rows]]
-    if len(rows):
-        # A fixed point that is only just stable can be proved so if it is known precisely.
-        precise = settle(moved, state[rows], tol=PRECISE * sigma, max_steps=max_steps)
-        state[rows] = precise.state
-        stable[rows] = attracting(precise.state)
-    stored[chosen] = own() & resting & stable
-    return fixed, error, basin, stored
 
 
 def _alone(

@@ -25,6 +25,8 @@ from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
+# These bounds are whole numbers.
+WHOLE = ("packing", "claimed")
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
 # Counts up to this are exact in float64 and can be rounded down.
@@ -142,7 +144,10 @@ def capacity_bound(
         "dense": lambda: _log_dense(dim, ratio),
     }
     log_count = bounds[kind]()
-    return log_count if as_flag(log, "log") else float(exponential(log_count))
+    if as_flag(log, "log"):
+        return log_count
+    count = float(exponential(log_count))
+    return float(round(count)) if kind in WHOLE and math.isfinite(count) else count
 
 
 def capacity_rate(K: float = 2.0) -> float:

@@ -16,8 +16,6 @@ from isthmus.memories.sparse import SparseHopfield
 
 FloatArray = NDArray[np.float64]
 BISECTIONS = 60
-# A slope of the update below this counts as stable.
-STABLE_SLOPE = 1 - 1e-9
 
 
 class OneStep(NamedTuple):
@@ -83,12 +81,9 @@ def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
     return np.where(radius > 0, low, 0.0)
 
 
-def is_attracting_sparse(memory: SparseHopfield, points: Tensor) -> Tensor:
-    """Return True for fixed points (B, D) at which the update has a slope below 1. (B,)"""
+def slopes_of_sparse(memory: SparseHopfield, points: Tensor) -> Tensor:
+    """Return the symmetric Jacobians of an update at points. (B, D) -> (B, D, D)"""
     exact = memory.with_memories(memory.memories.detach().double())
     slope = torch.func.jacrev(lambda x: exact.step(x))
-    found = [
-        bool(torch.linalg.eigvalsh(0.5 * (matrix + matrix.mT)).max() < STABLE_SLOPE)
-        for matrix in map(slope, points.double())
-    ]
-    return torch.tensor(found, dtype=torch.bool)
+    found = [0.5 * (matrix + matrix.mT) for matrix in map(slope, points.double())]
+    return torch.stack(found) if found else points.new_zeros((0, memory.dim, memory.dim))

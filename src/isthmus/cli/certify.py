@@ -24,6 +24,8 @@ BOUNDS = ["separation", "guaranteed_radius", "error_bound"]
 OUTCOMES = ["retrieval_error", "stored", "decided", "basin"]
 # A column is worth a note if it varies this many times as much as another.
 UNEVEN = 30.0
+# The inverse squares of smaller bandwidths overflow.
+SMALLEST = 1e-154
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,8 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
             **found.summary,
         }
         written = {"output": arguments.output, "plot": arguments.plot}
-        how = "\n\nsigma was chosen automatically: the largest value that stores enough rows"
-        text = f"{found}{how if arguments.choose else ''}"
+        units = (
+            "standard deviations of the columns"
+            if arguments.standardise
+            else ("the columns' own units (not standardised)")
+        )
+        text = f"{found}\n\nsigma, distances and radii are in {units}."
+        if arguments.choose:
+            text += "\nsigma was chosen automatically: the largest value that stores enough rows."
         options.print_result(text, summary, written, arguments)
     return 0
 
@@ -75,6 +83,8 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.choose = arguments.beta is None and arguments.sigma in (None, "auto")
     if arguments.model == "hopfield" and arguments.choose:
         raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")
+    if arguments.model == "hopfield" and arguments.beta is None and arguments.sigma < SMALLEST:
+        raise InvalidInputError(f"--sigma {arguments.sigma:g} is too small: beta overflows.")
     if arguments.stored is not None and not arguments.choose:
         raise InvalidInputError("--stored is for --sigma auto.")
     if arguments.delta is not None and not arguments.noise:
@@ -92,9 +102,11 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
             # A single row is stored at every bandwidth.
             sigma = 1.0 if len(X) == 1 else choose_sigma(X, arguments.stored).sigma
         report(1, f"rows at sigma {sigma:.4g}")
-        memory = X if arguments.model == "kde" else ModernHopfield(X, sigma**-2)
-        delta = {} if arguments.delta is None else {"delta": arguments.delta}
-        return certify(memory, sigma, iterate=arguments.iterate, noise=arguments.noise, **delta)
+        rest = {} if arguments.delta is None else {"delta": arguments.delta}
+        rest |= {"iterate": arguments.iterate, "noise": arguments.noise}
+        if arguments.model == "kde":
+            return certify(X, sigma, **rest)
+        return certify(ModernHopfield(X, arguments.beta or sigma**-2), **rest)
 
 
 def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str]:

@@ -128,12 +128,16 @@ def attracting_radius(memory: GaussianMemory, point: Tensor) -> float:
 
 
 @torch.no_grad()
-def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
-    """Return True for points (B, D) about which some tiny ball is contracted. (B,)
+def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None = None) -> Tensor:
+    """Return True for points (B, D) about which a ball of one of the radii is contracted. (B,)
 
-    Such a ball holds one fixed point, which is stable. A point may be so near to instability that
-    no ball is found; it then counts as unstable.
+    Such a ball holds one fixed point, which is stable. Without radii (B, T), tiny balls are tried;
+    a point may be so near to instability that none is found, and then counts as unstable.
     """
+    if radii is None:
+        radii = float(memory.sigma) * torch.tensor(STABLE, dtype=torch.float64).expand(
+            len(points), -1
+        )
     variance = float(memory.variance)
     found = torch.zeros(len(points), dtype=torch.bool)
     memories, bias = memory.memories.double(), memory.log_mixing_weights.double()
@@ -145,8 +149,8 @@ def is_attracting(memory: GaussianMemory, points: Tensor) -> Tensor:
         squares = apart.square().sum(1)
         weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias[chosen])
         residual += LEFT_OUT * beyond
-        left_out = LEFT_OUT * beyond**2 * math.exp(STABLE[0] * beyond / variance**0.5)
-        for radius in (share * variance**0.5 for share in STABLE):
+        for radius in radii[row].tolist():
+            left_out = LEFT_OUT * beyond**2 * math.exp(min(radius * beyond / variance, 700.0))
             c = math.exp(min(radius * residual / variance, 700.0))
             raised = weights * (radius / variance * squares.sqrt()).exp()
             terms = raised * squares

@@ -166,8 +166,9 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str,
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
             arrays["shares"] = energy.responsibilities(points).float().numpy()
     if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
-        memory = scene.memories if kind.name == "mixture" else energy
-        found = certify(memory, scene.sigma, iterate="none")
+        mixture = kind.name == "mixture"
+        memory, sigma = (scene.memories, scene.sigma) if mixture else (energy, None)
+        found = certify(memory, sigma, iterate="none")
         # One pattern alone attracts the whole plane.
         radius = np.where(np.isfinite(found.guaranteed_radius), found.guaranteed_radius, 0.0)
         arrays["balls"] = radius
