@@ -1,4 +1,4 @@
-"""Smaller studies of pretrained("tables"): clusters, draws, ablations, a flow, an energy on top.
+"""Smaller studies of pretrained("tables"): clusters, draws, ablations, a flow.
 
     ISTHMUS_DATA=path/to/npz/files python benchmarks/tables_studies.py clusters draws ablation flow
 
@@ -7,8 +7,6 @@ draws: how well a random forest tells draws from rows kept apart (AUC; 0.5: it c
 ablation: what each part of the trained model is worth on smooth tasks of tables_incontext.py. Parts
     are taken from the trained model or its densities; nothing is trained again.
 flow: a neural spline flow on such tasks; it needs zuko, and is left out without it.
-head: what the energy head of `--model DIR`, a run of `isthmus icl train --preset tables-energy`,
-    changes on such tasks.
 """
 
 from __future__ import annotations
@@ -262,34 +260,9 @@ def flow(model: ICLTables) -> list[Row]:
     return rows
 
 
-def head(model: ICLTables) -> list[Row]:
-    """Return scores with and without the energy head, and how well its normalisers are known."""
-    return [row for smooth in (True, False) for row in _head_rows(model, smooth)]
-
-
-def _head_rows(model: ICLTables, smooth: bool) -> Iterator[Row]:
-    found: dict[tuple[int, int], list[tuple[float, ...]]] = {}
-    for D, X, test in tasks((1, 2, 4, 8), (16, 64, 256), smooth):
-        spent, density = timed(lambda X=X: model.condition(X, energy_head=True))
-        more, log_prob = timed(lambda d=density, test=test: d.log_prob(test))
-        change = float(density.base.log_prob(test).mean() - log_prob.mean())
-        known = density.normalizer
-        share = float(known.effective_samples) / 4096
-        scores = (change, float(known.error), share, spent + more)
-        found.setdefault((D, len(X)), []).append(scores)
-    kind = "smooth" if smooth else "spiky"
-    title = f"change of the negative log-density by the energy head, {kind} tasks, nats a row"
-    for (D, n), each in sorted(found.items()):
-        change, error, share, seconds = np.transpose(each)
-        yield {"table": title, "D": D, "n": n, "tasks": len(each), "change": _mean(change),
-               "better on": int((change < 0).sum()), "error of log Z": f"{error.mean():.4f}",
-               "effective share": f"{share.mean():.2f}",
-               "CPU s": f"{seconds.mean():.2f}"}  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ("clusters", "draws", "ablation", "flow", "head")
+    names = ("clusters", "draws", "ablation", "flow")
     parser.add_argument("studies", nargs="+", choices=names)
     parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
     arguments = parser.parse_args()

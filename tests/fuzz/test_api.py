@@ -405,12 +405,12 @@ RESULTS = """
 Annealed Attention Bandwidth Basins CapacityCurve Certificate Chains CheckReport Draws Energy
 Entanglement ErrorBound Evaluation FileFormat FilledTable Flow GaussianMemory IndexReport Keys
 LogIntegral Memory MergeTree Metric NormalizedEnergy RadialKDE RandomCoding RandomPatternCapacity
-Retrieval RowScores SigmaChoice StreamedClusters Sweep Table TableClusters TableEnergy
+Retrieval RowScores SigmaChoice StreamedClusters Sweep Table TableClusters
 TabulatedDensity Trained VMFMixture Verdicts
 """
 # Without arguments, of checked arguments, or of files and runs, which other tests attack.
 ELSEWHERE = """
-HeadTraining ICLEBMConfig TableConfig TableTraining TrainingSettings attention_logits cell_600
+ICLEBMConfig TableConfig TableTraining TrainingSettings attention_logits cell_600
 cluster_file default_output e8_shell evaluate needs_float64 save train train_tables write_table
 """
 # Their arguments name files that are not there, or nothing.

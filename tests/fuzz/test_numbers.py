@@ -74,7 +74,7 @@ WITHOUT_NORMALIZER = {ist.Hopfield, ist.DenseAssociativeMemory, ist.SparseHopfie
 APPROXIMATE = {ist.RandomFeatureKDE}
 # Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py;
 # tests/distributed/test_sharded.py compares a memory in parts with the whole.
-ELSEWHERE = {incontext.ContextEnergy, incontext.TableEnergy, NormalizedEnergy, ShardedMemory}
+ELSEWHERE = {incontext.ContextEnergy, NormalizedEnergy, ShardedMemory}
 # Corners and jumps of a kernel limit the accuracy of a grid, and so do heavy tails.
 TOLERANCE = {
     ist.UniformKDE: 3e-3,

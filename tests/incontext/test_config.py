@@ -13,7 +13,6 @@ from isthmus.incontext.objectives import (
     BranchLangevin,
     ContrastiveDivergence,
     DenoisingScoreMatching,
-    ImportanceLikelihood,
     PersistentContrastiveDivergence,
     Proposal,
     RankingNCE,
@@ -22,7 +21,7 @@ from isthmus.incontext.priors import GaussianMixtures, Moons, Rings, Spirals, Un
 
 KINDS = (
     ICLEBMConfig, TrainingSettings, BranchLangevin, Proposal, GaussianMixtures, Moons, Rings,
-    Spirals, UniformShapes, RankingNCE, ImportanceLikelihood, ContrastiveDivergence,
+    Spirals, UniformShapes, RankingNCE, ContrastiveDivergence,
     DenoisingScoreMatching, PersistentContrastiveDivergence,
 )  # fmt: skip
 NUMBERS = [

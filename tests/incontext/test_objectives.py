@@ -12,7 +12,6 @@ from isthmus.incontext.objectives import (
     BranchLangevin,
     ContrastiveDivergence,
     DenoisingScoreMatching,
-    ImportanceLikelihood,
     PersistentContrastiveDivergence,
     Proposal,
     RankingNCE,
@@ -22,7 +21,6 @@ SMALL = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
 WIDE = Proposal(box=8.0, uniform=0.5, bandwidth=1.5)
 OBJECTIVES = [
     RankingNCE(),
-    ImportanceLikelihood(),
     ContrastiveDivergence.paper(),
     ContrastiveDivergence.calibrated(),
     PersistentContrastiveDivergence(pool=3),
@@ -71,20 +69,6 @@ def test_ranking_is_stationary_at_the_truth_with_any_number_of_candidates(candid
     for scale, sign in ((0.8, -1), (1.25, 1)):
         mean, error = gradient_and_error(objective, scale)
         assert sign * mean > 4 * error
-
-
-def test_importance_sampling_is_biased_with_few_candidates_and_not_with_many():
-    few, few_error = gradient_and_error(ImportanceLikelihood(candidates=2, proposal=WIDE), 1.0)
-    many, _ = gradient_and_error(ImportanceLikelihood(candidates=256, proposal=WIDE), 1.0)
-    assert abs(few) > 4 * few_error
-    assert abs(many) < abs(few) / 10
-
-
-def test_importance_likelihood_tends_to_the_exact_one():
-    x, generator = normal_sequences(batch=200)
-    loss = ImportanceLikelihood(candidates=2000, proposal=WIDE)(Gaussian(1.3), x, generator)
-    exact = (0.5 * (x / 1.3).square().sum(-1)).mean() + math.log(2 * math.pi * 1.3**2)
-    assert float(loss.detach()) == pytest.approx(float(exact), abs=0.01)
 
 
 def test_denoising_is_stationary_at_the_blurred_truth():

@@ -11,7 +11,7 @@ import torch
 
 from isthmus.archive import write_archive
 from isthmus.errors import InvalidInputError
-from isthmus.incontext import ICLEBM, ICLEBMConfig, evaluate, pretrained
+from isthmus.incontext import ICLEBM, ICLEBMConfig, TableConfig, evaluate, pretrained
 from isthmus.incontext.priors import prior
 from isthmus.incontext.tables.model import ICLTables
 
@@ -67,6 +67,17 @@ def test_settings_that_do_not_fit_the_weights_are_refused(saved, settings, messa
     write_archive(folder / "model.safetensors", ICLEBM.format, content, arrays)
     with pytest.raises(InvalidInputError, match=message):
         ICLEBM.from_pretrained(folder)
+
+
+def test_models_that_had_an_energy_head_are_read_without_it(tmp_path):
+    model = ICLTables(TableConfig(width=8, cell_width=4, layers=1, heads=2))
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    content = json.dumps(model.config.to_dict() | {"head_layers": 1})
+    arrays["head.weight"] = np.ones(3)
+    write_archive(tmp_path / "model.safetensors", ICLTables.format, content, arrays)
+    again = ICLTables.from_pretrained(tmp_path)
+    x = np.random.default_rng(0).normal(size=(9, 2))
+    np.testing.assert_array_equal(again.condition(x).log_prob(x), model.condition(x).log_prob(x))
 
 
 def test_settings_are_covered_by_the_digest(saved):

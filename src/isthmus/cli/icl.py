@@ -32,38 +32,36 @@ if TYPE_CHECKING:
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
 UPDATES_BETWEEN_EVALUATIONS = 500
-TABLE_PRESETS = ("tables", "tables-energy")
 
 
 def _train(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import train, train_tables
+    from isthmus.incontext.tables.training import TableRecipe
     from isthmus.incontext.training import EnergyRecipe
 
     out, more = arguments.out, {"devices": arguments.devices}
-    if arguments.preset in TABLE_PRESETS:
-        tables, base = _table_settings(arguments)
-        _announce(out, tables.recipe(base), arguments.quiet)
-        return _run(train_tables, tables, out, arguments.quiet, init=base, **more)
+    if arguments.preset == "tables":
+        tables = _table_settings(arguments)
+        _announce(out, TableRecipe(tables), arguments.quiet)
+        return _run(train_tables, tables, out, arguments.quiet, **more)
     settings, init = _settings(arguments)
     _announce(out, EnergyRecipe(settings, init), arguments.quiet)
     often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
     return _run(train, settings, out, arguments.quiet, init=init, evaluate_every=often, **more)
 
 
-def _table_settings(arguments: argparse.Namespace) -> tuple[TableTraining, Any]:
-    from isthmus.incontext import HeadTraining, TableTraining, pretrained
+def _table_settings(arguments: argparse.Namespace) -> TableTraining:
+    from isthmus.incontext import TableTraining
 
-    head = arguments.preset == "tables-energy"
-    for option in ("prior",) if head else ("prior", "init"):
+    for option in ("prior", "init"):
         if getattr(arguments, option) is not None:
-            raise InvalidInputError(f"--{option} does not apply to --preset {arguments.preset}.")
-    settings = (HeadTraining if head else TableTraining)(seed=arguments.seed)
+            raise InvalidInputError(f"--{option} does not apply to --preset tables.")
+    settings = TableTraining(seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
     if arguments.batch is not None:
         settings = settings.with_batch(arguments.batch)
-    base = None if arguments.init is None else pretrained(arguments.init)
-    return settings.on_devices(arguments.devices), base
+    return settings.on_devices(arguments.devices)
 
 
 def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **more: Any) -> int:
@@ -89,7 +87,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
     from isthmus.incontext.priors import prior
     from isthmus.incontext.settings import PRESETS
 
-    name = as_choice(arguments.preset, "--preset", (*PRESETS, *TABLE_PRESETS))
+    name = as_choice(arguments.preset, "--preset", (*PRESETS, "tables"))
     settings = replace(PRESETS[name], seed=arguments.seed)
     if arguments.updates is not None:
         settings = replace(settings, updates=arguments.updates)
@@ -258,7 +256,7 @@ def parser() -> options.Parser:
     sizes["help"] = "context sizes (default: %(default)s)"
 
     add = train.add_argument
-    presets = "default|paper|paper-nce|tiny|" + "|".join(TABLE_PRESETS)
+    presets = "default|paper|paper-nce|tiny|tables"
     add("--preset", default="default", metavar="NAME", help=presets)
     add("--out", **options.DIRECTORY, required=True, help="folder of the run")
     add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")

@@ -4,10 +4,8 @@ from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
 from isthmus.incontext.settings import TrainingSettings, preset
-from isthmus.incontext.tables.energy import TableEnergy
 from isthmus.incontext.tables.estimator import TableDensity
 from isthmus.incontext.tables.filling import fill_rows
-from isthmus.incontext.tables.head_training import HeadTraining
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.scoring import RowScores, score_rows
@@ -18,13 +16,11 @@ __all__ = [
     "ICLEBM",
     "ContextEnergy",
     "Evaluation",
-    "HeadTraining",
     "ICLEBMConfig",
     "ICLTables",
     "RowScores",
     "TableConfig",
     "TableDensity",
-    "TableEnergy",
     "TableTraining",
     "Trained",
     "TrainingSettings",

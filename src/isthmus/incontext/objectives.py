@@ -18,7 +18,6 @@ __all__ = [
     "BranchLangevin",
     "ContrastiveDivergence",
     "DenoisingScoreMatching",
-    "ImportanceLikelihood",
     "Objective",
     "PersistentContrastiveDivergence",
     "Proposal",
@@ -214,27 +213,6 @@ class RankingNCE(CheckedFields):
         weight = torch.where(usable[..., None], weight, 0.0)
         loss = weight.logsumexp(dim=-1) - weight[..., 0]
         return (loss * usable).sum() / usable.sum().clamp(min=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportanceLikelihood(CheckedFields):
-    r"""Negative log-likelihood with :math:`Z \approx \frac1C \sum_c e^{-E(x_c)} / q(x_c)`.
-
-    The logarithm of a mean of few terms underestimates :math:`\log Z`, which a model learns to
-    exploit: the loss falls and the likelihood does not. Use many candidates, and judge by
-    :func:`isthmus.incontext.evaluate`. Parameters are those of :class:`RankingNCE`.
-    """
-
-    candidates: int = 16
-    proposal: Proposal = field(default_factory=Proposal)
-
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
-        candidates = self.proposal.sample(x, self.candidates, generator)
-        real, branch = model.real_and_branch_energy(x, candidates)
-        weight = -branch - self.proposal.log_prob(x, candidates)
-        log_normalizer = weight.logsumexp(dim=-1) - math.log(self.candidates)
-        return (real + log_normalizer).mean()
 
 
 def contrast(real: Tensor, branch: Tensor, regularization: float) -> Tensor:

@@ -95,8 +95,8 @@ class Checkpoint:
                 for name, value in self.objective[0].items()
                 if name.startswith(prefix)
             }
-            # A run of the energy head keeps the whole model.
-            if not TableConfig.from_dict(config).head_layers:
+            # A run of an energy head, which models had, kept the whole model.
+            if not config.get("head_layers"):
                 average = {f"network.{name}": value for name, value in average.items()}
             return cast(ICLTables, restored(ICLTables, config, average)).double()
         return cast(ICLEBM, restored(ICLEBM, config, self.model))

@@ -65,10 +65,12 @@ def restored(
 ) -> Any:
     """Return a model of a class with given settings and weights."""
     config = kind.config_type.from_dict(settings)
-    layers = getattr(config, "layers", 0) + getattr(config, "head_layers", 0)
+    layers = getattr(config, "layers", 0)
     if layers > len(weights):  # making them could take for ever
         raise InvalidInputError(f"the settings name {layers} layers.")
-    return assembled(kind, config, weights)
+    # Models of tables could have an energy head, which is not read.
+    kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
+    return assembled(kind, config, kept)
 
 
 def assembled(kind: type[StoredModel], config: Any, weights: dict[str, torch.Tensor]) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +13,8 @@ from torch import Tensor
 from isthmus import validation
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
-from isthmus.incontext.tables.energy import TableEnergy
-from isthmus.incontext.tables.head import EnergyHead, ReadTable, read_tables
-from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
+from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork, write_memory
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.validation import as_flag
 
 Array = NDArray[np.float64]
 
@@ -69,16 +65,9 @@ class ICLTables(StoredModel):
         config = TableConfig() if config is None else config
         super().__init__(config)
         self.network = TableNetwork(config)
-        self.head = EnergyHead(config) if config.head_layers else None
 
-    @overload
-    def condition(self, X: Any, *, energy_head: Literal[False] = False) -> StudentMixture: ...
-    @overload
-    def condition(self, X: Any, *, energy_head: Literal[True]) -> TableEnergy: ...
-    @overload
-    def condition(self, X: Any, *, energy_head: bool) -> StudentMixture | TableEnergy: ...
     @torch.no_grad()
-    def condition(self, X: Any, *, energy_head: bool = False) -> StudentMixture | TableEnergy:
+    def condition(self, X: Any) -> StudentMixture:
         """Return the density of the rows of a table.
 
         Parameters
@@ -89,12 +78,10 @@ class ICLTables(StoredModel):
 
             Of more than ``config.max_rows`` rows, up to four parts of that size are read, taken
             evenly along the distance from the mean, and their densities averaged.
-        energy_head : bool
-            Correct the density by a learned energy, for at most ``config.max_rows`` rows.
 
         Returns
         -------
-        StudentMixture, or TableEnergy if `energy_head`
+        StudentMixture
             In float64. Kernels along a column are at least 0.0015 of its standard deviations wide.
             Where a column repeats values, such as counts, its resolution is the smallest gap
             beside a repeated value, and kernels are so wide that none exceeds the density
@@ -102,7 +89,7 @@ class ICLTables(StoredModel):
             repeat as a whole, in a table with a column that hardly repeats otherwise, are copies
             and read once.
         """
-        corrected, table = as_flag(energy_head, "energy_head"), _without_copies(self._as_table(X))
+        table = _without_copies(self._as_table(X))
         columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
         varying = [index for index, column in enumerate(columns) if not column.constant]
         if not varying:
@@ -111,40 +98,13 @@ class ICLTables(StoredModel):
             )
         standard = np.stack([columns[index].standard(table[:, index]) for index in varying], 1)
         parts = [self._read(torch.from_numpy(part)) for part in self._parts(standard)]
-        density = _assembled([part.components for part in parts], columns, varying)
+        density = _assembled(parts, columns, varying)
         density.returns_arrays = not isinstance(X, Tensor)
-        return self._corrected(density, parts, columns, varying) if corrected else density
+        return density
 
-    def _read(self, context: Tensor) -> ReadTable:
-        """Return what the network reads and writes of a table in standard units."""
-        return read_tables(self.network, context[None].to(next(self.network.parameters()).dtype))
-
-    def _corrected(
-        self,
-        density: StudentMixture,
-        parts: list[ReadTable],
-        columns: list[_Column],
-        varying: list[int],
-    ) -> TableEnergy:
-        """Return the density with the correction of the head."""
-        if self.head is None:
-            raise InvalidInputError(
-                "This model has no energy head. Train one with `isthmus icl train --preset "
-                "tables-energy --init MODEL --out DIR`, or leave energy_head out."
-            )
-        if len(parts) > 1:
-            raise InvalidInputError(
-                f"The energy head reads at most {self.config.max_rows} rows. Pass a sample of "
-                "the rows, or leave energy_head out."
-            )
-        return TableEnergy(
-            density,
-            deepcopy(self.head).double(),
-            ReadTable(*(part.double() for part in parts[0])),
-            columns=torch.tensor(varying),
-            location=density.means.new_tensor([columns[index].location for index in varying]),
-            scale=density.means.new_tensor([columns[index].scale for index in varying]),
-        )
+    def _read(self, context: Tensor) -> Components:
+        """Return what the network writes of a table in standard units."""
+        return write_memory(self.network, context[None].to(next(self.network.parameters()).dtype))
 
     def _parts(self, table: Array) -> list[Array]:
         """Return parts of at most `max_rows` rows that do not depend on the order of rows."""

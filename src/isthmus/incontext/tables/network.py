@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.tables.features import CELL, ODD, PAIR, ROW, Features
+from isthmus.incontext.tables.features import CELL, ODD, PAIR, ROW, Features, features
+from isthmus.incontext.tables.resolution import column_resolution, width_floor
 
 # The narrowest kernel along a column, in standard deviations of the context.
 FLOOR = 1.5e-3
@@ -33,8 +34,6 @@ class TableConfig(CheckedFields):
         Of the queries and keys that choose the neighbours of each component.
     max_columns, max_rows : int
         The largest table that one pass reads.
-    head_layers : int
-        Blocks of the energy head; 0, the default, leaves it out.
     """
 
     width: int = 96
@@ -46,9 +45,11 @@ class TableConfig(CheckedFields):
     query_width: int = 16
     max_columns: int = 16
     max_rows: int = 1024
-    head_layers: int = 0
 
-    zero = ("head_layers",)
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> Self:
+        """Return the settings of a dictionary; those of an energy head, once an option, are lost."""
+        return super().from_dict({k: v for k, v in settings.items() if k != "head_layers"})
 
 
 class Components(NamedTuple):
@@ -61,10 +62,6 @@ class Components(NamedTuple):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Return the log-density of rows (B, m, D) -> (B, m)."""
-        return torch.logsumexp(self.log_terms(x), 1)
-
-    def log_terms(self, x: Tensor) -> Tensor:
-        """Return the logarithms of the terms of the density at rows (B, m, D) -> (B, C, m)."""
         batch, count, columns = self.means.shape
         identity = torch.eye(columns, dtype=x.dtype, device=x.device).expand_as(self.scale_trils)
         inverse = torch.linalg.solve_triangular(self.scale_trils, identity, upper=False)
@@ -77,18 +74,7 @@ class Components(NamedTuple):
         constant = torch.lgamma(power) - torch.lgamma(0.5 * self.dof) - log_det
         constant = constant - 0.5 * columns * (math.pi * self.dof).log() + self.log_weights
         tail = power[..., None] * torch.log1p(squares / self.dof[..., None])
-        return constant[..., None] - tail
-
-    @torch.no_grad()
-    def sample(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw rows from the density of each table. (B, rows, D)."""
-        chosen = torch.multinomial(self.log_weights.exp(), rows, True, generator=generator)
-        table = torch.arange(len(chosen), device=chosen.device)[:, None]
-        noise = torch.empty_like(self.means[table, chosen]).normal_(generator=generator)
-        half = 0.5 * self.dof[table, chosen]
-        width = (torch._standard_gamma(half, generator=generator) / half).clamp(min=1e-6).rsqrt()
-        along = (self.scale_trils[table, chosen] @ noise[..., None])[..., 0]
-        return self.means[table, chosen] + width[..., None] * along
+        return torch.logsumexp(constant[..., None] - tail, 1)
 
 
 class RowBlock(nn.Module):
@@ -155,15 +141,8 @@ class TableNetwork(nn.Module):
 
     def forward(self, found: Features, floor: Tensor) -> Components:
         """Return the components of tables; `floor` (B, D) bounds their widths from below."""
-        return self.write(found, *self.read(found), floor)
-
-    def read(self, found: Features) -> tuple[Tensor, Tensor]:
-        """Return embeddings of cells (B, n, D, cell) and of rows (B, n, width)."""
         cells = self._embed_cells(found)
-        return cells, self._embed_rows(found, cells)
-
-    def write(self, found: Features, cells: Tensor, rows: Tensor, floor: Tensor) -> Components:
-        """Return the components that follow from the embeddings."""
+        rows = self._embed_rows(found, cells)
         means, covariances, dof, logits = self._row_components(found, cells, rows, floor)
         more = self._table_components(found, rows, floor)
         covariance = torch.cat([covariances.flatten(1, 2), more[1]], 1)
@@ -258,6 +237,12 @@ class TableNetwork(nn.Module):
         logits = own[..., 0] + together + rows_and_kernels - 3 * order - 0.5
         means = torch.zeros(batch, kernels, columns, dtype=rows.dtype, device=rows.device)
         return means, covariances, dof, logits
+
+
+def write_memory(network: TableNetwork, context: Tensor) -> Components:
+    """Return the components that a network writes for contexts (B, n, D) in standard units."""
+    resolution = column_resolution(context)
+    return cast(Components, network(features(context, resolution), width_floor(resolution)))
 
 
 def neighbourhood(near: Tensor, covariance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:

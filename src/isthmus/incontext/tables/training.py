@@ -13,16 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.storage import assembled
-from isthmus.incontext.tables.features import features
 from isthmus.incontext.tables.model import ICLTables
-from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork
+from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.incontext.tables.prior import draw_batch
-from isthmus.incontext.tables.resolution import column_resolution, width_floor
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -101,12 +98,6 @@ class TableTraining(CheckedFields):
         """Return the same training with passes that the processes can share equally."""
         return self if self.passes % devices == 0 else replace(self, passes=devices)
 
-    def recipe(self, init: ICLTables | None = None) -> TableRecipe:
-        """Return the training of these settings, which starts from random weights."""
-        if init is not None:
-            raise InvalidInputError("init is the model whose energy head HeadTraining trains.")
-        return TableRecipe(self)
-
     def draw(self, update: int, part: int = 0) -> tuple[Tensor, Tensor]:
         """Return contexts (B, n, D) and fresh rows (B, m, D) of one pass of an update.
 
@@ -123,12 +114,6 @@ class TableTraining(CheckedFields):
             rng = np.random.default_rng([self.seed, update, part])
         batch = draw_batch(rng, tables, size, self.rows, columns, missing)
         return torch.from_numpy(batch.context), torch.from_numpy(batch.rows)
-
-
-def write_memory(network: TableNetwork, context: Tensor) -> Components:
-    """Return the components that a network writes for contexts (B, n, D) in standard units."""
-    resolution = column_resolution(context)
-    return cast(Components, network(features(context, resolution), width_floor(resolution)))
 
 
 def loss_of(network: TableNetwork, context: Tensor, rows: Tensor) -> Tensor:
@@ -199,7 +184,6 @@ def train_tables(
     settings: TableTraining,
     out: str | Path | None = None,
     *,
-    init: ICLTables | None = None,
     devices: int = 1,
     accelerator: str = "auto",
     fabric: Fabric | None = None,
@@ -209,16 +193,14 @@ def train_tables(
     progress: bool | None = None,
     report: Callable[[Row], None] | None = None,
 ) -> tuple[ICLTables, list[Row]]:
-    """Train a table model, or its energy head; return it with the rows of its metrics.
+    """Train a table model; return it with the rows of its metrics.
 
     Parameters
     ----------
-    settings : TableTraining or HeadTraining
+    settings : TableTraining
     out : path, optional
         Folder for the checkpoint, the metrics and the model. If it holds a checkpoint, the run
         continues from there, and ends as it would have without the interruption.
-    init : ICLTables, optional
-        The model whose energy head :class:`HeadTraining` trains. Default: ``pretrained("tables")``.
     devices, accelerator, fabric
         Arguments of Lightning Fabric: processes that share the passes of an update
         (:meth:`TableTraining.on_devices`), and hardware; or a Fabric that is already launched.
@@ -231,7 +213,7 @@ def train_tables(
     report : callable, optional
         Called with each row of the metrics. With several processes it must be picklable.
     """
-    recipe = settings.recipe(init)
+    recipe = TableRecipe(settings)
     options = RunOptions(
         devices=devices,
         accelerator=accelerator,
