@@ -48,7 +48,7 @@ class TableConfig(CheckedFields):
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> Self:
-        """Return the settings of a dictionary; those of an energy head, once an option, are lost."""
+        """Return the settings of a dictionary; those of an energy head are not kept."""
         return super().from_dict({k: v for k, v in settings.items() if k != "head_layers"})
 
 
