@@ -91,6 +91,37 @@ def test_higher_degrees_store_more_patterns_than_neurons():
     assert (found.memory == torch.arange(80)).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("update", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("degree", [100, 300, 10**5])
+def test_powers_of_any_degree_keep_their_order(degree, update):
+    """Signs of the force, or of an energy difference, in whole numbers."""
+    patterns, noisy = signs(20, 60), signs(20, 60)
+    for row in range(20):
+        noisy[row, np.random.default_rng(row).permutation(60)[:12]] *= -1
+    dense = ist.DenseAssociativeMemory(patterns.float(), degree, update=update)
+    assert torch.equal(ist.retrieve(dense, noisy.float()).state, patterns.float())
+    if degree > 300:
+        return
+    rows, x = patterns.long().tolist(), noisy[:1]
+    expected = x.long()[0].tolist()
+    before = list(expected)
+    for d in range(60):
+        state = before if update == "synchronous" else expected
+        rest = [sum(a * b for a, b in zip(row, state, strict=True)) for row in rows]
+        if update == "synchronous":
+            force = sum(
+                row[d] * max(m, 0) ** (degree - 1) for row, m in zip(rows, rest, strict=True)
+            )
+        else:
+            rest = [m - state[d] * row[d] for row, m in zip(rows, rest, strict=True)]
+            force = sum(
+                max(m + row[d], 0) ** degree - max(m - row[d], 0) ** degree
+                for row, m in zip(rows, rest, strict=True)
+            )
+        expected[d] = (force > 0) - (force < 0) or expected[d]
+    assert dense.double().step(x)[0].long().tolist() == expected
+
+
 def test_completion_from_a_part():
     patterns = signs(10, 30)
     part = patterns.clone()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, final
 
 import torch
@@ -12,6 +11,10 @@ from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed, unit_rows
 from isthmus.memories.hopfield import States, Update, chosen_states, sign_of
 from isthmus.validation import as_count, as_flag, as_mask, require_range
+
+# Overlaps are divided by a power of two up to this degree, so that forces that cancel on the
+# corners stay exactly zero. Higher powers could leave the range of float32, and are rounded anyway.
+LARGEST_EXACT_DEGREE = 64
 
 
 @final
@@ -88,10 +91,7 @@ class DenseAssociativeMemory(Memory):
 
     def energy(self, x: Any) -> Tensor:
         """Return the energy of each point. x: (..., D) -> (...)."""
-        return self._height(self._overlaps(self.as_input(x)))
-
-    def _height(self, overlaps: Tensor) -> Tensor:
-        total: Tensor = (overlaps**self.degree).sum(-1)
+        total: Tensor = (self._overlaps(self.as_input(x)) ** self.degree).sum(-1)
         energy = -(self.dim**2 / (self.degree * self.n_memories)) * total
         return require_range(energy, "The energy")
 
@@ -102,17 +102,18 @@ class DenseAssociativeMemory(Memory):
         return require_range(force, "The force")
 
     def _direction(self, x: Tensor) -> Tensor:
-        """Return the force up to a factor that keeps high powers in range.
-
-        The factor is a power of two, so that forces that cancel on the corners stay exactly zero.
-        """
+        """Return the force up to a factor that keeps high powers in range."""
         products = require_range(x @ self.memories.mT, "The overlap")
         if self.rectified:
             products = products.clamp(min=0)
-        exponent = torch.frexp(products.detach().abs().amax(-1, keepdim=True)).exponent
-        exponent = exponent.clamp(min=math.frexp(torch.finfo(x.dtype).tiny)[1])
-        relative = products * torch.exp2(-exponent.to(x.dtype))
-        return relative ** (self.degree - 1) @ self.memories
+        return self._relative_powers(products, self.degree - 1) @ self.memories
+
+    def _relative_powers(self, products: Tensor, degree: int) -> Tensor:
+        """Return powers of overlaps up to a factor that the largest of them (last axis) sets."""
+        scale = products.detach().abs().amax(-1, keepdim=True)
+        if degree <= LARGEST_EXACT_DEGREE:
+            scale = torch.exp2(torch.frexp(scale).exponent.to(scale.dtype))
+        return (products / torch.where(scale > 0, scale, 1.0)) ** degree
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
         """Return one update of all coordinates. x: (..., D) -> (..., D).
@@ -141,10 +142,13 @@ class DenseAssociativeMemory(Memory):
         for d in range(self.dim):
             column, old = memories[:, d], x[..., d]
             rest = products - old[..., None] * column
-            ups, downs = (rest + column) / self.dim, (rest - column) / self.dim
+            both = torch.stack([rest + column, rest - column], -2).flatten(-2)
             if self.rectified:
-                ups, downs = ups.clamp(min=0), downs.clamp(min=0)
-            new = sign_of(self._height(downs) - self._height(ups), old)
+                both = both.clamp(min=0)
+            ups, downs = (
+                self._relative_powers(both, self.degree).unflatten(-1, (2, -1)).sum(-1).unbind(-1)
+            )
+            new = sign_of(ups - downs, old)
             if held is not None:
                 new = torch.where(held[..., d], old, new)
             products = rest + new[..., None] * column
@@ -156,10 +160,9 @@ class DenseAssociativeMemory(Memory):
 
         All are zero where every overlap is.
         """
-        overlaps = self._overlaps(self.as_input(x))
-        largest = overlaps.abs().amax(-1, keepdim=True)
-        powers = (overlaps / torch.where(largest > 0, largest, 1.0)) ** self.degree
-        return powers / powers.sum(-1, keepdim=True).clamp(min=1)
+        powers = self._relative_powers(self._overlaps(self.as_input(x)), self.degree)
+        total = powers.sum(-1, keepdim=True)
+        return powers / torch.where(total > 0, total, 1.0)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put the unobserved coordinates of x where the force of the observed ones points.
