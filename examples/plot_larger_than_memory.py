@@ -28,7 +28,7 @@ import pandas as pd
 from distributed import Client
 
 import isthmus as ist
-from isthmus.bandwidth import scott
+from isthmus.bandwidth import leave_one_out
 from isthmus.cluster import ClAMELBO
 from isthmus.distributed import shard
 
@@ -73,7 +73,7 @@ print("share of each cluster:", np.sort(shares)[::-1].round(3))
 # file.
 
 first = scaled.partitions[0].compute()
-sigma = scott(first) / 2
+sigma = leave_one_out(first)
 memory = shard(ist.GaussianKDE, scaled, sigma=sigma, client=client)
 print(memory)
 

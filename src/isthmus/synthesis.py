@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from isthmus.bandwidth.rules import as_rows
+from isthmus.bandwidth.search import choose, robust_scales
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.memories.bandwidth import as_rows
 from isthmus.memories.kde import GaussianKDE
-from isthmus.memories.shape_search import choose, robust_scales
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed

@@ -24,7 +24,7 @@ from isthmus.cluster import (
     TableModel,
 )
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.memories.bandwidth import leave_one_out
+from isthmus.bandwidth import leave_one_out
 from isthmus.scaling import Scaling, as_table
 
 IRIS = load_iris(as_frame=True)

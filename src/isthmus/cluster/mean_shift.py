@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
+from isthmus.bandwidth.rules import scott_width
 from isthmus.cluster.base import as_number_or
 from isthmus.cluster.block_rows import require_in_memory
 from isthmus.dynamics.modes import centred, distances, find_modes, require_squares
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import as_arrays
-from isthmus.memories.bandwidth import scott
 from isthmus.memories.kde import GaussianKDE
 from isthmus.rows import checked_table
 from isthmus.validation import as_count, as_number
@@ -67,7 +67,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
         starts = torch.from_numpy(np.array(table))
         require_squares(starts)
-        self.bandwidth_ = scott(table) if chosen == "scott" else chosen
+        self.bandwidth_ = scott_width(table) if chosen == "scott" else chosen
         self._rows = table
         tol, max_steps = self._stopping()
         found = find_modes(self.energy_, starts, tol=tol, max_steps=max_steps)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
@@ -24,7 +25,6 @@ from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.memories.bandwidth import leave_one_out
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield

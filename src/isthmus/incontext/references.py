@@ -17,7 +17,6 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.bayes import BayesPredictive, Prediction, Reference, as_sequences
 from isthmus.incontext.priors import GaussianMixtures, Prior
-from isthmus.memories.bandwidth import silverman
 from isthmus.validation import as_choice, as_count, as_number, as_seed
 
 __all__ = [
@@ -44,7 +43,7 @@ class KernelDensity(Reference):
     bandwidth : float, "best" or "silverman"
         "best" is the one bandwidth with the lowest mean negative log-likelihood *on the points
         asked for*, over all tasks of the batch, which no estimate could know. "silverman" is
-        :func:`isthmus.memories.bandwidth.silverman` for each context, which needs two points.
+        Silverman's rule for each coordinate of each context, which needs two points.
 
     Examples
     --------
@@ -73,7 +72,8 @@ class KernelDensity(Reference):
         if size == 0 or (size == 1 and self.bandwidth == "silverman"):
             return torch.full_like(points[..., 0], torch.nan)
         if self.bandwidth == "silverman":
-            widths = silverman(context)[:, None]  # (B, 1, D)
+            rule = (4 / ((dim + 2) * size)) ** (1 / (dim + 4))
+            widths = rule * context.std(1, keepdim=True)  # (B, 1, D)
             scaled = _log_mean_kernel(_squares(context / widths, points / widths), 1.0, dim)
             return scaled - widths.log().sum(-1)
         squares = _squares(context, points)

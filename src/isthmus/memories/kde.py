@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
+from isthmus.bandwidth.rules import Bandwidth
+from isthmus.bandwidth.search import named
 from isthmus.errors import InvalidInputError
 from isthmus.memories.pruning import Setting
-from isthmus.memories.shape import Bandwidth, Shape
+from isthmus.memories.shape import Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
-from isthmus.validation import as_choice, as_positive
+from isthmus.validation import as_positive
 
 if TYPE_CHECKING:
     from isthmus.memories.grid import TabulatedDensity
@@ -41,7 +43,8 @@ class GaussianKDE(ShapedMemory):
         The bandwidth: a number, or (D,) for a width of each column. "auto" has the highest
         leave-one-out likelihood among round, stretched, full and adaptive kernels
         (:func:`isthmus.bandwidth.choose`); if `covariance` is given, of its multiples. "scott" and
-        "silverman" are rules for one Gaussian cluster, of the covariance of the memories.
+        "silverman" are rules for one Gaussian cluster, of the covariance of the memories. A
+        bandwidth that has a covariance or factors excludes the argument of that name.
     covariance : array or Tensor (D, D), optional
         C, which sigma squared multiplies.
     factors : array or Tensor (N,), optional
@@ -83,9 +86,14 @@ class GaussianKDE(ShapedMemory):
     ) -> None:
         super().__init__(memories, log_weights=log_weights, index=index)
         if isinstance(sigma, str):
-            sigma = self._chosen(sigma, covariance, factors)
+            rows, weights = self.memories.detach(), self.log_weights
+            weights = None if weights is None else weights.detach().cpu().double().numpy()
+            chosen = named(sigma, rows.cpu().double().numpy(), weights, covariance, factors)
+            sigma, covariance, factors = chosen.sigma, chosen.covariance, chosen.factors
         if isinstance(sigma, Bandwidth):
-            sigma, covariance, factors = sigma.sigma, sigma.covariance, sigma.factors
+            covariance = _only("covariance", covariance, sigma.covariance)
+            factors = _only("factors", factors, sigma.factors)
+            sigma = sigma.sigma
         count, dim = self.memories.shape
         if getattr(sigma, "ndim", isinstance(sigma, list | tuple)):
             if covariance is not None:
@@ -107,28 +115,6 @@ class GaussianKDE(ShapedMemory):
             factors = as_spread(factors, "factors", self.memories, (count,))
             self._refuse_index("factors")
         self._store("factors", factors)
-
-    def _chosen(self, rule: str, covariance: Any, factors: Any) -> Bandwidth:
-        """Return the bandwidth that a rule finds, of the given shape if there is one."""
-        from isthmus.memories.shape_search import choose, scale_of
-
-        as_choice(rule, "sigma", ("auto", "scott", "silverman"))
-        rows, weights = self.memories.detach(), self.log_weights
-        weights = None if weights is None else weights.detach()
-        if rule == "auto" and covariance is None and factors is None:
-            return choose(rows, log_weights=weights)
-        shares = self.log_mixing_weights.detach().exp()
-        if covariance is None:
-            covariance = torch.cov(rows.mT.double(), aweights=shares).reshape(self.dim, self.dim)
-            root_of(covariance, "The covariance of the memories")
-        if rule == "auto":
-            root = root_of(torch.as_tensor(covariance, dtype=rows.dtype))
-            mapped = torch.linalg.solve_triangular(root, rows.mT, upper=False).mT
-            return Bandwidth("full", scale_of(mapped, weights, factors), covariance, factors)
-        count = 1 / float(shares.square().sum())
-        if rule == "silverman":
-            count *= (self.dim + 2) / 4
-        return Bandwidth("full", count ** (-1 / (self.dim + 4)), covariance, factors)
 
     def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> TabulatedDensity:
         """Return the density as a table on a grid, in one or two dimensions.
@@ -190,3 +176,10 @@ class GaussianKDE(ShapedMemory):
         sigma = self.sigma if self.sigma.ndim == 0 else self.sigma[known]
         settings = {"sigma": sigma, "covariance": covariance, "factors": self.factors}
         return settings | {"log_weights": self.log_weights}
+
+
+def _only(name: str, given: Any, own: Any) -> Any:
+    """Return the one of two settings that is not None."""
+    if given is not None and own is not None:
+        raise InvalidInputError(f"The bandwidth has {name} of its own; leave out {name}=.")
+    return own if given is None else given

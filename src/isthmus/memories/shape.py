@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.attend import Attention, Keys, attend_centred, attention_logits
-from isthmus.errors import InvalidInputError
 from isthmus.memories.pruning import Pruning
-
-FloatArray = NDArray[np.float64]
-Kind = Literal["round", "columns", "full"]
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """The bandwidth that :func:`isthmus.bandwidth.choose` found; ``GaussianKDE(X, found)`` uses it.
-
-    Attributes
-    ----------
-    sigma : float or ndarray (D,)
-    covariance : ndarray (D, D) or None
-        Of the kernels, with sigma 1.
-    factors : ndarray (n,) or None
-    log_likelihood : float
-        Mean log-density of a row given the others, in nats.
-    """
-
-    kind: Kind
-    sigma: Any
-    covariance: FloatArray | None = field(repr=False)
-    factors: FloatArray | None = field(repr=False)
-    log_likelihood: float = math.nan
-
-    def __float__(self) -> float:
-        if np.ndim(self.sigma) or self.covariance is not None or self.factors is not None:
-            raise InvalidInputError(f"This bandwidth of kind {self.kind!r} is not one number.")
-        return float(self.sigma)
 
 
 class Pull(NamedTuple):

@@ -105,7 +105,7 @@ class Method:
 
 def left_out_surprise(model: Any, X: NDArray[Any]) -> float:
     """Return minus the mean log-density of rows under the kernels of all others."""
-    from isthmus.memories.bandwidth import left_out_log_density
+    from isthmus.bandwidth import left_out_log_density
 
     return -left_out_log_density(X, model.bandwidth_)
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus import figures
+from isthmus.bandwidth import leave_one_out
 from isthmus.errors import UnknownNormalizerError
 from isthmus.figures.landscapes import ring
-from isthmus.memories.bandwidth import leave_one_out
 from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose, text_of
 from isthmus.report.section import Section

@@ -7,9 +7,8 @@ from scipy.special import logsumexp
 from scipy.stats import gaussian_kde, multivariate_normal
 
 import isthmus as ist
-from isthmus.bandwidth import Bandwidth, choose
+from isthmus.bandwidth import Bandwidth, choose, search
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.memories import shape_search
 
 KINDS = ["round", "columns", "full"]
 
@@ -143,11 +142,11 @@ def test_weights_count():
 def test_of_many_rows_a_part_chooses(monkeypatch):
     X = table(900)
     whole = choose(X, "columns")
-    monkeypatch.setattr(shape_search, "SHAPE_ROWS", 200)
-    monkeypatch.setattr(shape_search, "SCALE_ROWS", 200)
+    monkeypatch.setattr(search, "SHAPE_ROWS", 200)
+    monkeypatch.setattr(search, "SCALE_ROWS", 200)
     part = choose(X, "columns")
     assert brute_force(X, part) > brute_force(X, whole) - 0.05
-    monkeypatch.setattr(shape_search, "MOST_ROWS", 300)
+    monkeypatch.setattr(search, "MOST_ROWS", 300)
     adaptive = choose(X, "full", adaptive=True)
     assert adaptive.factors.shape == (900,)
     np.testing.assert_allclose(choose(X, "full", True, seed=0).factors, adaptive.factors)
@@ -175,6 +174,27 @@ def test_auto_takes_a_given_covariance_as_the_shape():
         for factor in (0.8, 1.0, 1.25)
     }
     assert max(likelihood, key=likelihood.__getitem__) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_rows_do_not_make_kernels_that_exclude_new_values(seed):
+    """Columns that are zero in most rows have other values in new ones."""
+    X = np.random.default_rng(seed).poisson(0.3, size=(320, 8)).astype(float)
+    held_out = ist.GaussianKDE(X[:20], "auto").log_prob(X[20:]).mean()
+    assert held_out > ist.GaussianKDE(X[:20], "scott").log_prob(X[20:]).mean() - 30
+
+
+def test_a_bandwidth_is_combined_with_settings_that_it_leaves_open():
+    X, factors = table(40), np.linspace(0.5, 2.0, 40)
+    one = choose(X, "full")
+    kde = ist.GaussianKDE(X, one, factors=factors)
+    np.testing.assert_allclose(kde.factors, factors)
+    np.testing.assert_allclose(kde.covariance, one.covariance)
+    round_ = ist.GaussianKDE(X, choose(X, "round"), covariance=one.covariance)
+    np.testing.assert_allclose(round_.covariance, one.covariance)
+    for setting in ({"covariance": np.eye(3)}, {"factors": factors}):
+        with pytest.raises(InvalidInputError):
+            ist.GaussianKDE(X, choose(X, "full", adaptive=True), **setting)
 
 
 def test_bad_requests_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,9 +13,8 @@ from scipy.optimize import minimize_scalar
 from scipy.spatial import cKDTree
 from scipy.stats import norm
 
+from isthmus.bandwidth.rules import Bandwidth, FloatArray, Kind, as_rows, by_rule
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.memories.bandwidth import as_rows
-from isthmus.memories.shape import Bandwidth, FloatArray, Kind
 from isthmus.validation import as_array, as_choice, as_flag, as_seed
 
 # Rows that find the shape, rows whose left-out likelihood sets its scale, and memories of these.
@@ -25,13 +25,17 @@ FAR, LARGEST_SHARE = 50.0, 0.05
 # A kernel is at least this wide in every direction, in robust deviations of the columns, and its
 # covariance is shrunk by this share towards its diagonal.
 NARROWEST, SHRINKAGE = 1e-3, 1e-3
+# Squared widths are averaged with the variances of the columns, which weigh (D / (D + n))^3: few
+# rows cannot show that values beside theirs are rare. The power was chosen on real tables.
+POWER = 3
 # The width of an adaptive kernel is proportional to the distance of a near neighbour.
 NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
 STEPS, GAIN = 25, 0.01
 # With fewer rows, the likelihood of rows is that under the shape that they found themselves.
 FEWEST_CROSSED, LARGEST_LOSS = 20, 10.0
-# Covariances of more columns than this are not tried by "auto", and refused beyond the second.
-MOST_COLUMNS, LARGEST_COVARIANCE = 300, 2000
+# Covariances are tried by "auto" up to this many columns, if there are as many rows for each, and
+# refused beyond the last.
+MOST_COLUMNS, ROWS_PER_COLUMN, LARGEST_COVARIANCE = 300, 5, 2000
 
 
 def choose(
@@ -91,7 +95,7 @@ def choose(
     dim = table.shape[1]
     if kind == "full" and dim > LARGEST_COVARIANCE:
         raise InvalidInputError(f"A covariance of {dim} columns is too large; use kind='columns'.")
-    if kind == "auto" and dim > MOST_COLUMNS:
+    if kind == "auto" and (dim > MOST_COLUMNS or len(problem.rows) < ROWS_PER_COLUMN * dim):
         kinds = kinds[:2]
     tried = [(each, way) for each in kinds for way in ways]
     if len(tried) == 1:
@@ -100,11 +104,21 @@ def choose(
     return max(found, key=lambda one: problem.cross_fitted(one[1], *one[2]))[0]
 
 
-def scale_of(X: Any, log_weights: Any, factors: Any, seed: int = 0) -> float:
-    """Return the bandwidth of round kernels with given factors, by left-out likelihood."""
-    problem = _WidthSearch(as_rows(X), log_weights, True, seed)
-    log_factors = None if factors is None else np.log(as_array(factors, "factors"))
-    return problem.round_scale(None if log_factors is None else log_factors[problem.first])
+def named(
+    rule: str, rows: FloatArray, log_weights: FloatArray | None, covariance: Any, factors: Any
+) -> Bandwidth:
+    """Return the bandwidth that a rule finds, of the given shape if there is one."""
+    as_choice(rule, "sigma", ("auto", "scott", "silverman"))
+    if rule != "auto":
+        return replace(by_rule(rows, rule, log_weights, covariance), factors=factors)
+    if covariance is None and factors is None:
+        return choose(rows, log_weights=log_weights)
+    if covariance is None:
+        covariance = by_rule(rows, "scott", log_weights).covariance
+    root = np.linalg.cholesky(as_array(covariance, "covariance"))
+    problem = _WidthSearch(_mapped(root, rows), log_weights, True, seed=0)
+    log_factors = None if factors is None else np.log(as_array(factors, "factors"))[problem.first]
+    return Bandwidth("full", problem.round_scale(log_factors), covariance, factors)
 
 
 class _WidthSearch:
@@ -234,6 +248,9 @@ class _ExpectationMaximization:
 
     def __init__(self, rows: FloatArray, weights: FloatArray, kind: Kind) -> None:
         self.rows, self.weights, self.kind = rows, weights / weights.sum(), kind
+        count, dim = rows.shape
+        self.share = (dim / (dim + count)) ** POWER
+        self.variances = self.weights @ np.square(rows - self.weights @ rows)
 
     def shape(self, adaptive: bool) -> tuple[FloatArray, int | None]:
         """Return a root of the shape, and the neighbour whose distance sets a width, if any."""
@@ -265,10 +282,12 @@ class _ExpectationMaximization:
 
     def root(self, moments: FloatArray) -> FloatArray:
         """Return standard deviations (D,), or a Cholesky factor (D, D), away from zero."""
+        least = self.share * self.variances + NARROWEST**2
+        moments = (1 - self.share) * moments
         if self.kind != "full":
-            mean = np.full_like(moments, moments.mean()) if self.kind == "round" else moments
-            return np.sqrt(mean + NARROWEST**2)
-        diagonal = np.diag(SHRINKAGE * np.diag(moments) + NARROWEST**2)
+            found = moments + least
+            return np.sqrt(np.full_like(found, found.mean()) if self.kind == "round" else found)
+        diagonal = np.diag(SHRINKAGE * np.diag(moments) + least)
         return np.asarray(np.linalg.cholesky((1 - SHRINKAGE) * moments + diagonal), np.float64)
 
     def run(self, moments: FloatArray, k: int | None = None) -> tuple[float, FloatArray]:
@@ -303,7 +322,9 @@ def robust_scales(table: FloatArray) -> FloatArray:
     """Return deviations of the columns from quantiles; from rarer ones if those are equal. (D,)"""
     found = np.zeros(table.shape[1])
     for tail in (25, 10, 5, 1):
-        low, high = np.percentile(table, [tail, 100 - tail], axis=0)
+        # Values of rows: a value between the last two would be a small part of a lone large one.
+        low = np.percentile(table, tail, axis=0, method="lower")
+        high = np.percentile(table, 100 - tail, axis=0, method="higher")
         found = np.where(found > 0, found, (high - low) / (2 * norm.ppf(1 - tail / 100)))
     return np.where(found > 0, found, table.std(0))
 
