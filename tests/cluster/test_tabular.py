@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
 import isthmus as ist
+from isthmus.bandwidth import leave_one_out
 from isthmus.cluster import (
     BasinFlow,
     ClAM,
@@ -24,7 +25,6 @@ from isthmus.cluster import (
     TableModel,
 )
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.bandwidth import leave_one_out
 from isthmus.scaling import Scaling, as_table
 
 IRIS = load_iris(as_frame=True)
