@@ -10,7 +10,6 @@ import torch
 
 import isthmus as ist
 from isthmus.dynamics.diagnostics import effective_sample_size, split_r_hat
-from isthmus.energy import OF_POINTS
 from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
 
@@ -20,8 +19,9 @@ DOUBLE = torch.float64
 def methods(energy: ist.Energy) -> list[str]:
     """The methods of points that an energy has, except those that need more than points."""
     unknown = isinstance(energy, ist.Hopfield | ist.DenseAssociativeMemory | ist.SparseHopfield)
-    left_out = {"conditional_mean", "recall"} | ({"log_prob"} if unknown else set())
-    return [name for name in OF_POINTS if hasattr(energy, name) and name not in left_out]
+    names = ["energy", "score"] + ([] if unknown else ["log_prob"])
+    names += ["step", "step_and_energy"] if energy.has_step else []
+    return names + (["responsibilities"] if energy.has_responsibilities else [])
 
 
 def as_tuple(values):

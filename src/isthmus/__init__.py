@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 # Imported on first use, so that `import isthmus` and the command line's --help do not wait for
 # torch: public names by module, and public modules.
 _NAMES = {
-    "isthmus.affine": "Affine",
+    "isthmus.compose": "Affine",
     "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule",
     "isthmus.dynamics.diagnostics": "Chains",
     "isthmus.dynamics.nuts": "NUTS",
@@ -51,8 +51,8 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from isthmus.affine import Affine as Affine
     from isthmus.attend import attend as attend
+    from isthmus.compose import Affine as Affine
     from isthmus.dynamics.anneal import Annealed as Annealed
     from isthmus.dynamics.anneal import Verdicts as Verdicts
     from isthmus.dynamics.anneal import anneal as anneal

@@ -1,13 +1,17 @@
-"""Energy: the contract between memories, dynamics, learning and evaluation."""
+"""Energy: the contract between memories, dynamics, learning and evaluation.
+
+Public methods convert and check their points once and call a private method of the same name, which
+trusts its tensors: :meth:`Energy.score` calls ``_score``. Loops call the private ones.
+"""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +19,17 @@ from torch import Tensor, nn
 from isthmus.errors import (
     InvalidInputError,
     MissingOperationError,
-    ShapeError,
     UnknownNormalizerError,
+    UnsupportedOperationError,
 )
-from isthmus.validation import as_mask, as_number, as_points, is_transforming
+from isthmus.validation import as_mask, as_number, as_points, is_transforming, require_finite
+
+if TYPE_CHECKING:
+    from isthmus.compose import WeightedSum
 
 __all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
 
 Derived = TypeVar("Derived", bound="Energy")
-Method = TypeVar("Method", bound=Callable[..., Any])
-# Methods whose first argument is points, and whose values are of the type of those points.
-OF_POINTS = (
-    "conditional_mean",
-    "energy",
-    "error",
-    "log_prob",
-    "recall",
-    "responsibilities",
-    "score",
-    "step",
-    "step_and_energy",
-)
 
 
 def as_arrays(values: Any) -> Any:
@@ -56,38 +50,6 @@ def draws_as_given(draws: Any, energy: Energy, init: Any) -> Any:
     return as_arrays(draws) if arrays else draws
 
 
-def follows_points(method: Method) -> Method:
-    """Make a method of points take arrays as well, and then return arrays.
-
-    Tensors are passed on as they are, so that autograd, ``torch.func`` and ``torch.compile`` see
-    the method alone.
-    """
-    name = list(inspect.signature(method).parameters)[1]
-
-    @wraps(method)
-    def follow(self: Energy, *args: Any, **kwargs: Any) -> Any:
-        if not args and name in kwargs:
-            args = (kwargs.pop(name),)
-        if not args or isinstance(args[0], Tensor):
-            return method(self, *args, **kwargs)
-        # Unknown coordinates are for methods that take a mask beside the points.
-        points = self.as_input(args[0], allow_nan=bool(args[1:] or kwargs))
-        with torch.no_grad():
-            return as_arrays(method(self, points, *args[1:], **kwargs))
-
-    return cast("Method", follow)
-
-
-def _follows_memories(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method that draws return arrays if the energy was made from arrays."""
-
-    @wraps(method)
-    def follow(self: Energy, *args: Any, **kwargs: Any) -> Any:
-        return draws_as_given(method(self, *args, **kwargs), self, None)
-
-    return follow
-
-
 class Energy(nn.Module, ABC):
     r"""An energy function, which is a negative log-likelihood.
 
@@ -99,13 +61,15 @@ class Energy(nn.Module, ABC):
     :math:`1/\beta` need :math:`\beta_E = \beta` (erratum E28).
 
     A subclass only has to define :meth:`energy`: scores then come from autograd, and
-    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define a
-    closed-form :meth:`score`, an :attr:`inverse_temperature` and a :meth:`log_normalizer`.
+    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define
+    :meth:`score`, :meth:`step`, :meth:`log_prob`, :meth:`responsibilities`,
+    :meth:`conditional_mean` and :meth:`sample`, an :attr:`inverse_temperature` and a
+    :meth:`log_normalizer`. The attributes ``has_...`` say which of them an energy has.
 
     Values come out as points went in: tensors for tensors, with their graph, and NumPy arrays for
-    arrays, lists and frames. The methods of a subclass need not care, because they always see
-    tensors: this class wraps them. Draws, which have no points to follow, are arrays if the energy
-    was made from arrays (:attr:`returns_arrays`).
+    arrays, lists and frames. The methods that a subclass defines always see checked tensors.
+    Draws, which have no points to follow, are arrays if the energy was made from arrays
+    (:attr:`returns_arrays`).
 
     Examples
     --------
@@ -122,19 +86,44 @@ class Energy(nn.Module, ABC):
     returns_arrays: bool = False
     """True if draws are NumPy arrays: those of memories, or of a context, given as arrays."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name, method in list(vars(cls).items()):
-            if not inspect.isfunction(method) or getattr(method, "__isabstractmethod__", False):
-                continue
-            if name in OF_POINTS and len(inspect.signature(method).parameters) > 1:
-                setattr(cls, name, follows_points(method))
-            elif name == "sample":
-                setattr(cls, name, _follows_memories(method))
+    has_step: bool = False
+    """True if there is a closed-form update, :meth:`step`."""
 
-    @abstractmethod
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
+    step_descends: bool = True
+    """True if :meth:`step` never raises the energy."""
+
+    has_conditional_mean: bool = False
+    """True if there is a closed-form guess of unknown coordinates, :meth:`conditional_mean`."""
+
+    has_responsibilities: bool = False
+    """True if the energy is made of memories whose shares are known: :meth:`responsibilities`."""
+
+    has_exact_draws: bool = False
+    """True if there are draws without a Markov chain, :meth:`sample`."""
+
+    # True if energies (n,) of points (n, D) need not be tried out.
+    _is_pointwise: bool = False
+    # True if the memories are elsewhere, on the workers of a cluster.
+    _in_shards: bool = False
+    # The first class that defines a public method itself, by the name of the method.
+    _first_own: ClassVar[dict[str, type[Energy]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make public methods that a subclass defines the private ones, which see tensors."""
+        super().__init_subclass__(**kwargs)
+        for name, (_, flag) in BORDERS.items():
+            own = vars(cls).get(name)
+            if inspect.isfunction(own) and len(inspect.signature(own).parameters) > 1:
+                setattr(cls, f"_{name}", own)
+                setattr(cls, name, _public(name, own))
+                cls._first_own = {name: cls} | cls._first_own
+                if flag is not None:
+                    setattr(cls, flag, True)
+
+    def _private(self, name: str) -> Callable[..., Any]:
+        """Return the private method, or the one that ``super()`` in a subclass's own means."""
+        first = self._first_own.get(name)
+        return getattr(self if first is None else super(first, self), f"_{name}")
 
     @property
     def dim(self) -> int | None:
@@ -146,25 +135,145 @@ class Energy(nn.Module, ABC):
         """The factor between this energy and a negative log-density: a scalar tensor."""
         return torch.ones((), device="cpu")  # a CPU scalar mixes with any device
 
+    @property
+    def _template(self) -> Tensor | None:
+        """A tensor of the dtype and device of points, or None: never one of whole numbers."""
+        own = chain(self.parameters(), self.buffers())
+        return next((tensor for tensor in own if tensor.is_floating_point()), None)
+
     def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
         """Return x as checked points of this energy's dtype, and arrays on its device."""
-        like = next(chain(self.parameters(), self.buffers()), None)
-        return as_points(x, "x", dim=self.dim, like=like, allow_nan=allow_nan)
+        return as_points(x, "x", dim=self.dim, like=self._template, allow_nan=allow_nan)
 
-    @follows_points
+    def _partial(self, x: Any, observed: Any) -> tuple[Tensor, Tensor]:
+        """Return points with zeros where they are not observed, and the mask in their shape."""
+        x = self.as_input(x, allow_nan=True)
+        seen = as_mask(observed, "observed", x)
+        filled = torch.where(seen, x, torch.zeros_like(x))
+        require_finite(filled, "x", "A coordinate marked as observed is unknown.")
+        return filled, seen
+
+    def _answer(self, method: Callable[..., Any], x: Any, *arguments: Any) -> Any:
+        """Return a private method of tensors: tensors if x is one, else arrays."""
+        if isinstance(x, Tensor):
+            return method(*arguments)
+        with torch.no_grad():
+            return as_arrays(method(*arguments))
+
+    def _at(self, method: Callable[..., Any], x: Any, *rest: Any) -> Any:
+        """Return a private method of checked points."""
+        return self._answer(method, x, self.as_input(x), *rest)
+
+    def _holding(self, method: Callable[..., Any], x: Any, observed: Any = None, *rest: Any) -> Any:
+        """Return a private method of checked points, whose observed coordinates are kept."""
+        points = self.as_input(x)
+        held = () if observed is None else (as_mask(observed, "observed", points),)
+        return self._answer(method, x, points, *(held or (None,) * len(rest)), *rest)
+
+    def _seeing(self, method: Callable[..., Any], x: Any, observed: Any = None) -> Any:
+        """Return a private method of checked points, or of their observed coordinates alone."""
+        points = (self.as_input(x),) if observed is None else self._partial(x, observed)
+        return self._answer(method, x, *points)
+
+    def energy(self, x: Any) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+        return self._at(self._private("energy"), x)
+
     def score(self, x: Any) -> Tensor:
         """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D).
 
         The result carries a graph only where x or something in the energy requires a gradient.
         """
-        x = self.as_input(x)
+        return self._at(self._private("score"), x)
+
+    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the log-density of each point. x: (..., D) -> (...).
+
+        With a mask `observed` (..., D), return that of the marked coordinates alone, where it is
+        known.
+        """
+        return self._seeing(self._private("log_prob"), x, observed)
+
+    def step(self, x: Any, observed: Any = None) -> Tensor:
+        """Return one closed-form update, if :attr:`has_step`. x: (..., D) -> (..., D).
+
+        Coordinates marked True in `observed`, (..., D), do not change.
+        """
+        return self._holding(self._private("step"), x, observed)
+
+    def step_and_energy(
+        self, x: Any, observed: Any = None, warm: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
+
+        `warm`, from ``warm_start`` of a Gaussian memory, keeps bounds between steps.
+        """
+        rest = () if warm is None else (warm,)
+        return self._holding(self._private("step_and_energy"), x, observed, *rest)
+
+    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
+        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
+
+        With a mask `observed` (..., D), given the marked coordinates alone. All are zero where the
+        density is.
+        """
+        return self._seeing(self._private("responsibilities"), x, observed)
+
+    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+        """Put the unobserved coordinates of x at their mean given the observed ones.
+
+        x: (..., D), which may hold NaN where it is not observed.
+        """
+        return self._seeing(self._private("conditional_mean"), x, observed)
+
+    def recall(self, x: Any, values: Any) -> Tensor:
+        """Return the mean of `values` under the responsibilities at x: hetero-association.
+
+        What is matched and what is returned can differ: memories are keys and `values` belong to
+        them. With one-hot rows for labels, the result holds probabilities of the labels.
+
+        Parameters
+        ----------
+        x : array or Tensor (..., D)
+            Points, as they are, or the ``state`` that :func:`isthmus.retrieve` finds from them.
+        values : array or Tensor (N,) or (N, V)
+
+        Returns
+        -------
+        Tensor (...) or (..., V)
+
+        Examples
+        --------
+        >>> import torch, isthmus as ist
+        >>> keys = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
+        >>> ist.GaussianKDE(keys).recall(torch.tensor([3.0, 0.5]), values=[[1.0, 0.0], [0.0, 1.0]])
+        tensor([0.0180, 0.9820])
+        """
+        return self._at(self._recall, x, values)
+
+    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Draw exact samples, if :attr:`has_exact_draws`. -> (n, D)."""
+        return self._drawing(self._private("sample"), n, seed)
+
+    def _drawing(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return draws_as_given(method(*args, **kwargs), self, None)
+
+    def forward(self, x: Any) -> Tensor:
+        """Return :meth:`energy` of x."""
+        return self.energy(x)
+
+    @abstractmethod
+    def _energy(self, x: Tensor) -> Tensor:
+        """Return the energy of each point. x: (..., D) -> (...)."""
+
+    def _score(self, x: Tensor) -> Tensor:
         if is_transforming():
-            gradient: Tensor = torch.func.grad(lambda points: self.energy(points).sum())(x)
+            gradient: Tensor = torch.func.grad(lambda points: self._energy(points).sum())(x)
             return -gradient
         grad_enabled = torch.is_grad_enabled()
         with torch.enable_grad():
             leaf = x if x.requires_grad else x.detach().requires_grad_()
-            total = self.energy(leaf).sum()
+            total = self._energy(leaf).sum()
             keep_graph = grad_enabled and (x.requires_grad or _depends_on_others(total, leaf))
             (gradient,) = torch.autograd.grad(total, leaf, create_graph=keep_graph)
         return -gradient
@@ -172,28 +281,80 @@ class Energy(nn.Module, ABC):
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z, a scalar tensor."""
         raise UnknownNormalizerError(
-            f"{self._get_name()} has no closed-form normaliser, so its log_prob is unknown. "
+            f"{type(self).__name__} has no closed-form normaliser, so its log_prob is unknown. "
             "Differences of -inverse_temperature * energy(x) are differences of log_prob; "
             "isthmus.sample does not need it; isthmus.with_normalizer estimates it."
         )
 
-    @follows_points
-    def log_prob(self, x: Any) -> Tensor:
-        """Return the log-density of each point. x: (..., D) -> (...)."""
-        log_normalizer = self.log_normalizer()
-        return -self.inverse_temperature * self.energy(x) - log_normalizer
-
-    def forward(self, x: Any) -> Tensor:
-        """Return :meth:`energy` of x."""
-        return self.energy(x)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "sample":
-            raise MissingOperationError(
-                f"{self._get_name()} has no exact draws. isthmus.sample(energy, n) draws by a "
-                "Markov chain."
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is not None:
+            raise UnsupportedOperationError(
+                f"{type(self).__name__} has no closed-form density of some coordinates alone."
             )
-        return super().__getattr__(name)
+        log_normalizer = self.log_normalizer()
+        return -self.inverse_temperature * self._energy(x) - log_normalizer
+
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        raise self._missing("closed-form step", "isthmus.retrieve(energy, x) follows its score")
+
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        return (self._step(x) if held is None else self._step(x, held)), self._energy(x)
+
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        raise self._missing("responsibilities", "Memories such as GaussianKDE have them")
+
+    def _recall(self, x: Tensor, values: Any) -> Tensor:
+        raise self._missing("responsibilities to weigh values by", "GaussianKDE has")
+
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
+        raise self._missing(
+            "conditional_mean", "Pass how='mode' and init= to isthmus.complete instead"
+        )
+
+    def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        raise self._missing("exact draws", "isthmus.sample(energy, n) draws by a Markov chain")
+
+    def _missing(self, what: str, instead: str) -> MissingOperationError:
+        return MissingOperationError(f"{type(self).__name__} has no {what}. {instead}.")
+
+    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
+        """Return n points where chains may start, such as memories, or None. -> (n, D)"""
+        return None
+
+    def _recalled(self, x: Tensor) -> Tensor | None:
+        """Return the memory with the largest share of each point (n, D), -1 for none; or None."""
+        return None
+
+    def _in_float64(self) -> Energy | None:
+        """Return the same energy in float64, or None if that is not known."""
+        return None
+
+    def _is_far_off(self) -> bool:
+        """Return True if the energy lies so far from the origin that its dtype blurs its steps."""
+        return False
+
+    def _warm_start(self, count: int) -> Any:
+        """Return what ``_step_and_energy`` keeps of `count` rows between steps, if anything."""
+        return None
+
+    def _curvature(self) -> Tensor | None:
+        """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
+
+        A step along the score of length 1/c then never raises the energy. If there is a step of
+        its own, it is that one.
+        """
+        return None
+
+    def _log_product_normalizer(self, other: Energy) -> Tensor | None:
+        """Return the log-normaliser of the product with another density, or None if unknown."""
+        return None
+
+    def _alike(self, other: Derived) -> Derived:
+        """Return an energy derived from this one, whose draws are of the same type."""
+        other.returns_arrays = self.returns_arrays
+        return other
 
     def in_nats(self) -> WeightedSum:
         """Return this energy times its inverse temperature: the same density, in nats.
@@ -201,21 +362,25 @@ class Energy(nn.Module, ABC):
         The result has the inverse temperature 1, so that energies of any temperatures add:
         ``a.in_nats() + b.in_nats()``.
         """
-        return WeightedSum.of([self], [1.0], tempered=True)
+        return _weighted_sum([self], [1.0], tempered=True)
 
     def __add__(self, other: Any) -> WeightedSum:
-        return self._combined(other, 1.0)
+        if not isinstance(other, Energy):
+            return NotImplemented
+        return _weighted_sum([self, other], [1.0, 1.0])
 
     def __radd__(self, other: Any) -> Energy:  # for the built-in sum, which starts at 0
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Any) -> WeightedSum:
-        return self._combined(other, -1.0)
+        if not isinstance(other, Energy):
+            return NotImplemented
+        return _weighted_sum([self, other], [1.0, -1.0])
 
     def __mul__(self, weight: Any) -> WeightedSum:
         if isinstance(weight, Energy):
             return NotImplemented
-        return WeightedSum.of([self], [weight])
+        return _weighted_sum([self], [weight])
 
     __rmul__ = __mul__
 
@@ -224,31 +389,44 @@ class Energy(nn.Module, ABC):
             return NotImplemented
         if not isinstance(divisor, Tensor) and not as_number(divisor, "A divisor of an energy"):
             raise InvalidInputError("An energy cannot be divided by zero.")
-        return WeightedSum.of([self], [1 / divisor])
+        return _weighted_sum([self], [1 / divisor])
 
     def __neg__(self) -> WeightedSum:
-        return WeightedSum.of([self], [-1.0])
+        return _weighted_sum([self], [-1.0])
 
-    def _combined(self, other: Any, weight: float) -> WeightedSum:
-        if not isinstance(other, Energy):
-            return NotImplemented
-        return WeightedSum.of([self, other], [1.0, weight])
 
-    def _alike(self, other: Derived) -> Derived:
-        """Return an energy derived from this one, whose draws are of the same type."""
-        other.returns_arrays = self.returns_arrays
-        return other
+# How each public method checks its arguments, and what a class that defines it can do.
+BORDERS: dict[str, tuple[Callable[..., Any], str | None]] = {
+    "energy": (Energy._at, None),
+    "score": (Energy._at, None),
+    "log_prob": (Energy._seeing, None),
+    "step": (Energy._holding, "has_step"),
+    "step_and_energy": (Energy._holding, "has_step"),
+    "responsibilities": (Energy._seeing, "has_responsibilities"),
+    "conditional_mean": (Energy._seeing, "has_conditional_mean"),
+    "sample": (Energy._drawing, "has_exact_draws"),
+}
 
-    def _curvature(self) -> Tensor | None:
-        """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
 
-        A step along the score of length 1/c then never raises the energy.
-        """
-        return None
+def _public(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the public method of a class that defines it: called from outside, or by super()."""
+    border = BORDERS[name][0]
 
-    def _log_product_normalizer(self, other: Energy) -> Tensor | None:
-        """Return the log-normaliser of the product with another density, or None if unknown."""
-        return None
+    @wraps(own)
+    def public(self: Energy, *args: Any, **kwargs: Any) -> Any:
+        from_outside = getattr(type(self), name) is public
+        method = getattr(self, f"_{name}") if from_outside else own.__get__(self)
+        return border(self, method, *args, **kwargs)
+
+    return public
+
+
+def _weighted_sum(
+    energies: list[Energy], weights: list[Any], tempered: bool = False
+) -> WeightedSum:
+    from isthmus.compose import WeightedSum
+
+    return WeightedSum.of(energies, weights, tempered)
 
 
 def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
@@ -265,201 +443,32 @@ def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
     return False
 
 
-class WeightedSum(Energy):
-    r"""A weighted sum of energies: a product of powers of their densities.
+class _Flagged(type):
+    """The class of names for energies that have a flag."""
 
-    .. math:: E(x) = \sum_i w_i E_i(x), \qquad p(x) \propto \prod_i p_i(x)^{w_i} .
+    flag: str
 
-    The operators ``a + b``, ``a - b``, ``2 * a``, ``a / 2`` and ``-a`` of energies return it. All
-    terms must have the same inverse temperature, which is that of the sum; :meth:`in_nats` gives
-    any energy the inverse temperature 1. A negative weight asks for what a term makes unlikely;
-    the sum may then have no lower bound.
-
-    The sum has a ``step`` where it is known never to raise the energy: of one term with a step,
-    and of Gaussian memories and modern or sparse Hopfield networks with weights above zero, whose
-    quadratic bounds add. Its ``log_prob`` is known for one term of weight 1, and for two round
-    Gaussian memories of weight 1.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> left = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
-    >>> right = ist.GaussianKDE(torch.tensor([[4.0], [9.0]]), sigma=1.0)
-    >>> both = left + right
-    >>> both
-    WeightedSum(1 * GaussianKDE(N=2, D=1, sigma=1, float32), 1 * GaussianKDE(N=2, D=1, ...))
-    >>> ist.retrieve(both, torch.tensor([3.0])).state
-    tensor([3.9993])
-    >>> (0.5 * left).energy(torch.tensor([0.0])) == left.energy(torch.tensor([0.0])) / 2
-    tensor(True)
-    """
-
-    weights: Tensor
-
-    def __init__(self, terms: list[Energy], weights: Tensor, tempered: bool) -> None:
-        super().__init__()
-        self.terms = nn.ModuleList(terms)
-        self.register_buffer("weights", weights)
-        self.tempered = tempered
-        self.returns_arrays = any(term.returns_arrays for term in terms)
-
-    @classmethod
-    def of(
-        cls, energies: list[Energy], weights: list[float | Tensor], tempered: bool = False
-    ) -> WeightedSum:
-        """Return the sum of `energies` times `weights`, with sums among them taken apart.
-
-        If `tempered`, each is also multiplied by its inverse temperature.
-        """
-        terms: list[Energy] = []
-        factors: list[Tensor] = []
-        for energy, weight in zip(energies, map(_as_weight, weights), strict=True):
-            if isinstance(energy, WeightedSum) and not energy.tempered and not tempered:
-                terms += list(energy)
-                factors += [weight.to(each) * each for each in energy.weights]
-            else:
-                terms.append(energy)
-                factors.append(weight)
-        dims = sorted({term.dim for term in terms if term.dim is not None})
-        if len(dims) > 1:
-            raise ShapeError(
-                f"Energies of {' and '.join(map(str, dims))} coordinates do not add: each must "
-                "take the same points."
-            )
-        kinds = {float(term.inverse_temperature.detach()) for term in terms}
-        if len(kinds) > 1 and not tempered:
-            words = " and ".join(f"{kind:g}" for kind in sorted(kinds))
-            raise InvalidInputError(
-                f"Energies of the inverse temperatures {words} do not add to the energy of a "
-                "product of densities. Add a.in_nats() + b.in_nats() instead."
-            )
-        stacked = torch.stack([factor.to(factors[0]) for factor in factors])
-        steps = bool((stacked.detach() > 0).all()) and (
-            all(term._curvature() is not None for term in terms)
-            or (len(terms) == 1 and isinstance(terms[0], FixedPoint))
-        )
-        return (_SteppingSum if steps else WeightedSum)(terms, stacked, tempered)
-
-    def __iter__(self) -> Iterator[Energy]:
-        for term in self.terms:
-            assert isinstance(term, Energy)
-            yield term
-
-    @property
-    def dim(self) -> int | None:
-        """The number of coordinates D, or None if no term fixes it."""
-        return next((term.dim for term in self if term.dim is not None), None)
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        """The inverse temperature of the terms, or 1 if they are in nats."""
-        one = super().inverse_temperature
-        return one if self.tempered else next(iter(self)).inverse_temperature
-
-    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
-        """Return x as checked points of the dtype of the first term."""
-        return next(iter(self)).as_input(x, allow_nan=allow_nan)
-
-    def _factors(self) -> Iterator[tuple[Tensor, Energy]]:
-        for weight, term in zip(self.weights, self, strict=True):
-            yield (weight * term.inverse_temperature if self.tempered else weight), term
-
-    def _total(self, values: Callable[[Energy], Tensor]) -> Tensor:
-        parts = [(factor, values(term)) for factor, term in self._factors()]
-        return torch.stack([factor.to(part) * part for factor, part in parts]).sum(0)
-
-    def energy(self, x: Any) -> Tensor:
-        """Return the weighted sum of the energies. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        return self._total(lambda term: term.energy(x).to(x.dtype))
-
-    def score(self, x: Any) -> Tensor:
-        """Return the weighted sum of the scores. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
-        return self._total(lambda term: term.score(x).to(x.dtype))
-
-    def _curvature(self) -> Tensor | None:
-        bounds = [(factor, term._curvature()) for factor, term in self._factors()]
-        if any(bound is None or factor <= 0 for factor, bound in bounds):
-            return None
-        return torch.stack([f.to(b) * b for f, b in bounds if b is not None]).sum()
-
-    def log_normalizer(self) -> Tensor:
-        """Return log Z of one term, or of two round Gaussian memories, of weight 1."""
-        terms, plain = [_plain(term) for term in self], bool((self.weights == 1).all())
-        if plain and len(terms) == 1:
-            return terms[0].log_normalizer()
-        if plain and len(terms) == 2:
-            found = terms[0]._log_product_normalizer(terms[1])
-            if found is not None:
-                return found
-        return super().log_normalizer()
-
-    def __repr__(self) -> str:
-        terms = [f"{float(w):g} * {term!r}" for w, term in zip(self.weights, self, strict=True)]
-        return f"WeightedSum({', '.join(terms)}{', in nats' if self.tempered else ''})"
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Energy) and bool(getattr(instance, cls.flag))
 
 
-class _SteppingSum(WeightedSum):
-    """A sum with an update that never raises it."""
+class FixedPoint(metaclass=_Flagged):
+    """Energies with a closed-form update, as their ``has_step`` says."""
 
-    def _get_name(self) -> str:
-        return "WeightedSum"
-
-    @property
-    def step_descends(self) -> bool:
-        """True if :meth:`step` never raises the energy."""
-        return len(self.terms) > 1 or getattr(self.terms[0], "step_descends", True)
-
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the update of a single term, or the lowest point of the sum of quadratic bounds.
-
-        x: (..., D) -> (..., D). Coordinates marked True in `observed` do not change.
-        """
-        x = self.as_input(x)
-        first = next(iter(self))
-        if len(self.terms) == 1 and isinstance(first, FixedPoint):
-            return first.step(x, observed)
-        curvature = self._curvature()
-        assert curvature is not None
-        moved = x + self.score(x) / curvature.to(x.dtype)
-        return (
-            moved if observed is None else torch.where(as_mask(observed, "observed", x), x, moved)
-        )
+    flag = "has_step"
+    step = Energy.step
 
 
-def _plain(energy: Energy) -> Energy:
-    """Return the only term of a sum of weight 1, or else the energy itself."""
-    if isinstance(energy, WeightedSum) and len(energy.terms) == 1 and bool(energy.weights == 1):
-        return _plain(next(iter(energy)))
-    return energy
+class ConditionalMean(metaclass=_Flagged):
+    """Energies with a guess of unknown coordinates, as their ``has_conditional_mean`` says."""
+
+    flag = "has_conditional_mean"
+    conditional_mean = Energy.conditional_mean
 
 
-def _as_weight(value: Any) -> Tensor:
-    """Return a finite number as a scalar tensor, with its graph if it is one."""
-    if isinstance(value, Tensor):
-        if value.ndim or not value.is_floating_point():
-            raise ShapeError(
-                f"The weight of an energy must be one number, not a tensor {tuple(value.shape)}."
-            )
-        as_number(value.detach(), "The weight of an energy")
-        return value
-    return torch.tensor(as_number(value, "The weight of an energy"), dtype=torch.float64)
+def __getattr__(name: str) -> Any:
+    if name == "WeightedSum":
+        from isthmus.compose import WeightedSum
 
-
-@runtime_checkable
-class FixedPoint(Protocol):
-    """An energy with a closed-form update that never raises it."""
-
-    def step(self, x: Any, observed: Tensor | None = None) -> Tensor:
-        """Return one update of x, (..., D). Coordinates marked in `observed` do not change."""
-        ...
-
-
-@runtime_checkable
-class ConditionalMean(Protocol):
-    """An energy with a closed-form first guess of unknown coordinates."""
-
-    def conditional_mean(self, x: Any, observed: Tensor) -> Tensor:
-        """Replace the unobserved coordinates of x by their mean given the observed ones."""
-        ...
+        return WeightedSum
+    raise AttributeError(f"module 'isthmus.energy' has no attribute {name!r}")

@@ -10,17 +10,16 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from isthmus.affine import Affine
+from isthmus.compose import Affine, Wrapper
 from isthmus.dynamics.sample import sample
 from isthmus.dynamics.samplers import HMC
-from isthmus.energy import Energy, FixedPoint, WeightedSum
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
-from isthmus.memories.base import Memory
 from isthmus.validation import (
     as_choice,
     as_count,
@@ -53,7 +52,7 @@ WIDER = 1.3
 LARGE_ERROR, SMALL_SHARE = 0.1, 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LogIntegral:
     """The logarithm of an integral, and its error, both (...).
 
@@ -192,15 +191,22 @@ class _Bridge(Energy):
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the energies of the two densities at temperature 1. (..., D) -> two (...)."""
-        target = self.target.inverse_temperature * self.target.energy(x)
+        target = self.target.inverse_temperature * self.target._energy(self._cast(x))
         return x.square().sum(-1) / (2 * self.scale**2), target.to(x.dtype)
 
-    def energy(self, x: Any) -> Tensor:
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        return torch.as_tensor(x)
+
+    def _cast(self, x: Tensor) -> Tensor:
+        like = self.target._template
+        return x if like is None else x.to(like)
+
+    def _energy(self, x: Tensor) -> Tensor:
         base, target = self.parts(x)
         return (1 - self.share) * base + self.share * target
 
-    def score(self, x: Any) -> Tensor:
-        target = self.target.inverse_temperature * self.target.score(x)
+    def _score(self, x: Tensor) -> Tensor:
+        target = self.target.inverse_temperature * self.target._score(self._cast(x))
         return self.share * target.to(x.dtype) - (1 - self.share) * x / self.scale**2
 
 
@@ -342,31 +348,16 @@ def _place(energy: Energy, centre: Any, scale: Any, dim: int, seed: int) -> tupl
     if width is not None and bool((width <= 0).any()):
         raise InvalidInputError("scale must be above zero.")
     if place is None or width is None:
-        generator = torch.Generator().manual_seed(as_seed(seed))
-        init = _starts(energy, generator)
-        drawn = torch.as_tensor(
-            sample(energy, DRAWS, init=init, burn_in=BURN_IN, seed=seed, progress=False)
-        ).double()
+        drawn = (
+            energy._sample(DRAWS, as_seed(seed))
+            if energy.has_exact_draws
+            else sample(energy, DRAWS, burn_in=BURN_IN, seed=seed, progress=False)
+        )
+        drawn = torch.as_tensor(drawn).detach().double()
         place = drawn.mean(0).cpu() if place is None else place
         if width is None:
             width = (drawn.cpu() - place).square().mean(0).sqrt().clamp(min=1e-12)
     return place, width
-
-
-def _starts(energy: Energy, generator: torch.Generator) -> Tensor | None:
-    """Return a memory for each chain, also of energies made of memories, or None. (DRAWS, D)"""
-    if isinstance(energy, Memory):
-        chosen = torch.randint(energy.n_memories, (DRAWS,), generator=generator)
-        return energy.memories.detach()[chosen.to(energy.memories.device)]
-    if isinstance(energy, Affine):
-        inner = _starts(energy.inner, generator)
-        return None if inner is None else energy.to_outer(inner)
-    if isinstance(energy, WeightedSum):
-        terms = [_starts(term, generator) for term in energy]
-        known = [starts for starts in terms if starts is not None]
-        chosen = torch.randint(max(len(known), 1), (DRAWS, 1), generator=generator)
-        return torch.stack(known)[chosen[:, 0], torch.arange(DRAWS)] if known else None
-    return None
 
 
 def _given(value: Any, name: str, dim: int) -> Tensor | None:
@@ -431,8 +422,10 @@ def _warn_if_poor(found: LogIntegral, particles: int) -> None:
         )
 
 
-class NormalizedEnergy(Energy):
+class NormalizedEnergy(Wrapper):
     """An energy with an estimated log-normaliser, so that its ``log_prob`` is known.
+
+    It can do all that the energy can.
 
     Attributes
     ----------
@@ -443,64 +436,29 @@ class NormalizedEnergy(Energy):
 
     log_z: Tensor
 
-    def __new__(cls, energy: Energy | None = None, *args: Any) -> Self:
-        """Return an instance with a step if `energy` has one."""
-        # Only energies with a step may have the method: FixedPoint is told by it.
-        moves = cls is NormalizedEnergy and isinstance(energy, FixedPoint)
-        return super().__new__(_SteppingNormalized if moves else cls)  # type: ignore[return-value]
-
     def __init__(self, energy: Energy, normalizer: LogIntegral) -> None:
-        super().__init__()
-        self.inner, self.normalizer = energy, normalizer
-        self.returns_arrays = energy.returns_arrays
+        super().__init__(energy)
+        self.normalizer = normalizer
         self.register_buffer("log_z", normalizer.value.detach().double())
-
-    @property
-    def dim(self) -> int | None:
-        """The number of coordinates D."""
-        return self.inner.dim
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        """That of the energy."""
-        return self.inner.inverse_temperature
-
-    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
-        """Return x as checked points of the energy's dtype."""
-        return self.inner.as_input(x, allow_nan=allow_nan)
-
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        return self.inner.energy(self.as_input(x))
-
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
-        return self.inner.score(self.as_input(x))
 
     def log_normalizer(self) -> Tensor:
         """Return the estimate of log Z, a scalar tensor."""
-        like = next(iter(self.inner.state_dict().values()), self.log_z)
-        return self.log_z.to(like)
+        like = self.inner._template
+        return self.log_z if like is None else self.log_z.to(like)
+
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        return super()._log_prob(x) if seen is None else self.inner._log_prob(x, seen)
+
+    def _curvature(self) -> Tensor | None:
+        return self.inner._curvature()
+
+    def _in_float64(self) -> Energy | None:
+        inner = self.inner._in_float64()
+        return None if inner is None else NormalizedEnergy(inner, self.normalizer)
 
     def __repr__(self) -> str:
         value, error = float(self.normalizer.value), float(self.normalizer.error)
         return f"NormalizedEnergy({self.inner!r}, log Z = {value:.6g} ± {error:.1g})"
-
-
-class _SteppingNormalized(NormalizedEnergy):
-    """An energy with a step and an estimated normaliser."""
-
-    inner: Any
-
-    @property
-    def step_descends(self) -> bool:
-        """True if :meth:`step` never raises the energy."""
-        return getattr(self.inner, "step_descends", True)
-
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the update of the energy. x: (..., D) -> (..., D)."""
-        moved: Tensor = self.inner.step(self.as_input(x), observed)
-        return moved
 
 
 def with_normalizer(energy: Energy, **settings: Any) -> NormalizedEnergy:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from isthmus import memories
-from isthmus.affine import Affine
 from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.attend import Index
-from isthmus.energy import Energy, WeightedSum
+from isthmus.compose import Affine, WeightedSum
+from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
 from isthmus.files import check_writable
 from isthmus.memories.base import Memory

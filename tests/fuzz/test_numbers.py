@@ -15,7 +15,8 @@ import isthmus as ist
 from isthmus import incontext
 from isthmus.capacity import certify
 from isthmus.distributed.sharded import ShardedMemory
-from isthmus.energy import Energy, WeightedSum
+from isthmus.compose import WeightedSum
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import MarginalMemory
 from isthmus.normalizer import NormalizedEnergy

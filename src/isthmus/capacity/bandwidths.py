@@ -21,12 +21,12 @@ from isthmus.capacity.certificate import (
     certify_memory,
 )
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
+from isthmus.dynamics.descent import descend
 from isthmus.dynamics.modes import (
     SAME_POINT,
     find_modes,
     ranked_fixed_points,
 )
-from isthmus.dynamics.retrieve import MemoryStore, descend
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.kde import GaussianKDE
@@ -279,11 +279,12 @@ def basins(
     if isinstance(X, StudentMixture):
         return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
-    if not isinstance(X, GaussianKDE | MemoryStore):
+    in_shards = isinstance(X, Energy) and X._in_shards
+    if not isinstance(X, GaussianKDE) and not in_shards:
         memory = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
-    if starts is None and isinstance(memory, MemoryStore):
+    if starts is None and in_shards:
         raise InvalidInputError("Pass starts, the points to group; the patterns are elsewhere.")
     starts = memory.memories if starts is None else memory.as_input(starts)
     if starts.ndim != 2:

@@ -11,13 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.energy import OF_POINTS, Energy, FixedPoint
+from isthmus.energy import Energy
 from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
 from isthmus.validation import as_seed, as_tensor, require_kind
-
-# Methods of points that need another argument, may refuse, or return two values.
-NEED_MORE = ("conditional_mean", "log_prob", "recall", "step_and_energy")
 
 
 @dataclass(frozen=True)
@@ -163,10 +160,10 @@ def _check_batch_shapes(energy: Energy, x: Tensor) -> None:
 
 def _check_numpy_input(energy: Energy, x: Tensor) -> None:
     array = x.numpy(force=True)
-    for name in OF_POINTS:
-        method = getattr(energy, name, None)
-        if method is None or name in NEED_MORE:
-            continue
+    names = ["energy", "score"]
+    names += [name for name in ("step", "responsibilities") if getattr(energy, f"has_{name}")]
+    for name in names:
+        method = getattr(energy, name)
         found = method(array)
         _require(isinstance(found, np.ndarray), f"{name} of an array is a {type(found).__name__}")
         _require_close(torch.as_tensor(found), method(x).detach().cpu(), f"{name} of an array")
@@ -241,7 +238,7 @@ def _check_density_matches_energy(energy: Energy, x: Tensor) -> None:
 
 
 def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
-    if not isinstance(energy, FixedPoint) or not getattr(energy, "step_descends", True):
+    if not energy.has_step or not energy.step_descends:
         raise _NotApplicableError
     state = energy.step(x)
     height = energy.energy(state)
@@ -256,7 +253,7 @@ def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
 
 
 def _check_step_holds_observed_coordinates(energy: Energy, x: Tensor) -> None:
-    if not isinstance(energy, FixedPoint):
+    if not energy.has_step:
         raise _NotApplicableError
     held = torch.zeros_like(x, dtype=torch.bool)
     held[:, 0] = True

@@ -30,7 +30,7 @@ from isthmus.distributed.shards import (
     recall_step,
     rows_at,
 )
-from isthmus.energy import Energy, follows_points
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory, generator_for, keep_observed
 from isthmus.memories.kde import GaussianKDE
@@ -183,8 +183,8 @@ class ShardedMemory(Energy):
     n_memories, dim, n_shards : int
     """
 
-    step_descends = True
     returns_arrays = True
+    _is_pointwise = _in_shards = True
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class ShardedMemory(Energy):
         x = self.as_input(x)
         with torch.no_grad():
             found = self._pass(recall_step, x)
-            value = self._like._energy(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+            value = self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
         if not (x.requires_grad and torch.is_grad_enabled()):
             return value
         result: Tensor = _Differentiable.apply(x, value, lambda: -self.score(x.detach()))
@@ -296,7 +296,7 @@ class ShardedMemory(Energy):
         """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
         x = self._graphless(x, "A step")
         found = self._pass(recall_step, x)
-        energy = self._like._energy(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+        energy = self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
         moved = found.mean.to(x.dtype).reshape(x.shape)
         shape = self._like._shape() if isinstance(self._like, ShapedMemory) else None
         if observed is not None and shape is not None and shape.is_full:
@@ -383,21 +383,23 @@ class ShardedMemory(Energy):
         shape = (*x.shape[:-1], k)
         return Nearest(-found.values.reshape(shape), self._index(found).reshape(shape))
 
-    @follows_points
     def separation(self, x: Any) -> Tensor:
         """Return half the squared distance of stored patterns to the nearest other memory. (...)
 
         This is what bounds on retrieval need, such as :func:`isthmus.capacity.guaranteed_radius`.
         """
-        x = self.as_input(x)
+        return self._at(self._separation, x)
+
+    def _separation(self, x: Tensor) -> Tensor:
         if self.n_memories == 1:
             return torch.full(x.shape[:-1], torch.inf, dtype=torch.float64)
         return 0.5 * self.nearest(x, 2).distances[..., 1].square()
 
-    @follows_points
     def recalled(self, x: Any) -> Tensor:
         """Return the memory with the largest responsibility for each point. (..., D) -> (...)"""
-        x = self.as_input(x)
+        return self._at(self._recalled, x)
+
+    def _recalled(self, x: Tensor) -> Tensor:
         found = self._shards.total(find_recalled, x.detach().reshape(-1, self.dim))
         return self._index(found).reshape(x.shape[:-1])
 
@@ -423,6 +425,11 @@ class ShardedMemory(Energy):
         for places, rows in self._shards.reduce(rows_at, wanted) or ():
             drawn[places] = rows
         return drawn
+
+    _chain_starts = draw_memories
+
+    def _curvature(self) -> Tensor | None:
+        return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:

@@ -25,7 +25,7 @@ from isthmus.dynamics.samplers import Langevin, noise
 from isthmus.dynamics.widening import widen
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.memories.base import MarginalMemory, Memory, WeightedMemory, generator_for
+from isthmus.memories.base import generator_for
 from isthmus.memories.kde import GaussianKDE
 from isthmus.validation import as_array, as_choice, as_count, as_number, as_points
 
@@ -103,7 +103,7 @@ class Annealed:
         Without `memories`, those of the energy are taken.
         """
         if memories is None:
-            if not isinstance(self.energy, WeightedMemory):
+            if not self.energy.has_responsibilities:
                 raise UnsupportedOperationError(
                     f"{type(self.energy).__name__} has no memories; pass them to judge()."
                 )
@@ -146,7 +146,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     (array([ True, False,  True]), array([False,  True, False]))
     """
     few = as_number(few, "few", above=ONE)
-    if not isinstance(energy, MarginalMemory):
+    if not energy.has_responsibilities:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} has no memories whose responsibilities are known."
         )
@@ -155,7 +155,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
         raise ShapeError(f"draws must have shape (n, D), not {tuple(points.shape)}.")
     with torch.no_grad():
         rest = retrieve(energy, energy.as_input(points)).state
-        parts = [energy.responsibilities(block).square().sum(-1) for block in rest.split(256)]
+        parts = [energy._responsibilities(block).square().sum(-1) for block in rest.split(256)]
     return Verdicts(as_given(1 / torch.cat(parts), draws), few)
 
 
@@ -260,9 +260,9 @@ def _heun(
 ) -> tuple[Tensor, Energy]:
     """Follow the flow from one level to the next; returns the energy there too."""
     below = energy_of(following)
-    first = -sigma * energy.inverse_temperature * energy.score(x)
+    first = -sigma * energy.inverse_temperature * energy._score(x)
     ahead = x + (following - sigma) * first
-    second = -following * below.inverse_temperature * below.score(ahead)
+    second = -following * below.inverse_temperature * below._score(ahead)
     return x + (following - sigma) * (first + second) / 2, below
 
 
@@ -311,20 +311,17 @@ def _first_points(
 ) -> tuple[Tensor, torch.Generator]:
     """Return points (n, D) at the first level, and the stream for the noise of the steps."""
     if init is not None:
-        x = energy.as_input(as_points(init, "init", dim=energy.dim)).detach()
+        x = as_points(init, "init", dim=energy.dim, like=energy._template).detach()
         if x.ndim != 2 or len(x) != n:
             raise ShapeError(f"init must have shape ({n}, D), not {tuple(x.shape)}.")
         return x, generator_for(seed, x.device)
-    if isinstance(energy, WeightedMemory):
-        generator = generator_for(seed, energy.memories.device)
-        return torch.as_tensor(energy.sample(n, generator)).detach(), generator
+    like = energy._template
+    like = torch.empty(()) if like is None else like
+    generator = generator_for(seed, like.device)
+    if energy.has_exact_draws:
+        return energy._sample(n, generator).detach(), generator
     if energy.dim is None:
         raise InvalidInputError(
             f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (n, D)."
         )
-    own = [*energy.parameters(), *energy.buffers()]
-    like = next((tensor for tensor in own if tensor.is_floating_point()), torch.empty(()))
-    if isinstance(energy, Memory):
-        like = energy.memories
-    generator = generator_for(seed, like.device)
     return sigma * noise(like.new_empty(n, energy.dim), generator), generator

@@ -27,7 +27,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from isthmus.attend import attend
-from isthmus.dynamics.retrieve import MemoryStore, descend
+from isthmus.dynamics.descent import descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
 
@@ -292,8 +292,8 @@ def find_modes(
     continue as one. All of this happens in coordinates centred on the memories.
     """
     starts, sigma = memory.as_input(starts), float(memory.sigma)
-    require_squares(starts if isinstance(memory, MemoryStore) else memory.memories)
-    if isinstance(memory, MemoryStore):  # no single memories to centre on, or to bound
+    require_squares(starts if memory._in_shards else memory.memories)
+    if memory._in_shards:  # no single memories to centre on, or to bound
         centre, balls = starts.new_zeros(memory.dim).double(), _no_balls(starts)
     else:
         memory, starts, centre = centred(memory, starts)

@@ -184,7 +184,7 @@ class NUTS(Adjusted):
         position = point.position + step_size * velocity
         finite = all_finite(position)
         position = choose(finite, position, point.position)
-        score, value = energy.score(position), energy.energy(position)
+        score, value = energy._score(position), energy._energy(position)
         finite = finite & torch.isfinite(value) & all_finite(score)
         score = choose(finite, score, point.score)
         return _Point(

@@ -18,18 +18,12 @@ from torch import Tensor
 
 from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.nuts import NUTS
-from isthmus.dynamics.retrieve import MemoryStore, require_energy, require_pointwise
+from isthmus.dynamics.retrieve import require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
 from isthmus.dynamics.tempering import TemperedState
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import (
-    MOST_DRAWS,
-    Memory,
-    WeightedMemory,
-    draw_index,
-    generator_for,
-)
+from isthmus.memories.base import MOST_DRAWS, generator_for
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_flag, as_points
 
@@ -61,10 +55,11 @@ def sample(
     tune: bool | None = None,
     progress: bool | None = None,
 ) -> Tensor:
-    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))` with Markov chains.
+    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))`.
 
-    Most memories also draw exactly, without chains: ``energy.sample(n)``. Prefer that where it
-    exists.
+    Where the energy has exact draws (``energy.has_exact_draws``: most memories), they are taken:
+    ``energy.sample(n, seed)``. Markov chains run on all other energies, and on these as well if
+    any option of chains is given: a sampler, `init`, `burn_in`, `thin`, `chains` or `tune`.
 
     Parameters
     ----------
@@ -75,7 +70,7 @@ def sample(
         Default: HMC of 8 leapfrogs, with a step size tuned during the burn-in.
     init : (D,) or (chains, D), optional
         Starting points of the chains. Default: memories drawn in proportion to their weights, if
-        the energy has memories; else standard normal points.
+        the energy, or what it is made of, has memories; else standard normal points.
     seed : int or torch.Generator
         The same seed gives the same draws; torch's global stream is not touched.
     burn_in : int, optional
@@ -96,7 +91,7 @@ def sample(
     Returns
     -------
     Tensor (n, D)
-        In the dtype and on the device of the energy's memories, else of `init`. A NumPy array if
+        In the dtype of the energy's memories or parameters, else of `init`. A NumPy array if
         `init` is not a tensor or, without it, if the energy was made from arrays.
 
     Examples
@@ -113,6 +108,9 @@ def sample(
     """
     n = as_count(n, "n", at_most=MOST_DRAWS)
     starts = _read_init(energy, init)
+    of_chains = (sampler, init, burn_in, chains, tune)
+    if energy.has_exact_draws and thin == 1 and all(option is None for option in of_chains):
+        return energy.sample(n, seed)
     if chains is None:
         chains = n if starts is None or starts.ndim == 1 else starts.shape[0]
     found = sample_chains(
@@ -221,14 +219,14 @@ def _require_sampler(sampler: Any, tune: bool) -> None:
 
 
 def _read_init(energy: Energy, init: Any) -> Tensor | None:
-    """Return starting points as (D,) or (rows, D), in the dtype of the memories, if any."""
+    """Return starting points as (D,) or (rows, D), in the dtype of the energy, if it has one."""
     require_energy(energy)
     if init is None:
         return None
-    points = as_points(init, "init", dim=energy.dim)
+    points = as_points(init, "init", dim=energy.dim, like=energy._template)
     if points.ndim > 2 or 0 in points.shape:
         raise ShapeError(f"init must have shape (D,) or (chains, D), not {tuple(points.shape)}.")
-    return points.detach().to(energy.memories) if isinstance(energy, Memory) else points.detach()
+    return points.detach()
 
 
 def _starting_points(
@@ -242,24 +240,17 @@ def _starting_points(
                 "or a single point of shape (D,) for all."
             )
         return init.expand(chains, -1).clone(), generator_for(seed, init.device)
-    if isinstance(energy, MemoryStore):
-        generator = generator_for(seed, torch.device("cpu"))
-        return energy.draw_memories(chains, generator), generator
-    if isinstance(energy, Memory):
-        generator = generator_for(seed, energy.memories.device)
-        weights = torch.ones(energy.n_memories, device=energy.memories.device)
-        if isinstance(energy, WeightedMemory):
-            weights = energy.log_mixing_weights.detach().exp()
-        return energy.memories[draw_index(weights, chains, generator)].detach(), generator
+    like = energy._template
+    like = torch.empty(()) if like is None else like
+    generator = generator_for(seed, like.device)
+    starts = energy._chain_starts(chains, generator)
+    if starts is not None:
+        return starts, generator
     if energy.dim is None:
         raise InvalidInputError(
             f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (D,) or "
             "(chains, D), or give the class a property dim."
         )
-    # Chains take the dtype and device of the energy's own parameters and buffers.
-    own = [*energy.parameters(), *energy.buffers()]
-    like = next((tensor for tensor in own if tensor.is_floating_point()), torch.empty(()))
-    generator = generator_for(seed, like.device)
     return noise(like.new_empty(chains, energy.dim), generator), generator
 
 
@@ -275,7 +266,7 @@ def _require_inside(
             f"Reduce step_size; the sampler was {sampler!r}."
         )
     # A sampler that never compares energies can step across walls.
-    if kept and (lost := int((~torch.isfinite(energy.energy(position))).sum())):
+    if kept and (lost := int((~torch.isfinite(energy._energy(position))).sum())):
         raise OutsideSupportError(
             f"{lost} of {position.shape[0]} chains are where the energy is not finite at {step}. "
             "Use isthmus.MALA or isthmus.HMC, which reject such steps, or reduce step_size; "

@@ -114,11 +114,11 @@ class Adjusted(_Tempered):
     @torch.no_grad()
     def init(self, energy: Energy, x: Tensor) -> MetropolisState:
         """Return the state of chains that start at x: (..., D), with finite energy and score."""
-        x = x.detach()
-        value = energy.energy(x)
+        x = energy.as_input(x).detach()
+        value = energy._energy(x)
         finite = torch.isfinite(value)
         # The score may not exist outside the support.
-        score = energy.score(x) if finite.all() else torch.zeros_like(x)
+        score = energy._score(x) if finite.all() else torch.zeros_like(x)
         if bad := int((~(finite & all_finite(score))).sum()):
             raise OutsideSupportError(
                 f"{bad} of {finite.numel()} chains start where the energy or its score is not "
@@ -177,7 +177,7 @@ class Langevin(_Tempered):
 
     def init(self, energy: Energy, x: Tensor) -> LangevinState:
         """Return the state of chains that start at x: (..., D)."""
-        return LangevinState(x.detach())
+        return LangevinState(energy.as_input(x).detach())
 
     @torch.no_grad()
     def step(
@@ -185,7 +185,7 @@ class Langevin(_Tempered):
     ) -> tuple[LangevinState, Info]:
         """Move every chain."""
         x = state.position
-        drift = self.step_size * energy.inverse_temperature * energy.score(x)
+        drift = self.step_size * energy.inverse_temperature * energy._score(x)
         position = x + drift + self.noise_scale * noise(x, generator)
         acceptance = x.new_ones(x.shape[:-1])
         return LangevinState(position), Info(acceptance, acceptance.bool())
@@ -297,9 +297,9 @@ class HMC(Adjusted):
             # Energies may refuse points that are not finite: a lost trajectory stays at its start.
             possible = possible & all_finite(position)
             position = choose(possible, position, state.position)
-            score = energy.score(position)
+            score = energy._score(position)
             velocity = velocity + push / 2 * score
-        value = energy.energy(position)
+        value = energy._energy(position)
         possible = possible & torch.isfinite(value) & all_finite(score)
         return MetropolisState(position, value, score), velocity, possible
 

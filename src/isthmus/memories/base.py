@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,13 +17,12 @@ from isthmus.errors import (
     InvalidInputError,
     OutsideSupportError,
     ShapeError,
-    UnsupportedOperationError,
 )
+from isthmus.fused import MAX_OFF_CENTRE
 from isthmus.memories.pruning import IndexReport, Pruning, Setting, WarmStart
 from isthmus.validation import (
     as_count,
     as_log_weights,
-    as_mask,
     as_points,
     as_seed,
     as_tensor,
@@ -71,8 +71,9 @@ class Memory(Energy):
     translation_invariant: ClassVar[bool] = False
     """True if moving memories and points together leaves the energy unchanged."""
 
-    step_descends: bool = True
-    """True if :meth:`step` never raises the energy."""
+    has_step = True
+    has_conditional_mean = True
+    _is_pointwise = True
 
     memories: Tensor
 
@@ -132,15 +133,16 @@ class Memory(Energy):
         """The number of memories N."""
         return self.memories.shape[0]
 
-    @abstractmethod
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Return one closed-form update that does not raise the energy. x: (..., D) -> (..., D).
-
-        Coordinates marked True in `observed`, (..., D), do not change.
-        """
+    @property
+    def _template(self) -> Tensor:
+        return self.memories
 
     @abstractmethod
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Return one closed-form update that does not raise the energy. x: (..., D) -> (..., D)."""
+
+    @abstractmethod
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         """Put the unobserved coordinates of x at their mean given the observed ones."""
 
     def _settings(self) -> dict[str, Any]:
@@ -187,36 +189,9 @@ class Memory(Energy):
             )
         return self._rebuilt(chosen, index)
 
-    def recall(self, x: Any, values: Any) -> Tensor:
-        """Return the mean of `values` under the responsibilities at x: hetero-association.
-
-        What is matched and what is returned can differ: memories are keys and `values` belong to
-        them. With one-hot rows for labels, the result holds probabilities of the labels.
-
-        Parameters
-        ----------
-        x : array or Tensor (..., D)
-            Points, as they are, or the ``state`` that :func:`isthmus.retrieve` finds from them.
-        values : array or Tensor (N,) or (N, V)
-
-        Returns
-        -------
-        Tensor (...) or (..., V)
-
-        Examples
-        --------
-        >>> import torch, isthmus as ist
-        >>> keys = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
-        >>> ist.GaussianKDE(keys).recall(torch.tensor([3.0, 0.5]), values=[[1.0, 0.0], [0.0, 1.0]])
-        tensor([0.0180, 0.9820])
-        """
-        weigh = getattr(self, "responsibilities", None)
-        if weigh is None:
-            raise UnsupportedOperationError(
-                f"{type(self).__name__} has no responsibilities to weigh values by. Use "
-                "ModernHopfield, SparseHopfield or GaussianKDE."
-            )
-        x = self.as_input(x)
+    def _recall(self, x: Tensor, values: Any) -> Tensor:
+        if not self.has_responsibilities:
+            return super()._recall(x, values)
         stored = as_tensor(values, "values").to(self.memories)
         if stored.ndim not in (1, 2) or len(stored) != self.n_memories:
             raise ShapeError(
@@ -225,25 +200,55 @@ class Memory(Energy):
             )
         require_finite(stored, "values", "Remove such rows and their memories.")
         table = stored if stored.ndim == 2 else stored[:, None]
-        found = []
-        for block in x.reshape(-1, self.dim).split(max(MOST_WEIGHTS // self.n_memories, 1)):
-            weights = weigh(block)[:, : self.n_memories]  # without that of a new cluster
+        means = []
+        for shares in self._shares(x):
+            weights = shares[:, : self.n_memories]  # without that of a new cluster
             total = weights.sum(-1, keepdim=True)
-            found.append(weights / torch.where(total > 0, total, 1.0) @ table)
-        recalled = torch.cat(found) if found else table[:0]
-        return recalled.reshape(*x.shape[:-1], *stored.shape[1:])
+            means.append(weights / torch.where(total > 0, total, 1.0) @ table)
+        return torch.cat([table[:0], *means]).reshape(*x.shape[:-1], *stored.shape[1:])
+
+    def _shares(self, x: Tensor) -> Iterator[Tensor]:
+        """Yield the responsibilities for blocks of points (rows, D)."""
+        for block in x.reshape(-1, self.dim).split(max(MOST_WEIGHTS // self.n_memories, 1)):
+            yield self._responsibilities(block)
+
+    @torch.no_grad()
+    def _recalled(self, x: Tensor) -> Tensor | None:
+        if not self.has_responsibilities:
+            return None
+        best = [shares.max(-1) for shares in self._shares(x)]
+        found = [
+            torch.where((share > 0) & (place < self.n_memories), place, -1) for share, place in best
+        ]
+        return torch.cat([torch.zeros(0, dtype=torch.int64, device=x.device), *found])
+
+    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return memories, drawn in proportion to their weights. -> (n, D)"""
+        weights = self._mixing_weights().detach()
+        return self.memories.detach()[draw_index(weights, n, generator)]
+
+    def _mixing_weights(self) -> Tensor:
+        """Return weights of the memories, up to a factor. (N,)"""
+        return torch.ones(self.n_memories, device=self.memories.device)
+
+    def _is_far_off(self) -> bool:
+        if self.memories.dtype == torch.float64 or self.memories.device.type == "mps":
+            return False
+        keys = self._keys()
+        return bool(keys.off_centre > MAX_OFF_CENTRE * keys.radius)
+
+    def _in_float64(self) -> Self:
+        if self.memories.dtype == torch.float64:
+            return self
+        return self.moved(self.memories.detach().double())
+
+    def moved(self, memories: Tensor) -> Self:
+        """Return :meth:`with_memories` of these after a shift or a linear map of all of them."""
+        return self.with_memories(memories)
 
     def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
         """Return points, and a mask of their observed coordinates if there is one."""
         return (self.as_input(x), None) if observed is None else self._partial(x, observed)
-
-    def _partial(self, x: Any, observed: Any) -> tuple[Tensor, Tensor]:
-        """Return points with zeros where they are not observed, and the mask in their shape."""
-        x = self.as_input(x, allow_nan=True)
-        seen = as_mask(observed, "observed", x)
-        filled = torch.where(seen, x, torch.zeros_like(x))
-        require_finite(filled, "x", "A coordinate marked as observed is unknown.")
-        return filled, seen
 
     def __repr__(self) -> str:
         parts = [f"N={self.n_memories}", f"D={self.dim}"]
@@ -261,9 +266,9 @@ class Memory(Energy):
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def keep_observed(new: Tensor, x: Tensor, observed: Any) -> Tensor:
+def keep_observed(new: Tensor, x: Tensor, observed: Tensor | None) -> Tensor:
     """Return `new`, but with the observed coordinates of `x`."""
-    return new if observed is None else torch.where(as_mask(observed, "observed", x), x, new)
+    return new if observed is None else torch.where(observed, x, new)
 
 
 def unit_rows(rows: Tensor) -> Tensor:
@@ -306,6 +311,7 @@ class ComponentMeans(AtBeta, Memory):
 class WeightedMemory(Memory):
     """A memory whose density is a mixture with a component about each memory."""
 
+    has_exact_draws = True
     log_weights: Tensor | None
     """Log-weights log w of the memories, (N,), or None if every w is 1."""
 
@@ -330,9 +336,12 @@ class WeightedMemory(Memory):
             return self.memories.new_tensor(math.log(self.n_memories))
         return torch.logsumexp(self.log_weights, 0)
 
+    def _mixing_weights(self) -> Tensor:
+        return self.log_mixing_weights.exp()
+
     @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw exact samples: choose a memory, then a point about it. -> (n, D)."""
+    def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Choose a memory for each draw, then a point about it. -> (n, D)"""
         generator = generator_for(seed, self.memories.device)
         chosen = draw_index(self.log_mixing_weights.exp(), n, generator)
         return self._draw_about(chosen, generator)
@@ -345,6 +354,8 @@ class WeightedMemory(Memory):
 class MarginalMemory(Memory):
     """A memory whose density of any coordinates is known, and their mean given the others."""
 
+    has_responsibilities = True
+
     @abstractmethod
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         """Return the log-density of observed coordinates, and the mean about the centre."""
@@ -353,31 +364,16 @@ class MarginalMemory(Memory):
     def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """Return the log-joint of each memory, up to a term per point. (..., N)."""
 
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density. x: (..., D) -> (...).
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        return self._attend_density(x, seen).logsumexp
 
-        With a mask `observed` (..., D), return that of the marked coordinates alone.
-        """
-        return self._attend_density(*self._given(x, observed)).logsumexp
-
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
-
-        With a mask `observed` (..., D), given the marked coordinates alone. All are zero where the
-        density is.
-        """
-        x, seen = self._given(x, observed)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         logits = self._logits(x, seen)
         nowhere = (logits == -torch.inf).all(-1, keepdim=True)
         shares = torch.softmax(logits.masked_fill(nowhere, 0), -1)
         return require_range(shares.masked_fill(nowhere, 0).to(x.dtype), "A logit")
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        x: (..., D), which may hold NaN where it is not observed.
-        """
-        x, seen = self._partial(x, observed)
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         found = self._attend_density(x, seen)
         rows = 0 if is_transforming() else int((~(found.logsumexp > -torch.inf)).sum())
         if rows:
@@ -447,6 +443,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Return what :meth:`step_and_energy` keeps of `count` rows between steps, if anything."""
         return None if self.index is False else WarmStart(count)
 
+    _warm_start = warm_start
+
     def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
         """Return x as checked points of this energy's dtype, and arrays on its device."""
         points = super().as_input(x, allow_nan=allow_nan)
@@ -509,10 +507,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
         return attention_logits(x, self._keys(), bias, beta, metric, seen)
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        return self._energy(x, self._attend(x).logsumexp)
+    def _energy(self, x: Tensor) -> Tensor:
+        return self._energy_of(x, self._attend(x).logsumexp)
 
     def _curvature(self) -> Tensor | None:
         return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
@@ -533,32 +529,22 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         both: Tensor = self.log_normalizer() + other.log_normalizer().to(theirs)
         return both + overlap - scale
 
-    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+    def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         """Return the energy of points (..., D), given the log-sum-exp of their logits (...)."""
         return -logsumexp / self.inverse_temperature
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the responsibility-weighted mean of the memories.
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the responsibility-weighted mean of the memories."""
+        return self._step_and_energy(x, held)[0]
 
-        x: (..., D) -> (..., D). Coordinates marked True in `observed` do not change.
-        """
-        return self.step_and_energy(x, observed)[0]
-
-    def step_and_energy(
-        self, x: Any, observed: Any = None, warm: WarmStart | None = None
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: WarmStart | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
-
-        `warm`, from :meth:`warm_start`, keeps bounds between steps of the same points.
-        """
-        x = self.as_input(x)
         found = self._attend(x, warm)
         moved = found.mean + self._keys().centre
-        return keep_observed(moved, x, observed), self._energy(x, found.logsumexp)
+        return keep_observed(moved, x, held), self._energy_of(x, found.logsumexp)
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
+    def _score(self, x: Tensor) -> Tensor:
         # Both terms are relative to the centre, which keeps their digits far from the origin.
         displacement = self._attend(x).mean - (x - self._keys().centre)
         force: Tensor = displacement / (self.variance * self.inverse_temperature)

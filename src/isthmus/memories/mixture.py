@@ -125,10 +125,10 @@ class Mixture(ComponentMeans, ShapedMemory):
         own = name == "covariance" and self._is_own
         return own or super()._is_per_memory(name, value)
 
-    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+    def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         if self.covariance is not None:
             logsumexp = logsumexp - self._log_scale
-        return super()._energy(x, logsumexp)
+        return super()._energy_of(x, logsumexp)
 
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z, a scalar tensor; log W if there are covariances."""

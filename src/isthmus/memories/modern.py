@@ -107,7 +107,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
         # Weights that are normalised in float64 keep digits that the dot products lose.
         return self._pruning.attention(x, self._keys(), *self._density_kernel())
 
-    def _energy(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+    def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta
         return energy
 

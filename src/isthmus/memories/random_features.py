@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.energy import Energy, follows_points
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_count, as_number, as_points, as_positive, as_seed, require_range
 
@@ -202,15 +202,17 @@ class RandomFeatureKDE(Energy):
             mean > 0, mean + root, noise**2 / (root - torch.where(mean > 0, 0, mean))
         )
 
-    @follows_points
-    @torch.no_grad()
     def error(self, x: Any) -> Tensor:
         """Return the standard error of the energy, in nats, measured at each point.
 
         It is the spread of the frequencies' groups over S: infinite where S is not above zero.
         x: (..., D) -> (...).
         """
-        waves = self._waves(self.as_input(x))
+        return self._at(self._error, x)
+
+    @torch.no_grad()
+    def _error(self, x: Tensor) -> Tensor:
+        waves = self._waves(x)
         groups = torch.stack([part.mean(-1) for part in waves.tensor_split(GROUPS, -1)], -1)
         mean = waves.mean(-1)
         spread = groups.std(-1) / math.sqrt(GROUPS)

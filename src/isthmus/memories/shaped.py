@@ -16,7 +16,7 @@ from isthmus.logits import tensor_version
 from isthmus.memories.base import GaussianMemory, keep_observed
 from isthmus.memories.pruning import IndexReport, Setting, WarmStart
 from isthmus.memories.shape import Shape
-from isthmus.validation import as_mask, as_tensor, is_transforming, require_finite
+from isthmus.validation import as_tensor, is_transforming, require_finite
 
 
 class ShapedMemory(GaussianMemory):
@@ -80,38 +80,32 @@ class ShapedMemory(GaussianMemory):
         shape = self._shape()
         return super()._log_scale if shape is None else shape.log_scale
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
+    def _energy(self, x: Tensor) -> Tensor:
         if (shape := self._shape()) is None:
-            return super().energy(x)
-        x = self.as_input(x)
-        return self._energy(x, shape.pull(x).logsumexp)
+            return super()._energy(x)
+        return self._energy_of(x, shape.pull(x).logsumexp)
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
+    def _score(self, x: Tensor) -> Tensor:
         if (shape := self._shape()) is None:
-            return super().score(x)
-        force: Tensor = shape.pull(self.as_input(x)).force / self.inverse_temperature
+            return super()._score(x)
+        force: Tensor = shape.pull(x).force / self.inverse_temperature
         return force
 
-    def step_and_energy(
-        self, x: Any, observed: Any = None, warm: WarmStart | None = None
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: WarmStart | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
+        """Move to the mean of the memories, weighted by responsibility and precision.
 
-        A step moves to the mean of the memories, weighted by responsibility and precision. With
-        coordinates held, that is the lowest point of the same quadratic bound on the energy.
+        With coordinates held, that is the lowest point of the same quadratic bound on the energy.
         """
         if (shape := self._shape()) is None:
-            return super().step_and_energy(x, observed, warm)
-        x = self.as_input(x)
+            return super()._step_and_energy(x, held, warm)
         pull = shape.pull(x)
-        energy = self._energy(x, pull.logsumexp)
-        if observed is None or pull.precision is None:
-            return keep_observed(x + pull.move, x, observed), energy
-        free = ~as_mask(observed, "observed", x)
-        moved = x + held_move(pull.precision, pull.move, free)
-        return keep_observed(moved, x, observed), energy
+        energy = self._energy_of(x, pull.logsumexp)
+        if held is None or pull.precision is None:
+            return keep_observed(x + pull.move, x, held), energy
+        moved = x + held_move(pull.precision, pull.move, ~held)
+        return keep_observed(moved, x, held), energy
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         if (shape := self._shape()) is None:

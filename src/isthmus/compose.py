@@ -1,0 +1,484 @@
+"""Energies made of others: affine maps, weighted sums, and what they have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.validation import as_number, as_tensor, require_finite
+
+__all__ = ["Affine", "WeightedSum", "Wrapper"]
+
+FLAGS = (
+    "returns_arrays",
+    "has_step",
+    "step_descends",
+    "has_conditional_mean",
+    "has_responsibilities",
+    "has_exact_draws",
+    "_is_pointwise",
+)
+
+
+class Wrapper(Energy):
+    """An energy of the points of another one; it can do all that the other can.
+
+    A subclass maps points by :meth:`to_inner` and back by :meth:`to_outer`.
+
+    Attributes
+    ----------
+    inner : Energy
+    """
+
+    inner: Energy
+
+    def __init__(self, energy: Energy) -> None:
+        super().__init__()
+        if not isinstance(energy, Energy):
+            raise UnsupportedOperationError(
+                f"{type(self).__name__} needs an isthmus.Energy first, not a "
+                f"{type(energy).__name__}."
+            )
+        self.inner = energy
+        for flag in FLAGS:
+            setattr(self, flag, getattr(energy, flag))
+
+    @property
+    def dim(self) -> int | None:
+        """The number of coordinates D."""
+        return self.inner.dim
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """That of the inner energy."""
+        return self.inner.inverse_temperature
+
+    @property
+    def _template(self) -> Tensor | None:
+        return self.inner._template
+
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """Return x as checked points of the inner energy's dtype."""
+        return self.inner.as_input(x, allow_nan=allow_nan)
+
+    def to_inner(self, y: Tensor) -> Tensor:
+        """Return the point of the inner energy for each point y. (..., D) -> (..., D)"""
+        return y
+
+    def to_outer(self, x: Tensor) -> Tensor:
+        """Return the point for each point x of the inner energy. (..., D) -> (..., D)"""
+        return x
+
+    def _energy(self, x: Tensor) -> Tensor:
+        return self.inner._energy(self.to_inner(x))
+
+    def _score(self, x: Tensor) -> Tensor:
+        return self.inner._score(self.to_inner(x))
+
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        return self._step_and_energy(x, held)[0]
+
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        moved, energy = self.inner._step_and_energy(self.to_inner(x), held)
+        moved = self.to_outer(moved)
+        return (moved if held is None else torch.where(held, x, moved)), energy
+
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if not self.has_responsibilities:
+            return super()._responsibilities(x, seen)
+        return self.inner._responsibilities(self.to_inner(x), *_given(seen))
+
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
+        if not self.has_conditional_mean:
+            return super()._conditional_mean(x, seen)
+        mean = self.to_outer(self.inner._conditional_mean(self.to_inner(x), seen))
+        return torch.where(seen, x, mean)
+
+    def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        if not self.has_exact_draws:
+            return super()._sample(n, seed)
+        return self.to_outer(self.inner._sample(n, seed))
+
+    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
+        starts = self.inner._chain_starts(n, generator)
+        return None if starts is None else self.to_outer(starts)
+
+    def _is_far_off(self) -> bool:
+        return self.inner._is_far_off()
+
+    def _recalled(self, x: Tensor) -> Tensor | None:
+        return self.inner._recalled(self.to_inner(x))
+
+    def _recall(self, x: Tensor, values: Any) -> Tensor:
+        if not self.has_responsibilities:
+            return super()._recall(x, values)
+        return self.inner._recall(self.to_inner(x), values)
+
+
+def _given(seen: Tensor | None) -> tuple[Tensor, ...]:
+    """Return a mask as an argument, if there is one."""
+    return () if seen is None else (seen,)
+
+
+class Affine(Wrapper):
+    r"""The energy of :math:`y = A x + b`, where x has another energy.
+
+    .. math:: E_y(y) = E(A^{-1} (y - b)), \qquad
+        \log p_y(y) = \log p(A^{-1} (y - b)) - \log \lvert \det A \rvert .
+
+    Use it to ask in the units of the data what was learned from standardised columns. All that the
+    inner energy can do is carried along. Coordinates can be held in a step, left out and completed
+    with a `scale`; with a `matrix` they can be held if the inner energy is a round Gaussian memory
+    or a modern or sparse Hopfield network.
+
+    Parameters
+    ----------
+    energy : Energy
+        The energy of x.
+    scale : float, array or Tensor (D,), optional
+        A is diagonal: the factor of each coordinate, not zero. Default: 1.
+    matrix : array or Tensor (D, D), optional
+        A itself, invertible. Give a scale or a matrix, not both.
+    shift : float, array or Tensor (D,), optional
+        b. Default: 0.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> standard = ist.GaussianKDE(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), sigma=0.5)
+    >>> metres = ist.Affine(standard, scale=[2.0, 10.0], shift=[5.0, 100.0])
+    >>> ist.retrieve(metres, torch.tensor([6.0, 103.0])).state
+    tensor([  6.9987, 100.0000])
+    >>> metres.sample(3, seed=0).shape
+    torch.Size([3, 2])
+    """
+
+    matrix: Tensor | None
+    scale: Tensor | None
+    shift: Tensor
+
+    def __init__(
+        self, energy: Energy, scale: Any = None, *, matrix: Any = None, shift: Any = 0.0
+    ) -> None:
+        super().__init__(energy)
+        if scale is not None and matrix is not None:
+            raise InvalidInputError("Give a scale or a matrix, not both.")
+        if energy.dim is None:
+            raise InvalidInputError(
+                f"{type(energy).__name__} has no number of coordinates. Give the class a "
+                "property dim."
+            )
+        dim = energy.dim
+        self.register_buffer("shift", self._part(shift, "shift", (), (dim,)).expand(dim))
+        if matrix is None:
+            scale = self._part(1.0 if scale is None else scale, "scale", (), (dim,)).expand(dim)
+            if bool((scale.detach() == 0).any()):
+                raise InvalidInputError("scale has zeros, which no division undoes.")
+        else:
+            matrix = self._part(matrix, "matrix", (dim, dim))
+            if int(torch.linalg.matrix_rank(matrix.detach().double())) < dim:
+                raise InvalidInputError("matrix is singular, so that no y has one x. Change it.")
+            self.has_conditional_mean = False
+        self.register_buffer("scale", scale)
+        self.register_buffer("matrix", matrix)
+
+    def _part(self, value: Any, name: str, *shapes: tuple[int, ...]) -> Tensor:
+        """Return finite numbers in one of the shapes, in the dtype of the inner energy."""
+        like, part = self.inner._template, as_tensor(value, name)
+        part = part if like is None else part.to(like)
+        if tuple(part.shape) not in shapes:
+            allowed = " or ".join(map(str, shapes))
+            raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(part.shape)}.")
+        require_finite(part, name, "Pass finite numbers.")
+        return part
+
+    def to_inner(self, y: Tensor) -> Tensor:
+        """Return x of each y. (..., D) -> (..., D)"""
+        centred = y - self.shift.to(y.dtype)
+        if self.matrix is None:
+            assert self.scale is not None
+            return centred / self.scale.to(y.dtype)
+        return torch.linalg.solve(self.matrix.to(y.dtype), centred[..., None])[..., 0]
+
+    def to_outer(self, x: Tensor) -> Tensor:
+        """Return y of each x. (..., D) -> (..., D)"""
+        if self.matrix is None:
+            assert self.scale is not None
+            return self.scale.to(x.dtype) * x + self.shift.to(x.dtype)
+        return x @ self.matrix.to(x.dtype).mT + self.shift.to(x.dtype)
+
+    def _score(self, x: Tensor) -> Tensor:
+        force = super()._score(x)
+        if self.matrix is None:
+            assert self.scale is not None
+            return force / self.scale.to(force.dtype)
+        return torch.linalg.solve(self.matrix.mT.to(force.dtype), force[..., None])[..., 0]
+
+    def log_normalizer(self) -> Tensor:
+        """Return log Z of the inner energy plus the logarithm of the absolute determinant of A."""
+        if self.matrix is None:
+            assert self.scale is not None
+            volume = self.scale.abs().log().sum()
+        else:
+            volume = torch.linalg.slogdet(self.matrix).logabsdet
+        return self.inner.log_normalizer() + volume
+
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is None:
+            return super()._log_prob(x)
+        self._require_scale(seen)
+        assert self.scale is not None
+        volume = torch.where(seen, self.scale.abs().log().to(x.dtype), 0.0).sum(-1)
+        return self.inner._log_prob(self.to_inner(x), seen) - volume
+
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        self._require_scale(seen)
+        return super()._responsibilities(x, seen)
+
+    def _require_scale(self, mask: Tensor | None) -> None:
+        if mask is not None and self.matrix is not None:
+            raise UnsupportedOperationError(
+                "A matrix mixes the coordinates, so that none can be left out or held. Use a scale."
+            )
+
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        if held is None or self.matrix is None:
+            return super()._step_and_energy(x, held)
+        if self.inner._curvature() is None:
+            self._require_scale(held)
+        # The lowest point, given what is held, of the quadratic bound about the free update.
+        target, energy = super()._step_and_energy(x)
+        inverse = torch.linalg.inv(self.matrix.to(x.dtype))
+        precision, free = inverse.mT @ inverse, ~held
+        away = torch.where(held, x - target, 0.0)
+        pull = -(away @ precision).masked_fill(held, 0)
+        both = free[..., :, None] & free[..., None, :]
+        solvable = torch.where(both, precision, torch.eye(len(self.shift)).to(precision))
+        moved = target + torch.linalg.solve(solvable, pull[..., None])[..., 0]
+        return torch.where(held, x, moved), energy
+
+    def _in_float64(self) -> Energy | None:
+        inner = self.inner._in_float64()
+        if inner is None:
+            return None
+        return Affine(inner, self.scale, matrix=self.matrix, shift=self.shift)
+
+    def __repr__(self) -> str:
+        return f"Affine({self.inner!r}, {'scale' if self.matrix is None else 'matrix'})"
+
+
+class WeightedSum(Wrapper):
+    r"""A weighted sum of energies: a product of powers of their densities.
+
+    .. math:: E(x) = \sum_i w_i E_i(x), \qquad p(x) \propto \prod_i p_i(x)^{w_i} .
+
+    The operators ``a + b``, ``a - b``, ``2 * a``, ``a / 2`` and ``-a`` of energies return it. All
+    terms must have the same inverse temperature, which is that of the sum; :meth:`in_nats` gives
+    any energy the inverse temperature 1. A negative weight asks for what a term makes unlikely;
+    the sum may then have no lower bound.
+
+    The sum has a ``step`` where it is known never to raise the energy: of one term with a step,
+    and of Gaussian memories and modern or sparse Hopfield networks with weights above zero, whose
+    quadratic bounds add. Its ``log_prob`` is known for one term of weight 1, and for two round
+    Gaussian memories of weight 1. One term of weight 1 can do all that it can alone.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> left = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
+    >>> right = ist.GaussianKDE(torch.tensor([[4.0], [9.0]]), sigma=1.0)
+    >>> both = left + right
+    >>> both
+    WeightedSum(1 * GaussianKDE(N=2, D=1, sigma=1, float32), 1 * GaussianKDE(N=2, D=1, ...))
+    >>> ist.retrieve(both, torch.tensor([3.0])).state
+    tensor([3.9993])
+    >>> (0.5 * left).energy(torch.tensor([0.0])) == left.energy(torch.tensor([0.0])) / 2
+    tensor(True)
+    """
+
+    weights: Tensor
+
+    def __init__(self, terms: list[Energy], weights: Tensor, tempered: bool) -> None:
+        Energy.__init__(self)
+        self.terms = nn.ModuleList(terms)
+        self.register_buffer("weights", weights)
+        self.tempered = tempered
+        alone, values = len(terms) == 1, weights.detach()
+        positive, same = bool((values > 0).all()), alone and bool(values == 1)
+        for flag in FLAGS:
+            setattr(self, flag, getattr(terms[0], flag) and (same or not flag.startswith("has")))
+        self.returns_arrays = any(term.returns_arrays for term in terms)
+        self._is_pointwise = all(term._is_pointwise for term in terms)
+        bounded = all(term._curvature() is not None for term in terms)
+        self.has_step = positive and (bounded or (alone and terms[0].has_step))
+        self.step_descends = not alone or terms[0].step_descends
+
+    @classmethod
+    def of(
+        cls, energies: list[Energy], weights: list[float | Tensor], tempered: bool = False
+    ) -> WeightedSum:
+        """Return the sum of `energies` times `weights`, with sums among them taken apart.
+
+        If `tempered`, each is also multiplied by its inverse temperature.
+        """
+        terms: list[Energy] = []
+        factors: list[Tensor] = []
+        for energy, weight in zip(energies, map(_as_weight, weights), strict=True):
+            if isinstance(energy, WeightedSum) and not energy.tempered and not tempered:
+                terms += list(energy)
+                factors += [weight.to(each) * each for each in energy.weights]
+            else:
+                terms.append(energy)
+                factors.append(weight)
+        dims = sorted({term.dim for term in terms if term.dim is not None})
+        if len(dims) > 1:
+            raise ShapeError(
+                f"Energies of {' and '.join(map(str, dims))} coordinates do not add: each must "
+                "take the same points."
+            )
+        kinds = [term.inverse_temperature.detach() for term in terms]
+        if not tempered and not all(_equal(kinds[0], kind) for kind in kinds):
+            words = " and ".join(f"{float(kind):g}" for kind in sorted(kinds))
+            raise InvalidInputError(
+                f"Energies of the inverse temperatures {words} do not add to the energy of a "
+                "product of densities. Add a.in_nats() + b.in_nats() instead."
+            )
+        return cls(terms, torch.stack([factor.to(factors[0]) for factor in factors]), tempered)
+
+    def __iter__(self) -> Iterator[Energy]:
+        for term in self.terms:
+            assert isinstance(term, Energy)
+            yield term
+
+    @property
+    def inner(self) -> Energy:  # type: ignore[override]
+        """The first term that has a dtype, else the first."""
+        return next((term for term in self if term._template is not None), next(iter(self)))
+
+    @property
+    def _alone(self) -> bool:
+        return len(self.terms) == 1
+
+    @property
+    def dim(self) -> int | None:
+        """The number of coordinates D, or None if no term fixes it."""
+        return next((term.dim for term in self if term.dim is not None), None)
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        """The inverse temperature of the terms, or 1 if they are in nats."""
+        one = Energy.inverse_temperature.fget(self)  # type: ignore[attr-defined]
+        return one if self.tempered else self.inner.inverse_temperature
+
+    def _factors(self) -> Iterator[tuple[Tensor, Energy]]:
+        for weight, term in zip(self.weights, self, strict=True):
+            yield (weight * term.inverse_temperature if self.tempered else weight), term
+
+    def _total(self, x: Tensor, values: Callable[[Energy, Tensor], Tensor]) -> Tensor:
+        parts = []
+        for factor, term in self._factors():
+            part = values(term, _cast(x, term)).to(x.dtype)
+            parts.append(factor.to(part) * part)
+        return torch.stack(parts).sum(0)
+
+    def _energy(self, x: Tensor) -> Tensor:
+        return self._total(x, lambda term, points: term._energy(points))
+
+    def _score(self, x: Tensor) -> Tensor:
+        return self._total(x, lambda term, points: term._score(points))
+
+    def _step_and_energy(
+        self, x: Tensor, held: Tensor | None = None, warm: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        """Move by the update of a single term, or to the lowest point of the quadratic bounds."""
+        if not self.has_step:
+            raise self._missing("closed-form step", "isthmus.retrieve(energy, x) follows its score")
+        total, moved = self._curvature(), torch.zeros_like(x)
+        energy = x.new_zeros(x.shape[:-1])
+        for factor, term in self._factors():
+            aim, height = term._step_and_energy(_cast(x, term), held)
+            share = 1.0 if total is None else factor.to(total) * term._curvature() / total
+            moved = moved + share * aim.to(x.dtype)
+            energy = energy + factor.to(x.dtype) * height.to(x.dtype)
+        return (moved if held is None else torch.where(held, x, moved)), energy
+
+    def _curvature(self) -> Tensor | None:
+        bounds = [(factor, term._curvature()) for factor, term in self._factors()]
+        if any(bound is None or factor <= 0 for factor, bound in bounds):
+            return None
+        return torch.stack([f.to(b) * b for f, b in bounds if b is not None]).sum()
+
+    def log_normalizer(self) -> Tensor:
+        """Return log Z of one term, or of two round Gaussian memories, of weight 1."""
+        terms, plain = [_plain(term) for term in self], bool((self.weights == 1).all())
+        if plain and len(terms) == 1:
+            return terms[0].log_normalizer()
+        if plain and len(terms) == 2:
+            known = terms[0]._log_product_normalizer(terms[1])
+            if known is not None:
+                return known
+        return super().log_normalizer()
+
+    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
+        """Return starting points of terms that have them, each term's as often as the others'."""
+        known = [starts for term in self if (starts := term._chain_starts(n, generator)) is not None]
+        if not known:
+            return None
+        device = generator.device
+        which = torch.randint(len(known), (n,), generator=generator, device=device)
+        rows = torch.arange(n, device=device)
+        return torch.stack([starts.to(known[0]) for starts in known])[which, rows]
+
+    def _recalled(self, x: Tensor) -> Tensor | None:
+        return self.inner._recalled(x) if self._alone else None
+
+    def _in_float64(self) -> Energy | None:
+        terms = [term._in_float64() for term in self]
+        known = [term for term in terms if term is not None]
+        if len(known) < len(terms):
+            return None
+        return WeightedSum(known, self.weights, self.tempered)
+
+    def __repr__(self) -> str:
+        terms = [f"{float(w):g} * {term!r}" for w, term in zip(self.weights, self, strict=True)]
+        return f"WeightedSum({', '.join(terms)}{', in nats' if self.tempered else ''})"
+
+
+def _cast(x: Tensor, energy: Energy) -> Tensor:
+    like = energy._template
+    return x if like is None else x.to(like.dtype)
+
+
+def _plain(energy: Energy) -> Energy:
+    """Return the only term of a sum of weight 1, or else the energy itself."""
+    if isinstance(energy, WeightedSum) and energy._alone and bool(energy.weights == 1):
+        return _plain(energy.inner)
+    return energy
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """Return True if two numbers are equal in the coarser of their dtypes."""
+    coarse = max((first.dtype, second.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    return math.isclose(float(first.to(coarse)), float(second.to(coarse)), rel_tol=0)
+
+
+def _as_weight(value: Any) -> Tensor:
+    """Return a finite number as a scalar tensor, with its graph if it is one."""
+    if isinstance(value, Tensor):
+        if value.ndim or not value.is_floating_point():
+            raise ShapeError(
+                f"The weight of an energy must be one number, not a tensor {tuple(value.shape)}."
+            )
+        as_number(value.detach(), "The weight of an energy")
+        return value
+    return torch.tensor(as_number(value, "The weight of an energy"), dtype=torch.float64)
