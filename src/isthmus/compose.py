@@ -431,7 +431,9 @@ class WeightedSum(Wrapper):
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         """Return starting points of terms that have them, each term's as often as the others'."""
-        known = [starts for term in self if (starts := term._chain_starts(n, generator)) is not None]
+        known = [
+            starts for term in self if (starts := term._chain_starts(n, generator)) is not None
+        ]
         if not known:
             return None
         device = generator.device
