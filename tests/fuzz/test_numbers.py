@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import isthmus as ist
 from isthmus import incontext
 from isthmus.capacity import certify
-from isthmus.distributed.sharded import ShardedMemory
 from isthmus.compose import WeightedSum
+from isthmus.distributed.sharded import ShardedMemory
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import MarginalMemory
