@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from measuring import Row, print_rows
 
-from isthmus.attention.experiment import Experiment, compare_variants
 from isthmus.figures import attention_experiment, save
+from isthmus.paper.attention import Experiment, compare_variants
 
 RESULTS = Path(__file__).parent / "results" / "attention.json"
 MEASURES = {

@@ -8,13 +8,13 @@ import pytest
 
 import isthmus as ist
 from isthmus.attend import Index
-from isthmus.attention.experiment import Experiment
 from isthmus.capacity import Certificate
 from isthmus.cluster import ClAM
 from isthmus.cluster.tabular import TableModel
 from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.incontext import Evaluation, pretrained
 from isthmus.incontext.runs import Checkpoint
+from isthmus.paper.attention import Experiment
 from isthmus.reading import reading
 from isthmus.tables import read_table
 

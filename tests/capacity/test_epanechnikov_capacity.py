@@ -8,7 +8,7 @@ import torch
 
 import isthmus as ist
 from isthmus.capacity import spread_on_sphere
-from isthmus.capacity.counts import log_cap_fraction
+from isthmus.paper.counts import log_cap_fraction
 
 
 def resting(memory: ist.EpanechnikovKDE, starts: torch.Tensor) -> np.ndarray:

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
-from isthmus.attention.experiment import Experiment, TrainingRun
 from isthmus.errors import InvalidInputError
 from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.figures.style import png_bytes
+from isthmus.paper.attention import Experiment, TrainingRun
 
 
 def view(length: int = 6, **options):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from isthmus.capacity import capacity_bound, certify, sweep
-from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import ShapeError
 from isthmus.figures import basins_merging, capacity_bounds, certificate_plot, retrieval_sweep
 from isthmus.figures.capacity import noise_recall
 from isthmus.figures.style import png_bytes
+from isthmus.paper.counts import CapacityKind
 
 
 def test_basins_are_counted_in_each_panel() -> None:

@@ -32,10 +32,8 @@ import isthmus as ist
 from isthmus import datasets
 from isthmus.archive import read_archive, write_archive
 from isthmus.attend import Index
-from isthmus.attention.experiment import Experiment, TrainingRun
-from isthmus.attention.experiment import _write as write_runs
 from isthmus.blocks import file_blocks
-from isthmus.capacity import Certificate, certify, experiments
+from isthmus.capacity import Certificate, certify
 from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.tabular import TableModel
@@ -44,6 +42,9 @@ from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained
 from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
+from isthmus.paper import sweep
+from isthmus.paper.attention import Experiment, TrainingRun
+from isthmus.paper.attention import _write as write_runs
 from isthmus.reading import ALWAYS_ALLOWED
 from isthmus.report import Section, TextTable
 from isthmus.report.builder import Workspace
@@ -190,8 +191,8 @@ def note_of_progress(folder: Path) -> Path:
 
 def cells(folder: Path) -> Path:
     for seed in range(3):
-        cell = experiments.SweepCell(2, 5, seed, 0.5, 1.5, 2.5)
-        experiments._append(folder / "cells.jsonl", {"a": 1.0}, cell)
+        cell = sweep.SweepCell(2, 5, seed, 0.5, 1.5, 2.5)
+        sweep._append(folder / "cells.jsonl", {"a": 1.0}, cell)
     return folder / "cells.jsonl"
 
 
@@ -232,7 +233,7 @@ LOADERS = {
     "dataset": Loader(stored_dataset(""), lambda path: datasets.load("iris", path.parent)),
     "dataset note": Loader(stored_dataset(".sha256"), lambda p: datasets.load("iris", p.parent)),
     "study progress": Loader(note_of_progress, lambda path: status(path.parent), exact=False),
-    "capacity cells": Loader(cells, lambda path: experiments._read(path, {"a": 1.0}), exact=False),
+    "capacity cells": Loader(cells, lambda path: sweep._read(path, {"a": 1.0}), exact=False),
     "row groups": Loader(row_groups, lambda path: [*file_blocks(path)], exact=False),
     "evaluation": Loader(evaluation, lambda path: ist.incontext.Evaluation.from_json(path), False),
     "attention runs": Loader(runs, Experiment.load, exact=False),

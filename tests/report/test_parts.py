@@ -17,9 +17,9 @@ from scipy import stats
 
 import isthmus as ist
 from isthmus.attention import SALNAttention
-from isthmus.attention.experiment import Experiment, TrainingRun
-from isthmus.capacity.experiments import Sweep, SweepCell
 from isthmus.errors import InvalidInputError
+from isthmus.paper.attention import Experiment, TrainingRun
+from isthmus.paper.sweep import Sweep, SweepCell
 from isthmus.report import PARTS, Part, Section
 from isthmus.report.builder import make
 from isthmus.report.parts import attention, capacity, clustering, energies, engrams

@@ -1,4 +1,7 @@
-"""Capacity of memories: bounds, certificates of patterns, and experiments."""
+"""Capacity of memories: certificates of patterns, bandwidths, and bounds on their number."""
+
+from importlib import import_module
+from typing import Any
 
 from isthmus.capacity.bandwidths import (
     Basins,
@@ -10,62 +13,38 @@ from isthmus.capacity.bandwidths import (
     choose_sigma,
     merge_tree,
 )
-from isthmus.capacity.bounds import (
-    RandomPatternCapacity,
-    guaranteed_radius,
-    minimal_angle_probability,
-    one_step_error_bound,
-    random_pattern_capacity,
-    random_pattern_dimension,
-    required_separation,
-    retrieval_error_bound,
-)
 from isthmus.capacity.certificate import Certificate, certify
-from isthmus.capacity.counts import (
-    RandomCoding,
-    capacity_bound,
-    capacity_rate,
-    dense_radius,
-    random_coding,
-)
-from isthmus.capacity.experiments import Sweep, sweep
-from isthmus.capacity.sphere import (
-    cell_600,
-    e8_shell,
-    measured_capacity,
-    regular_polygon,
-    spread_on_sphere,
-)
+from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
+
+# Names that are part of the reproduction of the paper, imported on first use.
+_PAPER = {
+    "bounds": "RandomPatternCapacity minimal_angle_probability one_step_error_bound "
+    "random_pattern_capacity random_pattern_dimension retrieval_error_bound",
+    "counts": "RandomCoding capacity_bound capacity_rate dense_radius random_coding",
+    "spheres": "cell_600 e8_shell measured_capacity regular_polygon spread_on_sphere",
+    "sweep": "Sweep sweep",
+}
+_HOMES = {name: module for module, names in _PAPER.items() for name in names.split()}
 
 __all__ = [
     "Basins",
     "CapacityCurve",
     "Certificate",
     "MergeTree",
-    "RandomCoding",
-    "RandomPatternCapacity",
     "SigmaChoice",
-    "Sweep",
     "basins",
-    "capacity_bound",
     "capacity_curve",
-    "capacity_rate",
-    "cell_600",
     "certify",
     "choose_sigma",
-    "dense_radius",
-    "e8_shell",
     "guaranteed_radius",
-    "measured_capacity",
     "merge_tree",
-    "minimal_angle_probability",
-    "one_step_error_bound",
-    "random_coding",
-    "random_pattern_capacity",
-    "random_pattern_dimension",
-    "regular_polygon",
     "required_separation",
-    "retrieval_error_bound",
-    "spread_on_sphere",
-    "sweep",
+    *_HOMES,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isthmus.capacity' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"isthmus.paper.{_HOMES[name]}"), name)
+    return value

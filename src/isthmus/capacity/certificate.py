@@ -14,7 +14,6 @@ from torch import Tensor
 
 from isthmus.archive import digest_of
 from isthmus.arrays import open_npz
-from isthmus.capacity.bounds import guaranteed_radius, required_separation
 from isthmus.capacity.contraction import (
     ROUNDING_SLACK,
     Neighbors,
@@ -25,6 +24,7 @@ from isthmus.capacity.contraction import (
 )
 from isthmus.capacity.iteration import iterate_patterns
 from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
+from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 from isthmus.capacity.sparse import one_step
 from isthmus.dynamics.modes import require_squares
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError

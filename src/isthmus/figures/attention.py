@@ -15,7 +15,6 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from isthmus.attention import VMFMixture
-from isthmus.attention.experiment import Experiment
 from isthmus.errors import InvalidInputError
 from isthmus.figures.style import (
     CURVE,
@@ -32,6 +31,7 @@ from isthmus.figures.style import (
     styled,
     to_array,
 )
+from isthmus.paper.attention import Experiment
 
 CONCENTRATION = LinearSegmentedColormap.from_list(
     "concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"]
@@ -125,7 +125,7 @@ def attention_experiment(experiment: Experiment) -> Figure:
     Parameters
     ----------
     experiment : Experiment
-        From :func:`isthmus.attention.experiment.compare_variants`.
+        From :func:`isthmus.paper.attention.compare_variants`.
     """
     figure = new_figure(3.9, gap=0.05)
     loss, share, logit = figure.subplots(1, 3, sharex=True)

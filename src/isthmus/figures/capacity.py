@@ -13,9 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from isthmus.capacity import Certificate, Sweep, basins, capacity_bound
+from isthmus.capacity import Certificate, basins
 from isthmus.capacity.certificate import KINDS
-from isthmus.capacity.counts import CapacityKind
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures.landscapes import draw_energy, draw_landscape, draw_memories, paths_of
 from isthmus.figures.style import (
@@ -37,6 +36,8 @@ from isthmus.figures.style import (
 )
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
+from isthmus.paper.counts import CapacityKind, capacity_bound
+from isthmus.paper.sweep import Sweep
 
 SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
 MARKS = "osDPX*"

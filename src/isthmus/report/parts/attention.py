@@ -14,14 +14,14 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
-from isthmus.attention.experiment import (
+from isthmus.figures import attention_experiment, attention_sphere
+from isthmus.paper.attention import (
     Experiment,
     PatchTransformer,
     compare_variants,
     digit_patches,
     train_on_digits,
 )
-from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose, recorded
 from isthmus.report.section import Section

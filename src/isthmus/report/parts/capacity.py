@@ -13,13 +13,14 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus import capacity
-from isthmus.capacity import basins, capacity_bound, sweep
-from isthmus.capacity.counts import CapacityKind
-from isthmus.capacity.sphere import Placement
+from isthmus.capacity import basins
 from isthmus.dynamics.modes import distances, is_attracting
 from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
 from isthmus.figures.capacity import kde_and_hopfield, noise_recall
 from isthmus.figures.landscapes import ring
+from isthmus.paper.counts import CapacityKind, capacity_bound
+from isthmus.paper.spheres import Placement
+from isthmus.paper.sweep import sweep
 from isthmus.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.report.registry import compose
 from isthmus.report.section import Section

@@ -15,13 +15,13 @@ from isthmus.capacity import (
     random_coding,
     required_separation,
 )
-from isthmus.capacity.counts import (
+from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.paper.counts import (
     SphereQuadrature,
     log_cap_fraction,
     log_kernel_mean,
     log_levenshtein,
 )
-from isthmus.errors import InvalidInputError, IsthmusError
 
 KINDS = ["claimed", "packing", "random", "certified", "half-weight", "dense"]
 

@@ -13,7 +13,7 @@ from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import InvalidInputError
 
 # The function has the name of its module, and hides it.
-MODULE = sys.modules["isthmus.capacity.experiments"]
+MODULE = sys.modules["isthmus.paper.sweep"]
 SMALL: dict[str, Any] = {"seeds": 2, "n_particles": 10, "max_patterns": 5, "progress": False}
 
 

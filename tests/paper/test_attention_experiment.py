@@ -9,14 +9,14 @@ import torch
 from torch.testing import assert_close
 
 from isthmus.attention import experiment
-from isthmus.attention.experiment import (
+from isthmus.errors import InvalidInputError
+from isthmus.paper.attention import (
     VARIANTS,
     Experiment,
     PatchTransformer,
     compare_variants,
     digit_patches,
 )
-from isthmus.errors import InvalidInputError
 
 SMALL = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}
 

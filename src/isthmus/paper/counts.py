@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaln, log_expit, logsumexp
 
-from isthmus.capacity.bounds import exponential, random_pattern_capacity
 from isthmus.errors import InvalidInputError
+from isthmus.paper.bounds import exponential, random_pattern_capacity
 from isthmus.special import log_bessel_i, vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from isthmus.capacity.counts import SphereQuadrature, log_cap_fraction, log_kernel_mean
+from isthmus.paper.counts import SphereQuadrature, log_cap_fraction, log_kernel_mean
 
 SPHERES = [(2, 2.0), (3, 0.3), (4, 300.0), (10, 6.0), (51, 14.0), (1000, 63.0)]
 

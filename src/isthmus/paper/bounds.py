@@ -1,11 +1,6 @@
 r"""Ramsauer et al.'s theorems for patterns that lie far enough apart, or are drawn at random.
 
-They hold for modern Hopfield networks with :math:`\beta = 1/\sigma^2` and patterns no longer
-than M, where the separation is :math:`\Delta_n = \min_j x_n \cdot (x_n - x_j)`; and for
-Gaussian kernel density estimates, where it is :math:`\tfrac12 \min_j \|x_n - x_j\|^2` and M may
-be the radius of any ball, about any centre, that contains all patterns, since mean shift does
-not depend on the origin. On a sphere about the origin the two are the same. Proofs are in
-``docs/capacity-proofs.md``.
+The setting is that of :mod:`isthmus.capacity.ramsauer`.
 
 References
 ----------
@@ -22,64 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, lambertw, wrightomega
 
+from isthmus.capacity.ramsauer import checked_sizes, guaranteed_radius
 from isthmus.validation import as_array, as_count, as_flag, as_number
-
-
-def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) -> float:
-    r"""Return the separation at which Ramsauer et al. prove N patterns stored.
-
-    .. math:: \Delta_n \ge \frac{2\sigma^2}{N} + \sigma^2 \ln \frac{2 (N-1) N M^2}{\sigma^2}
-
-    Then the update maps the ball of :func:`guaranteed_radius` about pattern n into itself, as a
-    contraction (Lemmas A5 to A7). Such balls are disjoint if also
-    :math:`2 (N-1) N M^2 > \sigma^2`. The condition is sufficient, and far from necessary.
-
-    Parameters
-    ----------
-    n_patterns : int
-        N
-    max_norm : float
-        M, the length of the longest pattern, or the radius of a ball that contains them all.
-    sigma : float
-        Bandwidth; :math:`\beta = 1/\sigma^2`.
-
-    Returns
-    -------
-    float
-        ``-inf`` for a single pattern, or for patterns that all coincide with the centre (M = 0).
-
-    Examples
-    --------
-    >>> from isthmus.capacity import required_separation
-    >>> round(required_separation(100, 6.0), 4)
-    13.497
-    """
-    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
-    if n_patterns == 1 or max_norm == 0:
-        return -math.inf
-    log_product = math.log(2) + math.log(n_patterns - 1) + math.log(n_patterns)
-    log_ratio = 2 * (math.log(max_norm) - math.log(sigma))
-    return sigma * sigma * (2 / n_patterns + log_product + log_ratio)
-
-
-def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> float:
-    r"""Return the radius of the ball from which a well separated pattern is retrieved.
-
-    .. math:: r = \frac{\sigma^2}{N M}
-
-    A lower bound, usually far below the true basin (Lemmas A5 to A7). It needs the separation of
-    :func:`required_separation`, which has the same parameters. ``inf`` where M = 0.
-
-    Examples
-    --------
-    >>> from isthmus.capacity import guaranteed_radius
-    >>> guaranteed_radius(100, 5.0)
-    0.002
-    """
-    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
-    if max_norm == 0:
-        return math.inf
-    return sigma / n_patterns * (sigma / max_norm)
 
 
 def retrieval_error_bound(
@@ -121,7 +60,7 @@ def retrieval_error_bound(
     array([9.87856118e-04, 6.65612217e-06])
     """
     separation = as_array(separation, "separation")
-    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
+    n_patterns, max_norm, sigma = checked_sizes(n_patterns, max_norm, sigma)
     if n_patterns == 1 or max_norm == 0:
         return np.zeros_like(separation)
     if distance is None:
@@ -172,7 +111,7 @@ def one_step_error_bound(
     """
     separation = as_array(separation, "separation")
     distance = as_array(distance, "distance", allow_negative=False)
-    n_patterns, max_norm, sigma = _checked(n_patterns, max_norm, sigma)
+    n_patterns, max_norm, sigma = checked_sizes(n_patterns, max_norm, sigma)
     if n_patterns == 1 or max_norm == 0:
         return np.zeros(np.broadcast_shapes(separation.shape, distance.shape))
     if fixed_point_distance is None:
@@ -185,11 +124,6 @@ def one_step_error_bound(
     log_jacobian = log_others + factor + 2 * (math.log(max_norm) - math.log(sigma))
     with np.errstate(divide="ignore"):
         return exponential(log_jacobian + np.log(distance + offset))
-
-
-def _checked(n_patterns: int, max_norm: float, sigma: float) -> tuple[int, float, float]:
-    max_norm = as_number(max_norm, "max_norm", at_least=0)
-    return as_count(n_patterns, "n_patterns"), max_norm, as_number(sigma, "sigma", above=0)
 
 
 def _log_others(

@@ -1,0 +1,1 @@
+"""The paper that isthmus reproduces: its theory, its bounds and its experiments."""

@@ -1,0 +1,376 @@
+"""Train one small transformer with three kinds of attention at increasing learning rates."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from isthmus.attention.layers import PreNormAttention, SALNAttention
+from isthmus.attention.mixture import VMFMixture, entanglement
+from isthmus.attention.view import vmf_view
+from isthmus.errors import InvalidInputError
+from isthmus.files import write_atomically
+from isthmus.progress import progress as progress_bar
+from isthmus.reading import reading
+from isthmus.validation import as_choice, as_count
+
+__all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
+
+# The layer of each kind of attention, and its options.
+VARIANTS: dict[str, tuple[type[PreNormAttention | SALNAttention], dict[str, bool]]] = {
+    "pre-norm": (PreNormAttention, {}),
+    "QK-norm": (PreNormAttention, {"qk_norm": True}),
+    "SALN": (SALNAttention, {}),
+}
+CLASSES, PATCHES, PIXELS, HEADS = 10, 16, 4, 4
+TEST_SHARE = 0.2
+
+
+class PatchTransformer(nn.Module):
+    """Classify images from their patches, with attention of one of the `VARIANTS`.
+
+    Models with the same seed start from the same pre-norm weights, converted to their variant. So
+    pre-norm and SALN start as the same function. torch's global stream is not changed.
+    """
+
+    def __init__(
+        self, variant: str = "pre-norm", *, width: int = 32, depth: int = 2, seed: int = 0
+    ) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embed = nn.Linear(PIXELS, width)
+            self.places = nn.Parameter(0.02 * torch.randn(PATCHES, width))
+            self.blocks = nn.ModuleList(_Block(variant, width) for _ in range(depth))
+            self.norm = nn.LayerNorm(width)
+            self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return class logits. (B, 16, 4) -> (B, 10)."""
+        x = self.embed(patches) + self.places
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.classify(self.norm(x).mean(1))
+        return logits
+
+    @torch.no_grad()
+    def layers(self, patches: Tensor) -> list[tuple[PreNormAttention | SALNAttention, Tensor]]:
+        """Return the attention layer of each block and its input. (B, 16, 4) -> (B, 16, D) each."""
+        x, found = self.embed(patches) + self.places, []
+        for block in self.blocks:
+            found.append((cast("_Block", block).attention, x))
+            x = block(x)
+        return found
+
+    def views(self, patches: Tensor) -> list[VMFMixture]:
+        """Return the attention of each block as a mixture. (B, 16, 4) -> list of VMFMixture."""
+        return [vmf_view(layer, x) for layer, x in self.layers(patches)]
+
+
+class _Block(nn.Module):
+    def __init__(self, variant: str, width: int) -> None:
+        super().__init__()
+        kind, options = VARIANTS[as_choice(variant, "variant", VARIANTS)]
+        norm = nn.LayerNorm(width)
+        attention = nn.MultiheadAttention(width, HEADS, batch_first=True)
+        # A new layer draws weights before it copies others; later draws must not depend on it.
+        with torch.random.fork_rng(devices=[]):
+            self.attention = kind.from_prenorm(norm, attention, **options)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply attention and feed-forward layer. (B, S, D) -> (B, S, D)."""
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        moved: Tensor = x + self.feed_forward(x)
+        return moved
+
+
+@cache
+def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return scikit-learn's digits as 16 patches of 2 by 2 pixels, in a fixed split.
+
+    Patches and labels for training, (n, 16, 4) and (n,), then those for testing.
+    """
+    pixels, labels = load_digits(return_X_y=True)
+    pictures = torch.from_numpy(pixels).float().reshape(-1, 4, 2, 4, 2)
+    patches = pictures.transpose(2, 3).reshape(-1, PATCHES, PIXELS)
+    order = torch.randperm(len(patches), generator=torch.Generator().manual_seed(0))
+    patches, targets = patches[order], torch.from_numpy(labels)[order]
+    held_out = int(TEST_SHARE * len(patches))
+    test, train = patches[:held_out], patches[held_out:]
+    mean, spread = train.mean(), train.std()
+    scaled, scaled_test = (train - mean) / spread, (test - mean) / spread
+    return scaled, targets[held_out:], scaled_test, targets[:held_out]
+
+
+LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+# A model with a loss above this has learned nothing.
+GUESSING = 0.95 * math.log(CLASSES)
+PROBED = 64  # images on which logits are measured
+PROBES = 16  # measurements per run
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training run.
+
+    Attributes
+    ----------
+    loss : float or None
+        Cross-entropy in training, over the last tenth of the steps; None if not finite.
+    test_loss, test_accuracy : float or None
+    diverged : bool
+        True if the loss was ever not finite, or is no better than guessing at the end.
+    largest_logit : float
+        Largest absolute attention logit measured in any block during the run.
+    entanglement : float or None
+        Mean over blocks and heads of the absolute correlation of concentration with
+        log-weight, at the end.
+    """
+
+    variant: str
+    learning_rate: float
+    seed: int
+    loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    diverged: bool
+    largest_logit: float
+    entanglement: float | None
+
+    def value(self, measure: str) -> float:
+        """Return a measure, or infinity if it is missing."""
+        found: float | None = getattr(self, measure)
+        return math.inf if found is None else found
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All runs of a comparison."""
+
+    runs: tuple[TrainingRun, ...]
+
+    @property
+    def variants(self) -> list[str]:
+        """The kinds of attention, in the order of ``VARIANTS``."""
+        return [name for name in VARIANTS if any(run.variant == name for run in self.runs)]
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """The learning rates, ascending."""
+        return sorted({run.learning_rate for run in self.runs})
+
+    def of(self, variant: str, learning_rate: float) -> list[TrainingRun]:
+        """Return the runs of one variant and learning rate, one for each seed."""
+        cell = (variant, learning_rate)
+        found = [run for run in self.runs if (run.variant, run.learning_rate) == cell]
+        if not found:
+            raise InvalidInputError(f"There is no run of {variant} at {learning_rate:g}.")
+        return found
+
+    def fraction_diverged(self, variant: str, learning_rate: float) -> float:
+        """Return the fraction of seeds whose runs diverged."""
+        return statistics.fmean(run.diverged for run in self.of(variant, learning_rate))
+
+    def median(self, measure: str, variant: str, learning_rate: float) -> float:
+        """Return the median over seeds; a missing value counts as infinite."""
+        return statistics.median(run.value(measure) for run in self.of(variant, learning_rate))
+
+    def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
+        """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
+        ours, theirs = (
+            {
+                (run.learning_rate, run.seed): run.value(measure)
+                for run in self.runs
+                if run.variant == name
+            }
+            for name in (variant, against)
+        )
+        pairs = ours.keys() & theirs.keys()
+        return sum(ours[pair] < theirs[pair] for pair in pairs), len(pairs)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Experiment:
+        """Read a file written by :func:`compare_variants`."""
+        return cls(tuple(_read(path)[1].values()))
+
+
+def compare_variants(
+    variants: Iterable[str] = VARIANTS,
+    learning_rates: Iterable[float] = LEARNING_RATES,
+    *,
+    seeds: int | Iterable[int] = 5,
+    steps: int = 200,
+    batch: int = 64,
+    width: int = 32,
+    depth: int = 2,
+    path: str | Path | None = None,
+    progress: bool | None = None,
+) -> Experiment:
+    """Train the same transformer on digits with each kind of attention and learning rate.
+
+    Adam, a warm-up over the first tenth of the steps and a cosine to zero after it, no
+    clipping of gradients, no weight decay. All runs of a seed see the same batches.
+
+    Parameters
+    ----------
+    variants : iterable of {"pre-norm", "QK-norm", "SALN"}
+    learning_rates : iterable of float
+    seeds : int or iterable of int
+        The number of seeds, from 0 on, or the seeds themselves.
+    steps, batch, width, depth : int
+    path : path, optional
+        A JSON file to which finished runs are added; runs found there are not repeated.
+    progress : bool, optional
+        Show a progress bar. Default: on a terminal, for long runs.
+
+    Examples
+    --------
+    >>> from isthmus.paper.attention import compare_variants
+    >>> found = compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False)
+    >>> found.variants, found.learning_rates
+    (['SALN'], [0.01])
+    """
+    settings = {"steps": as_count(steps, "steps", at_least=10)}
+    settings |= {
+        name: as_count(size, name)
+        for name, size in (("batch", batch), ("width", width), ("depth", depth))
+    }
+    wanted = [
+        (variant, float(rate), seed)
+        for seed in (seeds if isinstance(seeds, Iterable) else range(as_count(seeds, "seeds")))
+        for rate in learning_rates
+        for variant in variants
+    ]
+    kept, done = _read(path) if path is not None and Path(path).exists() else (settings, {})
+    if kept != settings:
+        raise InvalidInputError(
+            f"{path} holds runs with {kept}, not {settings}. Name another file."
+        )
+    with progress_bar("attention experiment", len(wanted), show=progress) as report:
+        for position, (variant, rate, seed) in enumerate(wanted):
+            if (variant, rate, seed) not in done:
+                done[variant, rate, seed] = _train(variant, rate, seed, settings)
+                _write(path, settings, done.values())
+            report(position + 1)
+    return Experiment(tuple(done[key] for key in wanted))
+
+
+def train_on_digits(
+    model: PatchTransformer,
+    learning_rate: float,
+    *,
+    steps: int = 200,
+    batch: int = 64,
+    seed: int = 0,
+    watch: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Train a model in place, and return the loss before each step.
+
+    Ends early once the loss is not finite. `watch` is called after each step with its number.
+    """
+    train, labels, _, _ = digit_patches()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, steps))
+    generator = torch.Generator().manual_seed(seed)
+    losses: list[float] = []
+    for step in range(steps):
+        rows = torch.randint(len(train), (batch,), generator=generator)
+        loss = cross_entropy(model(train[rows]), labels[rows])
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if watch is not None:
+            watch(step)
+    return losses
+
+
+def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> TrainingRun:
+    train, _, test, test_labels = digit_patches()
+    steps = settings["steps"]
+    model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
+    logits_seen = [_largest_logit(model, train)]
+
+    def look(step: int) -> None:
+        if (step + 1) % max(1, steps // PROBES) == 0:
+            logits_seen.append(_largest_logit(model, train))
+
+    losses = train_on_digits(
+        model, rate, steps=steps, batch=settings["batch"], seed=seed, watch=look
+    )
+    with torch.no_grad():
+        logits = model(test)
+        test_loss = float(cross_entropy(logits, test_labels))
+        accuracy = float((logits.argmax(1) == test_labels).double().mean())
+    final = statistics.fmean(losses[-max(1, steps // 10) :])
+    finite = math.isfinite(final) and math.isfinite(test_loss)
+    return TrainingRun(
+        variant=variant,
+        learning_rate=rate,
+        seed=seed,
+        loss=_rounded(final),
+        test_loss=_rounded(test_loss),
+        test_accuracy=_rounded(accuracy) if finite else None,
+        diverged=not finite or final > GUESSING,
+        largest_logit=float(f"{max(logits_seen):.5g}"),
+        entanglement=_rounded(_entanglement(model, train)) if finite else None,
+    )
+
+
+def _share(step: int, steps: int) -> float:
+    """Return the factor of the learning rate at a step: a warm-up, then a cosine to zero."""
+    warmup = steps // 10
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
+    """Return the largest absolute logit on a few images; zero if the model is not finite."""
+    try:
+        views = model.views(patches[:PROBED])
+    except InvalidInputError:
+        return 0.0
+    found = [float(view.logits().abs().max()) for view in views]
+    return max((value for value in found if math.isfinite(value)), default=0.0)
+
+
+def _entanglement(model: PatchTransformer, patches: Tensor) -> float:
+    found = [entanglement(view).correlation.abs() for view in model.views(patches[:PROBED])]
+    return float(torch.cat(found).nanmean())
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _read(path: str | Path) -> tuple[dict[str, int], dict[tuple[str, float, int], TrainingRun]]:
+    """Return the settings of a file, and its runs by variant, learning rate and seed."""
+    with reading(path, "file of runs") as place:
+        kept = json.loads(place.read_text(encoding="utf-8"))
+        runs = [TrainingRun(**run) for run in kept["runs"]]
+        return kept["settings"], {(run.variant, run.learning_rate, run.seed): run for run in runs}
+
+
+def _write(path: str | Path | None, settings: dict[str, int], runs: Iterable[Any]) -> None:
+    if path is not None:
+        lines = ",\n".join(f"  {json.dumps(asdict(run), allow_nan=False)}" for run in runs)
+        head = json.dumps(settings)
+        write_atomically(path, f'{{"settings": {head},\n "runs": [\n{lines}\n]}}\n')
