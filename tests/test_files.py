@@ -117,6 +117,9 @@ def test_the_lock_removes_what_killed_processes_left_and_nothing_else(tmp_path: 
     own = [tmp_path / ".a.part", tmp_path / f"a.{16 * 'b'}.part", tmp_path / ".a.bb.part"]
     for file in (*left, *own):
         file.touch()
+        os.utime(file, (0, 0))
+    own.append(tmp_path / f".new.{16 * 'c'}.part")  # which another process may be writing
+    own[-1].touch()
     with exclusive(tmp_path, tmp_path / "more", tmp_path / "nowhere"):
         assert not any(file.exists() for file in left)
     assert all(file.exists() for file in own)

@@ -6,8 +6,9 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isthmus.errors import InvalidInputError, RunInProgressError
@@ -17,6 +18,8 @@ SHIPPED = "_shipped"
 LOCK = ".lock"
 # What a killed process may leave of a write, and nothing that a user would name so.
 PARTIAL_NAMES = ".*." + 16 * "[0-9a-f]" + ".part"
+# Seconds after which an unfinished write is that of a killed process: others may be writing.
+ABANDONED = 24 * 3600
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -117,8 +120,8 @@ def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> It
 
     Raise RunInProgressError if another process holds the lock, after `wait` seconds. The operating
     system releases it if the process is killed. The file ``.lock`` remains and is empty. What
-    killed processes left of their writes, there and in `more` directories under the same lock, is
-    removed.
+    killed processes left of their writes a day ago, there and in `more` directories under the same
+    lock, is removed.
     """
     from filelock import FileLock, Timeout
 
@@ -137,7 +140,9 @@ def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> It
     try:
         for folder in (directory, *more):
             for leftover in Path(folder).glob(PARTIAL_NAMES):
-                leftover.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    if time.time() - leftover.stat().st_mtime > ABANDONED:
+                        leftover.unlink()
         yield
     finally:
         lock.release()

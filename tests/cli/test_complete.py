@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,26 @@ def test_a_text_file_keeps_its_dialect_and_its_known_cells(
     assert re.fullmatch(r"z;2,5;\d+,\d+;009", found[3])
     assert found[4] == "w;4,0;5;010"
     assert len(found) == 14
+
+
+def test_the_layout_of_data_is_that_of_the_memory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n},125:{2 * n},250" for n in range(20)]
+    for name, more in (("data", [":7,0"]), ("memory", [])):
+        Path(f"{name}.csv").write_text("\n".join(["€:b", *rows, *more]), encoding="cp1252")
+    layout = ["--separator", ":", "--decimal", ",", "--encoding", "cp1252", "--quiet"]
+    for command in (["complete", "data.csv", "--memory"], ["density", "data.csv", "--score"]):
+        assert main([*command, "memory.csv", *layout, "-o", "out.csv"]) == 0
+
+
+def test_an_empty_file_is_refused_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    for command in ("complete", "density"):
+        code = f"import sys; from isthmus.cli.main import main; main(['{command}', 'empty.csv'])"
+        code += "; assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_known_values_stay_to_the_last_digit(

@@ -387,14 +387,6 @@ def replaced(path: Path, content: bytes, elsewhere: Path) -> Iterator[str]:
             path.rmdir()
         path.unlink(missing_ok=True)
     path.write_bytes(content)
-    path.chmod(0)
-    if os.geteuid() == 0:
-        os.seteuid(65534)
-    try:
-        yield "no permission"
-    finally:
-        os.seteuid(os.getuid())
-        path.chmod(0o600)
 
 
 # The test -----------------------------------------------------------------------------------
@@ -434,8 +426,9 @@ class Attack:
 
 
 def peak() -> float:
-    """Return the largest memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the largest memory of this process, and of a child, so far, in MB."""
+    whose = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    return sum(resource.getrusage(one).ru_maxrss for one in whose) / 1024
 
 
 def attack(name: str, folder: Path, times: int) -> Attack:
@@ -575,6 +568,9 @@ def bombs(size: int) -> dict[str, bytes]:
         huge, {"descr": "<f8", "fortran_order": False, "shape": (size, 10**6)}
     )
     table = npz(X=np.zeros((size // 8, 1)))
+    side, book = int((size / 8) ** 0.5) + 1, io.BytesIO()
+    pd.DataFrame({"a": ["w" * 30_000] * (size // 30_000 + 1)}).to_excel(book, index=False)
+    long = pyarrow.array(["w" * 1000] * (size // 1000 + 1), pyarrow.large_string())
     return {
         "data.csv.gz": gzip.compress(text, 1),
         "data.csv.bz2": bz2.compress(text, 1),
@@ -590,6 +586,12 @@ def bombs(size: int) -> dict[str, bytes]:
         "words.feather": arrow_file("feather", repeated),
         "data.xlsx": far_cell("XFD1048576"),
         "deep.xlsx": far_cell("A99999999999"),
+        "shared.xlsx": book.getvalue(),
+        "long.parquet": arrow_file("parquet", long),
+        "struct.parquet": arrow_file("parquet", pyarrow.StructArray.from_arrays([long], ["b"])),
+        "keys.jsonl": b"".join(b'{"%d": 1}\n' % row for row in range(side)),
+        "objects.json.gz": gzip.compress(b"[" + b"{}," * (size // 60) + b"{}]"),
+        "short.csv": b",".join(b"%d" % row for row in range(side)) + b"\n" + b"1\n" * side,
         "strings.xlsx": zipped({"xl/sharedStrings.xml": bytes(size)}),
     }
 
@@ -606,7 +608,7 @@ def explode(folder: Path, size: int, most: int) -> None:
     names = list(bombs(1000))
     before = peak()
     for name in names:
-        with pytest.raises(InvalidInputError, match=r"ISTHMUS_MAX_DECOMPRESSED|announced"):
+        with pytest.raises(InvalidInputError):
             read_table(folder / name)
     with pytest.raises(InvalidInputError, match="announced"):
         Certificate.load(write_lie(folder / "certificate"))

@@ -113,6 +113,35 @@ def test_large_whole_numbers_survive_the_filling_of_gaps(tmp_path: Path, suffix:
     assert read_table(tmp_path / f"full{suffix}").frame["n"].tolist() == [2**60 + 1, 3]
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".json", ".jsonl"])
+def test_floats_with_the_name_of_ids_are_ids(tmp_path: Path, suffix: str) -> None:
+    path = write_table(pd.DataFrame({"id": [1.0, 2, 3], "a": [1, 2, 3.5]}), tmp_path / f"d{suffix}")
+    table = read_table(path)
+    assert (table.columns, table.ids.tolist()) == (("a",), [1, 2, 3])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".xlsx"])
+def test_empty_large_and_mixed_columns_are_written(tmp_path: Path, suffix: str) -> None:
+    source = tmp_path / "data.jsonl"
+    rows = [
+        {"a": 1, "none": None, "large": 2**70 + 1, "mixed": "x"},
+        {"a": 2, "none": None, "large": -5, "mixed": 3},
+    ]
+    source.write_text("\n".join(map(json.dumps, rows)))
+    drop = ["large", "mixed"]
+    path = write_table(read_table(source, drop=drop), tmp_path / f"copy{suffix}")
+    table = read_table(path, drop=drop)
+    assert [int(value) for value in table.frame["large"]] == [2**70 + 1, -5]
+    assert [str(value) for value in table.frame["mixed"]] == ["x", "3"]
+    assert table.frame["none"].isna().all()
+
+
+def test_an_empty_column_of_text_is_written_to_excel(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,b,c\n1,,2\n2,,\n")
+    table = read_table(tmp_path / "data.csv", as_written=True)
+    assert read_table(write_table(table, tmp_path / "o.xlsx")).columns == ("a", "c")
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".json"])
 def test_others_read_what_is_written(tmp_path: Path, suffix: str) -> None:
     values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
@@ -256,7 +285,7 @@ def test_npz_has_a_matrix_and_labels_beside_it(tmp_path: Path) -> None:
         (
             "data.parquet",
             b"PAR1 but no more",
-            "is not a readable Parquet file: .* damaged or truncated",
+            "is not a readable Parquet file",
         ),
         ("data.feather", b"junk", "is not a readable Feather file"),
         ("data.npy", b"junk", "damaged"),

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables import read_table
+from isthmus.tables import FileFormat, Table, read_table, write_table
 from isthmus.tables.columns import unique
 
 NAN = float("nan")
@@ -129,6 +129,7 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
     [
         ("", "is empty"),
         ("\n \n", "is empty"),
+        ('"\t"\n\n"\t"\n', "is empty"),
         ("a,b\n", "names, but no rows"),
         ("a,b\n1,2\n3\n", "line 3: 1 cell, but the line of names has 2"),
         ('a,b\n1,2\n"3"\n', "line 3: 1 cell, but the line of names has 2"),
@@ -139,7 +140,7 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
         ("a,b\n1,2\n$2,3\n4,5\n", "line 3, column 'a': '\\$2' is not a number"),
         (
             "a,b\n$1,2\n2.5,3\n$4,5\n",
-            "line 3, column 'a': '2.5' .* with a currency or percent sign",
+            "line 3, column 'a': '2.5' .* sign",
         ),
         ("a,b\n1,2\n# hm\n4,5\n", "line 3: 1 cell.*remove the line"),
         ("# x\na,b\n1,2\n3,4\noops,5\n", "line 5, column 'a': 'oops'"),
@@ -153,7 +154,6 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
         ("a;b;c\n1.5;2,3;1\n2.5;3,4;2\n", "line 2, column 'b': '2,3' .* decimal point"),
         ("a\tb\n9.99\t1,200\n5.50\t950\n", "line 2, column 'b': '1,200' .* decimal point"),
         ('a,b\n1,"421,602"\n2,"360,524"\n', "line 2, column 'b': '421,602' .* decimal point"),
-        ("a;b\n2,5;1.234,5\n3,5;2.345,6\n", "line 2, column 'b': '1.234,5' .* decimal point"),
         ('a,b\n1,"1,234"\n2,"2,345"\n', "line 2, column 'b': '1,234' .* decimal point"),
         ("index,who\n1,a\n2,b\n3,c\n", "no column of numbers .* option id none makes it"),
         *(
@@ -379,3 +379,86 @@ def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path: Pat
     assert filled.cells["a"].tolist() == ["$1.50", "-$2.25", "-$3"]
     assert filled.cells["b"].tolist() == ["2 %", "4.5 %", "-2.2 %"]
     assert filled.cells["c"].tolist() == ["3 €", "-1€", "-2 €"]
+
+
+def test_titles_above_the_names_are_skipped(tmp_path: Path) -> None:
+    rows = "a;b;c\n1;2;3\n4;5;6\n"
+    for titles in ("Report, 2024\n", "Report\nby me;\n\n", "Report;;\n;;\n"):
+        table = read_table(written(tmp_path, titles + rows))
+        assert (table.columns, table.X.tolist()) == (("a", "b", "c"), [[1, 2, 3], [4, 5, 6]])
+        assert "skipped" in table.notes[-1]
+    path = written(tmp_path, "1;2\nold;names\n" + rows)
+    assert read_table(path, skip_rows=2).columns == ("a", "b", "c")
+    with pytest.raises(InvalidInputError, match="line 4: 1 cell"):
+        read_table(written(tmp_path, "title\n" + rows.replace("4;5;6", "4\n7;8;9\n")))
+    frame = pd.DataFrame([["Report", None], ["x", "y"], [1, 2.5], [3, 4]])
+    frame.to_excel(tmp_path / "t.xlsx", index=False, header=False)
+    for options in ({}, {"skip_rows": 1}):
+        table = read_table(tmp_path / "t.xlsx", **options)
+        assert (table.columns, table.X.tolist()) == (("x", "y"), [[1, 2.5], [3, 4]])
+
+
+@pytest.mark.parametrize("options", [{}, {"decimal": ","}])
+def test_points_separate_thousands_where_a_number_of_the_column_has_a_comma_too(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    path = written(tmp_path, "price;n\n2.986,93 €;1\n1.200 €;2\n;3\n-1.234.567,5 €;4\n")
+    table = read_table(path, as_written=True, **options)
+    assert same(table.X[:, 0], [2986.93, 1200, NAN, -1234567.5])
+    filled = table.filled(np.full((4, 2), 7654.321))
+    assert filled.cells["price"].tolist()[2] == "7.654,32 €"
+    copy = write_table(filled, tmp_path / "copy.csv", like=FileFormat())
+    assert '"2,986.93 €"' in copy.read_text()
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "new"),
+    [
+        (["177.3 cm", "", "180 cm"], [177.3, NAN, 180], "1.5 cm"),
+        (["5mg", "", "6mg"], [5, NAN, 6], "2mg"),
+        (["20 °C", "n/a", "25 °C"], [20, NAN, 25], "2 °C"),
+        (["12a", "", "13a"], None, ""),
+        (["12 Main", "", "13 Oak"], None, ""),
+        (["1.7 m", "", "180 cm"], None, ""),
+    ],
+)
+def test_one_unit_is_no_part_of_the_numbers(
+    tmp_path: Path, cells: list[str], values: object, new: str
+) -> None:
+    lines = [f"{number},{cell}" for number, cell in enumerate(cells)]
+    table = read_table(written(tmp_path, "\n".join(["n,a", *lines])), as_written=True)
+    assert table.left_out == (() if values else ("a",))
+    if values:
+        assert same(table.X[:, 1], values)
+        assert table.filled(np.full((3, 2), 1.5)).cells["a"].tolist()[1] == new
+
+
+def test_bytes_of_windows_are_characters(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "Preis €,b\n1,2\n3,4\n".encode("cp1252")))
+    assert table.columns == ("Preis €", "b")
+    assert any("Windows-1252" in note for note in table.notes)
+
+
+def test_an_error_of_our_own_is_not_one_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("isthmus.tables.text.parse_cells", fail)
+    with pytest.raises(TypeError, match="a bug"):
+        read_table(written(tmp_path, "a,b\n1,2\n"))
+
+
+def test_columns_of_words_are_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.DataFrame({f"w{place}": ["u", "v"] * 10 for place in range(9)}).assign(a=1.5)
+    frame.iloc[3] = None
+    frame.to_csv(tmp_path / "wide.csv", index=False)
+    table = read_table(tmp_path / "wide.csv", as_written=True)
+    words, calls = table.words, []
+    monkeypatch.setattr(Table, "words", property(lambda _: calls.append(0) or words))
+    filled = table.filled(np.full((20, 1), 1.5), words.fillna("u"))
+    assert filled.cells.iloc[3].tolist() == ["u"] * 9 + ["1.5"]
+    assert len(calls) == 1

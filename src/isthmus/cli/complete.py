@@ -9,7 +9,7 @@ from typing import Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.files import STDIN, Table, default_output, read_table, write_table
+from isthmus.tables.files import STDIN, Table, default_output, write_table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,16 +22,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(
             "--model is fitted already; leave out --memory, --energy, --sigma and --no-standardise."
         )
-    from isthmus.cluster import TableModel
-    from isthmus.impute import fill_gaps
-
     table = options.load_table(arguments, missing=True, as_written=True)
     words, memory = None, None
     if arguments.model is None and arguments.memory is None:
         words = table.words
     if arguments.memory is not None:
         # Columns are matched by name, so a column that looks like ids is like any other.
-        memory = read_table(arguments.memory, id="none").frame
+        memory = options.load_beside(arguments, arguments.memory, id="none").frame
+    from isthmus.cluster import TableModel
+    from isthmus.impute import fill_gaps
+
     found = fill_gaps(
         table.X,
         columns=table.columns,

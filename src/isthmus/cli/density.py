@@ -6,7 +6,7 @@ import argparse
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables.files import STDIN, default_output, read_table, write_table
+from isthmus.tables.files import STDIN, default_output, write_table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -15,18 +15,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         arguments.output = default_output(scored, "density.csv")
     options.check_outputs(arguments, arguments.data, arguments.score)
-    from isthmus.incontext import score_rows
-
     table = options.load_table(arguments, missing=True)
     rows, new = table, None
     if arguments.score is not None:
-        rows = read_table(arguments.score, id=arguments.id, label=arguments.label)
+        columns = {"id": arguments.id, "label": arguments.label}
+        rows = options.load_beside(arguments, arguments.score, **columns)
         if missing := [name for name in table.columns if name not in rows.columns]:
             raise InvalidInputError(
                 f"{arguments.score} has no column of numbers {', '.join(missing)}, as "
                 f"{arguments.data} has. --drop leaves columns out."
             )
         new = rows.X[:, [rows.columns.index(name) for name in table.columns]]
+    from isthmus.incontext import score_rows
+
     found = score_rows(table.X, new, level=arguments.level, seed=arguments.seed)
     options.print_notes(table.notes, arguments.quiet)
     columns = {

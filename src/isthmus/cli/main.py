@@ -90,7 +90,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"there is not enough memory ({words}). Use fewer rows or columns.", BAD_INPUT
     if isinstance(error, ImportError) and not (error.name or "").startswith("isthmus"):
         return f"{words}. A package is missing; install it with pip.", BAD_INPUT
-    if isinstance(error, IsthmusError | ValueError | OSError):
+    if isinstance(error, IsthmusError | OSError):
         return words, BAD_INPUT
     place = traceback.extract_tb(error.__traceback__)[-1]
     return (

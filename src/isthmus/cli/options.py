@@ -16,7 +16,15 @@ from typing import Any, NoReturn
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.files import check_writable, real_path, write_atomically
 from isthmus.printing import definitions, printable
-from isthmus.tables.files import READABLE, STDIN, WRITABLE, Table, check_output, read_table
+from isthmus.tables.files import (
+    READABLE,
+    STDIN,
+    WRITABLE,
+    FileFormat,
+    Table,
+    check_output,
+    read_table,
+)
 
 EXIT_CODES = """
 0    success
@@ -222,6 +230,8 @@ def add_table_options(parser: argparse.ArgumentParser, nargs: Any = None) -> Non
     add_shared(group, "--drop")
     add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
     add("--header", choices=("yes", "no"), help="text starts with names (default: detected)")
+    rows = {**COUNT, "type": whole_number(0)}
+    add("--skip-rows", **rows, help="lines of text above the names (default: detected)")
     add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
     add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
     add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
@@ -262,14 +272,25 @@ def load_table(
     arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
 ) -> Table:
     """Read the table that the options of :func:`add_table_options` describe."""
-    names = ("id", "label", "drop", "array", "separator", "decimal", "encoding")
-    given = {name: getattr(arguments, name) for name in names}
-    given["header"] = None if arguments.header is None else arguments.header == "yes"
     from isthmus.tables.categories import note_on_label
 
-    table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
+    given = {name: getattr(arguments, name) for name in ("id", "label", "drop", "array")}
+    kinds = {"missing": missing, "as_written": as_written}
+    table = read_table(arguments.data, **given, **_layout(arguments), **kinds)
     alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
+
+
+def load_beside(arguments: argparse.Namespace, path: Path, **given: str | None) -> Table:
+    """Read another table, whose text is laid out as that of DATA; `given` are its columns."""
+    textual = FileFormat.of(path).kind == "text"
+    return read_table(path, **given, **(_layout(arguments) if textual else {}))
+
+
+def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("separator", "decimal", "encoding", "skip_rows")
+    header = None if arguments.header is None else arguments.header == "yes"
+    return {name: getattr(arguments, name) for name in names} | {"header": header}
 
 
 def put(text: str, target: Path | None) -> None:

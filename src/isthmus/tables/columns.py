@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 from numpy.typing import NDArray
 from pyarrow import types
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
 from isthmus.tables.files import EXACT, FileFormat, Table
+from isthmus.tables.styles import SIGNS, SWAPPED, UNIT
 
 MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
 """Spellings of a missing value, in lower case; any other case counts too."""
@@ -25,12 +28,9 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 # Possible commas between thousands; no such number begins with a zero.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 GROUPED = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?")
-WITH_COMMAS = re.compile(rf"{GROUPED.pattern}|[+-]?\d{{1,3}}(\.\d{{3}})+,\d+")
-# Here the point tells that the commas are no decimal marks.
+# Here the point tells that the commas are no decimal marks, and the comma that the points are none.
 CLEARLY_GROUPED = re.compile(rf"{THOUSANDS.pattern}\.\d+")
-SWAPPED = str.maketrans(",.", ".,")
-# A currency before or after an amount, or a percent sign after it.
-UNIT = re.compile(r"(?<![^+-])[$€£¥]\s?(?=[\d.])|(?<=[\d.])\s?[%$€£¥]$")
+POINTS_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 KINDS = GAP, NUMBER, FLAG, WORD, COMMAS = range(5)
 # customer_id and customerId, but not paid.
 ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9](Id|ID)")
@@ -184,7 +184,7 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
         where += " here"
         advice = "Write numbers without separators of thousands, and with a decimal point"
     elif is_number(str(source.frame.iloc[row, place])):
-        where += " with a currency or percent sign, as most of the column is"
+        where += " with the sign that most of the column has"
         advice = "Write all numbers of a column with the sign, or all without"
     else:
         where += ", though most of the column is"
@@ -206,8 +206,10 @@ def _are_ids(source: Source, place: int, numbers: NDArray[np.float64] | None) ->
 
 def tidied(column: pd.Series) -> NDArray[Any]:
     """Return whole numbers where all are written as such, or else text, empty where missing."""
-    if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all() and column.abs().max() < EXACT:
-        column = column.astype("Int64")
+    if column.dtype.kind == "f":
+        values = column.to_numpy(np.float64, na_value=np.nan)
+        if ((np.abs(values) < EXACT) & (values % 1 == 0) | np.isnan(values)).all():
+            column = pd.Series(values).astype("Int64")
     if column.dtype.kind == "b":
         column = column.astype("Int64")
     text = column.astype(object).where(column.notna(), "").astype(str).str.strip()
@@ -265,6 +267,8 @@ def is_number(cell: str) -> bool:
 
 def is_missing(column: pd.Series) -> pd.Series:
     """Return True for missing cells, and for text that is a spelling of a missing value."""
+    if is_nested(column):
+        return column.isna()
     lower = column.astype(object).astype(str).str.strip().str.lower()
     found: pd.Series = column.isna() | lower.isin(MISSING)
     return found
@@ -279,7 +283,7 @@ def is_nested(column: pd.Series) -> bool:
 
 def has_commas(cell: str) -> bool:
     """Return True for a number with a decimal comma or with commas between thousands."""
-    return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, WITH_COMMAS))
+    return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, GROUPED, POINTS_GROUPED))
 
 
 def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -287,10 +291,10 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     column = pd.Series(column)
     codes, distinct = pd.factorize(column.astype(object).map(str) if is_nested(column) else column)
     texts = [str(cell).strip() for cell in distinct]
-    # A currency or a percent sign is no part of the number if most cells have it; then all must.
-    units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)
-    unit = units.most_common(1)[0][0] if units else ""
-    grouped = decimal == "." and are_grouped(texts)
+    unit = _common_unit(texts)
+    # Where commas are decimal marks, points are not.
+    marks = SWAPPED if decimal == "," else {}
+    grouped = any(CLEARLY_GROUPED.fullmatch(UNIT.sub("", text).translate(marks)) for text in texts)
 
     def parse(cell: object) -> tuple[float, int]:
         text = str(cell).strip()
@@ -298,15 +302,13 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
             if _unit(text) != unit:
                 return np.nan, WORD
             text = UNIT.sub("", text)
-        if grouped and GROUPED.fullmatch(text):
-            text = text.replace(",", "")
-        # Where commas are decimal marks, points are not.
-        swap = decimal == "," and isinstance(cell, str)
-        word = (text.translate(SWAPPED) if swap else text).lower()
+        word = (text.translate(marks) if isinstance(cell, str) else text).lower()
         if word in MISSING:
             return np.nan, GAP
         if word in ("true", "false"):
             return float(word == "true"), FLAG
+        if grouped and GROUPED.fullmatch(word):
+            word = word.replace(",", "")
         if is_number(word):
             return float(word), NUMBER
         return np.nan, COMMAS if has_commas(text) else WORD
@@ -316,13 +318,15 @@ def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray
     return np.array(values)[codes + 1], np.array(kinds)[codes + 1]
 
 
-def are_grouped(texts: Iterable[str]) -> bool:
-    """Return True if commas separate thousands: one number of the column has a point as well."""
-    return any(CLEARLY_GROUPED.fullmatch(UNIT.sub("", text)) for text in texts)
+def _common_unit(texts: Iterable[str]) -> str:
+    """Return the unit that is no part of the numbers: the sign of most cells, the word of all."""
+    units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)
+    unit = units.most_common(1)[0][0] if units else ""
+    return unit if unit in SIGNS or len(units) == 1 else ""
 
 
 def _unit(text: str) -> str:
-    """Return the currency or percent sign of an amount, or nothing."""
+    """Return the currency, percent sign or other unit of an amount, or nothing."""
     return "".join(UNIT.findall(text)).strip()
 
 
@@ -355,6 +359,34 @@ def has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, list[str
         return False, []
     words = f"The first line ({shown[0]}, {shown[1]}, ...) is read as names of columns"
     return True, [f"{words}; option header decides otherwise."]
+
+
+def count_titles(rows: list[list[str]]) -> int:
+    """Return the number of rows above the names of columns: title, author, date of a report."""
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    filled = [sum(map(bool, map(str.strip, row))) for row in rows]
+    full = [len(row) == width and count > 1 for row, count in zip(rows, filled, strict=True)]
+    first = full.index(True) if True in full else 0
+    below = any(is_number(cell) or has_commas(cell) for row in rows[first + 1 :] for cell in row)
+    return first if below and has_names(rows[first:])[0] else 0
+
+
+def note_on_titles(count: int) -> str:
+    """Return a sentence on rows above the names."""
+    words = "line above the names is" if count == 1 else "lines above the names are"
+    return f"{count} {words} skipped; option skip_rows decides otherwise."
+
+
+def typed(values: list[Any], *kinds: pyarrow.DataType) -> pd.Series:
+    """Return a Series of numbers that keep all digits, of text, or of whatever there is.
+
+    `kinds` are tried in turn where pyarrow finds none.
+    """
+    for kind in (None, pyarrow.uint64(), *kinds):
+        with suppress(pyarrow.ArrowException, OverflowError):
+            found = pyarrow.array(values, kind)
+            return pd.Series(found, dtype=pd.ArrowDtype(found.type))
+    return pd.Series(values, dtype=object)
 
 
 def unique(found: Sequence[str]) -> list[str]:

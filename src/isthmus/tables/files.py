@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib.util
 import io
 import json
@@ -182,26 +181,34 @@ class Table:
         """
         import numpy as np
 
-        frame, cells, gaps = self.frame.copy(), self.cells, np.isnan(self.X)
-        cells = None if cells is None else cells.copy()
-        X = X.copy()
+        frame, cells, gaps, X = self.frame, self.cells, np.isnan(self.X), X.copy()
+        values, texts = dict[str, Any](), dict[str, Any]()
         for place in np.flatnonzero(gaps.any(0)):
             name, holes = self.columns[place], gaps[:, place]
             style = self.style(name)
             X[:, place] = style.rounded(X[:, place])
             if frame[name].dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
-                frame.loc[holes, name] = np.round(X[holes, place]).astype(np.int64)
+                values[name] = frame[name].mask(holes, np.round(X[:, place]).astype(np.int64))
             else:
-                frame[name] = np.where(holes, X[:, place], self.X[:, place])
+                values[name] = np.where(holes, X[:, place], self.X[:, place])
             if cells is not None:
-                cells.loc[holes, name] = [style.write(value) for value in X[holes, place].tolist()]
-        for name in [] if words is None else words.columns:
-            assert words is not None
-            holes = (self.words[name].isna() & words[name].notna()).to_numpy()
-            frame[name] = frame[name].astype(object).mask(holes, words[name])
+                written = [style.write(value) for value in X[holes, place].tolist()]
+                texts[name] = _with(cells[name], holes, written)
+        known = None if words is None else self.words
+        for name in () if words is None or known is None else words.columns:
+            holes = (known[name].isna() & words[name].notna()).to_numpy()
+            values[name] = frame[name].astype(object).mask(holes, words[name])
             if cells is not None:
-                cells.loc[holes, name] = words[name].to_numpy()[holes]
-        return replace(self, X=np.where(gaps, X, self.X), frame=frame, cells=cells)
+                texts[name] = _with(cells[name], holes, words[name].to_numpy()[holes])
+        X, cells = np.where(gaps, X, self.X), None if cells is None else cells.assign(**texts)
+        return replace(self, X=X, frame=frame.assign(**values), cells=cells)
+
+
+def _with(column: pd.Series, places: NDArray[np.bool_], values: Any) -> pd.Series:
+    """Return a column with other values in some places."""
+    column = column.copy()
+    column[places] = values
+    return column
 
 
 def read_table(
@@ -215,6 +222,7 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
+    skip_rows: int | None = None,
     missing: bool = True,
     as_written: bool = False,
 ) -> Table:
@@ -242,6 +250,8 @@ def read_table(
         Whether the first line has names. By default it has, if no cell in it is a number.
     separator, decimal, encoding : str, optional
         Of a text file. Default: detected.
+    skip_rows : int, optional
+        Lines of a text file, or rows of an Excel sheet, above the names. Default: detected.
     missing : bool
         Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
     as_written : bool
@@ -255,7 +265,7 @@ def read_table(
     """
     from isthmus.tables.columns import build_table
     from isthmus.tables.sources import read_source
-    from isthmus.validation import as_flag, as_names, as_path, require_kind
+    from isthmus.validation import as_count, as_flag, as_names, as_path, require_kind
 
     path, drop = as_path(path, "path"), as_names(drop, "drop")
     texts = {"id": id, "label": label, "array": array, "separator": separator, "decimal": decimal}
@@ -263,24 +273,23 @@ def read_table(
         if text is not None:
             require_kind(text, name, str)
     header = None if header is None else as_flag(header, "header")
+    skip_rows = None if skip_rows is None else as_count(skip_rows, "skip_rows", at_least=0)
     missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
     separator = SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
     wanted = {name for name in (*chosen.values(), *drop) if name is not None}
     layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
-    if path == STDIN:
-        source = read_source(path, wanted, as_written, header, array, **layout)
-    else:
+    if path != STDIN:
         with reading(path, f"{path.suffix} file"):
-            try:
-                source = read_source(path, wanted, as_written, header, array, **layout)
-            except UnicodeDecodeError as error:
-                raise InvalidInputError(
-                    f"{path} is not text in {error.encoding}: byte "
-                    f"{error.object[error.start]:#04x} is invalid. Name its encoding (option "
-                    "encoding), or save it as UTF-8."
-                ) from None
+            path.open("rb").close()
+    try:
+        source = read_source(path, wanted, as_written, header, array, skip_rows, **layout)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
+            "invalid. Name its encoding (option encoding), or save it as UTF-8."
+        ) from None
     how = {"find_ids": id is None, "missing": missing, "as_written": as_written}
     return build_table(source, chosen, drop, **how)
 
@@ -293,8 +302,8 @@ def _check_options(separator: str | None, decimal: str | None, encoding: str | N
             f"The decimal mark must be . or , and differ from the separator, not {decimal!r}."
         )
     try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError:
+        io.TextIOWrapper(io.BytesIO(), encoding or "utf-8")
+    except (LookupError, ValueError):
         raise InvalidInputError(
             f"There is no encoding {encoding!r}; examples are utf-8, utf-16 and latin-1."
         ) from None
@@ -326,6 +335,7 @@ def write_table(
     """
     import pandas as pd
 
+    from isthmus.tables.styles import SWAPPED
     from isthmus.validation import as_path, require_kind
 
     target = None if path is None or as_path(path, "path") == STDIN else Path(path)
@@ -339,10 +349,10 @@ def write_table(
     except (ValueError, TypeError) as error:
         raise ShapeError(f"data must be a table of columns of one length: {error}") from None
     if isinstance(data, Table) and data.cells is not None and form.kind == "text":
-        marks = data.format.decimal, form.decimal
-        frame = data.cells.assign(
-            **{name: data.cells[name].str.replace(*marks) for name in features}
-        )
+        frame = data.cells
+        if data.format.decimal != form.decimal:
+            swapped = {name: frame[name].str.translate(SWAPPED) for name in features}
+            frame = frame.assign(**swapped)
     if target is None:
         sys.stdout.write(_encoded(frame, form, features).decode(form.encoding))
         return None
@@ -391,9 +401,9 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
             return (json.dumps(rows, indent=1, default=str) + "\n").encode()
         return "".join(json.dumps(row, default=str) + "\n" for row in rows).encode()
     if form.kind == "parquet":
-        frame.to_parquet(buffer, index=False, write_page_checksum=True)
+        _storable(frame).to_parquet(buffer, index=False, write_page_checksum=True)
     elif form.kind == "feather":
-        frame.reset_index(drop=True).to_feather(buffer)
+        _storable(frame).reset_index(drop=True).to_feather(buffer)
     elif form.kind == "excel":
         _write_excel(frame, buffer)
     else:
@@ -401,17 +411,36 @@ def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> 
     return buffer.getvalue()
 
 
+def _storable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return columns of one type each: large whole numbers are decimals, mixtures are text."""
+    import pyarrow
+
+    from isthmus.tables.columns import typed
+
+    columns = {}
+    for name in [name for name, column in frame.items() if column.dtype == object]:
+        values = frame[name].where(frame[name].notna(), None).tolist()
+        column = typed(values, pyarrow.decimal128(38, 0))
+        if column.dtype == object:
+            column = typed([None if value is None else str(value) for value in values])
+        columns[name] = column.set_axis(frame.index)
+    return frame.assign(**columns)
+
+
 def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
     """Write a sheet in which text is text: a cell that begins with "=" is no formula."""
     import pandas as pd
     from openpyxl.utils.exceptions import IllegalCharacterError
 
-    # Excel keeps 15 digits.
-    whole = frame.select_dtypes("integer")
-    large = [name for name in whole if whole[name].abs().max() >= 10**15]
+    def shown(value: Any) -> Any:
+        # Excel keeps 15 digits.
+        return str(value) if isinstance(value, int) and abs(value) >= 10**15 else value
+
+    whole = [name for name, dtype in frame.dtypes.items() if dtype.kind in "iuO"]
+    columns = {name: frame[name].astype(object).map(shown, "ignore") for name in whole}
     try:
         with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
-            frame.astype(dict.fromkeys(large, str)).to_excel(writer, index=False)
+            frame.assign(**columns).to_excel(writer, index=False)
             for row in writer.book.active.iter_rows():
                 for cell in row:
                     if cell.data_type == "f":

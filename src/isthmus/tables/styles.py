@@ -1,4 +1,4 @@
-"""How the numbers of a column are written: decimals, and currency or percent signs."""
+"""How the numbers of a column are written: decimals, and signs or units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-BEFORE, AFTER = re.compile(r"^[+-]?([$€£¥]\s?)"), re.compile(r"\s?[%$€£¥]$")
+SIGNS = "%$€£¥"
+_LETTER = r"(?:[^\W\d_]|[°/])"
+# A sign, or a word of at most 8 letters; a single letter needs a space, since 12a may be a code.
+_AFTER = rf"(?<=[\d.])(?:\s?[{SIGNS}]|(?:\s{_LETTER}|\s?{_LETTER}{{2}}){_LETTER}{{0,6}})$"
+UNIT = re.compile(rf"(?<![^+-])[$€£¥]\s?(?=[\d.])|{_AFTER}")
+"""A currency before an amount, or a currency, a percent sign or the name of a unit after it."""
+BEFORE, AFTER = re.compile(r"^[+-]?([$€£¥]\s?)"), re.compile(_AFTER)
+SWAPPED = str.maketrans(",.", ".,")
 # Numbers with more decimals are not rounded.
 MOST_DECIMALS = 6
 # Means of whole numbers, where they are not rounded, have so many decimals.
@@ -47,7 +54,7 @@ class NumberStyle:
     truths: tuple[str, str] | None = None
     """Spellings of false and true, in a column of truth values."""
     grouped: bool = False
-    """True if commas separate thousands."""
+    """True if the other mark separates thousands."""
 
     @classmethod
     def of(cls, cells: Iterable[str], mark: str) -> NumberStyle:
@@ -63,12 +70,13 @@ class NumberStyle:
         most = max(len(text.rpartition(mark)[2]) if mark in text else 0 for text in bare)
         exact = most > MOST_DECIMALS or any("e" in text.lower() for text in bare)
         signs = (before.group(1) if before else "", after.group() if after else "")
-        grouped = mark == "." and any("," in text for text in bare)
+        other = "." if mark == "," else ","
+        grouped = any(other in text for text in bare)
         return cls(*signs, None if exact else most, mark, grouped=grouped)
 
     @property
     def has_sign(self) -> bool:
-        """True if numbers have a currency or percent sign."""
+        """True if numbers have a sign or a unit."""
         return bool(self.before or self.after)
 
     def rounded(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,4 +99,6 @@ class NumberStyle:
             amount = repr(abs(value))
         else:
             amount = f"{abs(value):{',' if self.grouped else ''}.{self.decimals}f}"
-        return f"{'-' * (value < 0)}{self.before}{amount.replace('.', self.mark)}{self.after}"
+        if self.mark == ",":
+            amount = amount.translate(SWAPPED)
+        return f"{'-' * (value < 0)}{self.before}{amount}{self.after}"
