@@ -34,6 +34,16 @@ def test_the_objective_is_the_loss_of_the_dynamics(overlapping):
     assert model.objective_ == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_objective_of_a_stream_is_the_loss_of_its_last_batch(overlapping):
+    model = ClAM(3, random_state=0).fit(overlapping)
+    before = model.memories_, model.beta_, model.weights_
+    model.partial_fit(overlapping[:50] + 0.5)
+    assert model.objective_ == pytest.approx(naive_loss(overlapping[:50] + 0.5, *before), rel=1e-9)
+    masked = ClAM(3, objective="masked", random_state=0).fit(overlapping)
+    fitted = masked.objective_
+    assert masked.partial_fit(overlapping).objective_ == pytest.approx(fitted, rel=0.5)
+
+
 def test_training_lowers_the_objective_below_that_of_k_means(overlapping):
     model = ClAM(3, random_state=0).fit(overlapping)
     seeds = KMeans(3, n_init=10, random_state=0).fit(overlapping)

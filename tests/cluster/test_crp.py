@@ -191,6 +191,15 @@ def test_small_clusters_are_dissolved_unless_they_are_wanted(make_crp, blobs):
     assert make_crp(**rules, min_cluster_size=40).fit(blobs).n_clusters_ == 3
 
 
+@pytest.mark.parametrize("dim", [2, 5])
+def test_a_small_cluster_far_away_is_kept(make_crp, dim):
+    X = np.random.default_rng(dim).normal(size=(1000, dim))
+    X[:45, 0] += 20
+    model = make_crp().fit(X)
+    np.testing.assert_allclose(model.counts_, [955, 45], atol=1)
+    assert model.novelty(X[:45]).mean() < 0.1
+
+
 def test_there_are_never_more_memories_than_rows_however_large_alpha(make_crp):
     X = StandardScaler().fit_transform(load_iris().data)
     model = make_crp(alpha=100.0, discount=0.25).fit(X)
@@ -243,11 +252,18 @@ def test_a_pair_of_small_blobs_is_found(make_crp, dim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [100, 1000])
-@pytest.mark.parametrize("dim", [2, 10, 50])
-def test_structureless_draws_are_one_cluster_in_19_of_20(dim, size):
-    whole = [
-        ClAMCRP(random_state=0).fit(np.random.default_rng(seed).normal(size=(size, dim)))
-        for seed in range(20)
+@pytest.mark.parametrize("size", [60, 200, 1000])
+@pytest.mark.parametrize("dim", [2, 5, 10, 50])
+def test_gaussian_draws_are_one_cluster_in_at_least_19_of_20(dim, size):
+    widths = np.geomspace(10, 1, dim)
+    models = [
+        ClAMCRP(random_state=0).fit(np.random.default_rng(seed).normal(size=(size, dim)) * scales)
+        for seed in range(10)
+        for scales in (np.ones(dim), widths)
     ]
-    assert sum(model.n_clusters_ == 1 for model in whole) >= 19
+    assert sum(model.n_clusters_ == 1 for model in models) >= 19
+
+
+def test_small_gaussian_draws_are_rarely_split():
+    draws = [np.random.default_rng([seed, 11]).normal(size=(60, 5)) for seed in range(24)]
+    assert sum(ClAMCRP(random_state=0).fit(X).n_clusters_ > 1 for X in draws) <= 1

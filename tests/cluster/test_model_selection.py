@@ -7,6 +7,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO
+from isthmus.errors import InvalidInputError
 
 X, Y = make_blobs(300, 3, centers=4, cluster_std=1.5, random_state=4)
 
@@ -16,6 +17,9 @@ def test_criteria_of_one_round_gaussian_are_those_of_scikit_learn():
     theirs = GaussianMixture(1, covariance_type="spherical", reg_covar=0).fit(X)
     assert ours.bic(X) == pytest.approx(theirs.bic(X), rel=1e-9)
     assert ours.aic(X) == pytest.approx(theirs.aic(X), rel=1e-9)
+    for criterion in (ours.bic, ours.aic):
+        with pytest.raises(InvalidInputError):
+            criterion(X[:0])
 
 
 @pytest.mark.parametrize(

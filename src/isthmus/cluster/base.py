@@ -421,17 +421,19 @@ class MemoryEstimator(
 
     def bic(self, X: Any) -> float:
         """Return the Bayesian information criterion of the rows; lower is better."""
-        return self._criterion(X, math.log(len(X)))
+        return self._criterion(X, math.log)
 
     def aic(self, X: Any) -> float:
         """Return Akaike's information criterion of the rows; lower is better."""
-        return self._criterion(X, 2.0)
+        return self._criterion(X, lambda n_rows: 2.0)
 
-    def _criterion(self, X: Any, price: float) -> float:
+    def _criterion(self, X: Any, price: Callable[[int], float]) -> float:
         """Return -2 log-likelihood plus a price for each free parameter."""
+        log_density = np.asarray(self.score_samples(X))
         # Memories, and their proportions and width unless these are given.
         free = self._dof_of_memories + (self.n_clusters_ - 1) * self._learns_weights
-        return price * (free + self._learns_beta) - 2 * float(self.score_samples(X).sum())
+        free += self._learns_beta
+        return price(len(log_density)) * free - 2 * float(log_density.sum())
 
     @property
     def _dof_of_memories(self) -> int:

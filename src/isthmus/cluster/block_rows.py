@@ -126,7 +126,7 @@ class BlockRows:
     def of(cls, raw: Blocks, extent: Extent, few: RowSample, units: Units) -> BlockRows:
         """Convert blocks to internal units, where they are."""
         dtype = few.values.dtype
-        rows = raw.mapped(_as_rows, units, extent, dtype)
+        rows = raw.mapped(_as_rows, units, dtype)
         return cls(rows, raw, few.rows(units), extent, few.rows(units).dtype)
 
     def __len__(self) -> int:
@@ -172,11 +172,11 @@ class BlockRows:
         return self.blocks.total(function, *arguments)
 
 
-def _as_rows(block: TableBlock, units: Units, extent: Extent, dtype: Any) -> Rows | None:
+def _as_rows(block: TableBlock, units: Units, dtype: Any) -> Rows | None:
     X, weights = counted(block)
     if not len(X):
         return None
-    sample = RowSample.of(X.astype(dtype, copy=False), weights, extent.lowest, extent.size)
+    sample = RowSample.of(X.astype(dtype, copy=False), weights)
     return sample.rows(units)
 
 
@@ -184,11 +184,11 @@ def _totals(rows: Rows) -> NDArray[np.float64]:
     return np.array([rows.total, rows.square, rows.known_total])
 
 
-def _sample(block: TableBlock, extent: Extent, dtype: Any) -> RowSample | None:
+def _sample(block: TableBlock, dtype: Any) -> RowSample | None:
     X, weights = counted(block)
     if not len(X):
         return None
-    return RowSample.of(X.astype(dtype, copy=False), weights, extent.lowest, extent.size).cut()
+    return RowSample.of(X.astype(dtype, copy=False), weights).cut()
 
 
 def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[Extent, RowSample, Units]:
@@ -201,7 +201,7 @@ def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[Extent, RowSampl
     dtype = raw.layout.dtype
     if not limits[0] < extent.size < limits[1]:
         dtype = np.dtype(np.float64)
-    few: RowSample = raw.total(_sample, extent, dtype)
+    few: RowSample = raw.total(_sample, dtype)
     units = raw.total(Moments.of, extent.size).units(extent.size)
     return extent, few, units
 

@@ -300,7 +300,7 @@ class ClAM(FiniteMixtureEstimator):
     Notes
     -----
     Attributes are as in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared
-    units.
+    units, also in a stream, whose updates are those of :class:`ClAMELBO`.
 
     Examples
     --------
@@ -452,6 +452,12 @@ class ClAM(FiniteMixtureEstimator):
         if self._learns_weights:
             log_weights = torch.log_softmax(log_weights - moves[2], 0)
         return MixtureParameters(means, beta, log_weights)
+
+    def _batch_objective(
+        self, rows: Rows, parameters: MixtureParameters, log_likelihood: float
+    ) -> float:
+        hidden = self._mask(rows, torch.Generator().manual_seed(self.n_steps_))
+        return self._loss(rows, hidden, parameters) * self._units.scale**2
 
     def _has_converged(self, trace: list[float]) -> bool:
         annealing = ANNEALING_ITERATIONS if self.schedule == "annealed" else 0

@@ -38,10 +38,10 @@ from isthmus.validation import LARGEST_SQUARED, as_choice, as_count, as_flag
 # rows are used to choose one.
 INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
 CHOOSING_ROWS = 2000
-# There is one cluster unless the evidence per row, in nats, is higher by this than the mean over
+# There is one cluster unless the evidence per row, in nats, is higher by this than in every one of
 # so many sets of rows drawn from one Gaussian with the covariance of the data.
-SMALLEST_GAP, NULLS = 0.15, 3
-# Smaller clusters dissolve, unless there are more than 50 of much the same size.
+SMALLEST_GAP, NULLS = 0.15, 10
+# Smaller clusters dissolve, unless they have half of the mean size.
 SMALLEST_SHARE = 0.01
 # Means keep at least this share of the variance, so that the prior on them stays proper.
 SMALLEST_OUTER_SHARE = 0.05
@@ -129,14 +129,14 @@ class _CRPEstimator(MemoryEstimator):
         return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
 
     def _null_gap(self, rows: Rows, found: _CRPState, generator: np.random.RandomState) -> float:
-        """Return by how much the objective is lower than on Gaussian rows without clusters."""
+        """Return by how much the objective is lower than on every draw of Gaussian rows."""
         gaps = []
         for _ in range(NULLS):
             null = rows.without_clusters(CHOOSING_ROWS, generator)
             opened = sequential_pass(null, generator.permutation(len(null)), found.prior)
             clusters = settle(null, opened, found.prior, self._soft)
             gaps.append(_CRPState(clusters, found.prior).objective - found.objective)
-        return float(np.mean(gaps))
+        return min(gaps)
 
     def _prior_of(self, inner: float, temper: float, outer: float = 0.0) -> CRPPrior:
         """Return the prior for clusters that keep the share `inner` of the variance."""
@@ -314,8 +314,9 @@ class ClAMCRP(_CRPEstimator):
     beta : "auto" or float
         Memories have covariance I / (2 beta). Auto tries clusters that keep 0.17 to 0.6 of the
         variance inside them, on at most 2,000 rows, and takes the best by Calinski-Harabasz. If
-        alpha and discount are automatic, too, there is one cluster where these are hardly more
-        probable than those of rows drawn from one Gaussian with the covariance of the data.
+        alpha and discount are automatic, too, there is one cluster unless the log evidence per row
+        exceeds that of each of 10 sets of rows drawn from one Gaussian with the sample covariance
+        of the data by 0.15 nats.
         Likelihoods are then raised to the power of the square root of the share of dimensions in
         use (participation ratio), because correlated features would count repeatedly.
     rho : "auto" or float
@@ -325,8 +326,8 @@ class ClAMCRP(_CRPEstimator):
         False is the paper's printed energy, without the normaliser of the new cluster; it opens
         far too many memories in more than a few dimensions.
     min_cluster_size : "auto" or float
-        Memories of less weight are dissolved at the end; auto is a hundredth of all rows or half
-        of the mean size, whichever is less, and at least 3 rows. In a stream, auto dissolves those
+        Memories of less weight are dissolved at the end; auto is the lesser of a hundredth of all
+        rows and half of the mean size, but at least 3 rows. In a stream, auto dissolves those
         that a batch of 100 rows or more also gives less than a hundredth of its own.
     init : "sequential" or array (K, n_features)
         Initial memories; default: none.
@@ -389,7 +390,7 @@ class ClAMCRPELBO(_CRPEstimator):
 def _smallest_size(counts: Tensor) -> float:
     """Return the weight that a cluster needs to stay if no least size is given."""
     mean, total = float(counts.mean()), float(counts.sum())
-    return max(3.0, 0.1 * mean, min(0.5 * mean, SMALLEST_SHARE * total))
+    return max(3.0, min(0.5 * mean, SMALLEST_SHARE * total))
 
 
 def _equal_clusters(rows: AnyRows, means: Tensor) -> ClusterStatistics:

@@ -11,7 +11,13 @@ import torch
 from scipy.special import betaln, gammaln
 from torch import Tensor
 
-from isthmus.cluster.data import AnyRows, ClusterStatistics, MixtureParameters, Rows
+from isthmus.cluster.data import (
+    AnyRows,
+    ClusterStatistics,
+    MixtureParameters,
+    Rows,
+    projected,
+)
 from isthmus.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
@@ -228,7 +234,8 @@ def reassign(
     found: Assigned = rows.reduce(_assigned, clusters, prior, soft, opens)
     assigned = found.clusters
     if found.strangers is not None:
-        order = np.arange(len(found.strangers))
+        # The same order whether or not the rows are in blocks.
+        order = np.argsort(projected(found.strangers.values.numpy()), kind="stable")
         opened = sequential_pass(found.strangers, order, prior)
         if soft:
             return reassign(rows, clusters.joined(opened), prior, soft, opens=False)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
@@ -21,8 +20,6 @@ from isthmus.printing import listed
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
-# Rows of one block where a table is read once.
-BLOCK_ROWS = 8192
 # Starts of a training are found on at most this many distinct rows.
 SAMPLE_ROWS = 50_000
 # Scales of data whose squares, and the inverses of these, are far from overflow.
@@ -83,6 +80,7 @@ class Rows:
     """The data of a fit, in internal units.
 
     `values` (N, D) are zero where unknown, `observed` (N, D) is one where known (None: everywhere).
+    `keys` (N,) are the hashes of distinct rows.
     """
 
     values: Tensor
@@ -99,7 +97,7 @@ class Rows:
         units: Units,
         keys: NDArray[Any] | None = None,
     ) -> Rows:
-        """Convert a table in which NaN marks unknown values; `keys` tell distinct rows apart."""
+        """Convert a table in which NaN marks unknown values."""
         inside = units.to_internal(X)
         observed = None
         if np.isnan(inside.sum()):
@@ -115,7 +113,7 @@ class Rows:
 
     @classmethod
     def joined(cls, first: Rows, second: Rows) -> Rows:
-        """Return the rows of both in the order of their keys, equal ones as one."""
+        """Return the rows of both, equal ones as one, in an order that depends on values only."""
         assert first.keys is not None
         assert second.keys is not None
         keys, group = torch.unique(torch.cat([first.keys, second.keys]), return_inverse=True)
@@ -197,19 +195,17 @@ class Rows:
     def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
         """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian.
 
-        The covariance is that of Ledoit and Wolf: the sample's own would show spurious directions.
+        Their sample covariance is that of the rows: given it, rows of one Gaussian are equally
+        likely to be any such draw.
         """
         size = max(len(self), min(round(self.total), most))
         weights = self.weights.double()
         places = torch.arange(size, dtype=torch.float64).add_(0.5) * self.total / size
         # Gaps are those of the rows, in proportion to their weights.
         like = self.take(torch.searchsorted(weights.cumsum(0), places).clamp_(max=len(self) - 1))
-        scaled = self.values.double() * (weights / self.total).sqrt()[:, None]
-        shrunk = float(ledoit_wolf_shrinkage(math.sqrt(len(self)) * scaled.numpy()))
-        root = torch.linalg.qr(scaled, mode="r").R
-        draws = torch.from_numpy(generator.standard_normal((size, len(root) + self.dim)))
-        values = math.sqrt(1 - shrunk) * draws[:, : len(root)] @ root
-        values += math.sqrt(shrunk / self.dim) * scaled.norm() * draws[:, len(root) :]
+        root = torch.linalg.qr(self.values.double() * weights.sqrt()[:, None], mode="r").R
+        draws = torch.from_numpy(generator.standard_normal((size, len(root))))
+        values = torch.linalg.qr(draws - draws.mean(0)).Q @ root
         if like.observed is not None:
             values *= like.observed
         values *= math.sqrt(size * self.square / self.total) / max(float(values.norm()), 1e-300)
@@ -227,27 +223,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowSample:
-    """Distinct rows (n, D) in the order of their keys, and their weights."""
+    """Distinct rows (n, D) in their canonical order, their weights, and their hashes (n,)."""
 
     values: NDArray[Any]
     weights: NDArray[Any]
-    keys: NDArray[np.float64]
+    keys: NDArray[np.int64]
 
     @classmethod
-    def of(
-        cls, X: NDArray[Any], weights: NDArray[Any], lowest: NDArray[Any], size: float
-    ) -> RowSample:
+    def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> RowSample:
         """Join equal rows of a table."""
-        return cls._joined(X, weights, row_keys(X, lowest, size))
-
-    @classmethod
-    def _joined(cls, X: NDArray[Any], weights: NDArray[Any], keys: NDArray[Any]) -> RowSample:
-        found, first, group = np.unique(keys, return_index=True, return_inverse=True)
-        return cls(X[first], np.bincount(group, weights), found)
+        values, masses, _, keys = distinct_rows(X, weights)
+        return cls(values, masses, keys)
 
     def __add__(self, other: RowSample) -> RowSample:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        return RowSample._joined(*(np.concatenate(pair) for pair in parts)).cut()
+        values, weights, _ = (np.concatenate(pair) for pair in parts)
+        return RowSample.of(values, weights).cut()
 
     def cut(self) -> RowSample:
         """Return a random choice of rows if there are too many; it depends on their values only."""
@@ -261,41 +252,50 @@ class RowSample:
         return Rows.of(self.values, self.weights, units, self.keys)
 
 
-def chosen_by_key(keys: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the places of the keys whose scrambled bits are lowest, in ascending order.
+def chosen_by_key(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the lowest hashes, in ascending order.
 
     Which rows are chosen does not depend on their order, or on the blocks they are in.
     """
-    bits = np.ascontiguousarray(keys).view(np.uint64).copy()
-    with np.errstate(over="ignore"):  # the finaliser of splitmix64
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            bits ^= bits >> np.uint64(shift)
-            bits *= np.uint64(factor)
-        bits ^= bits >> np.uint64(31)
-    chosen: NDArray[np.int64] = np.sort(np.argsort(bits, kind="stable")[:SAMPLE_ROWS])
+    chosen: NDArray[np.int64] = np.sort(np.argsort(keys)[:SAMPLE_ROWS])
     return chosen
 
 
-def row_keys(X: NDArray[Any], lowest: NDArray[Any], size: float) -> NDArray[np.float64]:
-    """Return a number for each row that equal rows share, up to rounding errors of `size`. (n,)"""
+def row_hashes(X: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a hash of the values of each row, in which all NaN, and both zeros, are alike. (n,)"""
+    hashes = np.zeros(len(X), dtype=np.uint64)
+    for column in X.T:
+        values = column.astype(np.float64) + 0.0
+        values[np.isnan(values)] = np.nan
+        hashes += np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= values.view(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            hashes ^= hashes >> np.uint64(shift)  # the finaliser of splitmix64
+            hashes *= np.uint64(factor)
+        hashes ^= hashes >> np.uint64(31)
+    return hashes.view(np.int64)
+
+
+def projected(X: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the projection of each row on one random direction; unknown values are 0. (n,)"""
     direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
-    key = np.empty(len(X))
-    for start in range(0, len(X), BLOCK_ROWS):
-        block = np.ascontiguousarray(X[start : start + BLOCK_ROWS], dtype=np.float64)
-        block = (block - lowest) / size
-        # Row by row sums, unlike a matrix product, do not depend on where a row stands.
-        key[start : start + BLOCK_ROWS] = (np.nan_to_num(block, nan=-0.137) * direction).sum(1)
-    return key
+    places = np.zeros(len(X))
+    # Column by column, unlike in a matrix product, rounding does not depend on where a row stands.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, factor in zip(X.T, direction, strict=True):
+            places += factor * np.nan_to_num(column.astype(np.float64))
+    return places
 
 
 def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return the distinct rows in a canonical order, their weights, where each row went, and keys.
+    """Return the distinct rows, their weights, where each row went, and their hashes.
 
-    Rows count as equal if they differ by rounding errors of the largest value.
+    Their order depends on their values only, and, up to rounding, not on the unit of the table.
     """
-    keys = row_keys(X, np.fmin.reduce(X, 0), largest_value(X))
-    found, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    return X[first], np.bincount(group, weights), group, found
+    keys, first, group = np.unique(row_hashes(X), return_index=True, return_inverse=True)
+    order = np.argsort(projected(X[first]), kind="stable")
+    masses = np.bincount(group, weights)[order]
+    return X[first[order]], masses, np.argsort(order)[group], keys[order]
 
 
 def largest_value(X: NDArray[Any]) -> float:

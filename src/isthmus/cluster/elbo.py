@@ -64,12 +64,19 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
     0.0
     """
     logits, log_joint = as_points(logits, "logits"), as_points(log_joint, "log_joint")
-    if logits.shape[-1] != log_joint.shape[-1]:
+    if logits.shape[-1:] != log_joint.shape[-1:] or not _broadcast(logits.shape, log_joint.shape):
         raise ShapeError(
-            f"logits {tuple(logits.shape)} and log_joint {tuple(log_joint.shape)} must end alike."
+            f"logits {tuple(logits.shape)} and log_joint {tuple(log_joint.shape)} must have the "
+            "same K and leading shapes that broadcast."
         )
     log_q = torch.log_softmax(logits, -1)
     return (log_q.exp() * (log_q - log_joint)).sum(-1)
+
+
+def _broadcast(one: torch.Size, other: torch.Size) -> bool:
+    return all(
+        1 in pair or pair[0] == pair[1] for pair in zip(one[::-1], other[::-1], strict=False)
+    )
 
 
 class Flow(NamedTuple):
@@ -309,8 +316,13 @@ class FiniteMixtureEstimator(MemoryEstimator):
         self.n_steps_ += 1
         self.n_iter_ = self.n_steps_
         self._adopt_parameters(self._maximised(rows, running, parameters))
-        objective = -log_likelihood / rows.total + self._log_scale(rows)
-        return labels.numpy(), objective
+        return labels.numpy(), self._batch_objective(rows, parameters, log_likelihood)
+
+    def _batch_objective(
+        self, rows: Rows, parameters: MixtureParameters, log_likelihood: float
+    ) -> float:
+        """Return the objective of a batch before it is learned from, in data units."""
+        return -log_likelihood / rows.total + self._log_scale(rows)
 
     def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         return objectives + self._log_scale(rows)
@@ -379,7 +391,9 @@ class ClAMELBO(FiniteMixtureEstimator):
     ----------
     memories_, cluster_centers_ : ndarray (n_clusters, n_features)
     weights_ : ndarray (n_clusters,)
-    beta_, objective_ : float
+    beta_ : float
+    objective_ : float
+        In a stream, that of the last batch before it was learned from.
     objective_trace_ : ndarray
     labels_ : ndarray (n_samples,)
     energy_ : Mixture
