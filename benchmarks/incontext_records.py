@@ -21,7 +21,7 @@ from typing import Any
 
 from isthmus.files import write_atomically
 from isthmus.incontext.runs import Checkpoint
-from isthmus.report.parts import incontext_recorded as part
+from isthmus.paper.report.parts import incontext_recorded as part
 
 RESULTS = Path(__file__).with_name("results")
 

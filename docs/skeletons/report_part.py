@@ -3,17 +3,16 @@
 A part is a function of a seed, and of ``full`` for the paper's sizes, that returns a ``Section``: a
 figure or table, the numbers behind it, and a verdict for each claim.
 
-Copy the function to the module of its chapter in ``src/isthmus/report/parts/``, move its text to
-``report.toml`` (an entry ``[parts.NAME]``, filled by ``isthmus.report.registry.compose``), and test
-in ``tests/report/`` that the verdict changes when the claim is false.
+Copy the function to the module of its chapter in ``src/isthmus/paper/report/parts/``, move its text
+to ``report.toml`` (an entry ``[parts.NAME]``, filled by ``isthmus.report.compose``), and test in
+``tests/report/`` that the verdict changes when the claim is false.
 """
 
 from __future__ import annotations
 
 import isthmus as ist
 from isthmus.figures import landscapes_1d
-from isthmus.report import Section
-from isthmus.report.section import judge
+from isthmus.report import Section, judge
 
 __all__ = ["descent_of_an_update"]
 

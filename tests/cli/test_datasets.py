@@ -13,8 +13,9 @@ from sklearn import datasets as scikit_learn
 
 from isthmus.cli.main import dispatch
 from isthmus.datasets import names, store
-from isthmus.datasets.manifest import entry
 from isthmus.errors import InvalidInputError
+from isthmus.paper.datasets import loading
+from isthmus.paper.datasets.manifest import entry
 
 
 def run(arguments: list[str]) -> int:
@@ -25,12 +26,12 @@ def run(arguments: list[str]) -> int:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty user cache, no other directory, and no network."""
 
-    def offline(**_: object) -> None:
+    def offline(*_: object) -> None:
         raise OSError("Name or service not known")
 
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
+    monkeypatch.setattr(loading, "fetch_guarded", offline)
     return tmp_path / "isthmus" / "data"
 
 
@@ -79,6 +80,7 @@ def test_a_download_is_reported_and_stored(
     rows = np.random.default_rng(0).random((336, 7))
     bunch = SimpleNamespace(data=rows, target=labels, feature_names=[], categories={})
     monkeypatch.setattr(scikit_learn, "fetch_openml", lambda **_: bunch)
+    monkeypatch.setattr(loading, "fetch_guarded", loading.fetch)
     assert run(["fetch", "ecoli", "iris"]) == 0
     streams = capsys.readouterr()
     assert streams.out == f"ecoli: {cache / 'ecoli.npz'}\niris: bundled with scikit-learn\n"

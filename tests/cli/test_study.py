@@ -1,23 +1,17 @@
 """`isthmus study`: run, status, table and plot, and one clear line for what cannot be done."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn import datasets as scikit_learn
 
 from isthmus import study
 from isthmus.cli.main import dispatch
-from isthmus.errors import DatasetNotFoundError, InvalidInputError
+from isthmus.paper.datasets import loading
+from isthmus.paper.study.fitting import METRICS
 from isthmus.study import QUICK, Run, Settings, Store
-from isthmus.study.fitting import METRICS
-from isthmus.study.runner import PROGRESS
 
 METHODS = {
     "ClAM": "K given",
@@ -80,7 +74,7 @@ def stored(rows: list[dict[str, Any]], directory: Path) -> Path:
     return directory
 
 
-def offline(**_: object) -> None:
+def offline(*_: object) -> None:
     """Fail as OpenML's fetcher does without a network."""
     raise OSError("Name or service not known")
 
@@ -134,13 +128,6 @@ def test_options_reach_the_runner(asked: list[Any], tmp_path: Path) -> None:
     assert (options["jobs"], options["retry"], options["data_home"]) == (3, True, tmp_path)
 
 
-def test_by_default_it_is_the_whole_study_on_all_cores(asked: list[Any], tmp_path: Path) -> None:
-    assert run(["run", "-o", str(tmp_path)]) == 0
-    ((_, settings, options),) = asked
-    assert settings == Settings()
-    assert (options["jobs"], options["backend"], options["progress"]) == (None, "local", None)
-
-
 def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
     asked: list[Any],
     tmp_path: Path,
@@ -149,7 +136,7 @@ def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
 ) -> None:
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
+    monkeypatch.setattr(loading, "fetch_guarded", offline)
     assert run(["run", "--quick", "--seeds", "2", "-o", str(tmp_path / "out")]) == 0
     ((_, settings, _),) = asked
     assert settings.datasets == ("iris", "wine", "wisconsin_breast_cancer")
@@ -157,33 +144,6 @@ def test_quick_without_data_or_network_takes_what_scikit_learn_brings(
     err = capsys.readouterr().err
     assert err.startswith("isthmus: without zoo and ecoli: ")
     assert err.count("\n") == 1
-
-
-def test_results_that_no_longer_count_are_mentioned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = Run(tmp_path, 3, 1, 2, {"ok": 3}, set_aside=8)
-    monkeypatch.setattr(study, "run", lambda *_, **__: done)
-    assert run(["run", "--datasets", "iris", "-o", str(tmp_path)]) == 0
-    assert capsys.readouterr().err.startswith(f"isthmus: 8 earlier results in {tmp_path} no longer")
-
-
-def test_seeds_are_counted_from_the_first(asked: list[Any], tmp_path: Path) -> None:
-    for words, seeds in (("--seed 3", (3, 4, 5)), ("--seed 7 --seeds 2", (7, 8))):
-        assert run(["run", "--datasets", "iris", "-o", str(tmp_path), *words.split()]) == 0
-        assert asked[-1][1].seeds == seeds
-
-
-def test_quiet_shows_no_progress(asked: list[Any], tmp_path: Path) -> None:
-    assert run(["run", "--datasets", "iris", "-o", str(tmp_path), "--quiet"]) == 0
-    assert asked[0][2]["progress"] is False
-
-
-def test_quick_does_not_change_what_was_named(asked: list[Any], tmp_path: Path) -> None:
-    command = ["run", "--quick", "--datasets", "iris", "-o", str(tmp_path), "--rows", "50"]
-    assert run(command) == 0
-    ((_, settings, _),) = asked
-    assert (settings.datasets, settings.rows) == (("iris",), 50)
 
 
 def test_an_interrupted_run_ends_with_130_and_says_how_to_go_on(
@@ -205,30 +165,6 @@ def test_status_says_what_is_missing(finished: Path, capsys: pytest.CaptureFixtu
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{finished}: 56 of 57 fits done (54 ok, 2 timeout)"
     assert second.startswith("1 fits are missing")
-
-
-def test_status_shows_the_remaining_time_of_a_run_in_progress(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = stored(fits("a"), tmp_path)
-    note = {"process": os.getpid(), "ends": time.time() + 754}
-    (directory / PROGRESS).write_text(json.dumps(note))
-    assert run(["status", str(directory)]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("A run is in progress, about 0:12:3")
-
-
-def test_results_that_do_not_count_are_in_neither_table_nor_plot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = fits("ab")
-    directory = stored(rows, tmp_path)
-    plan = {"a": {name: {f"a-{name}-{entry}": entry for entry in (0, 1)} for name in METHODS}}
-    (directory / "plan.json").write_text(json.dumps(plan))
-    assert run(["table", str(directory), "--json"]) == 0
-    streams = capsys.readouterr()
-    assert streams.err == ""
-    assert [each["dataset"] for each in json.loads(streams.out)["account"]["samples"]] == ["a"]
-    assert len(Store(directory).read(everything=True)) == len(rows)
 
 
 def test_the_table_has_scores_verdict_and_failures(
@@ -281,52 +217,3 @@ def test_the_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / "figures" / f"{name}.png" for name in names]
     assert capsys.readouterr().out.splitlines() == list(map(str, paths))
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("run --datasets irys", "no dataset 'irys'"),
-        ("run --methods kmeans", "no method 'kmeans'"),
-        ("run --datasets irys -o q1", "no dataset 'irys'"),
-        ("run --datasets zoo --methods KMeans --data nowhere -o a/b", "zoo.npz is not in"),
-        ("run --datasets iris --scheduler foo -o q1", "looks like tcp://"),
-        ("run --datasets iris --scheduler tcp://a:b -o q1", "looks like tcp://"),
-        ("run --jobs 0", "--jobs"),
-        ("run --dataset iris", "--dataset"),
-        ("run --mem 3", "--mem"),
-        ("run --time-limit -1", "--time-limit"),
-        ("table nowhere", "no study in nowhere"),
-        ("status nowhere", "no study in nowhere"),
-        ("plot nowhere", "no study in nowhere"),
-        ("plot nowhere -o p", "no study in nowhere"),
-        ("table STUDY --metric f1", "--metric: there is no 'f1'"),
-        ("table STUDY --question maybe", "--question: there is no 'maybe'"),
-        ("table STUDY --view best", "--view: there is no 'best'"),
-        ("table STUDY -o no/such/place.md", "is not a directory"),
-        ("", "required"),
-    ],
-)
-def test_invalid_commands_are_refused(
-    command: str, words: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = [str(finished) if word == "STUDY" else word for word in command.split()]
-    monkeypatch.setattr(scikit_learn, "fetch_openml", offline)
-    with pytest.raises((InvalidInputError, DatasetNotFoundError), match=words):
-        run(arguments)
-    assert list(tmp_path.rglob("*")) == []
-
-
-@pytest.mark.parametrize("command", ["", "run", "status", "table", "plot"])
-def test_help_has_an_example_and_waits_for_nothing_heavy(command: str) -> None:
-    script = (
-        "import sys\nfrom isthmus.cli.main import main\n"
-        f"try:\n    main({['study', *command.split(), '--help']})\n"
-        "except SystemExit as stop:\n    assert stop.code == 0\n"
-        "heavy = {'torch', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"  isthmus study {command}".rstrip() in done.stdout

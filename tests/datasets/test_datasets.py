@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from sklearn import datasets as scikit_learn
 
-from isthmus.datasets import describe, load, loading, names, store
-from isthmus.datasets.manifest import entry
+from isthmus.datasets import describe, load, names, store
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
+from isthmus.paper.datasets import loading
+from isthmus.paper.datasets.manifest import entry
 
 DATA = os.environ.get("ISTHMUS_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="ISTHMUS_DATA is not set")

@@ -10,8 +10,9 @@ from urllib.response import addinfourl
 
 import pytest
 
-from isthmus.datasets import load, web
+from isthmus.datasets import load
 from isthmus.errors import DatasetNotFoundError
+from isthmus.paper.datasets import web
 
 
 class Answer(request.BaseHandler):

@@ -18,7 +18,7 @@ from isthmus.figures.clustering import (
     memory_creation,
 )
 from isthmus.figures.style import png_bytes
-from isthmus.report.parts.clustering import blobs, dynamics_of_posteriors, inflation
+from isthmus.paper.report.parts.clustering import blobs, dynamics_of_posteriors, inflation
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
 COUNTS = np.array([8.0, 4.0])

@@ -7,7 +7,8 @@ from matplotlib.collections import PathCollection
 from scipy.stats import gaussian_kde
 
 from isthmus.errors import InvalidInputError
-from isthmus.figures.study import (
+from isthmus.figures.style import png_bytes
+from isthmus.paper.study.drawing import (
     MetricColumn,
     Ranking,
     _outline,
@@ -15,7 +16,6 @@ from isthmus.figures.study import (
     grid_violins,
     score_map,
 )
-from isthmus.figures.style import png_bytes
 
 FITS = {
     ("iris", "a"): [0.2, 0.4, 0.5, 0.6, 0.9],

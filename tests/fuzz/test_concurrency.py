@@ -218,7 +218,7 @@ def test_code_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     for name in ("socket", "cloudpickle", "struct", "sitecustomize", "numpy"):
         (tmp_path / f"{name}.py").write_text("open('executed', 'a').write(__name__)\n")
     script = (
-        "from isthmus.processes import Limits, run_limited\n"
+        "from isthmus.paper.processes import Limits, run_limited\n"
         "print(run_limited(eval, \"__import__('socket').__file__\", limits=Limits()).status)"
     )
     done = subprocess.run(

@@ -45,12 +45,12 @@ from isthmus.incontext.tables.network import TableConfig
 from isthmus.paper import sweep
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.attention import _write as write_runs
+from isthmus.paper.report.builder import Workspace
+from isthmus.paper.study.runner import PROGRESS
+from isthmus.paper.study.store import COLUMNS, Store, read_plan, write_plan
 from isthmus.reading import ALWAYS_ALLOWED
 from isthmus.report import Section, TextTable
-from isthmus.report.builder import Workspace
 from isthmus.study import status
-from isthmus.study.runner import PROGRESS
-from isthmus.study.store import COLUMNS, Store, read_plan, write_plan
 from isthmus.tables import read_table, write_table
 
 FEW, MANY = 16, 300

@@ -137,7 +137,7 @@ def test_training_continues_to_the_same_bits(
 # As a run does, with a merge of all files after every fourth.
 STORE = textwrap.dedent(
     """
-    from isthmus.study import store
+    from isthmus.paper.study import store
     store.MANY_FILES = 3
     place = store.Store(argv[0])
     with place.writing():

@@ -1,11 +1,8 @@
 """The errata table: every number against a closed form, or the value that theory gives."""
 
 import math
-import re
-from collections import Counter
 from collections.abc import Callable
 from operator import eq, gt, lt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +11,8 @@ from scipy import stats
 from scipy.special import ive
 
 from isthmus.capacity import capacity_bound
-from isthmus.report.parts import capacity, clustering, energies, errata
-from isthmus.report.parts.errata import Erratum
+from isthmus.paper.report.parts import capacity, clustering, energies, errata
+from isthmus.paper.report.parts.errata import Erratum
 
 approx = pytest.approx
 LEAST = math.exp(-4) / sum(math.exp(-term) for term in (1, 2, 3, 4))
@@ -110,11 +107,6 @@ def test_the_capacity_claim_passes_the_ceiling_at_eight_dimensions(found) -> Non
     assert capacity_bound(8, kind="half-weight") == approx(2 / mean)
 
 
-@pytest.mark.parametrize(("dim", "power"), [(2, math.log10(11)), (13, 6.77), (54, 28.1)])
-def test_inflation_of_the_new_cluster(dim: int, power: float) -> None:
-    assert math.log10(clustering.inflation(dim)) == approx(power, abs=0.02)
-
-
 def test_masses_of_the_new_cluster() -> None:
     # exp(-kappa |x|^2) has the mass pi / kappa on a plane, a known cluster's pi / beta.
     kappa = 1 / (1 / 1.0 + 1 / 0.5)
@@ -127,10 +119,6 @@ def test_distance_that_returns_is_half_way_between_two_patterns() -> None:
     assert capacity.distance_that_returns(patterns, 1.0, seed=0) == approx(3, abs=0.01)
 
 
-def test_only_the_ratio_of_radius_and_bandwidth_counts(numbers) -> None:
-    assert numbers[17]["log10_sigma_3_radius_scaled"] == approx(numbers[17]["log10_sigma_1"])
-
-
 def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
     # v = (1 - a)^2 v + 2 a T has the fixed point T / (1 - a / 2).
     step = energies.BOWL_STEP
@@ -138,33 +126,6 @@ def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
     assert numbers[22]["variance_corrected"] == approx(1 / (1 - step / 2), abs=error)
     cold = 0.01**2 / (2 * step) / (1 - step / 2)
     assert numbers[22]["variance_with_the_printed_noise"] == approx(cold, rel=error)
-
-
-def test_the_section_counts_what_the_published_paper_prints(
-    found: dict[int, Erratum], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errata, "all_errata", lambda seed: list(found.values()))
-    section = errata.table_of_errata(0)
-    assert (section.figure, section.findings) == (None, ())
-    assert section.table is not None
-    assert len(section.table.rows) == 30
-    assert [row[1] for row in section.table.rows if "only)" in row[1]] == [
-        "fixed points of ClAM (workshop text and poster only)",
-        "factors of exp(k·q) (poster only)",
-    ]
-    kinds = Counter(each.kind for number, each in found.items() if number <= 28)
-    assert {kind: section.numbers[kind] for kind in errata.KINDS} == kinds
-    assert section.numbers["outside_the_paper"] == 2
-    assert f"{kinds['wrong']} wrong" in section.caption
-    assert f"{kinds['loose']} loose" in section.caption
-
-
-def test_the_page_of_maths_prints_what_is_wrong_in_bold() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "maths.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\**)(E\d+)\** \|", page, re.MULTILINE)
-    wrong = {name: text["kind"] == "wrong" for name, text in errata.TEXTS.items()}
-    del wrong["E29"], wrong["E30"]  # in a paragraph of their own
-    assert {name: bool(bold) for bold, name in rows} == wrong
 
 
 def test_an_erratum_that_is_not_confirmed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

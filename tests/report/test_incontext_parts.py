@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from isthmus.figures import incontext_records as figures
-from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
+from isthmus.incontext import ICLEBM, ICLEBMConfig
 from isthmus.incontext.priors import prior
-from isthmus.report.parts import incontext, incontext_recorded
-from isthmus.report.registry import INTRODUCTION, recorded
+from isthmus.paper.report.parts import incontext, incontext_recorded
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +38,6 @@ def test_divergence_is_that_of_a_flat_density(small: ICLEBM) -> None:
         assert found[size] == pytest.approx(np.log(volume) - entropy, abs=0.05)
 
 
-def test_entropy_is_that_of_a_flat_density_with_soft_walls(small: ICLEBM) -> None:
-    tasks = prior("compact").draw(2, torch.Generator().manual_seed(0))
-    # Along each axis: 11 flat, and two Gaussian halves of deviation 0.5 with 1/2 nat on average.
-    walls = 0.5 * np.sqrt(2 * np.pi)
-    expected = 2 * (np.log(11 + walls) + 0.5 * walls / (11 + walls))
-    found = incontext.sharpness(small, tasks, seed=1)[1]
-    assert list(found) == ["0", "2", "8", "32"]
-    for value in found.values():
-        assert value == pytest.approx(expected, abs=1e-3)
-
-
 def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     landscapes = incontext.landscapes_in_context(0)
     assert [each.verdict for each in landscapes.findings] == ["did not hold"] * 2
@@ -66,21 +54,6 @@ def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.Monk
         assert list(likelihood.numbers["nats_above_bayes_by_n"]) == ["0", "2"]
         assert likelihood.numbers["nll_by_predictor_and_n"]["kde-best"]["0"] is None
         assert "nan" not in landscapes.caption + likelihood.caption
-
-
-def test_samples_of_a_flat_density_are_not_those_of_the_truth(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(incontext, "DRAWS", 40)
-    section = incontext.samples_in_context(0)
-    assert section.numbers["tasks"] == 4
-    assert [each.verdict for each in section.findings] == ["did not hold"]
-    most = section.numbers["largest_energy_distance_of_fresh_points"]
-    assert section.numbers["energy_distance_of_the_model"] > 5 * most
-    # A flat density moves nobody but at its walls, which throw points that cross them far out.
-    shares = section.numbers["share_outside_the_box_by_step_of_the_pair"]
-    assert shares["1"] == pytest.approx(shares["15"], abs=0.1)
-    assert section.figure is not None
 
 
 def test_a_flat_model_is_judged_by_its_volume_outside_the_prior(
@@ -155,25 +128,3 @@ def test_an_objective_is_judged_once_its_run_is_finished(
     assert "has 2.80 after 200 CPU seconds" in finding.because
     assert ("not finished" in finding.because) == (expected == "open")
     assert "error of at most 0.2 nats" in section.caption  # of ranking NCE after 20 updates
-
-
-def test_the_records_are_complete() -> None:
-    outside = json.loads(recorded("incontext-outside").read_text())
-    assert [*outside] == [*incontext_recorded.OUTSIDE]
-    for setting, rows in outside.items():
-        assert rows["tasks"] >= 50
-        assert max(rows["contexts"]) == 256
-        assert ("bayes" in rows["nll"]) == (setting not in ("rings", "moons"))
-    objectives = json.loads(recorded("incontext-objectives").read_text())
-    assert objectives["tasks"] >= 50
-    paper, ours = (
-        objectives["runs"][name]["evaluations"]
-        for name in ("contrastive divergence", "ranking NCE")
-    )
-    assert paper[-1]["update"] == preset("paper").updates
-    assert ours[0]["cpu_seconds"] < paper[-1]["cpu_seconds"]
-    # The first paragraph of the page says how the run was made.
-    settings = objectives["runs"]["contrastive divergence"]["settings"]
-    words = " ".join(INTRODUCTION.split())
-    assert f"--preset paper --batch {settings['batch']}`, one seed" in words
-    assert f"{settings['batch']} datasets instead of {preset('paper').batch} " in words

@@ -1,18 +1,14 @@
 """The page of a report: valid, linked, readable in both schemes, and escaped."""
 
 import base64
-import re
 from html.parser import HTMLParser
-from importlib.resources import files
 
 import pytest
 from matplotlib.figure import Figure
 
 from isthmus.figures.style import png_bytes
+from isthmus.paper.report.html import NumberTable, number_tables
 from isthmus.report import Finding, Section, TextTable, page
-from isthmus.report.html import SIGNS, NumberTable, label, number_tables, value_text
-from isthmus.report.registry import RULE
-from isthmus.report.section import VERDICTS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 CHAPTERS = {"energies": "Energies & more", "empty": "Nothing", "errata": "Errata"}
@@ -132,54 +128,11 @@ def test_nothing_is_loaded_from_elsewhere(html: str, parsed: Page) -> None:
     assert not parsed.attributes("script")
 
 
-def test_figures_have_a_description_and_their_size(parsed: Page) -> None:
-    (image,) = parsed.attributes("img")
-    assert (image["width"], image["height"]) == ("150", "100")
-    assert image["alt"] == "The “first” <i>. See isthmus --help & more."
-
-
 def test_text_is_escaped_and_backticks_are_code(html: str, parsed: Page) -> None:
     for words in ("A < B", "x & y", "Claim <one>", "ValueError: <oh> no", "a < b", "version <1>"):
         assert words in parsed.text, words
     assert "<code>isthmus --help</code> &amp; more" in html
     assert not parsed.attributes("i") + parsed.attributes("oh")
-
-
-def test_claims_are_counted_and_verdicts_have_a_sign_and_a_word(html: str, parsed: Page) -> None:
-    for words in ("1✓ held", "1≈ held with a correction", "1✗ did not hold", "1? open"):
-        assert words in parsed.text, words
-    badges = re.findall(r'class="badge (\w+)".*?aria-hidden="true">(.)<.*?"word">([\w ]+)<', html)
-    # Each claim stands in the table at the top and in its part.
-    expected = [(kind, sign, verdict) for verdict, (sign, kind) in SIGNS.items()]
-    assert sorted(badges) == sorted(2 * expected)
-    assert tuple(SIGNS) == tuple(RULE) == VERDICTS
-    assert all(f"{verdict}{words}" in parsed.text for verdict, words in RULE.items())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "1 of 4 parts failed: Broken",
-        "1 of 4 parts not made yet: Made <later>",
-        "This part failed: ValueError: <oh> no Its output is in parts/broken.log.",
-        "made with a different seed. The command below makes it.",
-        "isthmus reproduce --only first-part --seed 0 · 12.3 s",
-        "isthmus reproduce --only errata --seed 0 · 2.0 h",
-    ],
-)
-def test_the_page_shows_failures_commands_and_times(words: str, parsed: Page) -> None:
-    assert parsed.text.count(words) == 1
-
-
-def test_evidence_links_to_the_rows_it_names(html: str, parsed: Page) -> None:
-    assert 'by 3 (<a href="#E2">E2</a>, E3, E22)' in html  # two rows are E3, and none E22
-    assert {"E1", "E2"} == {name for name in parsed.ids if name.startswith("E")}
-    assert html.count('beyond the paper</span> Seen: 2 &gt; 1 (<a href="#E2">E2</a>).') == 1
-
-
-def test_empty_chapters_and_reports_are_allowed(parsed: Page) -> None:
-    assert "chapter-empty" not in parsed.ids
-    assert "No part" in Page(page("T", "I", [], chapters=CHAPTERS)).text
 
 
 def test_numbers_become_tables_of_rows_and_columns() -> None:
@@ -210,21 +163,6 @@ def test_numbers_become_tables_of_rows_and_columns() -> None:
     ]
 
 
-def test_mappings_with_other_keys_are_separate_tables() -> None:
-    long = {f"a_name_of_some_length_{number}": number for number in range(3)}
-    numbers = {"long": long, "short": {"x": 1, "y": 2}, "other": {"y": 3, "z": 4}}
-    first, second, third = number_tables(numbers)
-    assert first.title == "Long"
-    assert first.rows[2] == ("A name of some length 2", ("2",))
-    assert second == NumberTable("", ("X", "Y"), (("Short", ("1", "2")),))
-    assert third == NumberTable("", ("Y", "Z"), (("Other", ("3", "4")),))
-
-
-def test_three_levels_are_tables_with_a_title() -> None:
-    numbers = {"all_of": {"2": {"4": {"a": 1}, "9": {"a": 2}}, "3": {"4": {"a": 5}}}}
-    assert [grid.title for grid in number_tables(numbers)] == ["All of: 2", "All of: 3"]
-
-
 def test_names_define_the_keys_below_them() -> None:
     cells = {"4": {"p_after_holm": 1}, "12": {"p_after_holm": 2}}
     numbers = {
@@ -250,66 +188,3 @@ def test_names_define_the_keys_below_them() -> None:
         NumberTable("", ("rate 1e-06",), (("Loss", ("1",)),)),
         NumberTable("", ("head 1", "head 2"), (("Weight", ("0.5", "0.25")),)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("largest_energy_rise", "Largest energy rise"),
-        ("basins_at_sigma", "Basins at σ"),
-        ("sigma_found", "σ found"),
-        ("ami", "AMI"),
-        ("rand", "Rand"),
-        ("calinski_harabasz", "Calinski-Harabasz"),
-        ("davies_bouldin", "Davies-Bouldin"),
-        ("p_after_holm", "p after Holm"),
-        ("share_of_D", "Share of D"),
-        ("nll", "Negative log-likelihood"),
-        ("kde-best", "KDE-best"),
-        ("Gaussian KDE", "Gaussian KDE"),
-        ("", ""),
-    ],
-)
-def test_names_in_words(name: str, text: str) -> None:
-    assert label(name) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1234567, "1\u202f234\u202f567"),
-        (2024, "2024"),
-        (1e-12, "1e-12"),
-        (False, "no"),
-        ("a", "a"),
-        ([], "none"),
-    ],
-)
-def test_values_as_text(value: object, text: str) -> None:
-    assert value_text(value) == text
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    ("ink", "ground"),
-    [
-        *[(ink, ground) for ink in ("ink", "muted", "link") for ground in ("paper", "raised")],
-        ("alarm", "raised"),
-        ("held", "held-tint"),
-        ("corrected", "corrected-tint"),
-        ("refuted", "refuted-tint"),
-        ("open", "open-tint"),
-    ],
-)
-def test_text_has_enough_contrast(scheme: str, ink: str, ground: str) -> None:
-    schemes = files("isthmus.report.html").joinpath("style.css").read_text().split("@media")
-    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", schemes[0 if scheme == "light" else 1]))
-    lighter, darker = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
-    assert (lighter + 0.05) / (darker + 0.05) >= 4.5

@@ -5,9 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,17 +15,14 @@ from scipy import stats
 
 import isthmus as ist
 from isthmus.attention import SALNAttention
-from isthmus.errors import InvalidInputError
 from isthmus.paper.attention import Experiment, TrainingRun
-from isthmus.paper.sweep import Sweep, SweepCell
-from isthmus.report import PARTS, Part, Section
-from isthmus.report.builder import make
-from isthmus.report.parts import attention, capacity, clustering, energies, engrams
-from isthmus.report.parts import study as study_part
-from isthmus.report.parts.energies import energy_distance, integral, largest_rise
-from isthmus.report.registry import fill, text_of
-from isthmus.study import Settings
-from isthmus.study.statistics import Pair
+from isthmus.paper.report.builder import make
+from isthmus.paper.report.parts import attention, capacity, clustering, energies, engrams
+from isthmus.paper.report.parts import study as study_part
+from isthmus.paper.report.parts.energies import energy_distance, integral, largest_rise
+from isthmus.paper.report.registry import text_of
+from isthmus.paper.study.statistics import Pair
+from isthmus.report import Section
 
 CORRECTED = "held with a correction"
 
@@ -49,13 +44,6 @@ def section_of(name: str) -> Section:
 
 def numbers_of(name: str) -> dict[str, Any]:
     return dict(section_of(name).numbers)
-
-
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
-def test_every_part_has_its_function(part: Part) -> None:
-    for place in filter(None, (part.function, part.needs)):
-        module, _, function = place.partition(":")
-        assert callable(getattr(import_module(module), function))
 
 
 @pytest.mark.parametrize(
@@ -98,18 +86,6 @@ def test_a_memory_that_keeps_its_landscape_is_not_swapped(monkeypatch: pytest.Mo
     assert energies.swap_changes(*networks)[0] == 0
 
 
-def test_merging_basins_and_the_limit_of_two() -> None:
-    found = numbers_of("basins-merging")["basins_by_sigma_and_N"]
-    assert found["0.2"] == {"3": 3, "5": 5, "9": 9}
-    assert (capacity.pair_basins(0.99), capacity.pair_basins(1.01)) == (1, 2)
-
-
-def test_equality_with_hopfield_on_the_sphere_only() -> None:
-    gaps = list(numbers_of("hopfield-equivalence")["update_gap_by_spread_of_lengths"].values())
-    assert gaps == sorted(gaps)
-    assert gaps[0] < 1e-12 < gaps[1]
-
-
 def test_energy_gap_by_hand() -> None:
     # Off the sphere E_MCHN - sigma^2 E_KDE of one pattern is -|x_1|^2 / 2 wherever one looks.
     one = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
@@ -119,42 +95,6 @@ def test_energy_gap_by_hand() -> None:
     far = torch.tensor([[50.0, 0.0], [0.0, 50.0]], dtype=torch.float64)
     # Far out along either pattern only that one counts: 4/2 - 1/2.
     assert capacity.energy_gap(two, far, 1.0) == pytest.approx(1.5)
-
-
-def _sweep(table: list[list[float]]) -> Sweep:
-    return Sweep(
-        tuple(
-            SweepCell(dim, count, 0, share, 1.0, 1.0)
-            for dim, row in zip((2, 5), table, strict=True)
-            for count, share in zip((4, 16), row, strict=True)
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        ([[0.9, 0.1], [1.0, 0.8]], ["held", "held"]),
-        ([[0.1, 0.9], [0.8, 1.0]], ["did not hold", "held"]),
-        ([[1.0, 0.8], [0.9, 0.1]], ["held", "did not hold"]),
-    ],
-)
-def test_trends_of_retrieval_at_the_papers_sizes(
-    table: list[list[float]], expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict] = []
-
-    def sweep(dims: tuple, counts: tuple, **settings: object) -> Sweep:
-        asked.append({"dims": dims, "counts": counts, **settings})
-        return _sweep(table)
-
-    monkeypatch.setattr(capacity, "sweep", sweep)
-    monkeypatch.setattr(capacity, "FULL_DIMS", (2, 5))
-    monkeypatch.setattr(capacity, "FULL_COUNTS", (4, 16))
-    section = capacity.retrieval_against_numbers(0, full=True)
-    assert verdicts(section) == expected
-    assert asked[0]["n_particles"] == 100
-    assert section.numbers["retrieval_by_D_and_N"]["5"]["16"]["share_retrieved"] == table[1][1]
 
 
 def test_a_pattern_at_a_saddle_is_not_stored() -> None:
@@ -179,17 +119,6 @@ def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     # The text states that the ceiling is for patterns that keep half of their weight.
     assert "keep half of their own weight" in section.caption
     assert "Stored patterns need no such weight" in section.caption
-
-
-def test_noisy_patterns_are_recalled_as_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "TRIED", 4)
-    for found in capacity.recall_under_noise(0).numbers["recall_by_patterns"].values():
-        assert found["smallest_share_up_to_certified"] >= 0.99
-        assert found["certified_noise_length"] > 2 * found["guaranteed_radius"]
-
-
-def test_four_models_converge_to_bayes_rule() -> None:
-    assert numbers_of("four-models")["largest_difference_from_posterior"] < 1e-8
 
 
 def test_posterior_gap_sees_another_prior() -> None:
@@ -246,20 +175,6 @@ def test_training_is_judged_above_the_best_rate_of_plain_attention(
     assert "5 of 5 seeds" in section.observations[0]
 
 
-def test_seeds_are_compared_over_all_rates() -> None:
-    # QK-norm's loss is below pre-norm's at one rate, and above it by more at the other.
-    losses = {"pre-norm": (1.0, 1.0), "QK-norm": (0.9, 1.2)}
-    runs = [
-        _run(name, rate, seed, loss)
-        for name, pair in losses.items()
-        for rate, loss in zip((0.1, 0.3), pair, strict=True)
-        for seed in range(3)
-    ]
-    found = Experiment(tuple(runs))
-    below = [attention.seeds_below(found, "QK-norm", rates) for rates in ([0.1], [0.3], [0.1, 0.3])]
-    assert below == [(3, 3), (0, 3), (0, 3)]
-
-
 def test_keys_determine_weights_unless_these_are_their_own() -> None:
     norm, plain, x = attention._random_layer(0)
     view = ist.attention.vmf_view(norm, plain, x)
@@ -270,19 +185,6 @@ def test_keys_determine_weights_unless_these_are_their_own() -> None:
     shares = attention.weight_without_key(ist.attention.vmf_view(saln, x))
     assert shares[:-1].max() < 1e-20
     assert shares[-1] > 0.01
-
-
-def test_training_is_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict] = []
-
-    def compare(**settings: object) -> Experiment:
-        asked.append(settings)
-        return _experiment()
-
-    monkeypatch.setattr(attention, "compare_variants", compare)
-    section = attention.training_at_high_rates(0, full=True)
-    assert [(each["steps"], each["seeds"]) for each in asked] == [(200, 5)]
-    assert verdicts(section) == ["held"]
 
 
 def test_recorded_runs_are_compared_with_runs_done_again(
@@ -303,67 +205,6 @@ def test_recorded_runs_are_compared_with_runs_done_again(
     found, _, again = attention.runs_of_the_experiment(0, full=False)
     assert found == recorded
     assert again == {"runs": 3, "agree": 2}
-
-
-def test_an_installation_without_recorded_results_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.files.__file__", str(tmp_path / "src" / "isthmus" / "files.py"))
-    for part in (study_part.violins_seeing_labels, attention.training_at_high_rates):
-        with pytest.raises(InvalidInputError, match=r"missing from this installation.*--full"):
-            part(0, False)
-
-
-def test_the_study_runs_only_with_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked: list[tuple] = []
-    monkeypatch.setattr(study_part, "run", lambda *given, **more: asked.append(given))
-    study_part.ensure_fits(0)
-    assert asked == []
-    study_part.ensure_fits(0, full=True)
-    directory, _ = study_part._study(full=True)
-    assert asked == [(directory, Settings())]
-    assert directory.is_relative_to(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def fits() -> list[dict]:
-    """Two fits of k-means on iris, as the study would store them."""
-    rows = []
-    data = study_part.prepare("iris", study_part.ROWS)
-    method = study_part.METHODS["KMeans"]
-    for entry, settings in enumerate(method.grid[:2]):
-        task = study_part.Task("iris", "KMeans", json.dumps(settings, sort_keys=True), 0, 5000)
-        rows.append(
-            {
-                "id": task.id,
-                "dataset": "iris",
-                "method": "KMeans",
-                "kind": method.kind,
-                "parameters": task.parameters,
-                "entry": entry,
-                "seed": 0,
-                "status": "ok",
-                **study_part.fit(task, method, data),
-            }
-        )
-    return rows
-
-
-def test_fits_done_again_are_equal_or_named(fits: list[dict]) -> None:
-    again = study_part.repeat(fits, seed=0)
-    assert again == {"fits": 2, "equal": 2, "unequal": []}
-    other = [{**fits[0], "ari": fits[0]["ari"] + 0.01}, {**fits[1], "seconds": 99.0}]
-    again = study_part.repeat(other, seed=0)
-    assert (again["fits"], again["equal"]) == (1, 0)
-    assert again["unequal"][0].startswith("iris, KMeans")
-
-
-def test_equal_scores() -> None:
-    assert study_part.equal(None, None)
-    assert not study_part.equal(None, 0.5)
-    assert study_part.equal(1000.0, 1000.0005)
-    assert not study_part.equal(0.5, 0.5001)
 
 
 def pair(difference: float, margin: float | None = 0.02) -> Pair:
@@ -408,16 +249,6 @@ def test_the_studys_claim(outcome: str, difference: float, expected: Any) -> Non
     assert "Calinski" not in because
 
 
-def test_growing_memories_are_compared_with_their_rival() -> None:
-    ranks = {"ClAM+CRP": 1.25, "BayesianGaussianMixture": 2.5, "HDBSCAN": 2.25}
-    comparison = SimpleNamespace(ranks=ranks, ranked=("iris", "wine"))
-    values = study_part._growing(comparison, {"ClAM+CRP": pair(0.125)})
-    words = " ".join(fill(each, values) for each in text_of("study-unknown-labelled").observations)
-    assert "ClAM+CRP 1.25, HDBSCAN 2.25 and BayesianGaussianMixture 2.50" in words
-    assert "over 2 datasets" in words
-    assert "ClAM+CRP +0.125 on average, ahead on 5 of 9 and behind on 4, undecided" in words
-
-
 @pytest.mark.parametrize("alpha", clustering.ALPHAS)
 def test_new_points_do_not_flow_to_the_origin(alpha: float) -> None:
     axis = clustering.REACH * (np.arange(40) - 19.5) / 20
@@ -453,16 +284,6 @@ def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
             assert numbers["integral_of_density"] == pytest.approx(1, abs=1e-4), name
 
 
-def test_student_kernels_survive_outliers_that_gaussian_ones_do_not() -> None:
-    numbers = numbers_of("likelihoods")
-    for name in ("Laplace KDE", "Uniform KDE", "Student-t KDE"):
-        assert 0 <= numbers[name]["largest_energy_rise"] < 1e-12, name
-        assert numbers[name]["integral_of_density"] == pytest.approx(1, abs=1e-3), name
-    clean, mixed = numbers["clean_log_density"], numbers["clean_log_density_with_outliers"]
-    assert mixed["Student-t"] > clean["Student-t"] - 0.2
-    assert mixed["Gaussian"] < clean["Gaussian"] - 0.5
-
-
 def test_completion_beats_filling_with_the_mean() -> None:
     numbers = numbers_of("completion")
     assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]
@@ -491,15 +312,6 @@ def test_energies_sharpen_in_context_and_stay_near_bayes() -> None:
         assert abs(excess) < 0.05 + 3 * error, size
         if nll["kde-best"][size] is not None:
             assert nll["model"][size] < nll["kde-best"][size], size
-
-
-def test_heads_are_mixtures_by_the_corrected_theorem_only() -> None:
-    numbers = numbers_of("attention-heads")
-    assert numbers["loss"] < 1.5  # the transformer has learned something
-    assert numbers["largest_difference_to_attention_weights"] < 1e-12
-    assert numbers["largest_difference_as_printed"] > 0.05
-    alone = numbers["share_of_log_weight_without_the_key_by_variant_and_head"]
-    assert max(alone["pre-norm"].values()) < 1e-20 < 1e-4 < min(alone["SALN"].values())
 
 
 def test_memories_respond_to_evidence_and_states_with_opposite_signs() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.paper.report.section import as_plain
 from isthmus.report import Finding, Section, TextTable, judge
-from isthmus.report.section import as_plain
 
 leaves = st.none() | st.booleans() | st.integers() | st.text()
 leaves |= st.floats(allow_nan=False, allow_infinity=False)

@@ -1,56 +1,14 @@
 """Small studies, and methods that misbehave."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from isthmus.datasets.manifest import entry
-from isthmus.processes import Call, Outcome
-from isthmus.study import Limits, Method, Settings, combinations, runner
-from isthmus.study.runner import Outcomes
-
-
-def misbehaving(name: str) -> Method:
-    """A method that is pickled by value, since its class is known in this function only."""
-
-    class Bad:
-        def __init__(self, n_clusters: int = 2) -> None:
-            self.n_clusters = n_clusters
-
-        def get_params(self) -> dict[str, Any]:
-            return {"n_clusters": self.n_clusters}
-
-        def set_params(self, **settings: Any) -> Any:
-            return Bad(**settings)
-
-        def fit_predict(self, X: Any) -> Any:
-            import os
-            import signal
-            import sys
-
-            import numpy as np
-
-            if name == "raises":
-                raise ValueError("no luck")
-            if name == "crashes":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            if name == "exits":
-                sys.exit("licence missing")
-            if name == "spins":
-                while True:
-                    pass
-            if name == "eats":
-                return np.ones(10**9)
-            print("noise on stdout")
-            return np.arange(len(X)) % self.n_clusters
-
-    return Method(name, Bad, seeded=False)
-
-
-@pytest.fixture
-def bad_methods() -> Callable[[str], Method]:
-    return misbehaving
+from isthmus.paper.datasets.manifest import entry
+from isthmus.paper.processes import Call, Outcome
+from isthmus.paper.study import runner
+from isthmus.paper.study.runner import Outcomes
+from isthmus.study import Limits, Method, Settings, combinations
 
 
 @pytest.fixture

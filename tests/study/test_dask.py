@@ -1,64 +1,16 @@
 """The same study on a Dask cluster, of which a worker is killed."""
 
-import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus.distributed import connection
-from isthmus.errors import DatasetNotFoundError, InvalidInputError
+from isthmus.errors import DatasetNotFoundError
 from isthmus.study import Method, Progress, Settings, Store, run, status
 
 distributed = pytest.importorskip("distributed")
-
-
-@pytest.fixture
-def listener() -> Iterator[str]:
-    """The address of something that listens, takes calls, and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "foo",
-        "",
-        "tcp://a:b",
-        "tcp://a",
-        "http://a:80",
-        "tcp://a:99999",
-        "tcp://:1",
-        "10.0.0.1:8786",
-    ],
-)
-def test_an_address_of_another_form_is_refused_before_anything_is_written(
-    address: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInputError, match=r"looks like tcp://10\.0\.0\.1:8786, not"):
-        run(tmp_path / "out", Settings(("iris",), ("KMeans",)), backend="dask", scheduler=address)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_scheduler_is_an_early_error_and_nothing_is_written(
-    listener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "PATIENCE_SECONDS", 1)
-    for address in (listener, "tcp://127.0.0.1:1"):
-        start = time.monotonic()
-        with pytest.raises(InvalidInputError, match="No Dask scheduler answers at tcp://127"):
-            run(
-                tmp_path / "out",
-                Settings(("iris",), ("KMeans",)),
-                backend="dask",
-                scheduler=address,
-            )
-        assert time.monotonic() - start < 15
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The methods have fair grids; what is written here agrees with plain computations."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +12,12 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.errors import InvalidInputError
-from isthmus.study import METHODS, DPMeans, Method, SahaClAM, Settings, Store
-from isthmus.study.estimators import completion, draw_hidden
-from isthmus.study.fitting import METRICS, judge, prepare
+from isthmus.paper.study.estimators import completion, draw_hidden
+from isthmus.paper.study.fitting import METRICS, judge, prepare
+from isthmus.study import METHODS, DPMeans, SahaClAM, Settings
 
 X = StandardScaler().fit_transform(load_iris().data)
 Y = load_iris().target
-
-
-def test_grids_are_of_the_same_size_except_that_of_saha_and_the_random_start() -> None:
-    sizes = {name: len(method.grid) for name, method in METHODS.items()}
-    assert sizes.pop("ClAM (Saha et al.)") == 36
-    assert sizes.pop("ClAM+ELBO (random start)") == 4
-    assert set(sizes.values()) == {8}
-    kinds = [method.kind for method in METHODS.values()]
-    assert (kinds.count("K given"), kinds.count("K unknown")) == (8, 11)
 
 
 def test_large_tables_get_six_fits_of_each_method_spread_over_its_grid() -> None:
@@ -89,23 +79,6 @@ def test_saha_hides_coordinates_drawn_with_replacement_but_never_the_first() -> 
     assert draw_hidden(np.random.default_rng(0), 1, 1, 0.2).tolist() == [[0]]
 
 
-def test_rows_hide_coordinates_of_their_own_and_in_every_third_epoch_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-
-    def record(rows: np.ndarray, hidden: np.ndarray, *others: object) -> tuple[float, np.ndarray]:
-        seen.append((rows.shape[:2], len(hidden)))
-        return completion(rows, hidden, *others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("isthmus.study.estimators.completion", record)
-    SahaClAM(2, max_iter=3, random_state=0).fit(X[:16])
-    assert seen == [((8, 1), 8)] * 4 + [((1, 8), 1)] * 2
-    seen.clear()
-    SahaClAM(2, max_iter=1, random_state=0).fit(np.tile(X, (8, 1)))  # 24 batches of 50
-    assert seen == [((8, 6), 8)] * 24
-
-
 def test_saha_finds_blobs_from_its_own_start_and_labels_rows_by_the_memory_they_reach() -> None:
     X, y = make_blobs(90, 5, centers=3, cluster_std=0.1, random_state=1)
     X = StandardScaler().fit_transform(X)
@@ -160,12 +133,6 @@ def test_dp_means_never_rises_and_states_its_objective(penalty: float) -> None:
         assert len(model.cluster_centers_) == 1
 
 
-@pytest.mark.parametrize("settings", [{"max_iter": 0}, {"penalty": 0.0}])
-def test_dp_means_refuses_what_it_cannot_do(settings: dict[str, float]) -> None:
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        DPMeans(**settings).fit(X)  # type: ignore[arg-type]
-
-
 def test_scores_are_those_of_scikit_learn_and_none_where_they_have_no_meaning() -> None:
     labels = DPMeans(1.0, random_state=0).fit_predict(X)
     found = judge(X, Y, labels)
@@ -182,32 +149,3 @@ def test_data_are_standardised_and_subsamples_are_nested() -> None:
     np.testing.assert_allclose(whole.X.std(0), 1)
     np.testing.assert_array_equal(whole.y[:50], part.y)
     assert (len(part.X), part.n_available) == (50, 178)
-
-
-def test_rows_that_are_there_twice_after_a_kill_are_read_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    row = {"id": "a", "dataset": "d", "method": "m", "entry": 0, "seed": 0, "status": "ok"}
-    with store.writing():
-        store.append([{**row, "finished": 1.0, "ari": 0.1}])
-        store.append([{**row, "finished": 2.0, "ari": 0.2}])
-        (store.results / f".half.parquet.{'0a' * 8}.part").write_bytes(b"half")
-        assert [found["ari"] for found in store.read()] == [0.2]
-    with store.writing():
-        assert len(list(store.results.iterdir())) == 1
-
-
-def test_a_method_needs_a_known_kind_and_a_grid() -> None:
-    with pytest.raises(InvalidInputError, match="kind must be"):
-        Method("m", dict, kind="K maybe")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="is empty"):
-        Method("m", dict, ())
-
-
-def test_basin_flow_selects_by_its_first_settings_which_choose_the_resolution() -> None:
-    method = METHODS["BasinFlow"]
-    assert method.objective is None
-    first = method.estimator(method.grid[0], 3, 0)
-    assert first.resolution is None
-    assert all("resolution" in settings for settings in method.grid[1:])
-    X, y = make_blobs(120, 3, centers=4, cluster_std=0.3, random_state=2)
-    assert adjusted_rand_score(y, first.fit_predict(X)) == 1

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.errors import InvalidInputError
-from isthmus.study.comparison import distribution, score_table
+from isthmus.paper.study.comparison import score_table
 
 
 def fit(entry: int, seed: int, ari: float | None, objective: float | None, **more: Any) -> dict:
@@ -64,25 +63,3 @@ def test_selection_does_not_change_with_the_labels() -> None:
 def test_without_an_objective_the_first_settings_stand_for_the_method() -> None:
     rows = [{**row, "objective": None} for row in ROWS]
     assert score_table(rows, "ari", "K given").values.item() == pytest.approx((0.5 + 0.1) / 2)
-
-
-def test_a_method_that_could_not_do_a_dataset_is_shown_as_such() -> None:
-    rows = [*ROWS, fit(0, 0, None, None, status="memory", method="big")]
-    table = score_table(rows, "ari", "K given")
-    assert table.methods == ("m", "big")
-    assert np.isnan(table.values[0, 1])
-    assert "| none |" in str(table)
-
-
-def test_the_two_questions_are_not_mixed() -> None:
-    rows = [*ROWS, fit(0, 0, 0.2, None, method="other", kind="K unknown")]
-    assert score_table(rows, "ari", "K given").methods == ("m",)
-    assert distribution(rows, "ari", "K unknown") == {("iris", "other"): [0.2]}
-    assert distribution(rows, "ari", "K given")["iris", "m"] == [0.5, 0.9, 0.7, 0.1, 0.3]
-
-
-def test_words_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="no metric 'f1'"):
-        score_table(ROWS, "f1", "K given")
-    with pytest.raises(InvalidInputError, match="view must be"):
-        score_table(ROWS, "ari", "K given", "best")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.printing import definitions
 
 if TYPE_CHECKING:
-    from isthmus.datasets.manifest import Entry
+    from isthmus.paper.datasets.manifest import Entry
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -31,8 +31,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _fetch(arguments: argparse.Namespace) -> int:
     from isthmus.datasets import load, names
-    from isthmus.datasets.manifest import entry
     from isthmus.errors import DatasetChangedError, DatasetNotFoundError
+    from isthmus.paper.datasets.manifest import entry
 
     if bool(arguments.names) == arguments.all:
         raise InvalidInputError("Name datasets to fetch, or say --all, but not both.")
@@ -53,7 +53,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
     """Return how a dataset was found on this machine, and its file."""
-    from isthmus.datasets.loading import directories, find
+    from isthmus.paper.datasets.loading import directories, find
 
     found = find(one.name, directories(data))
     if found is not None:

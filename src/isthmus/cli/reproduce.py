@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.cli import options
+from isthmus.paper.report import registry
 from isthmus.printing import aligned
-from isthmus.report import build, finished, registry
+from isthmus.report import build, finished
 
 SOME_FAILED, INTERRUPTED = 1, 130
 

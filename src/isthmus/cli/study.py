@@ -14,8 +14,8 @@ from isthmus.errors import InvalidInputError
 from isthmus.files import check_writable, make_directory
 
 if TYPE_CHECKING:
+    from isthmus.paper.study.methods import Kind
     from isthmus.study import Settings
-    from isthmus.study.methods import Kind
 
 DIRECTORY = Path("study")
 KINDS: dict[str, Kind] = {"given": "K given", "unknown": "K unknown"}
@@ -111,9 +111,9 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
+    from isthmus.paper.study.comparison import VIEWS
+    from isthmus.paper.study.fitting import METRICS
     from isthmus.study import make_report
-    from isthmus.study.comparison import VIEWS
-    from isthmus.study.fitting import METRICS
 
     target = arguments.output and check_writable(arguments.output)
     chosen: dict[str, Any] = {

@@ -13,7 +13,7 @@ _NAMES = {
     "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d "
     "samples_against_density",
     "isthmus.figures.style": "save",
-    "isthmus.figures.study": "MetricColumn Ranking critical_difference_diagram grid_violins "
+    "isthmus.paper.study.drawing": "MetricColumn Ranking critical_difference_diagram grid_violins "
     "score_map",
     "isthmus.files": "write_atomically",
     "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from isthmus.figures.landscapes import landscapes_1d as landscapes_1d
     from isthmus.figures.landscapes import landscapes_2d as landscapes_2d
     from isthmus.figures.landscapes import samples_against_density as samples_against_density
-    from isthmus.figures.study import MetricColumn as MetricColumn
-    from isthmus.figures.study import Ranking as Ranking
-    from isthmus.figures.study import critical_difference_diagram as critical_difference_diagram
-    from isthmus.figures.study import grid_violins as grid_violins
-    from isthmus.figures.study import score_map as score_map
     from isthmus.figures.style import save as save
     from isthmus.files import write_atomically as write_atomically
 

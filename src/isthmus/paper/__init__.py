@@ -1,1 +1,1 @@
-"""The paper that isthmus reproduces: its theory, its bounds and its experiments."""
+"""The reproduction of the paper as a client of the library: report, study, datasets, theory."""

@@ -1,0 +1,1 @@
+"""The datasets of the study: a manifest, files and downloads."""

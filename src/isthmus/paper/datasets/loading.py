@@ -1,0 +1,455 @@
+"""Load datasets from .npz files on this machine or, if missing, from their public homes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.arrays import open_npz
+from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
+from isthmus.files import exclusive, write_atomically
+from isthmus.paper.datasets.manifest import Entry, entry
+from isthmus.progress import progress
+from isthmus.reading import reading, require_regular
+from isthmus.validation import as_path
+
+Arrays = dict[str, NDArray[Any]]
+
+# Writing a dataset takes less.
+SECONDS_FOR_OTHERS = 60.0
+# Seconds between two looks at the size of a download.
+REFRESH = 0.2
+# Characters of a note of checksums, of which more are not read.
+LONGEST_NOTE = 2**16
+# The file with which the process that downloads answers, and its exit code for other contents.
+FETCHED, NOT_AS_EXPECTED = "fetched.npz", 3
+# Arrays of a stored file.
+STORED = ("X", "y", "class_names", "feature_names")
+# The labels of this dataset are the rounded column.
+LEAKED = {"boston_housing": 13}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows with known classes, which unpack as ``X, y = load(name)``.
+
+    Attributes
+    ----------
+    X : ndarray (n_samples, n_features)
+        Raw features, not scaled.
+    y : ndarray (n_samples,)
+        Labels 0 .. K-1.
+    class_names, feature_names : tuple of str
+        `feature_names` is empty if the source has none.
+    note : str
+        Differences from the paper.
+    """
+
+    name: str
+    X: NDArray[Any] = field(repr=False)
+    y: NDArray[np.int64] = field(repr=False)
+    class_names: tuple[str, ...] = field(repr=False)
+    feature_names: tuple[str, ...] = field(repr=False)
+    note: str = field(repr=False)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        yield self.X
+        yield self.y
+
+    def __str__(self) -> str:
+        n, dim = self.X.shape
+        text = f"{self.name}: {n} samples, {dim} features, {self.n_classes} classes"
+        return f"{text}\n{self.note}" if self.note else text
+
+
+def load(
+    name: str,
+    data_home: str | Path | None = None,
+    *,
+    leak: bool = False,
+    download_if_missing: bool = True,
+    progress: bool | None = None,
+) -> Dataset:
+    """Load one of the 15 datasets of the paper's comparison.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`isthmus.datasets.names`.
+    data_home : str or Path, optional
+        Directory of the .npz files. Default: the environment variable ``ISTHMUS_DATA``, then the
+        user's cache.
+    leak : bool
+        Keep the column that the labels are computed from (boston_housing only). The paper's table
+        counts it, but it makes a comparison invalid.
+    download_if_missing : bool
+        Download a dataset that is not on this machine from its public home, check its shape and
+        class sizes, and store it.
+    progress : bool, optional
+        Show a progress bar while downloading. Default: on a terminal, after two seconds.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        The dataset is not on this machine and cannot be downloaded.
+    DatasetChangedError
+        The file is truncated or altered, or the download has another shape.
+
+    Examples
+    --------
+    >>> from isthmus.datasets import load
+    >>> iris = load("iris")
+    >>> print(iris)
+    iris: 150 samples, 4 features, 3 classes ...
+    >>> X, y = iris
+    >>> X.shape, y.shape
+    ((150, 4), (150,))
+    """
+    known, places = entry(name), directories(data_home)
+    path = find(name, places)
+    if path is None:
+        arrays = _downloaded(known, places, download_if_missing, progress)
+    else:
+        arrays = read(known, path)
+    X = arrays["X"]
+    # The note is about the stored file, not about one with all features of the source.
+    note = known.note if X.shape[1] == known.n_features else ""
+    features = arrays.get("feature_names", np.array([], dtype=str))
+    if name in LEAKED and not leak:
+        X = np.delete(X, LEAKED[name], axis=1)
+        features = np.delete(features, LEAKED[name]) if len(features) else features
+    words = tuple(map(str, arrays["class_names"]))
+    return Dataset(name, X, arrays["y"], words, tuple(map(str, features)), note)
+
+
+def store(
+    name: str,
+    X: Any,
+    y: Any,
+    *,
+    class_names: Any = None,
+    feature_names: Any = None,
+    data_home: str | Path | None = None,
+) -> Path:
+    """Store a dataset that was downloaded by hand, so that :func:`load` finds it.
+
+    Parameters
+    ----------
+    name : str
+    X, y : array-like (n_samples, n_features), (n_samples,)
+        Raw features, the leaked column of boston_housing included, and labels of any kind.
+    class_names, feature_names : sequence of str, optional
+    data_home : str or Path, optional
+        See :func:`load`. Default: the first writable directory.
+
+    Returns
+    -------
+    Path
+    """
+    known = entry(name)
+    arrays = labelled(known, X, y, class_names, feature_names)
+    check_arrays(known, arrays, f"The array passed as {name}")
+    return write(known, arrays, _writable(directories(data_home)))
+
+
+def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool | None) -> Arrays:
+    home = known.home
+    bundled = home.fetcher is not None and home.fetcher.startswith("load_")
+    if home.fetcher is None and home.openml is None:
+        raise _not_found(known, places, "it has no public source to download from")
+    if not allowed and not bundled:
+        raise _not_found(known, places, "downloads are turned off")
+    try:
+        arrays = download(known, progress)
+    except OSError as error:
+        raise _not_found(known, places, f"{home} did not answer ({error})") from error
+    except ValueError as error:
+        raise DatasetChangedError(
+            f"The download from {home} is not {known.name}: {error}. "
+            f"Put {known.name}.npz into {places[0]} instead."
+        ) from error
+    check_arrays(known, arrays, f"The download from {home}")
+    if not bundled:
+        write(known, arrays, _writable(places))
+    return arrays
+
+
+def _not_found(known: Entry, places: list[Path], reason: str) -> DatasetNotFoundError:
+    searched = " and ".join(map(str, places))
+    return DatasetNotFoundError(
+        f"{known.name}.npz is not in {searched}, and {reason}. Download {known.home} on another "
+        f"machine and store it with isthmus.datasets.store({known.name!r}, X, y), or copy "
+        f"{known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its directory."
+    )
+
+
+def _writable(places: list[Path]) -> Path:
+    for place in places:
+        parent = next(each for each in (place, *place.parents) if each.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            return place
+    return places[-1]
+
+
+def directories(data_home: str | Path | None) -> list[Path]:
+    """Return the directories to search: `data_home`, or else ISTHMUS_DATA and the user's cache."""
+    if data_home is not None:
+        return [as_path(data_home, "data_home").expanduser()]
+    named = os.environ.get("ISTHMUS_DATA")
+    return [*([Path(named).expanduser()] if named else []), _user_cache() / "isthmus" / "data"]
+
+
+def _user_cache() -> Path:
+    if "XDG_CACHE_HOME" in os.environ:
+        return Path(os.environ["XDG_CACHE_HOME"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    return Path.home() / ".cache"
+
+
+def find(name: str, places: list[Path]) -> Path | None:
+    """Return the first file of a dataset, or None."""
+    candidates = (place / f"{name}.npz" for place in places)
+    return next((path for path in candidates if _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    """Return True for a path of anything, or of something that must not be seen."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # the reader will say what is wrong
+        pass
+    return True
+
+
+def read(entry: Entry, path: Path) -> Arrays:
+    """Return the arrays of a file that matches the manifest or the checksum of its download."""
+    with reading(path, "dataset", _advice(entry)), path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found not in (entry.sha256, *_noted_checksums(path)):
+        raise DatasetChangedError(
+            f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
+            f"{entry.sha256[:12]}…. It is truncated or altered. {_advice(entry)}"
+        )
+    try:
+        with open_npz(path, "dataset, although its checksum is correct", _advice(entry)) as archive:
+            stored = (name for name in STORED if name in archive.shapes)
+            arrays = archive.read(stored, expected=entry.largest_size)
+    except InvalidInputError as error:
+        raise DatasetChangedError(str(error)) from None
+    check_arrays(entry, arrays, str(path), _advice(entry))
+    return arrays
+
+
+def _advice(entry: Entry) -> str:
+    return f"Remove it and load the dataset again to download it from {entry.home}."
+
+
+def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
+    """Store arrays in a file, with its checksum beside it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    # Typed so that no array is mistaken for the argument allow_pickle.
+    contents: dict[str, Any] = dict(arrays)
+    np.savez_compressed(buffer, **contents)
+    path = directory / f"{entry.name}.npz"
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    with exclusive(directory, wait=SECONDS_FOR_OTHERS):
+        # First the checksum, with those before: killed in between, either file has one.
+        known = dict.fromkeys((digest, *_noted_checksums(path)))
+        write_atomically(_note(path), "".join(f"{each}  {path.name}\n" for each in known))
+        return write_atomically(path, buffer.getvalue())
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _noted_checksums(path: Path) -> list[str]:
+    """Return the checksums of the files that were stored there, newest first."""
+    try:
+        require_regular(_note(path))
+        with _note(path).open(encoding="ascii", errors="replace") as file:
+            return file.read(LONGEST_NOTE).split()[::2]
+    except (OSError, InvalidInputError):
+        return []
+
+
+def check_arrays(
+    entry: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored."
+) -> None:
+    """Raise unless shape, labels and class sizes, in any order, match the manifest."""
+    problem = _problem(entry, arrays)
+    if problem:
+        raise DatasetChangedError(
+            f"{origin} is not the {entry.name} that isthmus knows: {problem}. {advice}"
+        )
+
+
+def _problem(entry: Entry, arrays: Arrays) -> str:
+    missing = {"X", "y", "class_names"} - set(arrays)
+    if missing:
+        return f"it has no {' and no '.join(sorted(missing))}"
+    features = {entry.n_features, entry.home.n_features or entry.n_features}
+    X, y = arrays["X"], arrays["y"]
+    if X.ndim != 2 or len(X) != entry.n_samples or X.shape[1] not in features:
+        wanted = " or ".join(f"({entry.n_samples}, {width})" for width in sorted(features))
+        return f"X has shape {X.shape}, not {wanted}"
+    if y.shape != (entry.n_samples,):
+        return f"y has shape {y.shape}, not ({entry.n_samples},)"
+    if sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(entry.class_counts):
+        return f"its classes are not the {entry.n_classes} of the known sizes"
+    if X.dtype.kind not in "fiu" or not np.isfinite(X).all():
+        return "X has values that are missing or infinite"
+    return ""
+
+
+def download(entry: Entry, show: bool | None = None) -> Arrays:
+    """Fetch a dataset from its home, with a progress bar."""
+    if (entry.home.fetcher or "").startswith("load_"):
+        return fetch(entry)
+    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
+        return fetch_guarded(entry, scratch)
+
+
+def fetch(entry: Entry, scratch: str | None = None) -> Arrays:
+    """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
+    from sklearn import datasets
+
+    options: dict[str, Any] = {} if scratch is None else {"data_home": scratch}
+    if entry.home.fetcher is None:
+        options |= {"data_id": entry.home.openml, "as_frame": False, "parser": "liac-arff"}
+    return _arrays(entry, getattr(datasets, entry.home.fetcher or "fetch_openml")(**options))
+
+
+def fetch_guarded(entry: Entry, scratch: str) -> Arrays:
+    """Fetch a dataset in a process of its own, which opens https addresses only."""
+    code = "import sys; from isthmus.paper.datasets.web import main; sys.exit(main(*sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, entry.name, scratch],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if ended.returncode == 0:
+        with np.load(Path(scratch) / FETCHED, allow_pickle=False) as file:
+            return dict(file)
+    words = ([*ended.stderr.splitlines()] or [f"exit code {ended.returncode}"])[-1]
+    raise (ValueError if ended.returncode == NOT_AS_EXPECTED else OSError)(words)
+
+
+def _arrays(entry: Entry, bunch: Any) -> Arrays:
+    home = entry.home
+    table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
+    columns = _names(bunch, "feature_names")
+    if target is None:  # the last column holds the labels
+        table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
+    if len(columns) != table.shape[1]:
+        columns = []
+    else:
+        kept = [place for place, name in enumerate(columns) if name not in home.drop]
+        table, columns = table[:, kept], [columns[place] for place in kept]
+    X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
+    X = X[: home.rows] * home.scale
+    labels = np.asarray(target)[: home.rows]
+    if home.scale != 1:
+        X = np.rint(X)
+    if home.target_as_feature:
+        X = np.column_stack([X, labels.astype(float)])
+        columns = [*columns, *_names(bunch, "target_names")]
+        labels = np.rint(labels.astype(float)).astype(int)
+    known = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
+    return labelled(entry, X, labels, known, columns)
+
+
+def labelled(
+    entry: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
+) -> Arrays:
+    """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
+    found, codes = np.unique(np.asarray(y), return_inverse=True)
+    given = class_names is not None and len(class_names) == len(found)
+    plain = [value.decode() if isinstance(value, bytes) else value for value in found]
+    words = class_names if given else plain
+    arrays: Arrays = {
+        "X": np.ascontiguousarray(X, dtype=entry.dtype),
+        "y": codes.reshape(-1).astype(np.int64),
+        "class_names": np.array([str(word) for word in words]),
+    }
+    if feature_names is not None and len(feature_names) == np.shape(X)[1]:
+        arrays["feature_names"] = np.array([str(name) for name in feature_names])
+    return arrays
+
+
+def _names(bunch: Any, field: str) -> list[str]:
+    found = getattr(bunch, field, None)
+    return [] if found is None else [str(name) for name in found]
+
+
+def _numbers(
+    table: NDArray[Any], columns: list[str], categories: dict[str, list[str]]
+) -> NDArray[np.float64]:
+    """Return numbers; OpenML sometimes gives positions in a list of numbers as words instead."""
+    X = np.asarray(table, dtype=np.float64)
+    for place, name in enumerate(columns):
+        values = [_value(word) for word in categories.get(name) or []]
+        if values and None not in values:
+            X[:, place] = np.array(values, dtype=np.float64)[X[:, place].astype(int)]
+    return X
+
+
+def _value(word: str) -> float | None:
+    try:
+        return float({"true": "1", "false": "0"}.get(word.lower(), word))
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _show_progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
+    """Show the number of bytes that have arrived in the directory that fetchers write to."""
+    ended = threading.Event()
+    with progress(f"{entry.name} from {entry.home}", show=show, unit="bytes") as report:
+
+        def watch() -> None:
+            report(0)
+            while not ended.wait(REFRESH):
+                report(_size(Path(scratch)))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # moved meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total

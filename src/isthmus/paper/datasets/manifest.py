@@ -1,0 +1,148 @@
+"""The manifest of the datasets: their shapes, checksums and homes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from isthmus.errors import InvalidInputError
+
+WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Home:
+    """Source of a dataset, and its differences from the stored file."""
+
+    fetcher: str | None = None
+    """A function of ``sklearn.datasets``; names that start with ``load_`` need no network."""
+    openml: int | None = None
+    by_hand: str | None = None
+    """Description of a source that cannot be downloaded automatically."""
+    rows: int | None = None
+    """Number of rows to keep from the start."""
+    n_features: int | None = None
+    """Number of features, if it differs from the stored file."""
+    drop: Sequence[str] = ()
+    """Columns of names or words."""
+    target_as_feature: bool = False
+    """True if the labels are the rounded target, which is also a column."""
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        if self.fetcher is not None:
+            return f"sklearn.datasets.{self.fetcher}"
+        if self.openml is not None:
+            return f"https://www.openml.org/d/{self.openml}"
+        return self.by_hand or "unknown"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dataset of the manifest."""
+
+    name: str
+    n_samples: int
+    n_features: int
+    class_counts: tuple[int, ...]
+    sha256: str
+    dtype: str
+    paper_shape: tuple[int, int, int]
+    """Samples, features and classes in the paper's table."""
+    home: Home
+    note: str
+    """Remarks, mainly differences from the paper's table."""
+    source: str
+    licence: str
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_counts)
+
+    @property
+    def largest_size(self) -> int:
+        """Bytes of its arrays as doubles, with room for names."""
+        columns = max(self.n_features, self.home.n_features or 0)
+        return 8 * self.n_samples * (columns + 1) + 2**20
+
+    @property
+    def matches_paper(self) -> bool:
+        """True if the stored file has the shape in the paper's table."""
+        return (self.n_samples, self.n_features, self.n_classes) == self.paper_shape
+
+
+@cache
+def _entries() -> dict[str, Entry]:
+    text = files("isthmus.paper.datasets").joinpath("manifest.json").read_text(encoding="utf-8")
+    found = {}
+    for fields in json.loads(text)["datasets"]:
+        for key in ("class_counts", "paper_shape"):
+            fields[key] = tuple(fields[key])
+        fields["home"] = Home(**fields["home"])
+        found[fields["name"]] = Entry(**fields)
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets, in the paper's order.
+
+    >>> len(names()), names()[0]
+    (15, 'boston_housing')
+    """
+    return tuple(_entries())
+
+
+def entry(name: str) -> Entry:
+    """Return the entry of a dataset; raise for an unknown name."""
+    if not isinstance(name, str) or name not in _entries():
+        raise InvalidInputError(
+            f"There is no dataset {name!r}; isthmus knows {', '.join(sorted(_entries()))}."
+        )
+    return _entries()[name]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The known datasets. Prints as a table, with notes below it."""
+
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        heads = f"{'name':<24}{'samples':>8}{'features':>10}{'classes':>9}  "
+        lines = [f"{heads}{'as in the paper':<34}home"]
+        for one in self.entries:
+            shape = " x ".join(map(str, one.paper_shape[:2]))
+            same = "yes" if one.matches_paper else f"no: {shape}, {one.paper_shape[2]} classes"
+            if one.home.target_as_feature:
+                same = "yes, with the leaked column"
+            lines.append(
+                f"{one.name:<24}{one.n_samples:>8}{one.n_features:>10}{one.n_classes:>9}  "
+                f"{same:<34}{one.home}"
+            )
+        lines.append("")
+        for one in self.entries:
+            if one.note:
+                lines += textwrap.wrap(f"{one.name}: {one.note}", WIDTH, subsequent_indent="    ")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def describe() -> Description:
+    """Return all datasets, with their shapes, homes and differences from the paper's table.
+
+    The result prints as a table; its `entries` hold the same information.
+
+    Examples
+    --------
+    >>> from isthmus.datasets import describe
+    >>> print(describe())
+    name                     samples  features  classes  as in the paper ...
+    boston_housing               506        14       46  yes, with the leaked column ...
+    """
+    return Description(tuple(entry(name) for name in names()))

@@ -1,0 +1,312 @@
+"""Build the report: parts in processes of their own, stored as they finish, on one page."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+import isthmus
+from isthmus.errors import InvalidInputError
+from isthmus.files import exclusive, make_directory, write_atomically
+from isthmus.paper.processes import Call, Limits, cores, run_all
+from isthmus.paper.report import registry
+from isthmus.paper.report.html import duration, page
+from isthmus.paper.report.registry import Part, select
+from isthmus.paper.report.section import VERDICTS, Section, Status
+from isthmus.progress import progress
+from isthmus.reading import reading, require_regular
+from isthmus.validation import as_count, as_flag, as_number
+
+SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
+"""Seconds for one part: half an hour, or a week at the paper's own sizes."""
+LARGEST_SEED = 2**32 - 1
+# Packages whose version can change a number or a figure.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
+# Attributes of a section that are not in the entry of its part in results.json.
+ELSEWHERE = {"name", "log", "seconds", "inputs"}
+
+
+@dataclass(frozen=True)
+class BuiltReport:
+    """A report on disk: its page, its ``results.json`` and the directory of the parts' output.
+
+    ``sections`` are all parts in the order of the page, made or not; ``requested`` are the names
+    of those that were asked for.
+    """
+
+    page: Path
+    results: Path
+    logs: Path
+    sections: tuple[Section, ...]
+    requested: tuple[str, ...]
+
+    @property
+    def summary(self) -> dict[str, dict[str, int]]:
+        """The number of parts of each status, and of findings of each verdict."""
+        statuses = Counter(each.status for each in self.sections)
+        verdicts = Counter(found.verdict for each in self.sections for found in each.findings)
+        return {
+            "parts": {status: statuses[status] for status in get_args(Status)},
+            "verdicts": {verdict: verdicts[verdict] for verdict in VERDICTS},
+        }
+
+    @property
+    def failed(self) -> list[Section]:
+        """The requested parts that failed."""
+        requested = [each for each in self.sections if each.name in self.requested]
+        return [section for section in requested if section.status == "failed"]
+
+
+def build(
+    out: str | Path = "report",
+    parts: Iterable[str] | None = None,
+    full: bool = False,
+    seed: int = 0,
+    *,
+    jobs: int | None = None,
+    limit: float | None = None,
+    fresh: bool = False,
+    show_progress: bool | None = None,
+    announce: Callable[[str], object] | None = None,
+) -> BuiltReport:
+    """Compute the parts that are not up to date, and write the page and the results.
+
+    Each part runs in a process of its own on one thread. A part that fails, crashes or exceeds
+    its limit is shown as failed; the others still run. Finished parts are kept in `out`, so that
+    an interrupted call can be repeated.
+
+    Parameters
+    ----------
+    out : str or Path
+        Directory of the report.
+    parts : iterable of str, optional
+        Names of parts or chapters. Default: all.
+    full : bool
+        Use the paper's own sizes and run the whole study: hours, not minutes.
+    seed : int
+        Seed of everything random.
+    jobs : int, optional
+        Number of parts at a time. Default: the number of cores.
+    limit : float, optional
+        Seconds that one part may take. Default: half an hour, or a week with `full`.
+    fresh : bool
+        Compute parts again that are up to date.
+    show_progress : bool, optional
+        Show a bar. Default: on a terminal.
+    announce : callable, optional
+        Called with a line when the work begins, and whenever a part ends; ``print``, for example.
+
+    Examples
+    --------
+    >>> from isthmus.report import build
+    >>> build("my-report", parts=["capacity", "hero"]).page  # doctest: +SKIP
+    PosixPath('my-report/index.html')
+    """
+    chosen = select(parts, registry.PARTS)
+    full = as_flag(full, "full")
+    seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
+    if jobs is None:
+        jobs = cores()
+    if limit is None:
+        limit = FULL_LIMIT if full else SHORT_LIMIT
+    jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
+    workspace = Workspace(make_directory(out, "out"), full, seed)
+    with workspace.writing():
+        waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
+        done = len(chosen) - len(waiting)
+        announce = announce or (lambda line: None)
+        announce(f"{done} of {len(chosen)} parts are up to date")
+        with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
+            parts_made = workspace.make(waiting, jobs, limit, lambda note: report(done, note))
+            for name, section in parts_made:
+                done += 1
+                taken = duration(section.seconds or 0.0)
+                announce(f"{name}: {section.status} after {taken} ({done} of {len(chosen)})")
+        return workspace.write(tuple(part.name for part in chosen))
+
+
+def finished(
+    out: str | Path = "report",
+    parts: Iterable[str] | None = None,
+    full: bool = False,
+    seed: int = 0,
+) -> dict[str, bool]:
+    """Return for each part whether it is up to date in `out`; parameters as in :func:`build`."""
+    stored = map(Workspace(Path(out), full, seed).section, select(parts, registry.PARTS))
+    return {section.name: section.status == "done" for section in stored}
+
+
+class Workspace:
+    """The directory of a report, with ``NAME.json``, ``NAME.png`` and ``NAME.log`` of its parts.
+
+    Those of the paper's own sizes, which can take days, are kept apart in ``parts/full``, so that
+    a quick run does not replace them.
+    """
+
+    def __init__(self, out: Path, full: bool = False, seed: int = 0) -> None:
+        self.out, self.full, self.seed = out, full, seed
+        self.directory = out / "parts" / "full" if full else out / "parts"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Lock the report for this process, and remove what an interrupted write has left."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.out / "parts", self.directory, self.out):
+            yield
+
+    def read(self, name: str) -> Section | None:
+        """Return a section as it was stored; None if it is missing or damaged."""
+        figure = self.directory / f"{name}.png"
+        try:
+            with reading(self.directory / f"{name}.json", "section") as path:
+                if figure.exists():
+                    require_regular(figure)
+                text = path.read_text(encoding="utf-8")
+                return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
+        except InvalidInputError:
+            return None
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """What stored parts must have been made with."""
+        own = {"seed": self.seed, "full": self.full, "isthmus": isthmus.__version__}
+        return {**own, **environment()}
+
+    def section(self, part: Part) -> Section:
+        """Return the stored section of a part, or one that says why there is none."""
+        section = self.read(part.name) or Section(status="missing")
+        changed = [name for name, value in self.inputs.items() if section.inputs.get(name) != value]
+        if section.status != "missing" and changed:
+            message = f"The stored part was made with a different {', '.join(changed)}."
+            section = Section(status="missing", message=message)
+        option = " --full" if self.full else ""
+        return replace(
+            section,
+            name=part.name,
+            title=part.title,
+            chapter=part.chapter,
+            command=f"isthmus reproduce --only {part.name} --seed {self.seed}{option}",
+            log=self._link(f"{part.name}.log"),
+        )
+
+    def make(
+        self, parts: Sequence[Part], jobs: int, limit: float, report: Callable[[str], None]
+    ) -> Iterator[tuple[str, Section]]:
+        """Compute and store parts, each in a process of its own, and yield them as they end.
+
+        `report` is called with the names of those that are running.
+        """
+        limits = Limits(math.inf, math.inf, limit)
+        waiting = [part for part in parts if part.needs]
+        yield from self._run([part for part in parts if not part.needs], jobs, limits, report)
+        problems: dict[str, str] = {}
+        for need in dict.fromkeys(part.needs for part in waiting if part.needs):
+            call = self._call(need, need, limits)
+            for _, outcome in run_all([call], started=lambda call: report(call.name)):
+                problems[need] = outcome.message and f"{need} failed: {outcome.message}"
+        yield from self._run(waiting, jobs, limits, report, problems)
+
+    def _run(
+        self,
+        parts: Sequence[Part],
+        jobs: int,
+        limits: Limits,
+        report: Callable[[str], None],
+        problems: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[tuple[str, Section]]:
+        """Compute parts that need nothing else, or something that failed with `problems`."""
+        by_name = {part.name: part for part in parts}
+        began: dict[str, float] = {}
+
+        def started(call: Call) -> None:
+            began[call.name] = time.monotonic()
+            (self.directory / f"{call.name}.json").unlink(missing_ok=True)
+            report(", ".join(began))
+
+        calls = [self._call(part.name, part.function, limits) for part in parts]
+        for call, outcome in run_all(calls, jobs=jobs, started=started):
+            part, seconds = by_name[call.name], time.monotonic() - began.pop(call.name)
+            if call.log is not None and Path(call.log).stat().st_size == 0:
+                Path(call.log).unlink()
+            problem = problems.get(part.needs or "") or outcome.message
+            if outcome.status == "timeout":
+                problem = f"Not done after {limits.wall_seconds:g} s. Raise the limit."
+            if not (problem or isinstance(outcome.value, Section)):
+                problem = f"The part returned {outcome.value!r:.50}, which is not a Section."
+            section = Section(status="failed", message=problem) if problem else outcome.value
+            section = replace(section, seconds=seconds, inputs=self.inputs)
+            # An interruption in between leaves a pair that does not match.
+            if isinstance(section.figure, bytes):
+                write_atomically(self.directory / f"{part.name}.png", section.figure)
+            write_atomically(self.directory / f"{part.name}.json", section.to_json())
+            yield part.name, section
+            report(", ".join(began))
+
+    def _call(self, name: str, function: str, limits: Limits) -> Call:
+        log = self.directory / f"{name.rpartition(':')[2]}.log"
+        arguments = (function, self.seed, self.full)
+        return Call(name, make, arguments, limits, log, import_packages)
+
+    def write(self, requested: tuple[str, ...]) -> BuiltReport:
+        """Write the page and the results."""
+        sections = tuple(map(self.section, registry.PARTS))
+        size = "the paper's own sizes" if self.full else "quick sizes"
+        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
+        text = (registry.TITLE, registry.INTRODUCTION)
+        html = page(*text, sections, chapters=registry.CHAPTERS, facts=facts)
+        index, data = self.out / "index.html", self.out / "results.json"
+        built = BuiltReport(index, data, self.directory, sections, requested)
+        results = {
+            "version": isthmus.__version__,
+            "seed": self.seed,
+            "full": self.full,
+            "environment": environment(),
+            "summary": built.summary,
+            "parts": {
+                section.name: {
+                    name: value for name, value in vars(section).items() if name not in ELSEWHERE
+                }
+                | {"figure": section.figure and self._link(f"{section.name}.png")}
+                for section in sections
+            },
+            "seconds": {each.name: round(each.seconds, 3) for each in sections if each.seconds},
+        }
+        content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False, default=asdict)
+        write_atomically(data, content + "\n")
+        write_atomically(index, html)
+        return built
+
+    def _link(self, name: str) -> str:
+        """Return the path of a file relative to the page; empty if there is none."""
+        path = self.directory / name
+        return path.relative_to(self.out).as_posix() if path.exists() else ""
+
+
+def make(function: str, seed: int, full: bool) -> Any:
+    """Call a function by name."""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)(seed, full)
+
+
+def import_packages() -> None:
+    """Import, once for all parts, the packages that take longest."""
+    for name in ("torch", "sklearn.metrics", "scipy.stats", "matplotlib.figure"):
+        import_module(name)
+
+
+def environment() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter, without importing them."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}

@@ -1,0 +1,172 @@
+"""The methods of the study: each has a name, an estimator and a grid of settings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice
+
+Kind = Literal["K given", "K unknown"]
+Settings = dict[str, Any]
+
+
+def combinations(**choices: Sequence[Any]) -> tuple[Settings, ...]:
+    """Return every combination of the choices, starting with the first of each.
+
+    Examples
+    --------
+    >>> combinations(a=[1, 2], b=["x"])
+    ({'a': 1, 'b': 'x'}, {'a': 2, 'b': 'x'})
+    """
+    return tuple(dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of the study.
+
+    Parameters
+    ----------
+    name : str
+    factory : callable or str
+        Called with the settings of a grid entry; returns a scikit-learn clusterer. Its
+        `random_state`, if it has one, and its `n_clusters` or `n_components`, if the number of
+        clusters is given, are set afterwards. A string such as ``"sklearn.cluster:KMeans"`` is
+        imported on first use.
+    grid : tuple of dict
+        The settings to try. The first are the defaults of the method.
+    kind : {"K given", "K unknown"}
+        "K given" if the method gets the number of classes.
+    objective : callable, optional
+        ``objective(fitted, X)``, lower is better: the method's own criterion, which does not use
+        labels. Without one, the selected fit is that of the first settings.
+    selects_by : str
+        Name of the criterion, for the tables.
+    seeded : bool
+        False if the study runs the method with one seed only, because the result does not depend
+        on it or the grid is long enough.
+    adapt : callable, optional
+        ``adapt(settings, X)`` converts settings relative to the data into absolute ones.
+    max_rows : int, optional
+        Largest number of rows: a fixed random subsample of larger datasets is used.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import Birch
+    >>> from isthmus.study import Method, combinations
+    >>> birch = Method("Birch", Birch, combinations(threshold=[0.5, 0.3, 0.7]), seeded=False)
+    >>> birch.estimator({"threshold": 0.3}, n_clusters=4, seed=0)
+    Birch(n_clusters=4, threshold=0.3)
+    """
+
+    name: str
+    factory: Callable[..., Any] | str
+    grid: tuple[Settings, ...] = field(default=({},), repr=False)
+    kind: Kind = "K given"
+    objective: Callable[[Any, NDArray[Any]], float] | None = field(default=None, repr=False)
+    selects_by: str = ""
+    seeded: bool = True
+    adapt: Callable[[Settings, NDArray[Any]], Settings] | None = field(default=None, repr=False)
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        as_choice(self.kind, "kind", ("K given", "K unknown"))
+        if not self.grid:
+            raise InvalidInputError(f"The grid of {self.name} is empty; ({{}},) means defaults.")
+        if not self.selects_by:
+            words = "its first settings" if self.objective is None else "its objective"
+            object.__setattr__(self, "selects_by", words)
+
+    def estimator(
+        self, settings: Settings, n_clusters: int, seed: int, X: NDArray[Any] | None = None
+    ) -> Any:
+        """Return an unfitted estimator with these settings."""
+        if self.adapt is not None and X is not None:
+            settings = self.adapt(settings, X)
+        factory = resolve_name(self.factory) if isinstance(self.factory, str) else self.factory
+        model = factory(**settings)
+        known = model.get_params()
+        late: Settings = {"random_state": seed} if "random_state" in known else {}
+        if self.kind == "K given":
+            word = "n_clusters" if "n_clusters" in known else "n_components"
+            late[word] = n_clusters
+        return model.set_params(**late)
+
+
+def left_out_surprise(model: Any, X: NDArray[Any]) -> float:
+    """Return minus the mean log-density of rows under the kernels of all others."""
+    from isthmus.bandwidth import left_out_log_density
+
+    return -left_out_log_density(X, model.bandwidth_)
+
+
+def silhouette_of(model: Any, X: NDArray[Any]) -> float:
+    """Return minus the silhouette, NaN for a single cluster."""
+    from isthmus.paper.study.fitting import silhouette
+
+    value = silhouette(X, model.labels_)
+    return np.nan if value is None else -value
+
+
+def share_of_widest(settings: Settings, X: NDArray[Any]) -> Settings:
+    """Convert a bandwidth from units of the largest standard deviation in any direction.
+
+    At a bandwidth of about one unit, few densities have more than one mode. Scott's rule averages
+    over directions: with many features it makes every row a cluster of its own.
+    """
+    widest = float(np.linalg.norm(X, ord=2)) / np.sqrt(len(X)) or 1.0
+    return {"bandwidth": settings["share"] * widest}
+
+
+def gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
+    """Divide the kernel coefficient by the number of features, which have unit variance."""
+    if "gamma" not in settings:
+        return settings
+    return {**settings, "gamma": settings["gamma"] / X.shape[1]}
+
+
+def _objective(text: str) -> Callable[[Any, NDArray[Any]], float]:
+    """Return the function of a fitted model and its data that a name stands for."""
+
+    def objective(model: Any, X: NDArray[Any]) -> float:
+        if ":" in text:
+            return float(resolve_name(text)(model, X))
+        value = getattr(model, text.removeprefix("-"))
+        value = value(X) if callable(value) else value
+        return -value if text.startswith("-") else value
+
+    return objective
+
+
+def _method(
+    name: str,
+    grid: list[dict[str, list[Any]]],
+    objective: str | None = None,
+    given: bool = True,
+    adapt: str | None = None,
+    **fields: Any,
+) -> Method:
+    """Return a method as ``methods.toml`` describes it."""
+    return Method(
+        name,
+        grid=tuple(settings for choices in grid for settings in combinations(**choices)),
+        kind="K given" if given else "K unknown",
+        objective=None if objective is None else _objective(objective),
+        adapt=None if adapt is None else lambda *values: resolve_name(adapt)(*values),
+        **fields,
+    )
+
+
+_LISTED = tomllib.loads(Path(__file__).with_name("methods.toml").read_text(encoding="utf-8"))
+METHODS: dict[str, Method] = {name: _method(name, **fields) for name, fields in _LISTED.items()}
+"""The methods of the study by name, each with its grid of settings."""

@@ -1,0 +1,296 @@
+"""Run a study: do the fits that are missing, and store each result as soon as it is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import cloudpickle
+
+import isthmus
+from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.files import SHIPPED, write_atomically
+from isthmus.paper.datasets.loading import load
+from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
+from isthmus.paper.study.fitting import as_call
+from isthmus.paper.study.methods import Method
+from isthmus.paper.study.settings import Settings, Task, cells
+from isthmus.paper.study.store import Store, read_plan, updated, write_plan
+from isthmus.progress import progress as progress_bar
+from isthmus.reading import reading
+from isthmus.validation import as_choice, as_count
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Backend = Literal["local", "dask"]
+
+# Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
+# for each fit, plus 4 s for each million cells.
+FIXED_COST = 200_000
+# Holds the process of a run in progress and the estimated time of its end, for `status`.
+PROGRESS = "progress.json"
+
+Outcomes = Generator[tuple[Call, Outcome], None, None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run."""
+
+    done: int
+    total: int
+    seconds: float
+    row: dict[str, Any]
+    """The newest result."""
+    share: float
+    """Finished share of the work, in which fits on larger datasets count more."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Estimate of the remaining time."""
+        return self.seconds / self.share * (1 - self.share)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Result of a run, or its state if it is still in progress."""
+
+    directory: Path
+    total: int
+    before: int
+    """Number of fits done by earlier runs."""
+    done: int
+    """Number of fits done by this run."""
+    statuses: dict[str, int]
+    """Number of finished fits by status."""
+    seconds_left: float | None = None
+    """Estimate of the remaining time of a run in progress; None if there is none."""
+    set_aside: int = 0
+    """Number of results that no longer count: this run replaced their datasets and methods."""
+
+    @property
+    def missing(self) -> int:
+        """Number of fits still to do."""
+        return self.total - self.before - self.done
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
+            "directory": str(self.directory),
+            "fits": self.total,
+            "missing": self.missing,
+            "ended": self.statuses,
+            "seconds_left": self.seconds_left,
+        }
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{count} {word}" for word, count in sorted(self.statuses.items()))
+        text = f"{self.directory}: {self.before + self.done} of {self.total} fits done"
+        return f"{text} ({ends})" if ends else text
+
+
+def run(
+    out: str | Path,
+    settings: Settings | None = None,
+    *,
+    jobs: int | None = 1,
+    backend: Backend = "local",
+    scheduler: str | None = None,
+    data_home: str | Path | None = None,
+    retry: bool = False,
+    report: Callable[[Progress], None] | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Do the fits of a study that are missing in a directory.
+
+    Each result is stored as soon as its fit ends. The run may be killed at any moment; the same
+    call then continues with the missing fits. A fit that crashes, hangs or exceeds a limit is
+    recorded as such; a fit that cannot be started, for example because its data are missing,
+    stops the run. Apart from times, results depend on the task alone, not on the backend or the
+    number of jobs.
+
+    If the directory holds results of other runs, the fits that count for each dataset and method
+    are those of the newest run with both of them; see :meth:`Store.read`.
+
+    Parameters
+    ----------
+    out : str or Path
+        Directory of the results.
+    settings : Settings, optional
+        Default: the whole study.
+    jobs : int or None
+        Number of fits at a time on this machine; None for one per core.
+    backend : {"local", "dask"}
+    scheduler : str
+        Address of the Dask scheduler, such as ``tcp://10.0.0.1:8786``. Its workers need isthmus
+        and the data.
+    data_home : str or Path, optional
+        See :func:`isthmus.datasets.load`.
+    retry : bool
+        Repeat fits that failed or were stopped.
+    report : callable, optional
+        Called with a :class:`Progress` after every fit.
+    progress : bool, optional
+        Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
+    """
+    settings = settings or Settings()
+    jobs = cores() if jobs is None else as_count(jobs, "jobs")
+    tasks, methods = settings.tasks(), settings.chosen
+    if backend != "dask":
+        for dataset in dict.fromkeys(task.dataset for task in tasks):
+            load(dataset, data_home)  # downloads it, or raises before any work
+    store = Store(out)
+    with _open_backend(backend, jobs, scheduler) as runner, store.writing():
+        rows, counted = store.read(everything=True), {row["id"] for row in store.read()}
+        write_plan(store.directory, updated(read_plan(store.directory), tasks, rows))
+        set_aside = len(counted - {row["id"] for row in store.read()})
+        wanted = {task.id: task for task in tasks}
+        statuses = {
+            row["id"]: row["status"]
+            for row in rows
+            if row["id"] in wanted and (row["status"] == "ok" or not retry)
+        }
+        left = [task for task in tasks if task.id not in statuses]
+        before, done, work, start = len(statuses), 0, 0, time.monotonic()
+        whole = sum(map(_cost, left))
+        home = None if data_home is None else os.fspath(data_home)
+        pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
+        calls = [as_call(task, pickled[task.method], home, settings.limits) for task in left]
+        note = store.directory / PROGRESS
+        try:
+            with (
+                closing(runner(calls)) as outcomes,
+                progress_bar("study (%)", 100, show=progress) as show,
+            ):
+                for call, outcome in outcomes:
+                    task = wanted[call.name]
+                    row = _row(task, methods[task.method], outcome)
+                    store.append([row])
+                    statuses[task.id] = row["status"]
+                    done, work = done + 1, work + _cost(task)
+                    now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
+                    ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
+                    write_atomically(note, json.dumps(ends) + "\n")
+                    show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
+                    if report is not None:
+                        report(now)
+        finally:
+            note.unlink(missing_ok=True)
+        store.compact()
+    ended = dict(Counter(statuses.values()))
+    return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
+
+
+def status(out: str | Path) -> Run:
+    """Return the state of the fits that count in a directory, also while a run is in progress."""
+    store = Store(out)
+    plan = read_plan(store.directory)
+    if plan is None:
+        raise InvalidInputError(
+            f"There is no study in {store.directory}; start one with `isthmus study run`."
+        )
+    total = sum(map(len, plan.values()))
+    ended = Counter(row["status"] for row in store.read())
+    left = _seconds_left(store.directory)
+    return Run(store.directory, total, ended.total(), 0, dict(ended), left)
+
+
+def _seconds_left(directory: Path) -> float | None:
+    """Return the remaining time of a run in progress; a killed run leaves its file behind."""
+    try:
+        with reading(directory / PROGRESS, "note") as path:
+            note = json.loads(path.read_text())
+            process, ends = int(note["process"]), float(note["ends"])
+        os.kill(process, 0)  # raises if there is no such process
+    except PermissionError:  # a process of another user
+        pass
+    except (OSError, InvalidInputError, OverflowError):
+        return None
+    return max(0.0, ends - time.time())
+
+
+def _cost(task: Task) -> int:
+    """Return the approximate cost of a fit, from the size of its table."""
+    return FIXED_COST + cells(task.dataset, task.rows)
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the package with a digest of its sources: 0.1.0+1f2e3d4c5b6a."""
+    package, found = Path(isthmus.__file__).parent, hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".toml") and SHIPPED not in path.parts:
+            found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{isthmus.__version__}+{found.hexdigest()[:12]}"
+
+
+def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
+    """Return the row of a result; raise if the fit could not be started."""
+    if isinstance(outcome.value, IsthmusError):
+        raise outcome.value
+    return {
+        "id": task.id,
+        "dataset": task.dataset,
+        "method": task.method,
+        "kind": method.kind,
+        "parameters": task.parameters,
+        "entry": task.entry,
+        "seed": task.seed,
+        "version": code_version(),
+        "finished": time.time(),
+        "status": outcome.status,
+        "message": outcome.message,
+        "seconds": outcome.seconds,
+        "peak_megabytes": outcome.peak_megabytes,
+        **(outcome.value or {}),
+    }
+
+
+@contextmanager
+def _open_backend(
+    backend: str, jobs: int, scheduler: str | None
+) -> Iterator[Callable[[Sequence[Call]], Outcomes]]:
+    """Yield a function that runs calls; raise at once if a scheduler cannot be reached."""
+    if as_choice(backend, "backend", ("local", "dask")) != "dask":
+        yield partial(run_all, jobs=jobs)
+        return
+    if scheduler is None:
+        raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
+    from isthmus.distributed.connection import connect
+
+    with connect(scheduler) as client:
+        yield partial(_run_on_dask, client)
+
+
+def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
+    """Run calls on the workers of a scheduler, which replaces lost workers by others."""
+    from distributed import as_completed
+    from distributed.scheduler import KilledWorker
+
+    # Two runs on one scheduler may have the same tasks with other methods or limits.
+    run = secrets.token_hex(8)
+    futures = {}
+    for call in calls:
+        key, options = f"isthmus-{run}-{call.name}", {"limits": call.limits, "warm": call.warm}
+        futures[client.submit(run_limited, call.function, *call.args, key=key, **options)] = call
+    for future in as_completed(list(futures), loop=client.loop):
+        error = future.exception()
+        if error is None:
+            outcome = future.result()
+        elif isinstance(error, KilledWorker):
+            outcome = Outcome("crashed", message="The task failed on every worker.")
+        else:
+            raise error
+        future.release()
+        yield futures.pop(future), outcome

@@ -1,0 +1,360 @@
+"""Report of a study: verdicts on claims, comparisons, and numbers of clusters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from pandas import DataFrame
+
+from isthmus.errors import InvalidInputError
+from isthmus.paper.study.comparison import (
+    CELL,
+    VIEWS,
+    Comparison,
+    View,
+    as_frame,
+    compare,
+    markdown,
+    selected,
+)
+from isthmus.paper.study.fitting import BOUNDED, METRICS, UNLABELLED
+from isthmus.paper.study.methods import METHODS, Kind, Method
+from isthmus.paper.study.statistics import LEVEL, MARGIN, Pair
+from isthmus.paper.study.store import Row
+from isthmus.paper.study.summary import Summary, summarize
+
+KINDS: tuple[Kind, ...] = ("K given", "K unknown")
+SCALED = tuple(metric for metric in METRICS if metric in BOUNDED)
+CLAIMS = {
+    "ClAM+ELBO is competitive with ClAM across benchmarks": (
+        "ClAM+ELBO (random start)",
+        "ClAM (Saha et al.)",
+    ),
+    "The same if both start from k-means, which makes them alike": ("ClAM+ELBO", "ClAM"),
+    "ClAM as published is competitive with k-means": ("ClAM (Saha et al.)", "KMeans"),
+    "ClAM+ELBO from random starts is competitive with k-means": (
+        "ClAM+ELBO (random start)",
+        "KMeans",
+    ),
+}
+"""Claims, the paper's first, and the two methods that each compares.
+
+The paper's is tested on methods that do not start from k-means, which makes any two alike.
+"""
+GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
+# A number of clusters within this factor of the number of classes is right.
+FACTOR = 1.5
+DEFINITION = (
+    f'"Competitive" means equivalent: two one-sided signed-rank tests over datasets at level '
+    f"{LEVEL:g} exclude differences of {MARGIN:g} or more in either direction. Otherwise "
+    f'"better" and "worse" are significant differences (Wilcoxon\'s signed-rank test, level '
+    f"{LEVEL:g}, after Holm's correction for all pairs of methods), and all else is "
+    f'"undecided". With fewer than 6 datasets nothing can be decided.'
+)
+
+ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Test of a claim in one view."""
+
+    statement: str
+    view: View
+    comparisons: tuple[Comparison, ...]
+    """One for each metric."""
+
+    @property
+    def methods(self) -> tuple[str, str]:
+        """The method that the claim is about, and the one that it is compared with."""
+        return CLAIMS[self.statement]
+
+    @property
+    def pairs(self) -> dict[str, Pair]:
+        """The two methods by metric; empty if one of them is missing."""
+        found = {each.scores.metric: each.pair(*self.methods) for each in self.comparisons}
+        return {metric: pair for metric, pair in found.items() if pair is not None}
+
+    def outcome(self, metrics: Iterable[str]) -> ClaimOutcome:
+        """Return "held" if competitive or better by all metrics, "did not hold" if worse by one."""
+        verdicts = [self.pairs[name].verdict for name in metrics if name in self.pairs]
+        if not verdicts:
+            return "not tested"
+        if "worse" in verdicts:
+            return "did not hold"
+        return "undecided" if "undecided" in verdicts else "held"
+
+    @property
+    def outcomes(self) -> dict[str, ClaimOutcome]:
+        """Outcomes for the metrics of each of the paper's two figures, and for all.
+
+        Only metrics with a common scale count.
+        """
+        return {
+            "supervised metrics": self.outcome(m for m in SCALED if m not in UNLABELLED),
+            "unsupervised metrics": self.outcome(m for m in SCALED if m in UNLABELLED),
+            "all of them": self.outcome(SCALED),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the test for JSON."""
+        return {
+            "claim": self.statement,
+            "view": self.view,
+            "outcomes": self.outcomes,
+            "metrics": {name: pair.as_dict() for name, pair in self.pairs.items()},
+        }
+
+    def __str__(self) -> str:
+        heads = ["metric", *self.methods, "difference", "ahead / even / behind"]
+        heads += ["p, equivalence", "p, difference", "p, difference, Holm", "verdict"]
+        outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
+        title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
+        return (
+            f"{title}, under {outcomes}.\n\n{markdown(heads, map(self._cells, self.comparisons))}"
+        )
+
+    def _cells(self, comparison: Comparison) -> list[str]:
+        metric, pair = comparison.scores.metric, comparison.pair(*self.methods)
+        if pair is None:
+            return [metric, *["not run"] * 8]
+        means = [comparison.mean(*self.methods), comparison.mean(*reversed(self.methods))]
+        scaled = metric in BOUNDED
+        return [
+            metric,
+            *(f"{mean:.3f}" if scaled else "" for mean in means),
+            f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
+            f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
+            f"{pair.equivalence_p_value:.2g}" if scaled else "",
+            f"{pair.raw_p_value:.2g}",
+            f"{pair.p_value:.2g}",
+            pair.wording,
+        ]
+
+
+@dataclass(frozen=True)
+class ClusterNumbers:
+    """Number of clusters that a method finds, beside the number of classes. Prints as a sentence.
+
+    It is that of the selected fit, the median over seeds.
+    """
+
+    method: str
+    found: dict[str, float]
+    """By dataset."""
+    classes: dict[str, int]
+
+    @property
+    def factors(self) -> list[float]:
+        """For each dataset, the larger of the two numbers over the smaller."""
+        ratios = [found / self.classes[name] for name, found in self.found.items()]
+        return [max(ratio, 1 / ratio) for ratio in ratios]
+
+    @property
+    def within(self) -> int:
+        """Number of datasets on which the two are within a factor of 1.5."""
+        return sum(factor <= FACTOR for factor in self.factors)
+
+    @property
+    def outcome(self) -> ClaimOutcome:
+        """Return "held" if three quarters are within the factor, "did not hold" if under half."""
+        if len(self.found) < 6:
+            return "undecided"
+        share = self.within / len(self.found)
+        return "held" if share >= 0.75 else "did not hold" if share < 0.5 else "undecided"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
+        known = {"median_factor": float(np.median(self.factors)), "within": self.within}
+        return {**vars(self), **known, "outcome": self.outcome}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method}: median factor {np.median(self.factors):.2f}, within {FACTOR:g} on "
+            f"{self.within} of {len(self.found)} datasets"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All results of a study. Prints as Markdown; :meth:`to_json` is for machines."""
+
+    comparisons: tuple[Comparison, ...]
+    cluster_numbers: tuple[ClusterNumbers, ...]
+    """One for each method that finds the number of clusters."""
+    summary: Summary
+
+    def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
+        """Return the comparison for a question, a metric and a view."""
+        for each in self._chosen([metric], [kind], [view]):
+            return each
+        raise InvalidInputError(
+            f"There is no comparison of {kind!r}, {metric!r}, {view!r}. Questions are "
+            f"{', '.join(KINDS)}; metrics {', '.join(METRICS)}; views {', '.join(VIEWS)}."
+        )
+
+    def claim(self, view: View = "selected", statement: str = next(iter(CLAIMS))) -> Claim:
+        """Return the test of a claim, by default the paper's: ClAM+ELBO is as good as ClAM."""
+        comparisons = (self.comparison("K given", name, view) for name in METRICS)
+        return Claim(statement, view, tuple(comparisons))
+
+    def growing(self, view: View = "selected") -> dict[tuple[str, str], dict[str, Pair]]:
+        """Compare ClAM+CRP and ClAM+CRP+ELBO with all methods that find K, by metric."""
+        found: dict[tuple[str, str], dict[str, Pair]] = {}
+        for metric in SCALED:
+            comparison = self.comparison("K unknown", metric, view)
+            for first, second in product(GROWING, comparison.scores.methods):
+                pair = comparison.pair(first, second)
+                if pair is not None and (second, first) not in found:
+                    found.setdefault((first, second), {})[metric] = pair
+        return found
+
+    def as_dict(self, **chosen: Iterable[str]) -> dict[str, Any]:
+        """Return the report for JSON; see :meth:`text` for the parameters."""
+        return {
+            "definition": DEFINITION,
+            "claims": [self.claim(*each).as_dict() for each in product(VIEWS, CLAIMS)],
+            "numbers_of_clusters": [each.as_dict() for each in self.cluster_numbers],
+            "growing": [
+                {
+                    "first": first,
+                    "second": second,
+                    "metrics": {metric: pair.as_dict() for metric, pair in pairs.items()},
+                }
+                for (first, second), pairs in self.growing().items()
+            ],
+            "comparisons": [each.as_dict() for each in self._chosen(**chosen)],
+            "account": self.summary.as_dict(),
+        }
+
+    def to_json(self, **chosen: Iterable[str]) -> str:
+        """Return :meth:`as_dict` as JSON."""
+        return json.dumps(self.as_dict(**chosen), allow_nan=False, indent=1) + "\n"
+
+    def text(self, **chosen: Iterable[str]) -> str:
+        """Return the report as Markdown.
+
+        Parameters
+        ----------
+        metrics, kinds, views : iterable of str, optional
+            Comparisons to include. Default: all.
+        """
+        datasets = len({name for each in self.comparisons for name in each.scores.datasets})
+        sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
+        parts = ["# Tables of the study"]
+        parts += [f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."]
+        parts += [DEFINITION]
+        for place, statement in enumerate(CLAIMS):
+            title = "A further claim" if place else "The paper's claim"
+            parts += [f"## {title}: {statement}"]
+            parts += [str(self.claim(view, statement)) for view in VIEWS]
+        parts += ["## Numbers of clusters", self._numbers_text()]
+        parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
+        parts += [self._growing_text()]
+        for each in self._chosen(**chosen):
+            scores = each.scores
+            parts += [f"## {scores.kind}: {scores.metric}, {scores.view}", str(each)]
+        return "\n\n".join([*parts, "## Methods, fits and rows", str(self.summary)]) + "\n"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _chosen(
+        self,
+        metrics: Iterable[str] = METRICS,
+        kinds: Iterable[str] = KINDS,
+        views: Iterable[str] = tuple(VIEWS),
+    ) -> list[Comparison]:
+        wanted = set(product(metrics, kinds, views))
+        tables = [(each.scores, each) for each in self.comparisons]
+        return [each for s, each in tables if (s.metric, s.kind, s.view) in wanted]
+
+    def _numbers_text(self) -> str:
+        numbers = self.cluster_numbers
+        if not numbers:
+            return "No method that finds the number of clusters was run."
+        classes = {name: count for each in numbers for name, count in each.classes.items()}
+        found = [{name: f"{count:g}" for name, count in each.found.items()} for each in numbers]
+        rows = [
+            [name, str(count), *(each.get(name, "none") for each in found)]
+            for name, count in classes.items()
+        ]
+        heads = ["dataset", "classes", *(each.method for each in numbers)]
+        note = "Clusters of the selected fit, the median over seeds. " + "; ".join(
+            map(str, numbers)
+        )
+        return f"{note}.\n\n{markdown(heads, rows)}"
+
+    def _growing_text(self) -> str:
+        found = self.growing()
+        if not found:
+            return "They were not run together with another method of their kind."
+        tables = {name: self.comparison("K unknown", name).scores for name in SCALED}
+        rows = [
+            [
+                f"{first} against {second}",
+                *(_cell(pairs[name], len(tables[name].datasets)) for name in SCALED),
+            ]
+            for (first, second), pairs in found.items()
+        ]
+        note = (
+            f"{VIEWS['selected'].capitalize()}. In brackets p of a difference, and p after Holm's "
+            'correction; "on n" if only n of the datasets have scores of both.'
+        )
+        return f"{note}\n\n{markdown(['', *SCALED], rows)}"
+
+
+def _cell(pair: Pair, datasets: int) -> str:
+    if not pair.datasets:
+        return "no dataset"
+    covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
+    p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
+    return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
+
+
+def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) -> Report:
+    """Compare the methods of a study and test the paper's claim.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        See :meth:`Store.read`.
+    methods : mapping of str to Method
+        The methods of the study, for their order and their selection criteria. Others come last.
+
+    Examples
+    --------
+    >>> from isthmus.study import Store, make_report
+    >>> report = make_report(Store("docs/study").read())  # doctest: +SKIP
+    >>> print(report.claim(), report.comparison("K unknown", "ari"))  # doctest: +SKIP
+    """
+    frame = as_frame(rows)
+    if frame.empty:
+        raise InvalidInputError("There are no results yet; `isthmus study run` makes some.")
+    order = {name: place for place, name in enumerate(methods)}
+    frame = frame.sort_values(
+        "method", key=lambda names: names.map(order).fillna(len(order)), kind="stable"
+    )
+    comparisons = (
+        compare(frame, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
+    )
+    return Report(tuple(comparisons), _cluster_numbers(frame), summarize(frame, methods))
+
+
+def _cluster_numbers(frame: DataFrame) -> tuple[ClusterNumbers, ...]:
+    unknown = frame[frame.kind == "K unknown"]
+    fits = selected(unknown).groupby(CELL)[["n_clusters", "n_classes"]].median().dropna()
+    return tuple(
+        ClusterNumbers(
+            name,
+            fits.xs(name, level="method").n_clusters.to_dict(),
+            fits.xs(name, level="method").n_classes.astype(int).to_dict(),
+        )
+        for name in unknown.method.unique()
+        if name in fits.index.get_level_values("method")
+    )
