@@ -225,6 +225,30 @@ def test_an_overflow_is_an_error_not_nan(step):
         step(torch.tensor([[3.0, -5.0], [9.0, 9.0]]).double())
 
 
+@pytest.mark.parametrize("size", [1e19, 1e30, 3e38])
+@pytest.mark.parametrize(
+    "make",
+    [
+        ist.Hopfield,
+        ist.DenseAssociativeMemory,
+        ist.ModernHopfield,
+        ist.SparseHopfield,
+        ist.GaussianKDE,
+        ist.LaplaceKDE,
+        ist.StudentMixture,
+        lambda memories: ist.CRPMixture(memories, torch.ones(3)),
+    ],
+)
+def test_huge_points_give_infinities_or_errors_but_no_nan(make, size):
+    for memories in (torch.tensor(GOOD).float(), torch.tensor(GOOD).float() * 1e19):
+        for name in ("energy", "score", "step", "log_prob"):
+            try:
+                found = getattr(make(memories), name)(torch.full((1, 2), size))
+            except IsthmusError:
+                continue
+            assert not found.isnan().any(), name
+
+
 def test_observed_coordinates_far_from_all_memories_are_an_error():
     with pytest.raises(InvalidInputError, match="no memory within reach"):
         ist.LaplaceKDE(GOOD).conditional_mean(np.array([1e300, 0.0]), [True, False])

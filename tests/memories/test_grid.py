@@ -41,7 +41,8 @@ def test_widths_of_columns_and_points_out_of_reach() -> None:
     grid = kde.on_grid(16)
     points = torch.tensor([[0.2, 1.0], [0.9, 4.0]], dtype=torch.float64)
     torch.testing.assert_close(grid.log_prob(points), kde.log_prob(points), atol=1e-4, rtol=0)
-    assert grid.log_prob(torch.tensor([100.0, 0.0])) == -torch.inf
+    for far in (100.0, -1e77, 1e300):
+        assert grid.log_prob(torch.tensor([far, 0.0], dtype=torch.float64)) == -torch.inf
     assert grid.log_prob(points.reshape(2, 1, 2)).shape == (2, 1)
     assert "cells, error" in repr(grid)
 

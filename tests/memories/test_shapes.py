@@ -92,6 +92,21 @@ def log_joint(energy: ist.GaussianKDE | ist.Mixture, kernels: np.ndarray, x: Ten
     return np.stack(parts, -1) + energy.log_mixing_weights.numpy()
 
 
+def test_marginals_keep_the_order_of_columns():
+    """As those of a StudentMixture do; a column twice is refused by both."""
+    X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    covariance = torch.tensor([[2.0, 0.5, 0.3], [0.5, 1.0, 0.1], [0.3, 0.1, 0.7]]).double()
+    student = ist.StudentMixture(X, torch.linalg.cholesky(covariance).expand(6, 3, 3))
+    for energy in (ist.GaussianKDE(X, covariance=covariance), student):
+        swapped, mask = energy.marginal([2, 0]), energy.marginal([True, False, True])
+        assert torch.equal(swapped.memories, X[:, [2, 0]])
+        torch.testing.assert_close(swapped.log_prob(X[:, [2, 0]]), mask.log_prob(X[:, [0, 2]]))
+        assert torch.equal(energy.marginal([-1]).memories, X[:, 2:])
+        for columns in ([0, 0], [0, -3], [3], [], 1, [0.5], "0"):
+            with pytest.raises(InvalidInputError, match="columns"):
+                energy.marginal(columns)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_densities_and_responsibilities_are_those_of_scipy(kind):
     energy, kernels = made(kind, draw(N, D))
@@ -310,7 +325,7 @@ def test_shapes_that_cannot_be_are_refused():
         ist.Mixture(draw(D, D), covariance=torch.eye(D))
     with pytest.raises(InvalidInputError, match="covariance_type must be one of"):
         ist.Mixture(memories, covariance=torch.eye(D), covariance_type="round")
-    with pytest.raises(InvalidInputError, match="chooses no coordinate"):
+    with pytest.raises(InvalidInputError, match="columns"):
         ist.GaussianKDE(memories).marginal([])
     with pytest.raises(UnsupportedOperationError, match="accelerated"):
         ist.retrieve(ist.GaussianKDE(memories, [1.0, 1, 1]), memories, accelerate=True)

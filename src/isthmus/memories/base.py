@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 import torch
@@ -122,6 +122,14 @@ class Memory(Energy):
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles compute their own.
         return {name: value for name, value in self.__dict__.items() if name != "_kept_keys"}
+
+    def _answer(self, method: Callable[..., Any], x: Any, *arguments: Any) -> Any:
+        answer = super()._answer(method, x, *arguments)
+        for part in answer if isinstance(answer, tuple) else (answer,):
+            values = torch.as_tensor(part)
+            if not is_transforming() and bool(values.isnan().any()):
+                require_range(values, "A product or squared distance of x and memories")
+        return answer
 
     @property
     def dim(self) -> int:

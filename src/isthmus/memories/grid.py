@@ -51,7 +51,10 @@ class TabulatedDensity:
         """
         points = as_points(x, "x", dim=len(self.low))
         flat = points.detach().double().reshape(-1, len(self.low)).numpy()
-        values = _interpolated(self.log_density, (flat - self.low) / self.step)
+        # Places beyond the table may be beyond whole numbers, too.
+        with np.errstate(over="ignore"):
+            places = np.clip((flat - self.low) / self.step, -4, np.add(self.log_density.shape, 4))
+        values = _interpolated(self.log_density, places)
         found = torch.from_numpy(values).to(self.dtype).reshape(points.shape[:-1])
         return found if isinstance(x, Tensor) else found.numpy()
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -187,32 +188,21 @@ class ShapedMemory(GaussianMemory):
         return self.memories[:, ~known] + (slopes @ apart[..., None])[..., 0]
 
     @abstractmethod
-    def _part(self, known: Tensor) -> dict[str, Any]:
-        """Return the constructor's arguments for the kernels of some coordinates."""
+    def _part(self, chosen: Tensor) -> dict[str, Any]:
+        """Return the constructor's arguments for the kernels of coordinates, a mask or indices."""
 
     def marginal(self, columns: Any) -> Self:
-        """Return the energy of some coordinates alone: a memory of the same kind.
+        """Return the energy of some coordinates alone, in the given order: a memory of its kind.
 
         `columns` is a boolean mask (D,) or indices.
 
         >>> import torch, isthmus as ist
         >>> kde = ist.GaussianKDE(torch.randn(5, 3), covariance=torch.eye(3))
-        >>> kde.marginal([0, 2])
+        >>> kde.marginal([2, 0])
         GaussianKDE(N=5, D=2, sigma=1, covariance=(2, 2), float32)
         """
-        known = self._columns(columns)
-        if not known.any():
-            raise InvalidInputError("columns chooses no coordinate.")
-        return self._alike(type(self)(self.memories[:, known], **self._part(known)))
-
-    def _columns(self, columns: Any) -> Tensor:
-        mask = torch.zeros(self.dim, dtype=torch.bool, device=self.memories.device)
-        try:
-            chosen = torch.as_tensor(columns, device=mask.device)
-            mask[chosen if chosen.numel() else chosen.long()] = True
-        except (LookupError, TypeError, RuntimeError, ValueError) as error:
-            raise InvalidInputError(f"columns must choose among {self.dim}: {error}.") from None
-        return mask
+        chosen = torch.tensor(as_columns(columns, self.dim), device=self.memories.device)
+        return self._alike(type(self)(self.memories[:, chosen], **self._part(chosen)))
 
     def condition(self, x: Any, observed: Any = None) -> Self:
         """Return the energy of the unknown coordinates of one point, given the others.
@@ -335,3 +325,21 @@ def as_spread(
     if positive and not is_transforming() and not bool((spread.detach() > 0).all()):
         raise InvalidInputError(f"{name} must be above zero; {float(spread.min()):g} is not.")
     return spread
+
+
+def as_columns(columns: Any, dim: int) -> list[int]:
+    """Return the indices of distinct coordinates, in their order, from a mask (D,) or indices."""
+    try:
+        chosen = np.asarray(columns.cpu() if isinstance(columns, Tensor) else columns)
+        if chosen.dtype == bool and chosen.shape == (dim,):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim == 1 and chosen.size and np.issubdtype(chosen.dtype, np.integer):
+            places: list[int] = np.arange(dim)[chosen].tolist()
+            if len(set(places)) == len(places):
+                return places
+    except (IndexError, ValueError, TypeError):
+        pass
+    raise InvalidInputError(
+        f"columns must name at least one of the coordinates 0 to {dim - 1}, each once, or be a "
+        f"mask of them, not {columns!r}."
+    )

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
+from isthmus.memories.shaped import as_columns
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import (
-    as_count,
     as_mask,
     as_numbers,
     as_tensor,
@@ -208,7 +208,7 @@ class StudentMixture(WeightedMemory):
         columns : sequence of int
             Indices of the coordinates to keep.
         """
-        chosen = _as_columns(columns, self.dim)
+        chosen = as_columns(columns, self.dim)
         scales = self.scale_trils
         if scales.ndim == 3:
             scales = _refactored(scales[:, chosen])
@@ -429,20 +429,6 @@ def _patterns(seen: Tensor) -> list[tuple[Tensor, list[int]]]:
     """Return each distinct row of a mask (..., D): where it is, (...), and its columns."""
     found = torch.unique(seen.reshape(-1, seen.shape[-1]), dim=0)
     return [((seen == row).all(-1), row.nonzero()[:, 0].tolist()) for row in found]
-
-
-def _as_columns(columns: Any, dim: int) -> list[int]:
-    try:
-        chosen = [as_count(column, "columns", at_least=0, at_most=dim - 1) for column in columns]
-    except TypeError:
-        raise InvalidInputError(
-            f"columns must be a list of indices from 0 to {dim - 1}, not {columns!r}."
-        ) from None
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise InvalidInputError(
-            f"columns must name at least one coordinate, each once, not {chosen}."
-        )
-    return chosen
 
 
 def _as_scales(value: Any, means: Tensor) -> Tensor:
