@@ -15,6 +15,7 @@ from isthmus.capacity.certificate import (
     ALL_PAIRS,
     Certificate,
     Iterate,
+    Settings,
     as_memory,
     as_patterns,
     certify,
@@ -191,7 +192,7 @@ def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
     if not isinstance(memory, GaussianKDE):
         raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
     patterns = memory.memories.detach().double().numpy()
-    k = len(patterns) - 1 if len(patterns) <= ALL_PAIRS else 128
+    k = len(patterns) if len(patterns) <= ALL_PAIRS else Settings().n_neighbors
     return patterns, nearest_neighbors(patterns, k)
 
 
@@ -206,7 +207,7 @@ def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Itera
     memory = GaussianKDE(patterns, float(sigma))
     if len(patterns) == 1:
         return certify(memory)
-    return certify_memory(memory, neighbors, neighbors.distances.shape[1], iterate)
+    return certify_memory(memory, neighbors, Settings(iterate))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from isthmus.capacity.sparse import one_step
 from isthmus.dynamics.modes import require_squares
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.files import write_atomically
-from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 
 Iterate = Literal["all", "undecided", "none"]
+CertifiedMemory = GaussianKDE | ModernHopfield | SparseHopfield
 FloatArray = NDArray[np.float64]
 
 # Below this share of stored patterns, the summary gives advice.
@@ -286,139 +286,148 @@ def certify(
     ...
     """
     as_choice(iterate, "iterate", get_args(Iterate))
-    n_neighbors, max_steps = as_count(n_neighbors, "n_neighbors"), as_count(max_steps, "max_steps")
-    tol, noise = as_number(tol, "tol", above=0), as_flag(noise, "noise")
     delta = as_number(delta, "delta", above=0, at_most=LARGEST_DELTA)
-    if sigma is not None and isinstance(X, GaussianKDE | ModernHopfield | SparseHopfield):
-        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
+    settings = Settings(
+        iterate,
+        as_count(n_neighbors, "n_neighbors"),
+        as_number(tol, "tol", above=0),
+        as_count(max_steps, "max_steps"),
+        delta if as_flag(noise, "noise") else None,
+    )
     if isinstance(X, GaussianKDE) and not X.is_round:
+        _require_no_sigma(sigma)
         plain, shape = X.whitened()
-        found = certify(
-            plain,
-            iterate=iterate,
-            n_neighbors=n_neighbors,
-            tol=tol,
-            max_steps=max_steps,
-            noise=noise,
-            delta=delta,
-        )
+        found = _certified(as_memory(plain), settings)
         moved = shape.to_data(torch.from_numpy(found.fixed_point).to(shape.root))
         return replace(found, fixed_point=(shape.centre + moved).detach().double().numpy())
-    memory = X if isinstance(X, SparseHopfield) else as_memory(X, sigma)
-    patterns = memory.memories.detach().double().numpy()
-    if isinstance(memory, SparseHopfield) and len(patterns) > 1:
-        require_squares(memory.memories.detach().double())
-        return _certify_sparse(memory, iterate, tol, max_steps, delta if noise else None)
-    if len(patterns) == 1:
-        found = _alone(memory, patterns)
-        return replace(found, noise=np.full(1, np.inf), delta=delta) if noise else found
-    assert not isinstance(memory, SparseHopfield)
-    most = len(patterns) - 1
-    k = most if len(patterns) <= ALL_PAIRS else min(n_neighbors, most)
-    neighbors = None if isinstance(memory, ModernHopfield) else nearest_neighbors(patterns, k)
-    allowed = delta if noise else None
-    return certify_memory(memory, neighbors, k, iterate, tol, max_steps, allowed)
+    return _certified(as_memory(X, sigma), settings)
 
 
-def _spread(values: FloatArray) -> dict[str, float] | None:
-    """Return the smallest, median and largest of the finite values."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    quantiles = values.min(), np.median(values), values.max()
-    return dict(zip(("smallest", "median", "largest"), map(float, quantiles), strict=True))
+class Settings(NamedTuple):
+    """The options of :func:`certify`, checked; `delta` is None without noise."""
+
+    iterate: Iterate = "all"
+    n_neighbors: int = 128
+    tol: float = 1e-6
+    max_steps: int = 2000
+    delta: float | None = None
+
+
+def _certified(memory: CertifiedMemory, settings: Settings) -> Certificate:
+    if memory.n_memories == 1:
+        return _alone(memory, settings.delta)
+    if isinstance(memory, SparseHopfield):
+        return _certify_sparse(memory, settings)
+    if isinstance(memory, ModernHopfield):
+        return certify_memory(memory, None, settings)
+    patterns, k = memory.memories.detach().double().numpy(), settings.n_neighbors
+    neighbors = nearest_neighbors(patterns, len(patterns) if len(patterns) <= ALL_PAIRS else k)
+    return certify_memory(memory, neighbors, settings)
 
 
 def certify_memory(
-    memory: GaussianKDE | ModernHopfield,
-    neighbors: Neighbors | None,
-    k: int,
-    iterate: Iterate,
-    tol: float = 1e-6,
-    max_steps: int = 2000,
-    delta: float | None = None,
+    memory: GaussianKDE | ModernHopfield, neighbors: Neighbors | None, settings: Settings
 ) -> Certificate:
-    """Certify a memory whose neighbours, which do not depend on sigma, are known."""
+    """Certify a memory whose neighbours, if it is a KDE, are known: they do not depend on sigma."""
     patterns = memory.memories.detach().double().numpy()
     (n, dim), bandwidth = patterns.shape, float(memory.sigma)
-    hopfield = neighbors is None
     if neighbors is None:
+        k = n - 1 if n <= ALL_PAIRS else min(settings.n_neighbors, n - 1)
         terms, nearest = hopfield_terms(patterns, bandwidth, k)
+        separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
+        closest = nearest
     else:
         terms, nearest = kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
+        separation, norm = 0.5 * nearest**2, _enclosing(patterns)
+        # A pattern that the search passed over could be nearer than those it found, by rounding.
+        closest = np.minimum(nearest, neighbors.beyond)
     radius, bound = guaranteed_balls(terms)
-    separation = -terms.exponents.max(1) / terms.sharpness if hopfield else 0.5 * nearest**2
-    norm = float(np.linalg.norm(patterns, axis=1).max() if hopfield else _enclosing(patterns))
     needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
-    ramsauer = guaranteed_radius(n, norm, bandwidth) if norm > 0 else 0.0
     # For a huge sigma the condition always holds, and its balls would overlap.
     disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
-    # A pattern that the search passed over could be nearer than those it found, by its rounding.
-    closest = nearest if neighbors is None else np.minimum(nearest, neighbors.beyond)
-    proved = bound < 0.5 * closest * (1 - ROUNDING_SLACK)
-    decided = np.where(proved, "proved", "open").astype("<U8")
-    chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    found = iterate_patterns(memory, bandwidth, nearest, chosen, proved, tol, max_steps)
-    decided[chosen & ~proved] = "iterated"
-    return Certificate(
-        kind="hopfield" if hopfield else "kde",
+    ramsauer = guaranteed_radius(n, norm, bandwidth) if disjoint else 0.0
+    return _assembled(
+        memory,
+        settings,
+        nearest,
+        bound < 0.5 * closest * (1 - ROUNDING_SLACK),
+        kind="hopfield" if neighbors is None else "kde",
         sigma=bandwidth,
         separation=separation,
         required_separation=float(needed),
-        ramsauer_radius=np.where((separation >= needed) & disjoint, ramsauer, 0.0),
+        ramsauer_radius=np.where(separation >= needed, ramsauer, 0.0),
         guaranteed_radius=radius,
         error_bound=bound,
-        fixed_point=found.fixed_point,
-        retrieval_error=found.error,
-        stored=proved | found.stored,
-        decided=decided,
-        basin=found.basin,
-        noise=None if delta is None else noise_levels(terms, radius, delta),
-        delta=delta,
+        noise=None if settings.delta is None else noise_levels(terms, radius, settings.delta),
     )
 
 
-def _certify_sparse(
-    memory: SparseHopfield, iterate: Iterate, tol: float, max_steps: int, delta: float | None
-) -> Certificate:
+def _certify_sparse(memory: SparseHopfield, settings: Settings) -> Certificate:
     """Certify a sparse network by the exact condition of one update."""
-    patterns, found = memory.memories.detach().double().numpy(), one_step(memory, delta)
-    n, sigma = len(patterns), float(memory.beta) ** -0.5
+    found = one_step(memory, settings.delta)
     proved = found.radius > 0
-    chosen = {"all": np.ones(n, bool), "undecided": ~proved, "none": np.zeros(n, bool)}[iterate]
-    ends = iterate_patterns(memory, sigma, found.nearest, chosen, proved, tol, max_steps)
-    decided = np.where(proved, "proved", "open").astype("<U8")
-    decided[chosen & ~proved] = "iterated"
-    return Certificate(
+    return _assembled(
+        memory,
+        settings,
+        found.nearest,
+        proved,
         kind="sparse",
-        sigma=sigma,
+        sigma=float(memory.beta) ** -0.5,
         separation=found.separation,
         required_separation=found.required,
         ramsauer_radius=found.santos_radius,
         guaranteed_radius=found.radius,
         error_bound=np.where(proved, 0.0, np.inf),
-        fixed_point=ends.fixed_point,
-        retrieval_error=ends.error,
-        stored=proved | ends.stored,
-        decided=decided,
-        basin=ends.basin,
         noise=found.noise,
-        delta=delta,
     )
 
 
-def as_memory(X: Any, sigma: float | None = None) -> GaussianKDE | ModernHopfield:
+def _assembled(
+    memory: CertifiedMemory,
+    settings: Settings,
+    nearest: FloatArray,
+    proved: NDArray[np.bool_],
+    *,
+    sigma: float,
+    **bounds: Any,
+) -> Certificate:
+    """Iterate patterns, and return what is known of them by bounds and by iterating."""
+    everyone = np.ones(len(proved), bool)
+    chosen = {"all": everyone, "undecided": ~proved, "none": ~everyone}[settings.iterate]
+    found = iterate_patterns(
+        memory, sigma, nearest, chosen, proved, settings.tol, settings.max_steps
+    )
+    decided = np.where(proved, "proved", np.where(chosen, "iterated", "open")).astype("<U8")
+    return Certificate(
+        sigma=sigma,
+        fixed_point=found.fixed_point,
+        retrieval_error=found.error,
+        stored=proved | found.stored,
+        decided=decided,
+        basin=found.basin,
+        delta=settings.delta,
+        **bounds,
+    )
+
+
+def as_memory(X: Any, sigma: float | None = None) -> CertifiedMemory:
     """Return a memory as it is, and rows of patterns as a Gaussian KDE in float64."""
-    if isinstance(X, GaussianKDE | ModernHopfield):
-        require_squares(X.memories.detach().double())
-        weights = getattr(X, "log_weights", None)
-        if weights is not None and bool((weights != weights[0]).any()):
-            raise UnsupportedOperationError(
-                "The bounds are for memories of equal weight, and these have log_weights. Pass the "
-                "patterns without weights."
-            )
-        return X
-    return GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+    if not isinstance(X, CertifiedMemory):
+        return GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+    _require_no_sigma(sigma)
+    require_squares(X.memories.detach().double())
+    weights = X.log_weights if isinstance(X, GaussianKDE) else None
+    if weights is not None and bool((weights != weights[0]).any()):
+        raise UnsupportedOperationError(
+            "The bounds are for memories of equal weight, and these have log_weights. Pass the "
+            "patterns without weights."
+        )
+    return X
+
+
+def _require_no_sigma(sigma: float | None) -> None:
+    if sigma is not None:
+        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
 
 
 def as_patterns(X: Any) -> Tensor:
@@ -433,32 +442,43 @@ def as_patterns(X: Any) -> Tensor:
     return patterns
 
 
+def _longest(patterns: FloatArray) -> float:
+    return float(np.linalg.norm(patterns, axis=1).max())
+
+
 def _enclosing(patterns: FloatArray) -> float:
     """Return the radius of a ball that holds all patterns; its centre does not matter."""
     middle = 0.5 * (patterns.max(0) + patterns.min(0))
-    centres = (middle, patterns.mean(0))
-    return min(float(np.linalg.norm(patterns - centre, axis=1).max()) for centre in centres)
+    return min(_longest(patterns - centre) for centre in (middle, patterns.mean(0)))
 
 
-def _alone(
-    memory: GaussianKDE | ModernHopfield | SparseHopfield, patterns: FloatArray
-) -> Certificate:
+def _alone(memory: CertifiedMemory, delta: float | None) -> Certificate:
     """Return the certificate of a single pattern, which attracts all of space in one step."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
-    sigma = float(memory.sigma if isinstance(memory, GaussianMemory) else memory.beta**-0.5)
+    sparse = isinstance(memory, SparseHopfield)
     kinds = {GaussianKDE: "kde", ModernHopfield: "hopfield", SparseHopfield: "sparse"}
-    kind = kinds[type(memory)]
     return Certificate(
-        kind=kind,
-        sigma=sigma,
+        kind=kinds[type(memory)],
+        sigma=float(memory.beta**-0.5 if sparse else memory.sigma),
         separation=infinite,
         required_separation=0.0,
         ramsauer_radius=infinite,
         guaranteed_radius=infinite,
         error_bound=zero,
-        fixed_point=patterns.copy(),
+        fixed_point=memory.memories.detach().double().numpy().copy(),
         retrieval_error=zero,
         stored=np.ones(1, dtype=bool),
         decided=np.array(["proved"]),
         basin=np.zeros(1, dtype=np.int64),
+        noise=None if delta is None else infinite,
+        delta=delta,
     )
+
+
+def _spread(values: FloatArray) -> dict[str, float] | None:
+    """Return the smallest, median and largest of the finite values."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    quantiles = values.min(), np.median(values), values.max()
+    return dict(zip(("smallest", "median", "largest"), map(float, quantiles), strict=True))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.capacity.sparse import slopes_of_sparse
+from isthmus.dynamics.descent import descend
 from isthmus.dynamics.modes import (
     SAME_POINT,
     centred,
@@ -139,8 +140,8 @@ def _balls_flow(
     centres, ends = patterns[rows], fixed[rows]
     directions = _directions(memory, centres, ends)
     starts = centres[:, None] + radius[rows, None, None] * directions
-    flat = memory.as_input(starts.flatten(0, 1))
-    reached = settle(memory, flat, tol=tol * sigma, max_steps=PLAIN_STEPS).state
+    flat = starts.flatten(0, 1).to(memory.memories)
+    reached = descend(memory, flat, tol=tol * sigma, max_steps=PLAIN_STEPS).state
     goals = ends.repeat_interleave(directions.shape[1], 0)
 
     def returned() -> Tensor:
@@ -183,16 +184,16 @@ def _settled_by_newton(
         if not len(active):
             break
         x = points[active]
-        plain = memory.step(x)
+        plain = memory._step(x)
         slopes = torch.cat([_slopes(memory, block) for block in _blocks(memory, x)])
         curvature, axes = torch.linalg.eigh(torch.eye(x.shape[1]) - slopes)
         turned = axes.mT @ (plain - x).to(axes)[:, :, None]
         move = (axes @ (turned / curvature.abs().clamp(min=FLATTEST)[:, :, None]))[:, :, 0].to(x)
         length = torch.linalg.vector_norm(move, dim=1)
         new = x + move * (longest[active] / length).clamp(max=1)[:, None]
-        height = memory.energy(x)
+        height = memory._energy(x)
         slack = 8 * torch.finfo(x.dtype).eps * height.abs()
-        uphill = memory.energy(new) > height + slack
+        uphill = memory._energy(new) > height + slack
         points[active] = torch.where(uphill[:, None], plain, new)
         allowed = longest[active] * torch.where(uphill, 0.5, 2.0)
         longest[active] = allowed.clamp(max=LONGEST * sigma)
@@ -208,7 +209,7 @@ def _slopes(memory: GaussianMemory | SparseHopfield, points: Tensor) -> Tensor:
     """Return the Jacobians of an update at points, in float64. (B, D) -> (B, D, D)"""
     if isinstance(memory, SparseHopfield):
         return slopes_of_sparse(memory, points)
-    weights = memory.responsibilities(points).double()
+    weights = memory._responsibilities(points).double()
     memories = memory.memories.detach().double()
     apart = memories - (weights @ memories)[:, None]
     return (apart * weights[:, :, None]).mT @ apart / float(memory.variance)
