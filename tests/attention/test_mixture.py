@@ -11,7 +11,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from isthmus.attention import VMFMixture, vmf_view
-from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 
 DOUBLE = torch.float64
 DIMENSIONS = [2, 3, 10, 64, 1000, 10_000]
@@ -150,43 +149,6 @@ def test_draws_have_the_exact_mean_length(draw, dim, kappa, centred):
     assert abs(error) < 5 * math.sqrt(variance / count) + 1e-13
 
 
-@pytest.mark.parametrize("kappa", [0.0, 2.0, 300.0])
-def test_draws_of_layernorm_follow_the_law_of_their_own_sphere(draw, kappa):
-    """The angle of draws about a direction, in a sphere of one dimension less than D."""
-    direction = on_sphere(draw, 1, 4, centred=True)
-    drawn = mixture(direction, [kappa], [0.0], centred=True).sample(4000)[:, 0, 0]
-    cosine = (drawn @ direction[0]).numpy()
-    if kappa == 0:
-        # No direction is better than another; heights on a sphere in three dimensions are uniform.
-        law = stats.uniform(-1, 2).cdf
-    else:
-        spread = -math.expm1(-2 * kappa)
-        law = lambda x: (np.exp(kappa * (x - 1)) - math.exp(-2 * kappa)) / spread  # noqa: E731
-    assert stats.kstest(cosine, law).pvalue > 1e-3
-
-
-def test_components_are_drawn_by_their_mixing_weight_not_by_their_bare_one():
-    """Normalisers matter: equal bare weights, unequal concentrations (E20)."""
-    directions = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], dtype=DOUBLE)
-    view = mixture(directions, [20.0, 22.0], [0.0, 0.0])
-    share = view.log_mixing.exp()[0, 0, 1].item()
-    assert share == pytest.approx(1 / (1 + math.exp(-2) * 22 / 20), rel=1e-9)
-    drawn = view.sample(5000, seed=1)[:, 0, 0, 0]
-    spread = math.sqrt(share * (1 - share) / 5000)
-    assert (drawn < 0).double().mean().item() == pytest.approx(share, abs=5 * spread)
-
-
-def test_a_sphere_of_two_points_is_a_coin():
-    """LayerNorm of two coordinates."""
-    direction = torch.tensor([[1.0, -1.0]], dtype=DOUBLE) / math.sqrt(2)
-    view = mixture(direction, [0.4], [0.0], centred=True)
-    both = torch.cat([direction, -direction])
-    assert_close(view.log_prob(both).exp().sum().item(), 1.0)
-    drawn = view.sample(4000)[:, 0, 0]
-    share = (drawn @ direction[0] > 0).double().mean().item()
-    assert share == pytest.approx(view.log_prob(direction).exp().item(), abs=0.04)
-
-
 def test_each_position_draws_only_from_what_it_sees(draw):
     directions = torch.eye(4, dtype=DOUBLE)
     hidden = torch.full((4, 4), -torch.inf, dtype=DOUBLE).triu(1)
@@ -202,36 +164,3 @@ def test_each_position_draws_only_from_what_it_sees(draw):
         (0, 1, 1, 4, 4),
         True,
     )
-
-
-def test_padding_alone_leaves_one_mixture_for_all_queries(draw):
-    directions = on_sphere(draw, 4, 5)
-    padding = torch.tensor([0.0, 0.0, -torch.inf, 0.0], dtype=DOUBLE)[None, None, None]
-    view = mixture(directions, [1.0, 2.0, 3.0, 4.0], [0.0] * 4, mask=padding)
-    assert view.is_shared
-    assert view.log_mixing.shape == (1, 1, 4)
-    assert view.log_mixing[0, 0, 2] == -torch.inf
-    assert_close(view.log_mixing.exp().sum().item(), 1.0)
-
-
-def test_points_must_be_of_the_sphere_and_fit(draw):
-    view = mixture(on_sphere(draw, 3, 4, centred=True), [1.0, 2.0, 3.0], [0.0] * 3, centred=True)
-    with pytest.raises(OutsideSupportError, match="2 of the points.*unit vectors"):
-        view.log_prob(2 * view.mean_direction[0, 0, :2])
-    with pytest.raises(OutsideSupportError, match="sum to zero"):
-        view.log_prob(torch.full((1, 4), 0.5, dtype=DOUBLE))
-    with pytest.raises(ShapeError, match="end in"):
-        view.log_prob(torch.eye(3, dtype=DOUBLE))
-    with pytest.raises(ShapeError, match="end in"):
-        view.responsibilities(torch.ones(4, dtype=DOUBLE))
-    with pytest.raises(InvalidInputError, match="NaN"):
-        view.responsibilities(torch.full((1, 4), torch.nan, dtype=DOUBLE))
-    mask = torch.zeros(1, 1, 3, 3, dtype=DOUBLE)
-    mask[..., 0, :] = -torch.inf
-    masked = mixture(view.query_direction[0], [1.0, 2.0, 3.0], [0.0] * 3, centred=True, mask=mask)
-    with pytest.raises(ShapeError, match="a mixture of its own"):
-        masked.log_prob(view.query_direction[:, :2])
-    with pytest.raises(InvalidInputError, match="see no key"):
-        masked.sample(3)
-    with pytest.raises(InvalidInputError, match="n must be"):
-        view.sample(-1)

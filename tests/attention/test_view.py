@@ -136,22 +136,6 @@ def test_a_whole_block_can_be_passed(randomize, draw, kind):
         assert_equal(view.responsibilities(), expected)
 
 
-def test_fields_have_the_shapes_and_meanings_of_the_docstring(randomize, draw):
-    norm = randomize(nn.LayerNorm(WIDTH))
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
-    x = draw(BATCH, LENGTH, WIDTH)
-    view = vmf_view(norm, attention, x)
-    per_key = (BATCH, HEADS, LENGTH)
-    assert view.concentration.shape == view.log_weight.shape == view.log_mixing.shape == per_key
-    assert view.mean_direction.shape == (*per_key, WIDTH)
-    assert view.query_direction.shape == (BATCH, LENGTH, WIDTH)
-    for unit in (view.mean_direction, view.query_direction):
-        assert_close(torch.linalg.vector_norm(unit, dim=-1), torch.ones(unit.shape[:-1]).double())
-        assert unit.sum(-1).abs().max() < 1e-12
-    assert view.sphere_dim == WIDTH - 1
-    assert_close(view.log_mixing.exp().sum(-1), torch.ones(BATCH, HEADS, dtype=DOUBLE))
-
-
 @pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
 def test_components_follow_the_corrected_theorem(randomize, draw, kind):
     """E18 and E19, written out by hand for one head and one key at a time."""
@@ -177,38 +161,6 @@ def test_components_follow_the_corrected_theorem(randomize, draw, kind):
                 view.mean_direction[0, head, i], effective / torch.linalg.vector_norm(effective)
             )
             assert_close(view.log_weight[0, head, i], log_weight)
-
-
-@pytest.mark.parametrize(("kind", "dim"), [(nn.LayerNorm, 8), (nn.RMSNorm, 64)])
-def test_queries_have_length_root_d_but_for_epsilon(draw, kind, dim):
-    x = draw(1, 4, dim)
-    attention = nn.MultiheadAttention(dim, 2, batch_first=True).double()
-    view = vmf_view(kind(dim, eps=0.1).double(), attention, x)
-    variance = x.var(-1, correction=0) if kind is nn.LayerNorm else x.square().mean(-1)
-    assert_close(view.query_radius, (variance / (variance + 0.1)).sqrt())
-    exact = vmf_view(kind(dim, eps=0.0).double(), attention, x)
-    assert_close(exact.query_radius, torch.ones(1, 4, dtype=DOUBLE))
-    standardized = kind(dim, eps=0.0, elementwise_affine=False)(x)
-    assert_close(standardized, math.sqrt(dim) * exact.query_direction)
-
-
-def test_both_weights_give_the_posterior(randomize, draw):
-    """Unnormalised weights with bare exponentials, or mixing ones with whole densities (E20)."""
-    norm = randomize(nn.LayerNorm(WIDTH, eps=0.0))
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
-    x = draw(BATCH, LENGTH, WIDTH)
-    view = vmf_view(norm, attention, x)
-    from isthmus.special import log_vmf_normalizer
-
-    cosine = torch.einsum("bsd,bhtd->bhst", view.query_direction, view.mean_direction)
-    bare = view.concentration[:, :, None] * cosine
-    constant = log_vmf_normalizer(WIDTH - 1, view.concentration)
-    by_weight = torch.softmax(view.log_weight[:, :, None] + bare, -1)
-    by_mixing = torch.softmax((view.log_mixing + constant)[:, :, None] + bare, -1)
-    expected = own_weights(norm, attention, x)
-    assert_equal(by_weight, expected)
-    assert_equal(by_mixing, expected)
-    assert constant.std() > 0.1  # so the two kinds of weight do differ
 
 
 def test_a_row_that_sees_nothing_has_zeros_and_no_nan(randomize, draw):
@@ -243,12 +195,3 @@ def test_keys_and_queries_without_a_direction_are_harmless(randomize, draw):
     assert view.mean_direction.sum(-1).abs().max() < 1e-12
     assert_equal(view.responsibilities(), own_weights(norm, attention, x))
     assert view.sample(3).isfinite().all()
-
-
-def test_single_precision_is_kept(randomize, draw):
-    norm, attention = nn.RMSNorm(WIDTH), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    x = draw(BATCH, LENGTH, WIDTH).float()
-    view = vmf_view(norm, attention, x)
-    assert view.responsibilities().dtype == view.log_mixing.dtype == torch.float32
-    assert_close(view.responsibilities(), own_weights(norm, attention, x), rtol=0, atol=1e-6)
-    assert not view.concentration.requires_grad

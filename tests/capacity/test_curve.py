@@ -23,11 +23,6 @@ def test_the_chosen_bandwidth_is_the_largest_that_stores_enough(
     assert choice.sigma in choice.curve.sigmas
 
 
-def test_what_is_only_proved_needs_a_smaller_bandwidth() -> None:
-    X = np.random.default_rng(0).normal(size=(20, 6))
-    assert choose_sigma(X, iterate="none").sigma <= choose_sigma(X).sigma
-
-
 def test_a_curve_falls_from_all_to_none() -> None:
     X = np.random.default_rng(0).normal(size=(20, 6))
     curve = capacity_curve(X, [3.0, 0.1, 0.5, 1.0, 0.1])

@@ -1,14 +1,11 @@
 """The Epanechnikov memory stores patterns without error, beside fixed points that emerge."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 import isthmus as ist
 from isthmus.capacity import spread_on_sphere
-from isthmus.paper.counts import log_cap_fraction
 
 
 def resting(memory: ist.EpanechnikovKDE, starts: torch.Tensor) -> np.ndarray:
@@ -46,13 +43,6 @@ def test_patterns_farther_apart_than_the_bandwidth_are_stored_without_error(shar
     near = torch.linalg.vector_norm(X[i] - X[j], dim=1) < 2 * h
     between = resting(memory, (X[i] + X[j])[near] / 2) if near.any() else np.empty((0, 5))
     assert (len(between) > 0) == (share > 0.5)
-
-
-def test_more_patterns_fit_than_greedy_packing_promises() -> None:
-    X = spread_on_sphere(24, 3)
-    nearest = float(torch.pdist(torch.from_numpy(X)).min())
-    angle = 2 * math.asin(nearest / 2)
-    assert math.exp(-log_cap_fraction(3, angle)) < 24
 
 
 def test_a_polygon_nearer_than_the_bandwidth_is_stored_with_an_error() -> None:

@@ -130,36 +130,6 @@ def test_vectors_of_e8_are_stored_and_doubled_roots_are_not() -> None:
     assert largest_eigenvalue(with_roots, ends[0]) == pytest.approx(1.07, abs=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_all_vectors_of_e8_are_stored() -> None:
-    X = 2 * 7**0.5 * e8_shell()
-    memory = ist.GaussianKDE(X, 1.0)
-    fixed = ist.retrieve(memory, torch.from_numpy(X), tol=1e-9).state
-    np.testing.assert_allclose(np.linalg.norm(fixed.numpy() - X, axis=1), 0.6150, atol=1e-3)
-    assert is_attracting(memory, fixed).all()
-    ends = ist.retrieve(memory, adversarial_starts(X, 1000), tol=1e-6).state
-    assert float((ends - fixed[0]).abs().max()) < 1e-3
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_stored_patterns_attract_and_eigenvalues_agree(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(60, int(rng.choice([1, 2, 3, 6]))))
-    memory = ist.GaussianKDE(X, float(rng.uniform(0.1, 0.5)))
-    found = certify(memory)
-    own = found.stored & (found.decided == "iterated")
-    points = torch.from_numpy(found.fixed_point[own])
-    weights = memory.responsibilities(points)
-    apart = memory.memories - points[:, None]
-    covariance = torch.einsum("bn,bni,bnj->bij", weights, apart, apart)
-    assert (torch.linalg.eigvalsh(covariance)[:, -1:] < memory.variance).all()
-    noise = torch.from_numpy(rng.normal(size=(50, *points.shape)))
-    starts = points + 1e-6 * noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
-    ends = ist.retrieve(memory, starts, tol=1e-9, max_steps=20_000).state
-    torch.testing.assert_close(ends, points.expand_as(ends), atol=1e-3, rtol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["kde", "hopfield"])
 def test_weights_and_residuals_are_bounded_from_above(kind: str, dtype: torch.dtype) -> None:
@@ -188,16 +158,6 @@ def test_weights_and_residuals_are_bounded_from_above(kind: str, dtype: torch.dt
     np.testing.assert_allclose(weights, [float(p) for p in exact], rtol=1e-9)
 
 
-def test_the_ray_through_a_vertex_of_a_polygon_has_one_fixed_point() -> None:
-    radius = np.linspace(0.01, 2, 400)[:, None]
-    for count in range(4, 201):
-        cosines = np.cos(2 * np.pi * np.arange(count) / count)
-        weights = np.exp(2 * radius * (cosines - 1))
-        ratio = 2 * (weights @ cosines) / weights.sum(1) / radius[:, 0]
-        assert (np.diff(ratio) < 0).all()
-        assert ratio[0] > 1 > ratio[-1]
-
-
 def test_memories_left_out_do_not_decide_about_stability(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 3))
@@ -221,3 +181,25 @@ def test_memories_left_out_do_not_decide_about_stability(monkeypatch: pytest.Mon
             chosen, _ = near.of(point)
             assert 1 - float(share[chosen].sum()) < 1e-12
         assert len(near.of(ends[0])[0]) < 800
+
+
+def test_the_ray_through_a_vertex_of_a_polygon_has_one_fixed_point() -> None:
+    radius = np.linspace(0.01, 2, 400)[:, None]
+    for count in range(4, 201):
+        cosines = np.cos(2 * np.pi * np.arange(count) / count)
+        weights = np.exp(2 * radius * (cosines - 1))
+        ratio = 2 * (weights @ cosines) / weights.sum(1) / radius[:, 0]
+        assert (np.diff(ratio) < 0).all()
+        assert ratio[0] > 1 > ratio[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_vectors_of_e8_are_stored() -> None:
+    X = 2 * 7**0.5 * e8_shell()
+    memory = ist.GaussianKDE(X, 1.0)
+    fixed = ist.retrieve(memory, torch.from_numpy(X), tol=1e-9).state
+    np.testing.assert_allclose(np.linalg.norm(fixed.numpy() - X, axis=1), 0.6150, atol=1e-3)
+    assert is_attracting(memory, fixed).all()
+    ends = ist.retrieve(memory, adversarial_starts(X, 1000), tol=1e-6).state
+    assert float((ends - fixed[0]).abs().max()) < 1e-3

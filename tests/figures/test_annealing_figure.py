@@ -1,11 +1,9 @@
 """The figure of annealed draws shows the shares of its data."""
 
 import numpy as np
-import pytest
 import torch
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError
 from isthmus.figures import annealing_phases
 
 
@@ -27,11 +25,3 @@ def test_the_shares_of_the_verdicts_are_drawn() -> None:
         np.testing.assert_allclose(lines[name].get_ydata(), expected)
     drawn = sum(len(line.get_xdata()) for line in figure.axes[0].lines)
     assert drawn == 40 + 2
-
-
-def test_bad_input() -> None:
-    line = ist.anneal(ist.GaussianKDE(torch.zeros(1, 1)), [2.0, 1.0], 3)
-    with pytest.raises(InvalidInputError, match="at least three"):
-        annealing_phases({1: line})
-    with pytest.raises(InvalidInputError, match="two coordinates"):
-        annealing_phases({1: line, 2: line, 3: line})

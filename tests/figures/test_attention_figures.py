@@ -1,11 +1,9 @@
 """Figures of attention show what the mixture and the experiment say."""
 
 import numpy as np
-import pytest
 import torch
 
 from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
-from isthmus.errors import InvalidInputError
 from isthmus.figures import attention_experiment, attention_sphere
 from isthmus.figures.style import png_bytes
 from isthmus.paper.attention import Experiment, TrainingRun
@@ -30,16 +28,6 @@ def test_discs_show_mixing_weight_and_concentration():
     np.testing.assert_allclose(discs.get_array(), found.concentration[1, 1], rtol=1e-6)
 
 
-def test_places_are_the_best_projection_onto_a_plane():
-    found = view()
-    discs = attention_sphere(found, heads=[0]).axes[0].collections[0]
-    directions = found.mean_direction[0, 0].double().numpy()
-    sizes = np.linalg.svd(directions, compute_uv=False)
-    seen = (discs.get_offsets() ** 2).sum()
-    assert seen == pytest.approx((sizes[:2] ** 2).sum(), rel=1e-5)
-    assert ((discs.get_offsets() ** 2).sum(1) <= 1 + 1e-6).all()
-
-
 def test_lines_go_to_the_component_that_a_query_attends_to_most():
     found = view()
     axes = attention_sphere(found, heads=[1]).axes[0]
@@ -47,17 +35,6 @@ def test_lines_go_to_the_component_that_a_query_attends_to_most():
     strongest = found.responsibilities()[0, 1].argmax(-1)
     for line, component in zip(axes.lines[:6], strongest.tolist(), strict=True):
         np.testing.assert_allclose(line.get_xydata()[1], places[component], atol=1e-6)
-
-
-def test_a_masked_mixture_is_drawn_for_one_position():
-    found = view(is_causal=True)
-    discs = attention_sphere(found, heads=[0], position=2).axes[0].collections[0]
-    assert len(discs.get_offsets()) == 3
-    assert len(attention_sphere(found, heads=[0], position=0).axes[0].collections[0].get_sizes())
-    hidden = torch.ones(6, 6, dtype=torch.bool)
-    hidden[1:] = False
-    with pytest.raises(InvalidInputError, match="sees no key"):
-        attention_sphere(view(mask=hidden), position=0)
 
 
 def test_with_rotary_positions_one_query_is_drawn_with_its_own_components():
@@ -81,12 +58,6 @@ def test_with_rotary_positions_one_query_is_drawn_with_its_own_components():
     place = axes.collections[0].get_offsets()[strongest]
     np.testing.assert_allclose(line.get_xydata()[1], place, atol=1e-6)
     assert len(dot.get_xydata()) == 1
-
-
-@pytest.mark.parametrize("options", [{"heads": [2]}, {"heads": []}, {"sequence": 2}])
-def test_what_is_not_there_cannot_be_drawn(options):
-    with pytest.raises(InvalidInputError):
-        attention_sphere(view(), **options)
 
 
 def runs() -> Experiment:

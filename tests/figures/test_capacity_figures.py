@@ -8,7 +8,6 @@ import pytest
 from isthmus.capacity import capacity_bound, certify, sweep
 from isthmus.errors import ShapeError
 from isthmus.figures import basins_merging, capacity_bounds, certificate_plot, retrieval_sweep
-from isthmus.figures.capacity import noise_recall
 from isthmus.figures.style import png_bytes
 from isthmus.paper.counts import CapacityKind
 
@@ -19,27 +18,6 @@ def test_basins_are_counted_in_each_panel() -> None:
         "3 patterns, 3 basins",
         "3 patterns, 2 basins",
     ]
-
-
-def test_patterns_are_added_from_the_first_on() -> None:
-    figure = basins_merging([[-1.0], [7.0], [1.0]], [0.4, 1.6], [2, 3])
-    assert [axes.texts[0].get_text() for axes in figure.axes] == [
-        "2 patterns, 2 basins",
-        "3 patterns, 3 basins",
-        "2 patterns, 2 basins",
-        "3 patterns, 2 basins",
-    ]
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    assert {axes.get_ylabel() for axes in figure.axes} == {"energy (nats)", ""}
-
-
-def test_bandwidths_are_drawn_on_one_scale_that_shows_the_wider() -> None:
-    narrow, wide = basins_merging([[-1.0], [1.0], [7.0]], [0.4, 1.6]).axes
-    assert narrow.get_ylim() == wide.get_ylim()
-    low, high = wide.get_ylim()
-    curves = [axes.lines[0].get_ydata() for axes in (narrow, wide)]
-    assert low < min(curve.min() for curve in curves)
-    assert curves[1].max() < high < curves[0].max()
 
 
 def test_a_sweep_has_a_line_per_dimension_and_the_marks_of_theory() -> None:
@@ -89,26 +67,3 @@ def test_a_certificate_is_drawn_by_what_is_known() -> None:
     assert png_bytes(figure, dpi=40) == png_bytes(certificate_plot(certify(X), X), dpi=40)
     with pytest.raises(ShapeError):
         certificate_plot(certify(X), X[:2])
-
-
-@pytest.mark.parametrize("stretch", [(9.0, 2.0), (3.0, 3.0)])
-def test_a_certificate_fills_its_paper(stretch: tuple[float, float]) -> None:
-    X = np.random.default_rng(0).normal(size=(40, 2)) * stretch
-    figure = certificate_plot(certify(X), X)
-    figure.draw_without_rendering()
-    box, paper = figure.axes[0].get_tightbbox(), figure.bbox
-    assert box.y0 < 0.08 * paper.height
-    assert box.y1 > 0.92 * paper.height
-
-
-def test_a_certificate_on_a_line_is_not_flat() -> None:
-    X = np.column_stack([np.arange(5.0), np.zeros(5)])
-    figure = certificate_plot(certify(X, 0.1), X)
-    assert figure.get_size_inches()[1] > 2
-
-
-def test_recall_under_noise_is_drawn_with_what_is_proved() -> None:
-    figure = noise_recall({"a": {0.5: 1.0, 2.0: 0.4}}, 0.01)
-    drawn = {line.get_label(): line for line in figure.axes[0].lines}
-    np.testing.assert_allclose(drawn["a"].get_xydata(), [[0.5, 1.0], [2.0, 0.4]])
-    np.testing.assert_allclose(drawn["proved: at least 0.99"].get_ydata(), 0.99)

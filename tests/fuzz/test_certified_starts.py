@@ -87,8 +87,10 @@ def attack(X: Array, beta: float, model: str, dtype: type, count: int, seed: int
     rng = np.random.default_rng(seed)
     given = X.astype(dtype)
     X, sigma = given.astype(np.float64), beta**-0.5
-    memory = ist.ModernHopfield(given, beta) if model == "hopfield" else given
-    found = certify(memory, sigma, iterate="none")
+    memory, width = (
+        (ist.ModernHopfield(given, beta), None) if model == "hopfield" else (given, sigma)
+    )
+    found = certify(memory, width, iterate="none")
     held = np.flatnonzero((found.guaranteed_radius > 0) & (found.error_bound < np.inf))
     radii = np.minimum(found.guaranteed_radius, 1e6)
     parts = [starts(X, row, radii[row], count, rng) for row in held]

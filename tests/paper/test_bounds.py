@@ -13,7 +13,6 @@ from isthmus.capacity import (
     required_separation,
     retrieval_error_bound,
 )
-from isthmus.errors import InvalidInputError, IsthmusError
 
 
 def test_required_separation_and_radius_follow_the_formulas():
@@ -25,31 +24,11 @@ def test_required_separation_and_radius_follow_the_formulas():
     assert required_separation(4**3, math.sqrt(12)) == pytest.approx(11.51, abs=0.01)
 
 
-def test_required_separation_and_radius_scale_with_the_bandwidth():
-    for sigma in (1e-100, 0.1, 1e100):
-        separation = required_separation(50, 7 * sigma, sigma) / sigma / sigma
-        assert separation == pytest.approx(required_separation(50, 7.0))
-        radius = guaranteed_radius(50, 7 * sigma, sigma) / sigma
-        assert radius == pytest.approx(guaranteed_radius(50, 7.0))
-
-
-def test_more_patterns_need_more_room_and_get_smaller_balls():
-    counts = [2, 3, 10, 10**4, 10**9, 10**300]
-    assert np.all(np.diff([required_separation(n, 6.0) for n in counts]) > 0)
-    assert np.all(np.diff([guaranteed_radius(n, 6.0) for n in counts]) < 0)
-
-
 def test_a_single_pattern_needs_no_room_and_is_exact():
     assert required_separation(1, 6.0) == -math.inf
     assert guaranteed_radius(1, 5.0) == 0.2
     assert retrieval_error_bound(math.inf, 1, 6.0) == 0
     assert one_step_error_bound(math.inf, 1, 6.0, 1.0, [0.1, 3.0]).tolist() == [0, 0]
-
-
-def test_patterns_at_the_centre_of_a_ball_of_no_size():
-    assert required_separation(3, 0.0) == -math.inf
-    assert guaranteed_radius(3, 0.0) == math.inf
-    assert retrieval_error_bound(0.0, 3, 0.0) == 0
 
 
 def test_error_bounds_follow_the_formulas():
@@ -65,16 +44,6 @@ def test_error_bounds_follow_the_formulas():
     assert found == pytest.approx(jacobian * (distance + fixed))
     sharp = one_step_error_bound(separation, n, norm, sigma, distance, fixed, sharp=True)
     assert sharp == pytest.approx(found * 2 / n)
-
-
-def test_error_bounds_take_arrays_and_never_overflow_into_an_error():
-    separation = np.array([[-5.0], [0.0], [1e9], [math.inf]])
-    bounds = one_step_error_bound(separation, 100, 1e4, 1e-3, [0.0, 1e-3, 1e6])
-    assert bounds.shape == (4, 3)
-    assert np.all(bounds[0] == math.inf)
-    assert np.all(bounds[1, 1:] == math.inf)
-    assert np.all(bounds[3] == 0)
-    assert retrieval_error_bound(separation, 100, 1e4, 1e-3).shape == (4, 1)
 
 
 def many_patterns():
@@ -144,34 +113,3 @@ def test_bounds_hold_for_modern_hopfield_networks():
         memory = ist.ModernHopfield(torch.from_numpy(points), beta=1.0)
         checked += check_bounds(memory, points, gaps.min(1), norm, rng)
     assert checked > 300
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [
-        (required_separation, (0, 1.0)),
-        (required_separation, (2.5, 1.0)),
-        (required_separation, (5, -1.0)),
-        (required_separation, (5, math.nan)),
-        (required_separation, (5, 1.0, 0.0)),
-        (required_separation, ("five", 1.0)),
-        (guaranteed_radius, (0, 1.0)),
-        (guaranteed_radius, (5, 1.0, -1.0)),
-        (retrieval_error_bound, (math.nan, 5, 1.0)),
-        (retrieval_error_bound, ("far", 5, 1.0)),
-        (one_step_error_bound, (1.0, 5, 1.0, 1.0, -0.1)),
-        (one_step_error_bound, (1.0, 5, 1.0, 1.0, 0.1, -0.1)),
-    ],
-)
-def test_bad_arguments_are_refused(function, arguments):
-    with pytest.raises(IsthmusError):
-        function(*arguments)
-
-
-def test_errors_name_the_argument():
-    with pytest.raises(InvalidInputError, match="n_patterns must be a whole number of at least 1"):
-        required_separation(0, 1.0)
-    with pytest.raises(InvalidInputError, match="sigma must be a finite number above 0"):
-        guaranteed_radius(5, 1.0, 0.0)
-    with pytest.raises(InvalidInputError, match="distance must not be negative"):
-        one_step_error_bound(1.0, 5, 1.0, 1.0, -0.1)

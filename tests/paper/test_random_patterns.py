@@ -11,7 +11,6 @@ from isthmus.capacity import (
     random_pattern_dimension,
     required_separation,
 )
-from isthmus.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(
@@ -31,29 +30,6 @@ def test_values_without_lambert(factor, dim, base):
     norm = factor * math.sqrt(dim - 1)
     found = random_pattern_capacity(dim, max_norm=norm, lambert=False)
     assert found.c == pytest.approx(base, abs=1e-4)
-
-
-def test_elementary_bound_is_never_better_than_lambert():
-    for factor in np.geomspace(0.2, 1e3, 30):
-        for dim in (3, 10, 75, 1000):
-            norm = factor * math.sqrt(dim - 1)
-            exact = random_pattern_capacity(dim, max_norm=norm)
-            simple = random_pattern_capacity(dim, max_norm=norm, lambert=False)
-            assert simple.c <= exact.c * (1 + 1e-12)
-
-
-def test_the_condition_fails_in_few_dimensions():
-    assert not random_pattern_capacity(20).applies
-    assert math.isnan(random_pattern_capacity(20).log_count)
-    assert random_pattern_capacity(50).applies
-
-
-def test_precision_and_norm_enter_together():
-    # beta = 4 with K = 1, and beta = 1 with K = 2.
-    tight = random_pattern_capacity(50, sigma=0.5, max_norm=7.0)
-    wide = random_pattern_capacity(50, sigma=1.0, max_norm=14.0)
-    assert tight.log_count == pytest.approx(wide.log_count)
-    assert (tight.a, tight.b, tight.c) == pytest.approx((wide.a, wide.b, wide.c))
 
 
 @pytest.mark.parametrize(("factor", "dim"), [(3, 20), (1, 75), (2, 50), (0.5, 40), (2, 1000)])
@@ -96,23 +72,3 @@ def test_minimal_angle_probability_is_a_lower_bound(count, dim, angle):
     assert bound <= share + 4 * math.sqrt(share * (1 - share) / len(points))
     # It loses only the overlap of pairs and the step from N (N - 1) to N^2.
     assert 1 - bound < 1.5 * (1 - share)
-
-
-def test_minimal_angle_probability_at_its_ends():
-    assert minimal_angle_probability(1, 5, 3.0) == 1
-    assert minimal_angle_probability(100, 5, 0.0) == 1
-    assert minimal_angle_probability(100, 5, 3.0) == 0
-    assert minimal_angle_probability(10**9, 10_000, 0.5) == pytest.approx(1)
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(
-        InvalidInputError, match="failure must be a finite number above 0 and below 1"
-    ):
-        random_pattern_capacity(20, failure=1.0)
-    with pytest.raises(InvalidInputError, match="dim must be a finite number"):
-        random_pattern_capacity(1)
-    with pytest.raises(InvalidInputError, match="base"):
-        random_pattern_dimension(-1.0)
-    with pytest.raises(InvalidInputError, match="n_patterns"):
-        minimal_angle_probability(0, 5, 0.1)

@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose
 
 from isthmus.capacity import sweep
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import InvalidInputError
 
 # The function has the name of its module, and hides it.
 MODULE = sys.modules["isthmus.paper.sweep"]
@@ -56,33 +55,6 @@ def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
     assert cell.normalized_ratio == pytest.approx(ratio / between, rel=1e-3)
 
 
-def test_all_three_measures_are_printed_the_papers_own_last() -> None:
-    found = sweep([3, 4], [5, 9], **SMALL)
-    lines = str(found).splitlines()
-    assert lines[::4] == [
-        "fraction retrieved",
-        "final / initial distance",
-        "the paper's normalised ratio",
-    ]
-    for first, measure in zip((2, 6, 10), ("retrieved", "ratio", "normalized_ratio"), strict=True):
-        for line, row in zip(lines[first : first + 2], found.table(measure), strict=True):
-            assert_allclose(np.array(line.split()[1:], dtype=float), row, atol=0.006)
-
-
-def test_bands_are_means_and_have_a_width() -> None:
-    found = sweep([3], [30], seeds=4, n_particles=10, progress=False)
-    values = [cell.retrieved for cell in found.cells]
-    mean, half = found.band("retrieved", 3, 30)
-    assert mean == pytest.approx(sum(values) / 4)
-    assert half > 0
-    with pytest.raises(InvalidInputError, match="no cell"):
-        found.band("retrieved", 3, 31)
-
-
-def test_equal_settings_give_equal_results() -> None:
-    assert sweep([3], [5, 9], **SMALL) == sweep([3], [5, 9], **SMALL)
-
-
 def test_a_second_run_does_nothing_again(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "cells.jsonl"
     first = sweep([3], [5], path=path, **SMALL)
@@ -103,15 +75,3 @@ def test_a_run_goes_on_after_a_line_that_was_cut_short(tmp_path: Path, monkeypat
     assert sweep([3], [5, 7], path=path, **SMALL) == first
     monkeypatch.setattr(MODULE, "_measure", None)
     assert sweep([3], [5, 7], path=path, **SMALL) == first
-
-
-@pytest.mark.parametrize("settings", [{"sigma": 0.0}, {"n_particles": 0}, {"seeds": 0}])
-def test_settings_of_zero_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError):
-        sweep([3], [5], **settings)
-
-
-@pytest.mark.parametrize(("dim", "count"), [(1, 5), (3, 1)])
-def test_a_sphere_and_more_than_one_pattern_are_needed(dim: int, count: int) -> None:
-    with pytest.raises(InvalidInputError):
-        sweep([dim], [count])
