@@ -76,8 +76,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     bandwidth_ : float
         The chosen h.
     blend_ : ndarray (K, columns of numbers)
-        Weights of the estimates: linear, retrieved at h and at 2h, retrieved without regression,
-        and, where the shape of the table is a covariance, with local covariances.
+        Weights of the estimates: linear, retrieved, and, where the shape of the table is a
+        covariance, with local covariances.
     categories_ : dict
         Values of each column of categories by name, the most frequent first; at most 20.
     n_features_in_, feature_names_in_

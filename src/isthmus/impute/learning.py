@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,35 +14,25 @@ from scipy.optimize import nnls
 from isthmus.impute.retrieval import FilledMemories, Recipe
 from isthmus.impute.shape import (
     MOST_FULL_COLUMNS,
-    Covariance,
     FloatArray,
     Kind,
     Mask,
-    Regression,
     Shape,
     kinds,
     linear_fill,
-    relations,
 )
 
-BANDWIDTHS = (0.14, 0.2, 0.3, 0.42, 0.6, 0.85, 1.2, 2.0)
-PLAIN_BANDWIDTHS = BANDWIDTHS[4:]
-RIDGES = (0.0001, 0.003, 0.02, 0.1, 0.5, 3.0, 20.0)
-# Columns count equally in distances, or for powers of what they have to do with the others.
-EMPHASES = (0.0, 0.5, 1.0)
-LOCAL_PRIORS = (0.05, 0.15, 0.5)
+BANDWIDTHS = (0.2, 0.42, 0.85, 2.0)
+RIDGES = (0.0001, 0.003, 0.1, 3.0)
 # More factors are not tried once they raise the error by this factor.
 TOO_MANY = 1.2
 CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 300, 1 / 3, 1200
 # Tables with up to so many rows are checked several times, until so many cells were hidden.
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
-# Errors of a bandwidth count for more if it is unusual and if there are few cells to tell.
-USUAL, UNUSUAL = (0.42, 0.1), 0.4
-RANDOM_SHARE, FEWEST_HIDDEN, JITTER = 0.2, 0.1, 0.1
+# The share of cells to hide where the table has fewer gaps.
+FEWEST_HIDDEN = 0.1
 # Cells that the common weights of the estimates count for, beside those of a column.
 PRIOR_CELLS = 60
-# An estimate with less weight is not worth its time.
-UNUSED = 0.04
 
 
 @dataclass(frozen=True)
@@ -70,18 +61,10 @@ class Blend:
     truth: FloatArray
     found: FloatArray
 
-    @property
-    def used(self) -> list[int]:
-        """Numbers of the estimates with any weight."""
-        return np.flatnonzero(self.weights.any(1)).tolist()
-
     def fill(self, memories: FilledMemories, Z: FloatArray) -> FloatArray:
         """Return the means of all cells of a block of rows (n, D)."""
-        parts = memories.estimates(Z, self.recipe, self.used)
-        return memories.shape.mean + sum(
-            (weight * part for weight, part in zip(self.weights[self.used], parts, strict=True)),
-            np.zeros(Z.shape),
-        )
+        found = memories.estimates(Z, self.recipe)
+        return memories.shape.mean + np.einsum("kd,knd->nd", self.weights, np.array(found))
 
 
 def learn(
@@ -107,52 +90,25 @@ def learn(
     for (places, hidden), table, shape in zip(choices, tables, shapes, strict=True):
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
         checks.append(Check(memories, places, Z[places], table[places], hidden))
-    # In a table of one or two columns, all that is known counts.
-    powers = EMPHASES if Z.shape[1] > 2 else EMPHASES[:1]
-    tried = [
-        [
-            replace(check, memories=_emphasised(check.memories, power)) if power else check
-            for check in checks
-        ]
-        for power in powers
-    ]
-    # The least ridge is for small tables of columns that follow from each other.
-    ridges = RIDGES if len(Z) <= SMALL_ROWS else RIDGES[1:]
-    regressions = [
-        {ridge: check.memories.shape.regression(~np.isnan(check.given), ridge) for ridge in ridges}
-        for check in checks
-    ]
-    found = [_choose_recipe(one, regressions) for one in tried]
-    best = int(np.argmin([error for _, error in found]))
-    recipe = found[best][0]
-    checks = [replace(check, memories=check.memories.refilled(recipe)) for check in tried[best]]
-    blend = _blend(checks, _choose_local(checks, recipe))
+    recipe = _choose_recipe(checks)
+    checks = [replace(check, memories=check.memories.refilled(recipe)) for check in checks]
     shape = kind.learn(Z, weights, checks[0].memories.shape)
     memories = _memories(Z, weights, shape, most_memories, generator)
-    memories = _emphasised(memories, powers[best]).refilled(blend.recipe)
-    return memories, blend, checks
-
-
-def _emphasised(memories: FilledMemories, power: float) -> FilledMemories:
-    """Return memories whose columns count for a power of what they have to do with others."""
-    return memories.emphasised(relations(memories.shape) ** power)
+    return memories.refilled(recipe), _blend(checks, recipe), checks
 
 
 def _hide(
     Z: FloatArray, features: NDArray[np.intp], generator: np.random.Generator
 ) -> tuple[NDArray[np.intp], Mask]:
-    """Choose rows, and known cells of theirs to hide: mostly in the pattern of other rows."""
+    """Choose rows with few gaps, and known cells of theirs to hide in the pattern of other rows."""
     known = ~np.isnan(Z)
     count = min(CHECKED_ROWS, max(int(len(Z) * CHECKED_SHARE), 2), len(Z))
-    # Rows with few gaps, so that they have about as many as others once cells are hidden.
-    crowded = (~known).mean(1) + generator.random(len(Z)) * JITTER
-    places = np.argsort(crowded)[:count]
+    order = generator.permutation(len(Z))
+    places = order[np.argsort((~known).mean(1)[order], kind="stable")[:count]]
     gaps = ~known[~known.all(1)]
-    rate = max(float(gaps.mean()) if len(gaps) else 0.0, FEWEST_HIDDEN)
-    hidden = (generator.random((count, int(features[-1]) + 1)) < rate)[:, features]
+    hidden = (generator.random((count, int(features[-1]) + 1)) < FEWEST_HIDDEN)[:, features]
     if len(gaps):
-        patterned = generator.random(count) >= RANDOM_SHARE
-        hidden[patterned] = gaps[generator.integers(len(gaps), size=int(patterned.sum()))]
+        hidden = gaps[generator.integers(len(gaps), size=count)]
     hidden &= known[places]
     # A column keeps two known cells, and a row one if it can have another.
     bare = np.flatnonzero((hidden == known[places]).all(1) & (features[-1] > 0))
@@ -208,80 +164,28 @@ def _memories(
     places = np.flatnonzero(~np.isnan(Z).all(1) & (weights > 0))
     if len(places) > most:
         places = np.sort(generator.permutation(places)[:most])
-    equal = np.ones(Z.shape[1])
-    return FilledMemories(Z[places], linear_fill(shape, Z[places]), shape, weights[places], equal)
+    return FilledMemories(Z[places], linear_fill(shape, Z[places]), shape, weights[places])
 
 
-def _cells(check: Check, estimates: FloatArray) -> FloatArray:
-    return (estimates + check.memories.shape.mean)[check.hidden]
-
-
-def _choose_recipe(
-    checks: Sequence[Check], regressions: Sequence[Mapping[float, Regression]]
-) -> tuple[Recipe, float]:
-    """Return the bandwidth and the ridges with the least error at hidden cells, and that error."""
-    errors: dict[tuple[float, float], float] = dict.fromkeys(
-        [(bandwidth, ridge) for bandwidth in (0, *BANDWIDTHS) for ridge in regressions[0]], 0.0
-    )
-    usual: list[FloatArray] = []
-    plain_errors = dict.fromkeys(PLAIN_BANDWIDTHS, 0.0)
-    for check, own in zip(checks, regressions, strict=True):
-        queries = check.memories.queries(check.given)
-        truth = check.truth[check.hidden]
-        for ridge, regress in own.items():
-            error = _cells(check, regress(queries.residuals)) - truth
-            errors[0, ridge] += float(np.square(error).sum())
-        for bandwidth in BANDWIDTHS:
-            shares = check.memories.responsibilities(queries, bandwidth)
-            mean = (shares @ check.memories.singles).astype(np.float64)
-            rest = np.where(queries.known, queries.residuals - mean, 0.0)
-            if bandwidth in plain_errors:
-                plain_errors[bandwidth] += float(np.square(_cells(check, mean) - truth).sum())
-            for ridge, regress in own.items():
-                found = mean + regress(rest)
-                error = _cells(check, found) - truth
-                if (bandwidth, ridge) == USUAL:
-                    usual.append(error)
-                errors[bandwidth, ridge] += float(np.square(error).sum())
-    linear = min(regressions[0], key=lambda ridge: errors[0, ridge])
-    typical = np.concatenate(usual)
-    cells = len(typical) / heaviness(typical)
-
-    def judged(error: float, bandwidth: float) -> float:
-        octaves = np.log2(bandwidth / USUAL[0])
-        return error * float(1 + UNUSUAL * octaves**2 / np.sqrt(cells + 1))
-
-    local = {pair: judged(error, pair[0]) for pair, error in errors.items() if pair[0]}
-    plain = {width: judged(error, width) for width, error in plain_errors.items()}
-    bandwidth, ridge = min(local, key=local.__getitem__)
-    recipe = Recipe(linear, bandwidth, ridge, min(plain, key=plain.__getitem__))
-    return recipe, local[bandwidth, ridge]
-
-
-def heaviness(errors: FloatArray) -> float:
-    """Return how many times fewer Gaussian errors tell as much about their mean square."""
-    largest = float(np.abs(errors).max(initial=0.0))
-    if largest == 0:
-        return 1.0
-    squares = np.square(errors / largest)
-    return max(1.0, float(len(squares) * np.square(squares).sum() / squares.sum() ** 2) / 3)
-
-
-def _choose_local(checks: Sequence[Check], recipe: Recipe) -> Recipe:
-    """Add local covariances to a recipe, at the settings with the least error."""
-    if not isinstance(checks[0].memories.shape, Covariance):
-        return recipe
-    errors: dict[tuple[float, float], float] = {}
+def _choose_recipe(checks: Sequence[Check]) -> Recipe:
+    """Return the bandwidth and the ridges with the least error at hidden cells."""
+    errors: dict[tuple[float, float], float] = defaultdict(float)
     for check in checks:
-        queries = check.memories.queries(check.given)
-        for bandwidth in (recipe.bandwidth, 2 * recipe.bandwidth):
-            shares = check.memories.responsibilities(queries, bandwidth)
-            for prior in LOCAL_PRIORS:
-                found = _cells(check, check.memories.local(queries, shares, prior))
-                error = float(np.square(found - check.truth[check.hidden]).sum())
-                errors[bandwidth, prior] = errors.get((bandwidth, prior), 0.0) + error
-    bandwidth, prior = min(errors, key=errors.__getitem__)
-    return replace(recipe, local_bandwidth=bandwidth, local_prior=prior)
+        memories, truth = check.memories, check.truth[check.hidden]
+        queries = memories.queries(check.given)
+        regressions = {ridge: memories.shape.regression(queries.known, ridge) for ridge in RIDGES}
+        for bandwidth in (0.0, *BANDWIDTHS):
+            mean = np.zeros(queries.residuals.shape)
+            if bandwidth:
+                shares = memories.responsibilities(queries, bandwidth)
+                mean = (shares @ memories.singles).astype(np.float64)
+            rest = np.where(queries.known, queries.residuals - mean, 0.0)
+            for ridge, regress in regressions.items():
+                found = (mean + regress(rest) + memories.shape.mean)[check.hidden]
+                errors[bandwidth, ridge] += float(np.square(found - truth).sum())
+    linear = min(RIDGES, key=lambda ridge: errors[0.0, ridge])
+    best = min((pair for pair in errors if pair[0]), key=errors.__getitem__)
+    return Recipe(linear, *best)
 
 
 def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
@@ -291,7 +195,7 @@ def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
     start = 0
     for check in checks:
         mean = check.memories.shape.mean
-        found = check.memories.estimates(check.given, recipe, range(recipe.count))
+        found = check.memories.estimates(check.given, recipe)
         row, column = np.nonzero(check.hidden)
         parts.append(np.stack([estimate[row, column] for estimate in found]))
         truths.append(check.truth[row, column] - mean[column])
@@ -309,10 +213,6 @@ def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
     for learned in (half, ~half):
         other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
         crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
-    unused = weights.mean(1) < UNUSED
-    if unused.any() and not unused.all():
-        weights[unused] = 0
-        weights[~unused] = _weights(estimates[~unused], truth, column, dim)
     centre = np.concatenate(centres)
     return Blend(recipe, weights, (row, column), origin, truth + centre, crossed + centre)
 
@@ -325,9 +225,9 @@ def _weights(
     common = np.full(count, 1.0 / count)
     if not len(truth):
         return np.repeat(common[:, None], dim, 1)
-    # The prior counts for less where the estimates are good, and for more if few cells matter.
+    # The prior counts for less where the estimates are good.
     noise = np.sqrt(np.square(truth - estimates).mean(1).min())
-    pull = noise * np.sqrt(PRIOR_CELLS * heaviness(truth - common @ estimates)) + 1e-9
+    pull = noise * np.sqrt(PRIOR_CELLS) + 1e-9
     common = _shrunk(estimates, truth, common, pull)
     weights = np.repeat(common[:, None], dim, 1)
     order = np.argsort(column, kind="stable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ SinglesArray = NDArray[np.float32]
 # The bandwidth of a query is a multiple of its distance to this neighbour.
 NEIGHBOUR = 10
 CLOSEST = 1e-6
+# What the covariance of the table counts for beside that of a neighbourhood, which is wider.
+LOCAL_PRIOR, LOCAL_WIDER = 0.15, 2.0
 TYPICAL_ROWS = 300
 
 
@@ -22,22 +24,13 @@ TYPICAL_ROWS = 300
 class Recipe:
     """The settings of the estimates that are blended.
 
-    Bandwidths are multiples of a query's distance to its tenth neighbour; ridges, and the prior of
-    local covariances, are shares of the variance of each column. The plain estimate has no
-    regression.
+    The bandwidth is a multiple of a query's distance to its tenth neighbour; ridges are shares of
+    the variance of each column.
     """
 
     linear_ridge: float
     bandwidth: float
     ridge: float
-    plain_bandwidth: float
-    local_bandwidth: float | None = None
-    local_prior: float = 0.1
-
-    @property
-    def count(self) -> int:
-        """Number of estimates."""
-        return 4 + (self.local_bandwidth is not None)
 
 
 @dataclass(frozen=True)
@@ -50,25 +43,16 @@ class Queries:
 
 
 class FilledMemories:
-    """Rows to retrieve from, with gaps (m, D) and filled (m, D), a shape and weights (m,).
-
-    Columns count for `emphasis` (D,) in squared distances.
-    """
+    """Rows to retrieve from, with gaps (m, D) and filled (m, D), a shape and weights (m,)."""
 
     def __init__(
-        self,
-        rows: FloatArray,
-        filled: FloatArray,
-        shape: Shape,
-        weights: FloatArray,
-        emphasis: FloatArray,
+        self, rows: FloatArray, filled: FloatArray, shape: Shape, weights: FloatArray
     ) -> None:
-        self.rows, self.filled, self.shape = rows, filled, shape
-        self.weights, self.emphasis = weights, emphasis
+        self.rows, self.filled, self.shape, self.weights = rows, filled, shape, weights
         self.log_weights = np.log(weights).astype(np.float32)
         self.centred = filled - shape.mean
         self.singles = self.centred.astype(np.float32)
-        self.squares = np.square(self.centred).T * emphasis[:, None]
+        self.squares = np.square(self.centred).T
         self.places: dict[bytes, list[int]] = {}
         for place in np.flatnonzero(np.isnan(rows).any(1)):
             self.places.setdefault(rows[place].tobytes(), []).append(int(place))
@@ -87,9 +71,9 @@ class FilledMemories:
         """
         known = ~np.isnan(Z)
         residuals = np.where(known, Z - self.shape.mean, 0.0)
-        exact = (residuals * self.emphasis) @ (-2 * self.centred.T)
+        exact = residuals @ (-2 * self.centred.T)
         exact += known.astype(np.float64) @ self.squares
-        exact += (np.square(residuals) @ self.emphasis)[:, None]
+        exact += np.square(residuals).sum(1, keepdims=True)
         squared = exact.astype(np.float32)
         np.maximum(squared, 0, out=squared)
         for place, row in enumerate(np.ascontiguousarray(Z)):
@@ -125,7 +109,9 @@ class FilledMemories:
         means = (shares @ self.singles).astype(np.float64)
         return means + regress(np.where(queries.known, queries.residuals - means, 0.0))
 
-    def local(self, queries: Queries, shares: SinglesArray, prior: float) -> FloatArray:
+    def local(
+        self, queries: Queries, shares: SinglesArray, prior: float = LOCAL_PRIOR
+    ) -> FloatArray:
         """Return means given the known cells under a covariance of each query's neighbourhood."""
         assert isinstance(self.shape, Covariance)
         dim = self.centred.shape[1]
@@ -146,28 +132,20 @@ class FilledMemories:
         solved = np.linalg.solve(system, right[:, :, None])
         return means + (moments @ solved)[:, :, 0]
 
-    def estimates(self, Z: FloatArray, recipe: Recipe, used: Iterable[int]) -> list[FloatArray]:
-        """Return the estimates of all cells of a block of rows, less the mean, that are used.
+    def estimates(self, Z: FloatArray, recipe: Recipe) -> list[FloatArray]:
+        """Return estimates of all cells of a block of rows (n, D), less the mean.
 
-        They are, in turn: linear, locally linear at the bandwidth and at twice it, the plain mean
-        of the memories, and local.
+        They are linear, locally linear, and, unless the shape has factors, with covariances of the
+        neighbourhoods, which are wider.
         """
-        queries, wanted = self.queries(Z), set(used)
-        found: list[FloatArray] = []
-        if 0 in wanted:
-            linear = self.shape.regression(queries.known, recipe.linear_ridge)
-            found.append(linear(queries.residuals))
-        if wanted & {1, 2}:
-            regress = self.shape.regression(queries.known, recipe.ridge)
-            for number in sorted(wanted & {1, 2}):
-                shares = self.responsibilities(queries, number * recipe.bandwidth)
-                found.append(self.corrected(queries, shares, regress))
-        if 3 in wanted:
-            shares = self.responsibilities(queries, recipe.plain_bandwidth)
-            found.append((shares @ self.singles).astype(np.float64))
-        if 4 in wanted and recipe.local_bandwidth is not None:
-            shares = self.responsibilities(queries, recipe.local_bandwidth)
-            found.append(self.local(queries, shares, recipe.local_prior))
+        queries = self.queries(Z)
+        linear = self.shape.regression(queries.known, recipe.linear_ridge)
+        regress = self.shape.regression(queries.known, recipe.ridge)
+        shares = self.responsibilities(queries, recipe.bandwidth)
+        found = [linear(queries.residuals), self.corrected(queries, shares, regress)]
+        if isinstance(self.shape, Covariance):
+            wide = self.responsibilities(queries, LOCAL_WIDER * recipe.bandwidth)
+            found.append(self.local(queries, wide))
         return found
 
     def refilled(self, recipe: Recipe) -> FilledMemories:
@@ -175,13 +153,12 @@ class FilledMemories:
         filled = self.filled.copy()
         for places in self.open_blocks(self.rows):
             rows = self.rows[places]
-            (means,) = self.estimates(rows, recipe, [1])
-            filled[places] = np.where(np.isnan(rows), means + self.shape.mean, rows)
-        return FilledMemories(self.rows, filled, self.shape, self.weights, self.emphasis)
-
-    def emphasised(self, emphasis: FloatArray) -> FilledMemories:
-        """Return memories whose columns count for so much in distances."""
-        return FilledMemories(self.rows, self.filled, self.shape, self.weights, emphasis)
+            queries = self.queries(rows)
+            shares = self.responsibilities(queries, recipe.bandwidth)
+            regress = self.shape.regression(queries.known, recipe.ridge)
+            means = self.corrected(queries, shares, regress) + self.shape.mean
+            filled[places] = np.where(np.isnan(rows), means, rows)
+        return FilledMemories(self.rows, filled, self.shape, self.weights)
 
     def open_blocks(self, Z: FloatArray) -> Iterator[NDArray[np.intp]]:
         """Yield the places of blocks of rows with gaps, those with the same gaps together."""

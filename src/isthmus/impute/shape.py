@@ -25,7 +25,6 @@ BLOCK_ENTRIES = 2**21
 SMALLEST_VARIANCE = 1e-6
 # Pseudo-counts: of loadings of 0, and of a noise of one hundredth.
 LOADING_COUNT, NOISE_COUNT, NOISE_SUM = 15.0, 2.0, 0.02
-LEAST_RELATION = 0.05
 FACTORS = (3, 6, 12, 24, 48, 96)
 # A round of learning factors takes at most about so many multiplications.
 MOST_WORK = 4e9
@@ -154,17 +153,6 @@ def kinds(count: int, dim: int) -> list[Kind]:
         numbers = [number for number in FACTORS if number <= most_factors] or [most_factors]
         found += [Kind(factors=number) for number in numbers]
     return found
-
-
-def relations(shape: Shape) -> FloatArray:
-    """Return how much each column has to do with the others: squared correlations, mean 1. (D,)"""
-    if isinstance(shape, Covariance):
-        total = np.square(shape.covariance) @ (1 / shape.variances) / shape.variances - 1
-    else:
-        loadings = shape.loadings / np.sqrt(shape.variances)[:, None]
-        total = ((loadings @ (loadings.T @ loadings)) * loadings).sum(1)
-    total = np.maximum(total, 0.0)
-    return np.maximum(total / max(float(total.mean()), 1e-12), LEAST_RELATION)
 
 
 def _patterns(known: Mask) -> tuple[Mask, NDArray[np.intp]]:
