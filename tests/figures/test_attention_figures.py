@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
-from isthmus.figures import attention_experiment, attention_sphere
+from isthmus.figures import attention_sphere
 from isthmus.figures.style import png_bytes
 from isthmus.paper.attention import Experiment, TrainingRun
+from isthmus.paper.figures.attention import attention_experiment
 
 
 def view(length: int = 6, **options):

@@ -8,7 +8,8 @@ from matplotlib.collections import LineCollection
 import isthmus as ist
 from isthmus.cluster import ClAMCRP
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.clustering import (
+from isthmus.figures.style import png_bytes
+from isthmus.paper.figures.clustering import (
     _newness,
     _paled,
     clustering_tour,
@@ -17,7 +18,6 @@ from isthmus.figures.clustering import (
     matrices,
     memory_creation,
 )
-from isthmus.figures.style import png_bytes
 from isthmus.paper.report.parts.clustering import blobs, dynamics_of_posteriors, inflation
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])

@@ -5,9 +5,9 @@ import pytest
 from matplotlib.patches import Wedge
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.figures.capacity import kde_and_hopfield
-from isthmus.figures.clustering import NEW, four_models
 from isthmus.figures.style import png_bytes
+from isthmus.paper.figures.capacity import kde_and_hopfield
+from isthmus.paper.figures.clustering import NEW, four_models
 
 SETTINGS = {"beta": 2.0, "rho": 0.2, "alpha": 1.0, "reach": 3.0, "resolution": 21}
 

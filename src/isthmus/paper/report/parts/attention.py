@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from isthmus.attention import VMFMixture, entanglement, vmf_view
-from isthmus.figures import attention_experiment, attention_sphere
+from isthmus.figures import attention_sphere
 from isthmus.paper.attention import (
     Experiment,
     PatchTransformer,
@@ -22,6 +22,7 @@ from isthmus.paper.attention import (
     digit_patches,
     train_on_digits,
 )
+from isthmus.paper.figures.attention import attention_experiment
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import compose, recorded
 from isthmus.paper.report.section import Section

@@ -15,10 +15,15 @@ import isthmus as ist
 from isthmus import capacity
 from isthmus.capacity import basins
 from isthmus.dynamics.modes import distances, is_attracting
-from isthmus.figures import basins_merging, capacity_bounds, retrieval_sweep
-from isthmus.figures.capacity import kde_and_hopfield, noise_recall
 from isthmus.figures.landscapes import ring
 from isthmus.paper.counts import CapacityKind, capacity_bound
+from isthmus.paper.figures.capacity import (
+    basins_merging,
+    capacity_bounds,
+    kde_and_hopfield,
+    noise_recall,
+    retrieval_sweep,
+)
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import compose
 from isthmus.paper.report.section import Section

@@ -16,7 +16,12 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
 from isthmus.errors import InvalidInputError
-from isthmus.figures.clustering import clustering_tour, elbo_dynamics, four_models, memory_creation
+from isthmus.paper.figures.clustering import (
+    clustering_tour,
+    elbo_dynamics,
+    four_models,
+    memory_creation,
+)
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import compose
 from isthmus.paper.report.section import Section

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.figures.clustering import matrices
+from isthmus.paper.figures.clustering import matrices
 from isthmus.paper.report.parts.clustering import COUNTS, MEANS, logit_metric
 from isthmus.paper.report.parts.errata import EXACT, largest_gap
 from isthmus.paper.report.registry import compose

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.figures.incontext_records import (
-    likelihood_by_objective,
-    likelihood_outside_the_prior,
-)
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
 from isthmus.incontext.priors import GaussianMixtures, Moons, Prior, Rings, prior
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
+from isthmus.paper.figures.incontext_records import (
+    likelihood_by_objective,
+    likelihood_outside_the_prior,
+)
 from isthmus.paper.report.registry import compose, recorded
 from isthmus.paper.report.section import Section
 

@@ -1,0 +1,1 @@
+"""Figures that only the report of the paper draws."""
