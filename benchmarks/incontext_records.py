@@ -19,8 +19,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isthmus.files import write_atomically
 from isthmus.incontext.runs import Checkpoint
+from isthmus.io.files import write_atomically
 from isthmus.paper.report.parts import incontext_recorded as part
 
 RESULTS = Path(__file__).with_name("results")

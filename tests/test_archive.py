@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from isthmus.archive import read_archive, write_archive
 from isthmus.errors import InvalidInputError
+from isthmus.io.archive import read_archive, write_archive
 
 ARRAYS = {
     "number": np.array(3.5),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import InvalidInputError, RunInProgressError
-from isthmus.files import check_writable, exclusive, replacing, write_atomically
+from isthmus.io.files import check_writable, exclusive, replacing, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_directory_is_locked_until_the_holder_ends_however_it_ends(tmp_path: Path) -> None:
     code = f"""
 import sys
-from isthmus.files import exclusive
+from isthmus.io.files import exclusive
 with exclusive({str(tmp_path)!r}):
     print("held", flush=True)
     sys.stdin.read()

@@ -14,8 +14,8 @@ from isthmus.cluster.tabular import TableModel
 from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.incontext import Evaluation, pretrained
 from isthmus.incontext.runs import Checkpoint
+from isthmus.io.reading import reading
 from isthmus.paper.attention import Experiment
-from isthmus.reading import reading
 from isthmus.tables import read_table
 
 LOADERS: list[Callable[[Path], Any]] = [

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.archive import write_archive
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.io.archive import write_archive
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

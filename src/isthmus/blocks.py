@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.errors import ClusterError, DtypeError, InvalidInputError, IsthmusError, ShapeError
+from isthmus.io.reading import reading, require_size
 from isthmus.printing import listed
 from isthmus.progress import progress
-from isthmus.reading import reading, require_size
 from isthmus.validation import as_numbers
 
 if TYPE_CHECKING:

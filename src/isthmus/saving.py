@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from isthmus import memories
-from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.attend import Index
 from isthmus.compose import Affine, WeightedSum
 from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
-from isthmus.files import check_writable
+from isthmus.io.archive import Arrays, read_archive, write_archive
+from isthmus.io.files import check_writable
+from isthmus.io.reading import reading
 from isthmus.memories.base import Memory
 from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.normalizer import LogIntegral, NormalizedEnergy
-from isthmus.reading import reading
 from isthmus.validation import as_path
 
 __all__ = ["load", "save"]

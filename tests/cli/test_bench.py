@@ -85,7 +85,7 @@ def test_an_installation_without_benchmarks_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site-packages" / "isthmus"
-    monkeypatch.setattr("isthmus.files.__file__", str(package / "files.py"))
+    monkeypatch.setattr("isthmus.io.files.__file__", str(package / "files.py"))
     assert main(["bench"]) == 2
     assert "pip install -e ." in capsys.readouterr().err
     installed = package / "_shipped" / "benchmarks"

@@ -16,11 +16,11 @@ from matplotlib.image import imread
 
 from isthmus.cli.main import main
 from isthmus.dynamics.samplers import MALA
-from isthmus.files import exclusive
 from isthmus.incontext import ICLEBM, ICLEBMConfig, ICLTables, preset
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.sampling import draw
+from isthmus.io.files import exclusive
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 

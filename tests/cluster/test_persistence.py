@@ -13,9 +13,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.datasets import make_blobs
 
-from isthmus.archive import write_archive
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO, persistence
 from isthmus.errors import InvalidInputError
+from isthmus.io.archive import write_archive
 
 
 @pytest.fixture

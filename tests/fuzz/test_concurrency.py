@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from isthmus.cli.main import main
-from isthmus.files import exclusive
+from isthmus.io.files import exclusive
 
 # Each returns arrays that follow from the code alone.
 TASKS = textwrap.dedent(

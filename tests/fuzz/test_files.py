@@ -30,7 +30,6 @@ from sklearn.datasets import load_iris
 
 import isthmus as ist
 from isthmus import datasets
-from isthmus.archive import read_archive, write_archive
 from isthmus.attend import Index
 from isthmus.blocks import file_blocks
 from isthmus.capacity import Certificate, certify
@@ -42,13 +41,14 @@ from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained
 from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
+from isthmus.io.archive import read_archive, write_archive
+from isthmus.io.reading import ALWAYS_ALLOWED
 from isthmus.paper import sweep
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.attention import _write as write_runs
 from isthmus.paper.report.builder import Workspace
 from isthmus.paper.study.runner import PROGRESS
 from isthmus.paper.study.store import COLUMNS, Store, read_plan, write_plan
-from isthmus.reading import ALWAYS_ALLOWED
 from isthmus.report import Section, TextTable
 from isthmus.study import status
 from isthmus.tables import read_table, write_table
@@ -629,7 +629,7 @@ def write_lie(path: Path) -> Path:
 def test_small_files_of_large_tables_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**20)
+    monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**20)
     explode(tmp_path, 4 * 2**20, 200 * 2**20)
 
 
@@ -639,7 +639,7 @@ def test_bombs_take_little_memory(tmp_path: Path) -> None:
 
 
 def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**10)
+    monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**10)
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"0,1\n" * 10_000))
     with pytest.raises(InvalidInputError, match="set ISTHMUS_MAX_DECOMPRESSED to a larger number"):
@@ -654,7 +654,7 @@ def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_arrays_that_were_not_asked_for_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.reading.ALWAYS_ALLOWED", 2**10)
+    monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**10)
     (tmp_path / "data.npz").write_bytes(npz(X=X, images=np.zeros((99, 99, 99))))
     assert read_table(tmp_path / "data.npz").X.shape == X.shape
     with pytest.raises(InvalidInputError, match="ISTHMUS_MAX_DECOMPRESSED"):

@@ -17,10 +17,10 @@ import pytest
 import isthmus as ist
 from isthmus import datasets
 from isthmus.capacity.certificate import Certificate
-from isthmus.files import PARTIAL_NAMES, exclusive
 from isthmus.incontext import ICLEBM
 from isthmus.incontext.runs import Checkpoint
 from isthmus.index.index import Index
+from isthmus.io.files import PARTIAL_NAMES, exclusive
 from isthmus.study import Store
 
 Kill = Callable[..., bool]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.archive import write_archive
 from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TableConfig, evaluate, pretrained
 from isthmus.incontext.priors import prior
 from isthmus.incontext.tables.model import ICLTables
+from isthmus.io.archive import write_archive
 
 
 @pytest.fixture

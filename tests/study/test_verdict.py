@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isthmus.files import shipped
+from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame
 from isthmus.paper.study.fitting import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise

@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.archive import digest_of
-from isthmus.arrays import open_npz
 from isthmus.capacity.contraction import (
     ROUNDING_SLACK,
     Neighbors,
@@ -28,7 +26,9 @@ from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 from isthmus.capacity.sparse import one_step
 from isthmus.dynamics.modes import require_squares
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.files import write_atomically
+from isthmus.io.archive import digest_of
+from isthmus.io.arrays import open_npz
+from isthmus.io.files import write_atomically
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.files import make_directory, shipped
+from isthmus.io.files import make_directory, shipped
 from isthmus.printing import aligned
 
 

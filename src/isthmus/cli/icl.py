@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.files import check_writable, exclusive, make_directory
+from isthmus.io.files import check_writable, exclusive, make_directory
 from isthmus.tables.categories import note_on_label
 from isthmus.tables.files import (
     READABLE,

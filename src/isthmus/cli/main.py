@@ -16,8 +16,8 @@ from typing import Any
 from isthmus import __version__
 from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
 from isthmus.errors import IsthmusError
+from isthmus.io.reading import LIMIT_VARIABLE
 from isthmus.printing import definitions
-from isthmus.reading import LIMIT_VARIABLE
 
 EXAMPLES = """
 isthmus cluster data.csv -o clusters.csv

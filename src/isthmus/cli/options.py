@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.files import check_writable, real_path, write_atomically
+from isthmus.io.files import check_writable, real_path, write_atomically
 from isthmus.printing import definitions, printable
 from isthmus.tables.files import (
     READABLE,

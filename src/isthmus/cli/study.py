@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.files import check_writable, make_directory
+from isthmus.io.files import check_writable, make_directory
 
 if TYPE_CHECKING:
     from isthmus.paper.study.methods import Kind

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from isthmus.archive import Arrays, read_archive, write_archive
 from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.data import ClusterStatistics, Units
 from isthmus.errors import InvalidInputError
-from isthmus.reading import reading
+from isthmus.io.archive import Arrays, read_archive, write_archive
+from isthmus.io.reading import reading
 
 FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.

@@ -17,10 +17,10 @@ from isthmus.blocks import FileBlocks, TableBlock, file_blocks, read_group
 from isthmus.cluster.block_rows import Extent, Moments
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
 from isthmus.errors import InvalidInputError
-from isthmus.files import replacing
+from isthmus.io.files import replacing
+from isthmus.io.reading import reading
 from isthmus.printing import aligned, counted, definitions
 from isthmus.progress import progress
-from isthmus.reading import reading
 from isthmus.scaling import Scaling
 from isthmus.tables.columns import Source, build_table, numbers_of
 from isthmus.tables.files import FileFormat, Table

@@ -25,11 +25,11 @@ from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.io.reading import reading
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import listed
-from isthmus.reading import reading
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed
 

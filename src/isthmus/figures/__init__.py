@@ -17,7 +17,7 @@ _NAMES = {
     "isthmus.paper.figures.capacity": "basins_merging capacity_bounds retrieval_sweep",
     "isthmus.paper.study.drawing": "MetricColumn Ranking critical_difference_diagram grid_violins "
     "score_map",
-    "isthmus.files": "write_atomically",
+    "isthmus.io.files": "write_atomically",
     "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

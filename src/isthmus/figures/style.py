@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
+from isthmus.io.files import write_atomically
 from isthmus.printing import printable
 
 # Colours keep their meaning from figure to figure. Blue, orange, green, purple, sky and yellow are

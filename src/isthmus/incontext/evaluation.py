@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
 from isthmus.incontext.density import (
     TEMPERATURES,
     GridDensity,
@@ -29,9 +28,10 @@ from isthmus.incontext.density import (
 )
 from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
+from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer, log_normalizer
 from isthmus.progress import progress as show_progress
-from isthmus.reading import reading
 from isthmus.validation import as_choice, as_count, as_seed
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.files import exclusive, write_atomically
 from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
 from isthmus.incontext.storage import StoredModel
+from isthmus.io.files import exclusive, write_atomically
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count, as_path
 

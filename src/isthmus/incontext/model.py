@@ -25,7 +25,7 @@ from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.storage import StoredModel, read_model
 from isthmus.incontext.tables.model import ICLTables
-from isthmus.reading import reading
+from isthmus.io.reading import reading
 from isthmus.validation import as_choice, as_path, as_points, is_transforming
 
 KeysValues = tuple[Tensor, Tensor]  # of one layer, each (B, H, n, d)

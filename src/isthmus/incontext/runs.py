@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import append_line, write_atomically
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.storage import restored
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
-from isthmus.reading import reading
+from isthmus.io.files import append_line, write_atomically
+from isthmus.io.reading import reading
 
 # A checkpoint starts with this, the digest of the rest in hexadecimal, and a line feed.
 CHECKPOINT_START = b"isthmus checkpoint 3 "

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import nn
 
-from isthmus.archive import read_archive, write_archive
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
 from isthmus.incontext.config import CheckedFields
-from isthmus.reading import reading
+from isthmus.io.archive import read_archive, write_archive
+from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 from isthmus.validation import require_kind
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

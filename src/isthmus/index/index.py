@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.files import write_atomically
 from isthmus.index.cells import Partition, partition
+from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 from isthmus.logits import Keys, tensor_version
-from isthmus.reading import reading
 from isthmus.validation import as_path
 
 if TYPE_CHECKING:

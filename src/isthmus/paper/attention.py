@@ -20,9 +20,9 @@ from isthmus.attention.layers import PreNormAttention, SALNAttention
 from isthmus.attention.mixture import VMFMixture, entanglement
 from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
+from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 from isthmus.progress import progress as progress_bar
-from isthmus.reading import reading
 from isthmus.validation import as_choice, as_count
 
 __all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]

@@ -9,7 +9,7 @@ import pyarrow
 from pyarrow import feather, parquet, types
 
 from isthmus.errors import InvalidInputError
-from isthmus.reading import require_size
+from isthmus.io.reading import require_size
 
 CELL = 8
 """Bytes that a cell takes, about."""

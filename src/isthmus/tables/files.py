@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.files import check_writable, real_path, replacing
-from isthmus.reading import reading
+from isthmus.io.files import check_writable, real_path, replacing
+from isthmus.io.reading import reading
 
 if TYPE_CHECKING:
     import numpy as np

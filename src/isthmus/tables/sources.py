@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
-from isthmus.arrays import open_npz, read_npy
 from isthmus.errors import InvalidInputError
-from isthmus.reading import read_in_child, reading, require_size
+from isthmus.io.arrays import open_npz, read_npy
+from isthmus.io.reading import read_in_child, reading, require_size
 from isthmus.tables.binary import CELL, read_arrow, read_sheet
 from isthmus.tables.columns import Source, count_titles, has_names, note_on_titles, typed, unique
 from isthmus.tables.files import FileFormat, require_openpyxl

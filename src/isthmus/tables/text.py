@@ -21,8 +21,8 @@ import pandas as pd
 import pyarrow
 
 from isthmus.errors import InvalidInputError
+from isthmus.io.reading import read_bounded, reading
 from isthmus.printing import counted, listed
-from isthmus.reading import read_bounded, reading
 from isthmus.tables.columns import (
     DECIMAL_COMMA,
     FLAG,

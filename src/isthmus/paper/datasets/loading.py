@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.arrays import open_npz
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
-from isthmus.files import exclusive, write_atomically
+from isthmus.io.arrays import open_npz
+from isthmus.io.files import exclusive, write_atomically
+from isthmus.io.reading import reading, require_regular
 from isthmus.paper.datasets.manifest import Entry, entry
 from isthmus.progress import progress
-from isthmus.reading import reading, require_regular
 from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]

@@ -19,14 +19,14 @@ from typing import Any, get_args
 
 import isthmus
 from isthmus.errors import InvalidInputError
-from isthmus.files import exclusive, make_directory, write_atomically
+from isthmus.io.files import exclusive, make_directory, write_atomically
+from isthmus.io.reading import reading, require_regular
 from isthmus.paper.processes import Call, Limits, cores, run_all
 from isthmus.paper.report import registry
 from isthmus.paper.report.html import duration, page
 from isthmus.paper.report.registry import Part, select
 from isthmus.paper.report.section import VERDICTS, Section, Status
 from isthmus.progress import progress
-from isthmus.reading import reading, require_regular
 from isthmus.validation import as_count, as_flag, as_number
 
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0

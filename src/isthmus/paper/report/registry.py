@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import shipped
+from isthmus.io.files import shipped
 from isthmus.paper.report.section import Section, TextTable, judge
 
 Check = bool | tuple[bool, bool] | None

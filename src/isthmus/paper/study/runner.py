@@ -19,7 +19,8 @@ import cloudpickle
 
 import isthmus
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.files import SHIPPED, write_atomically
+from isthmus.io.files import SHIPPED, write_atomically
+from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
 from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.paper.study.fitting import as_call
@@ -27,7 +28,6 @@ from isthmus.paper.study.methods import Method
 from isthmus.paper.study.settings import Settings, Task, cells
 from isthmus.paper.study.store import Store, read_plan, updated, write_plan
 from isthmus.progress import progress as progress_bar
-from isthmus.reading import reading
 from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:

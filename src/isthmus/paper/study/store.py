@@ -15,10 +15,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from isthmus.errors import InvalidInputError, MissingFileError
-from isthmus.files import exclusive, write_atomically
+from isthmus.io.files import exclusive, write_atomically
+from isthmus.io.reading import reading
 from isthmus.paper.study.fitting import METRICS
 from isthmus.paper.study.settings import Task
-from isthmus.reading import reading
 from isthmus.tables.binary import read_arrow
 
 Row = Mapping[str, Any]

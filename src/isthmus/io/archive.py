@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from isthmus.errors import InvalidInputError
-from isthmus.files import write_atomically
-from isthmus.reading import reading
+from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 
 Arrays = dict[str, NDArray[Any]]
 

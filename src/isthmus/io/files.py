@@ -153,7 +153,7 @@ def shipped(place: str) -> Path | None:
 
     `place` is its path in a clone of the repository, such as ``"benchmarks"``.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for root in (package.parents[1], package / SHIPPED):
         if (root / place).exists():
             return root / place

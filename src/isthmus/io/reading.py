@@ -21,7 +21,7 @@ ALWAYS_ALLOWED, LARGEST_RATIO = 64 * 2**20, 100
 CHUNK = 2**20
 # A child may take this many bytes for its libraries, and so many times the size limit.
 CHILD_ALWAYS, CHILD_FACTOR = 256 * 2**20, 4
-CHILD = "from isthmus.reading import _answer; _answer()"
+CHILD = "from isthmus.io.reading import _answer; _answer()"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import IO, Any
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from isthmus.reading import reading, require_size
+from isthmus.io.reading import reading, require_size
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 SUFFIX = ".npy"
@@ -48,7 +48,7 @@ class ArrayArchive:
 
 @contextmanager
 def open_npz(path: str | Path, what: str, advice: str = "") -> Iterator[ArrayArchive]:
-    """Open an .npz file; the words are those of :func:`isthmus.reading.reading`."""
+    """Open an .npz file; the words are those of :func:`isthmus.io.reading.reading`."""
     with reading(path, what, advice) as place, zipfile.ZipFile(place) as archive:
         yield ArrayArchive(place, archive)
 

@@ -1,0 +1,1 @@
+"""Files: atomic writes, reading what may be damaged or hostile, and the archives of models."""
