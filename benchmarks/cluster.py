@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from measuring import Row, in_fresh_process, memory_megabytes, print_rows, timed
-from naive_clam import NaiveClAM
 from numpy.typing import NDArray
 from sklearn.cluster import HDBSCAN, KMeans, MiniBatchKMeans
 from sklearn.datasets import make_blobs
@@ -36,14 +35,9 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
-from isthmus.cluster.clam import Reconstruction, reconstruction_gradient
-from isthmus.cluster.data import MixtureParameters, Rows, Units
 
 N_CLUSTERS, DIM = 50, 64
 BATCH = 5000
-GRADIENT_BATCH = 256
-NAIVE_BATCHES = 8
-TURNS = 5
 SEEDS, FEW_SEEDS = 10, 3
 COVERTYPE_CLASSES = 7
 
@@ -196,62 +190,6 @@ def iterations(points: NDArray[Any], seed: int) -> Iterator[Row]:
     )
 
 
-def gradients(dim: int, seed: int) -> Iterator[Row]:
-    """Compare an epoch of gradient descent with the direct transcription, on the same batches."""
-    torch.manual_seed(seed)
-    points = torch.randn(40 * GRADIENT_BATCH * NAIVE_BATCHES, dim).numpy()
-    rows = Rows.of(points, np.ones(len(points)), Units.of(points, np.ones(len(points))))
-    memories = rows.values[:N_CLUSTERS].clone()
-    beta, steps, rate = 0.5, 10, 0.1
-    uniform = memories.new_full((N_CLUSTERS,), -np.log(N_CLUSTERS))
-    batches = torch.randperm(len(rows)).split(GRADIENT_BATCH)
-
-    def naive_epoch(count: int) -> None:
-        model = NaiveClAM(memories, beta, steps, rate)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for batch in batches[:count]:
-            optimizer.zero_grad()
-            model.loss(rows.values[batch]).backward()
-            optimizer.step()
-
-    def our_epoch(count: int) -> None:
-        learned = torch.nn.Parameter(memories.clone())
-        optimizer = torch.optim.Adam([learned], lr=0.01)
-        with torch.no_grad():
-            for batch in batches[:count]:
-                task = Reconstruction.of(rows.take(batch), None)
-                parameters = MixtureParameters(learned, beta, uniform)
-                found = reconstruction_gradient(task, parameters, steps, rate)
-                learned.grad = found.means / len(batch)
-                optimizer.step()
-
-    # Turns of about the same length, so that other work on the machine disturbs both alike.
-    naive, ours, many = np.inf, np.inf, 20 * NAIVE_BATCHES
-    for _ in range(TURNS):
-        naive = min(naive, timed(lambda: naive_epoch(NAIVE_BATCHES))[0] / NAIVE_BATCHES)
-        ours = min(ours, timed(lambda: our_epoch(many))[0] / many)
-    ratio = float(naive / ours)
-    yield finding(
-        f"ClAM gradient epoch, D = {dim} (T = 10, batches of 256), times faster than naive_clam.py",
-        ratio,
-        "at least 30" if dim == DIM else "",
-        ratio >= 30 if dim == DIM else None,
-        gradients_differ_by=gradient_error(rows, beta, steps, rate),
-    )
-
-
-def gradient_error(rows: Rows, beta: float, steps: int, rate: float) -> float:
-    values = rows.values[:GRADIENT_BATCH].double()
-    memories = rows.values[-N_CLUSTERS:].double()
-    naive = NaiveClAM(memories, beta, steps, rate)
-    naive.loss(values).backward()
-    task = Reconstruction(values, values, None, None, values.new_ones(len(values)))
-    parameters = MixtureParameters(memories, beta, memories.new_zeros(N_CLUSTERS))
-    ours = reconstruction_gradient(task, parameters, steps, rate).means / len(values)
-    assert naive.memories.grad is not None
-    return float((naive.memories.grad - ours).norm() / ours.norm())
-
-
 def stream_memory(threads: int) -> Iterator[Row]:
     """Compare the peak memory of long and short streams."""
     for name in ("ClAMELBO", "ClAMCRP"):
@@ -387,8 +325,6 @@ def measure(
         yield from fits(points, y, seed)
         yield from iterations(points, seed)
         yield from streams(points, seed)
-        yield from gradients(DIM, seed)
-        yield from gradients(4 * DIM, seed)
         yield from stream_memory(threads)
         yield from basin_flow(threads, seed, large=full or rows is not None)
 

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import isthmus as ist
 from isthmus.cluster import ClAMELBO, data, elbo_energy, elbo_flow
-from isthmus.errors import InvalidInputError
+from isthmus.errors import InvalidInputError, ShapeError
 
 DYNAMICS = ["exact", "mirror", "euclidean"]
 
@@ -206,6 +206,12 @@ def test_the_objective_is_minus_the_score(request, data_name):
     model = ClAMELBO(3, random_state=0).fit(1e3 * x, sample_weight=weights)
     assert model.objective_ == pytest.approx(-model.score(1e3 * x, sample_weight=weights))
     assert model.objective_ == model.objective_trace_[-1]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (0, 3)])
+def test_energies_need_logits_and_joints_of_one_shape(shape):
+    with pytest.raises(ShapeError):
+        elbo_energy(torch.zeros(2, 3), torch.zeros(shape))
 
 
 def test_given_beta_and_weights_stay(overlapping):
