@@ -161,26 +161,6 @@ def test_memories_far_away_are_left_out() -> None:
     assert plan.kept_share() < 0.2
 
 
-def test_earlier_steps_give_valid_bounds() -> None:
-    from isthmus.index.pruned import Hints, Plan, Weights
-
-    memories, queries, sigma = adversarial("clustered", torch.float64)
-    index, beta = Index(memories), 0.5 / sigma**2
-    weights = Weights(index, None, beta, "sqeuclidean")
-    exact, _ = brute_force(queries, memories, beta, None, "sqeuclidean")
-    first = Plan(queries, index, weights, beta, "sqeuclidean", 1e-6)
-    first.run(memories.mean(0))
-    for shift in (0.0, 3.0):  # also where the hints are wrong
-        hints = first.hints()
-        hints = Hints(hints.leaves, hints.bounds + shift)
-        found = Plan(queries, index, weights, beta, "sqeuclidean", 1e-6, hints).run(
-            memories.mean(0)
-        )
-        error = exact - found.logsumexp
-        assert (error <= found.error_bound.logsumexp + found.error_bound.rounding).all()
-        assert (found.error_bound.logsumexp <= 1e-6 * math.exp(shift) * 1.001).all()
-
-
 def test_without_an_index_there_is_no_bound() -> None:
     found = attend(torch.zeros(2, 3), torch.eye(3))
     assert found.error_bound is None

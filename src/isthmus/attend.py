@@ -21,15 +21,21 @@ from __future__ import annotations
 import inspect
 import sys
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.fused import FusedAttention
-from isthmus.index.index import Index, is_indexable
-from isthmus.index.pruned import ErrorBound, Plan, Weights
+from isthmus.index.index import Index
+from isthmus.index.pruned import (
+    Attention,
+    ErrorBound,
+    Plan,
+    Weights,
+    is_prunable,
+    pruned_attention,
+)
 from isthmus.logits import (
     Keys,
     Metric,
@@ -66,38 +72,6 @@ PLAIN_LOGITS = 2**16
 
 # Largest share of the sum that may be left out; bounds on the mean need it below exp(-1/2).
 LARGEST_TOL = 0.5
-
-
-class _Attention(NamedTuple):
-    logsumexp: Tensor
-    """Log of the sum over n of exp(logit_n). (...)"""
-    mean: Tensor
-    """Softmax-weighted mean of the memories. (..., D)"""
-
-
-class Attention(_Attention):
-    """Result of :func:`attend`: a pair of tensors, and bounds on their errors.
-
-    Attributes
-    ----------
-    logsumexp : Tensor (...)
-        Log of the sum over n of exp(logit_n).
-    mean : Tensor (..., D)
-        Softmax-weighted mean of the memories.
-    error_bound : ErrorBound or None
-        What memories left out can have changed, if an index was used.
-    """
-
-    error_bound: ErrorBound | None = None
-
-    def __new__(
-        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
-    ) -> Attention:
-        """Return a pair that carries the bounds as an attribute."""
-        pair = super().__new__(cls, logsumexp, mean)
-        if error_bound is not None:
-            pair.error_bound = error_bound
-        return pair
 
 
 def attend(
@@ -198,21 +172,6 @@ def _attend_index(
     flat = queries.reshape(-1, queries.shape[-1])
     plan = Plan(flat, index, weights, value, metric, tol)
     return pruned_attention(plan, queries.shape, keys)
-
-
-def is_prunable(queries: Tensor, *others: Tensor | None) -> bool:
-    """Return True if queries can be sent through an index: no gradients, on the CPU, not huge."""
-    if is_transforming() or queries.device.type != "cpu" or not is_indexable(queries):
-        return False
-    tensors = [queries, *(each for each in others if each is not None)]
-    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
-
-
-def pruned_attention(plan: Plan, shape: torch.Size, keys: Keys) -> Attention:
-    """Return the attention that a plan computes, with the mean about the centre of the keys."""
-    found = plan.run(keys.centre)
-    bounds = ErrorBound(*(bound.reshape(shape[:-1]) for bound in found.error_bound))
-    return Attention(found.logsumexp.reshape(shape[:-1]), found.mean.reshape(shape), bounds)
 
 
 def attend_centred(

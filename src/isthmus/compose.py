@@ -84,9 +84,7 @@ class Wrapper(Energy):
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         return self._step_and_energy(x, held)[0]
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: Any = None
-    ) -> tuple[Tensor, Tensor]:
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         moved, energy = self.inner._step_and_energy(self.to_inner(x), held)
         moved = self.to_outer(moved)
         return (moved if held is None else torch.where(held, x, moved)), energy
@@ -249,9 +247,7 @@ class Affine(Wrapper):
                 "A matrix mixes the coordinates, so that none can be left out or held. Use a scale."
             )
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: Any = None
-    ) -> tuple[Tensor, Tensor]:
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if held is None or self.matrix is None:
             return super()._step_and_energy(x, held)
         if self.inner._curvature() is None:
@@ -397,9 +393,7 @@ class WeightedSum(Wrapper):
     def _score(self, x: Tensor) -> Tensor:
         return self._total(x, lambda term, points: term._score(points))
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: Any = None
-    ) -> tuple[Tensor, Tensor]:
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Move by the update of a single term, or to the lowest point of the quadratic bounds."""
         if not self.has_step:
             raise self._missing("closed-form step", "isthmus.retrieve(energy, x) follows its score")

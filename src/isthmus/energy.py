@@ -201,15 +201,9 @@ class Energy(nn.Module, ABC):
         """
         return self._holding(self._private("step"), x, observed)
 
-    def step_and_energy(
-        self, x: Any, observed: Any = None, warm: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...).
-
-        `warm`, from ``warm_start`` of a Gaussian memory, keeps bounds between steps.
-        """
-        rest = () if warm is None else (warm,)
-        return self._holding(self._private("step_and_energy"), x, observed, *rest)
+    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
+        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
+        return self._holding(self._private("step_and_energy"), x, observed)
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
         """Return the posterior probability of each memory. x: (..., D) -> (..., N).
@@ -297,9 +291,7 @@ class Energy(nn.Module, ABC):
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         raise self._missing("closed-form step", "isthmus.retrieve(energy, x) follows its score")
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: Any = None
-    ) -> tuple[Tensor, Tensor]:
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return (self._step(x) if held is None else self._step(x, held)), self._energy(x)
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
@@ -334,10 +326,6 @@ class Energy(nn.Module, ABC):
     def _is_far_off(self) -> bool:
         """Return True if the energy lies so far from the origin that its dtype blurs its steps."""
         return False
-
-    def _warm_start(self, count: int) -> Any:
-        """Return what ``_step_and_energy`` keeps of `count` rows between steps, if anything."""
-        return None
 
     def _curvature(self) -> Tensor | None:
         """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.

@@ -39,7 +39,7 @@ def test_a_worker_killed_during_retrieval_changes_nothing(client: Any, kill_work
     killed = []
 
     class Killing(type(many)):  # type: ignore[misc]
-        def step_and_energy(self, x: Any, observed: Any = None, warm: None = None) -> Any:
+        def step_and_energy(self, x: Any, observed: Any = None) -> Any:
             if not killed:
                 killed.append(True)
                 kill_worker()

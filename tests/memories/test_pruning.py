@@ -15,7 +15,7 @@ from isthmus.attend import Index
 from isthmus.capacity import basins, certify
 from isthmus.cluster import GaussianMeanShift
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
-from isthmus.memories import pruning
+from isthmus.index import policy as pruning
 
 CENTRES, DIM = 40, 6
 
@@ -86,23 +86,6 @@ def test_clusters_basins_and_certificates_agree_with_all_memories(
     assert np.array_equal(indexed[0].labels, dense[0].labels)
     assert np.array_equal(indexed[1].labels_, dense[1].labels_)
     np.testing.assert_allclose(indexed[0].fixed_points, dense[0].fixed_points, atol=1e-4)
-
-
-def test_warm_bounds_are_used_and_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    warm = []
-
-    class Recorded(pruning.Plan):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            warm.append(self.warm)
-
-    monkeypatch.setattr(pruning, "Plan", Recorded)
-    memories = clusters(2000)
-    energy = ist.GaussianKDE(memories, 0.3, index=True)
-    found = ist.retrieve(energy, clusters(100, seed=2))
-    assert warm[0] is False
-    assert sum(warm) >= len(warm) / 2
-    assert found.converged.all()
 
 
 def test_auto_leaves_small_memories_alone() -> None:

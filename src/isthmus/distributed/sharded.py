@@ -287,12 +287,7 @@ class ShardedMemory(Energy):
         result: Tensor = _Differentiable.apply(x, value, lambda: -self.score(x.detach()))
         return result
 
-    def warm_start(self, count: int) -> None:
-        """Return None: nothing is kept between steps."""
-
-    def step_and_energy(
-        self, x: Any, observed: Any = None, warm: None = None
-    ) -> tuple[Tensor, Tensor]:
+    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
         """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
         x = self._graphless(x, "A step")
         found = self._pass(recall_step, x)

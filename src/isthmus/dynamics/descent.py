@@ -104,7 +104,6 @@ class _ClosedFormMove:
         self.scale = None if curvature is None else 1 / float(curvature)
         if self.scale is not None:
             self.sigma = (self.scale / float(energy.inverse_temperature)) ** 0.5
-            self.warm = energy._warm_start(len(state))
 
     def __call__(
         self, x: Tensor, held: Tensor | None, rows: Tensor, tol: float
@@ -117,10 +116,8 @@ class _ClosedFormMove:
             length = torch.linalg.vector_norm(move, dim=1)
             self.last[rows] = move
             return new, length, _left(length, 1 - length / before)
-        if self.warm is not None:
-            self.warm.rows = rows.cpu().numpy()
         ahead = x + leap[:, None] * last
-        new, energy = self.energy._step_and_energy(ahead, held, self.warm)
+        new, energy = self.energy._step_and_energy(ahead, held)
         height = self.scale * energy
         move = new - ahead
         length = torch.linalg.vector_norm(move, dim=1)

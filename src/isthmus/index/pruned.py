@@ -28,8 +28,9 @@ from torch import Tensor
 
 from isthmus.fused import HEAD_WIDTH, merged
 from isthmus.index.cells import nearest
-from isthmus.index.index import Index
-from isthmus.logits import Metric
+from isthmus.index.index import Index, is_indexable
+from isthmus.logits import Keys, Metric
+from isthmus.validation import is_transforming
 
 FloatArray = NDArray[np.float64]
 # Queries of a tile. A tile that needs many memories is halved as long as it is wider than the radii
@@ -59,6 +60,38 @@ class ErrorBound(NamedTuple):
     """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
 
 
+class _Attention(NamedTuple):
+    logsumexp: Tensor
+    """Log of the sum over n of exp(logit_n). (...)"""
+    mean: Tensor
+    """Softmax-weighted mean of the memories. (..., D)"""
+
+
+class Attention(_Attention):
+    """Result of :func:`isthmus.attend`: a pair of tensors, and bounds on their errors.
+
+    Attributes
+    ----------
+    logsumexp : Tensor (...)
+        Log of the sum over n of exp(logit_n).
+    mean : Tensor (..., D)
+        Softmax-weighted mean of the memories.
+    error_bound : ErrorBound or None
+        What memories left out can have changed, if an index was used.
+    """
+
+    error_bound: ErrorBound | None = None
+
+    def __new__(
+        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
+    ) -> Attention:
+        """Return a pair that carries the bounds as an attribute."""
+        pair = super().__new__(cls, logsumexp, mean)
+        if error_bound is not None:
+            pair.error_bound = error_bound
+        return pair
+
+
 class Pruned(NamedTuple):
     """Results for queries (Q, D): with the mean about a given centre."""
 
@@ -68,11 +101,19 @@ class Pruned(NamedTuple):
     kept: float  # share of the pairs of queries and memories that were computed
 
 
-class Hints(NamedTuple):
-    """What an earlier step knows of queries: their leaves, and log-sum-exps of distances."""
+def is_prunable(queries: Tensor, *others: Tensor | None) -> bool:
+    """Return True if queries can be sent through an index: no gradients, on the CPU, not huge."""
+    if is_transforming() or queries.device.type != "cpu" or not is_indexable(queries):
+        return False
+    tensors = [queries, *(each for each in others if each is not None)]
+    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
 
-    leaves: NDArray[np.int64]  # (Q,)
-    bounds: FloatArray  # (Q,)
+
+def pruned_attention(plan: Plan, shape: torch.Size, keys: Keys) -> Attention:
+    """Return the attention that a plan computes, with the mean about the centre of the keys."""
+    found = plan.run(keys.centre)
+    bounds = ErrorBound(*(bound.reshape(shape[:-1]) for bound in found.error_bound))
+    return Attention(found.logsumexp.reshape(shape[:-1]), found.mean.reshape(shape), bounds)
 
 
 class Tile(NamedTuple):
@@ -122,8 +163,6 @@ class Plan:
         As in :func:`isthmus.attend.attend`.
     weights : Weights
         Of the same beta and metric.
-    hints : Hints, optional
-        From an earlier step of the same queries.
     """
 
     def __init__(
@@ -134,17 +173,13 @@ class Plan:
         beta: float,
         metric: Metric,
         tol: float,
-        hints: Hints | None = None,
     ) -> None:
         self.index, self.weights, self.metric, self.tol = index, weights, metric, tol
         self.scale = 2 * beta if metric == "sqeuclidean" else beta
-        self.warm = hints is not None
         values = np.ascontiguousarray(queries.detach().numpy())
-        if hints is None:
-            hints = _first_hints(values, index, weights)
-        self.order = np.argsort(hints.leaves, kind="stable")
-        self.queries = values[self.order]
-        self.leaves, self.bounds = hints.leaves[self.order], hints.bounds[self.order]
+        leaves, bounds = _lower_bounds(values, index, weights)
+        self.order = np.argsort(leaves, kind="stable")
+        self.queries, self.bounds = values[self.order], bounds[self.order]
         with np.errstate(over="ignore", invalid="ignore"):
             squares = (math.log(index.n_memories / tol) - self.bounds) / weights.beta
         self.squares = np.minimum(squares + 1e-12 * np.abs(squares), np.finfo(np.float64).max)
@@ -336,12 +371,9 @@ class Plan:
         rounding += unit * kept / 512 + torch.finfo(dtype).eps * total.abs()
         # Log-sum-exps of distances, as the lower bounds are.
         heights = total - distance_row
-        self._heights(rows, heights)
         left_out = (self.index.n_memories - kept) / self.index.n_memories
         excess = torch.from_numpy(self.bounds[rows]) - heights + rounding
-        if not self.warm:
-            excess = excess.clamp(max=0.0)
-        share = self.tol * excess.exp() * left_out
+        share = self.tol * excess.clamp(max=0.0).exp() * left_out
         squares = torch.from_numpy(self.squares[rows]) + self.weights.most / self.weights.beta
         radius = squares.clamp(min=0.5 / self.weights.beta).sqrt()
         step = torch.linalg.vector_norm(mean - shifted, dim=1)
@@ -355,27 +387,18 @@ class Plan:
             rounding.to(dtype),
         )
 
-    _found: FloatArray | None = None
-
-    def _heights(self, rows: slice, heights: Tensor) -> None:
-        if self._found is None:
-            self._found = np.empty(len(self.queries))
-        self._found[rows] = heights.numpy()
-
-    def hints(self) -> Hints:
-        """Return the leaves of the queries and their log-sum-exps, for the next step."""
-        assert self._found is not None
-        leaves, bounds = np.empty_like(self.leaves), np.empty_like(self._found)
-        leaves[self.order], bounds[self.order] = self.leaves, self._found
-        return Hints(leaves, bounds)
-
 
 def _scaled(points: NDArray[np.floating], centre: FloatArray, scale: float) -> Tensor:
     return torch.from_numpy(((points - centre) / scale).astype(np.float32))
 
 
-def _first_hints(queries: NDArray[np.floating], index: Index, weights: Weights) -> Hints:
-    """Return the leaf whose centre is about nearest, and a lower bound from its memories."""
+def _lower_bounds(
+    queries: NDArray[np.floating], index: Index, weights: Weights
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return the leaf about nearest to each query, and a lower bound from its memories. (Q,), (Q,)
+
+    The bounds are on log-sum-exps of distances.
+    """
     from isthmus.index.selection import lower_bounds, nearest_leaves
 
     tops = np.zeros((len(queries), 1), dtype=np.int64)
@@ -390,4 +413,4 @@ def _first_hints(queries: NDArray[np.floating], index: Index, weights: Weights) 
     bounds = np.empty(len(queries))
     first, points = index.leaves.first, index.points
     lower_bounds(queries, leaves, first, points, weights.total, weights.beta, bounds)
-    return Hints(leaves, bounds)
+    return leaves, bounds

@@ -1,5 +1,6 @@
 """Closed-form energies, a file each."""
 
+from isthmus.index.policy import IndexReport
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.dense import DenseAssociativeMemory
@@ -10,7 +11,6 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.laplace import LaplaceKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.pruning import IndexReport
 from isthmus.memories.radial import RadialKDE
 from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.memories.sparse import SparseHopfield

@@ -19,7 +19,7 @@ from isthmus.errors import (
     ShapeError,
 )
 from isthmus.fused import MAX_OFF_CENTRE
-from isthmus.memories.pruning import IndexReport, Pruning, Setting, WarmStart
+from isthmus.index.policy import IndexReport, Pruning, Setting
 from isthmus.validation import (
     as_count,
     as_log_weights,
@@ -447,12 +447,6 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Return True if points (n, D) would go through an index, which is built if need be."""
         return self._pruning.uses(x, self._keys(), *self._kernel())
 
-    def warm_start(self, count: int) -> WarmStart | None:
-        """Return what :meth:`step_and_energy` keeps of `count` rows between steps, if anything."""
-        return None if self.index is False else WarmStart(count)
-
-    _warm_start = warm_start
-
     def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
         """Return x as checked points of this energy's dtype, and arrays on its device."""
         points = super().as_input(x, allow_nan=allow_nan)
@@ -490,10 +484,10 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Return the logits of the normalised mixture."""
         return 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
 
-    def _attend(self, x: Tensor, warm: WarmStart | None = None) -> Attention:
+    def _attend(self, x: Tensor) -> Attention:
         """Return the log-sum-exp, and the mean relative to the centre of the memories."""
         keys, kernel = self._keys(), self._kernel()
-        found = self._pruning.attention(x, keys, *kernel, warm)
+        found = self._pruning.attention(x, keys, *kernel)
         return attend_centred(x, keys, *kernel) if found is None else found
 
     def _pruned_density(self, x: Tensor) -> Attention | None:
@@ -545,10 +539,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         """Move to the responsibility-weighted mean of the memories."""
         return self._step_and_energy(x, held)[0]
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: WarmStart | None = None
-    ) -> tuple[Tensor, Tensor]:
-        found = self._attend(x, warm)
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        found = self._attend(x)
         moved = found.mean + self._keys().centre
         return keep_observed(moved, x, held), self._energy_of(x, found.logsumexp)
 

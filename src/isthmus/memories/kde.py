@@ -10,7 +10,7 @@ from torch import Tensor
 from isthmus.bandwidth.rules import Bandwidth
 from isthmus.bandwidth.search import named
 from isthmus.errors import InvalidInputError
-from isthmus.memories.pruning import Setting
+from isthmus.index.policy import Setting
 from isthmus.memories.shape import Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_positive

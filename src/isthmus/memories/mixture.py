@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.pruning import Setting
 from isthmus.memories.shape import Shape
 from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive, as_tensor

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from isthmus.attend import Attention
 from isthmus.errors import InvalidInputError
+from isthmus.index.policy import Setting
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel, unit_rows
 from isthmus.memories.mixture import Mixture
-from isthmus.memories.pruning import Setting
 from isthmus.validation import as_flag, as_points, as_positive, is_transforming
 
 BLOCK_ROWS = 2**14

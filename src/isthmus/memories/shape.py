@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.attend import Attention, Keys, attend_centred, attention_logits
-from isthmus.memories.pruning import Pruning
+from isthmus.index.policy import Pruning
 
 
 class Pull(NamedTuple):

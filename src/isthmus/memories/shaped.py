@@ -13,9 +13,9 @@ from torch import Tensor
 
 from isthmus.attend import Attention, Index
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.index.policy import IndexReport, Setting
 from isthmus.logits import tensor_version
 from isthmus.memories.base import GaussianMemory, keep_observed
-from isthmus.memories.pruning import IndexReport, Setting, WarmStart
 from isthmus.memories.shape import Shape
 from isthmus.validation import as_tensor, is_transforming, require_finite
 
@@ -92,15 +92,13 @@ class ShapedMemory(GaussianMemory):
         force: Tensor = shape.pull(x).force / self.inverse_temperature
         return force
 
-    def _step_and_energy(
-        self, x: Tensor, held: Tensor | None = None, warm: WarmStart | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Move to the mean of the memories, weighted by responsibility and precision.
 
         With coordinates held, that is the lowest point of the same quadratic bound on the energy.
         """
         if (shape := self._shape()) is None:
-            return super()._step_and_energy(x, held, warm)
+            return super()._step_and_energy(x, held)
         pull = shape.pull(x)
         energy = self._energy_of(x, pull.logsumexp)
         if held is None or pull.precision is None:

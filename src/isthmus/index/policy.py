@@ -6,15 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.attend import Attention, Index, Keys, Metric, is_prunable, pruned_attention
 from isthmus.errors import InvalidInputError
-from isthmus.index.index import is_indexable
-from isthmus.index.pruned import Hints, Plan, Weights
-from isthmus.logits import tensor_version
+from isthmus.index.index import Index, is_indexable
+from isthmus.index.pruned import Attention, Plan, Weights, is_prunable, pruned_attention
+from isthmus.logits import Keys, Metric, tensor_version
 
 Setting = bool | Literal["auto"] | Index
 """The argument `index` of memories."""
@@ -31,8 +28,6 @@ SAMPLED_QUERIES, FEW_QUERIES = 4_096, 64
 # "auto" uses the index if sample tiles need at most this share of the memories; it grows with
 # their number, by the second figure for a factor of ten. Few queries must need less.
 KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
-# Bounds from the last step are lowered by this much, since a leap may raise the energy.
-LOWERED = 0.7
 
 
 @dataclass(frozen=True)
@@ -61,26 +56,6 @@ class IndexReport:
     def __str__(self) -> str:
         share = "" if self.kept is None else f"; queries need {self.kept:.2%} of the memories"
         return f"{'index' if self.used else 'all memories'}: {self.reason}{share}"
-
-
-class WarmStart:
-    """What earlier steps know of rows of queries: their leaves and log-sum-exps."""
-
-    def __init__(self, count: int) -> None:
-        self.leaves: NDArray[np.int64] = np.full(count, -1)
-        self.bounds: NDArray[np.float64] = np.zeros(count)
-        self.rows = np.arange(count)
-
-    def hints(self) -> Hints | None:
-        """Return the hints for the current rows, or None if there are not any yet."""
-        leaves = self.leaves[self.rows]
-        if not len(leaves) or leaves.min() < 0:
-            return None
-        return Hints(leaves, self.bounds[self.rows] - LOWERED)
-
-    def update(self, hints: Hints) -> None:
-        """Keep the hints of the current rows."""
-        self.leaves[self.rows], self.bounds[self.rows] = hints
 
 
 class Pruning:
@@ -126,7 +101,7 @@ class Pruning:
         """Return True if the queries would go through an index; they count as asked."""
         if not self.may_prune(len(keys.memories)):
             return False
-        return self._plan(queries, keys, beta, bias, metric, None) is not None
+        return self._plan(queries, keys, beta, bias, metric) is not None
 
     def attention(
         self,
@@ -135,7 +110,6 @@ class Pruning:
         beta: Tensor,
         bias: Tensor | None,
         metric: Metric,
-        warm: WarmStart | None = None,
     ) -> Attention | None:
         """Return attention with the mean about the centre, or None if all memories are needed."""
         if not self.may_prune(len(keys.memories)):
@@ -143,15 +117,10 @@ class Pruning:
             self._report("index=False" if self.setting is False else few, used=False)
             return None
         flat = queries.reshape(-1, queries.shape[-1])
-        plan = self._plan(flat, keys, beta, bias, metric, None if warm is None else warm.hints())
+        plan = self._plan(flat, keys, beta, bias, metric)
         if plan is None:
             return None
         found = pruned_attention(plan, queries.shape, keys)
-        if warm is not None and found.error_bound is not None:
-            if plan.warm and bool((found.error_bound.logsumexp > TOL).any()):
-                plan = self._make(flat, keys, beta, bias, metric, None)
-                found = pruned_attention(plan, queries.shape, keys)
-            warm.update(plan.hints())
         self.kept = plan.kept
         self._report(self.report.reason, used=True)
         return found
@@ -163,7 +132,6 @@ class Pruning:
         beta: Tensor,
         bias: Tensor | None,
         metric: Metric,
-        hints: Hints | None,
     ) -> Plan | None:
         """Return a plan if the queries should go through the index."""
         if not is_prunable(queries, keys.memories, beta, bias):
@@ -173,7 +141,7 @@ class Pruning:
         count, dim = keys.memories.shape
         if self.setting != "auto":
             self._report("asked for" if self.setting is True else "given", used=True)
-            return self._make(queries, keys, beta, bias, metric, hints)
+            return self._make(queries, keys, beta, bias, metric)
         enough = FLAT_QUERIES if dim <= FLAT_DIM else QUERIES
         if self._index is None and self.asked < enough:
             self._report(f"fewer than {enough:,} queries so far do not pay for an index", False)
@@ -188,7 +156,7 @@ class Pruning:
             if self.kept > (KEPT_FEW if few else limit):
                 self._report("the last sample of queries needs too many memories", used=False)
                 return None
-        plan = self._make(queries, keys, beta, bias, metric, hints)
+        plan = self._make(queries, keys, beta, bias, metric)
         if sampled:
             self.kept = plan.kept_share()
         if self.kept is not None and self.kept > limit:
@@ -204,7 +172,6 @@ class Pruning:
         beta: Tensor,
         bias: Tensor | None,
         metric: Metric,
-        hints: Hints | None,
     ) -> Plan:
         index = self._index_of(keys)
         value = float(beta)
@@ -213,7 +180,7 @@ class Pruning:
         same = kept is not None and kept[0][:2] == state[:2] and kept[0][3] == state[3]
         if kept is None or not same or kept[0][2] is not bias:
             kept = self._weights = state, Weights(index, bias, value, metric)
-        return Plan(queries, index, kept[1], value, metric, TOL, hints)
+        return Plan(queries, index, kept[1], value, metric, TOL)
 
     def _index_of(self, keys: Keys) -> Index:
         """Return the index of the memories, built anew if they changed."""
