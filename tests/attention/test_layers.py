@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.testing import assert_close
 
 from isthmus.attention import PreNormAttention, SALNAttention, vmf_view
@@ -87,23 +86,6 @@ def test_a_row_that_sees_nothing_is_not_nan_nor_are_its_gradients(draw, kind, ne
         assert not weights[:, 1].any()
     output.sum().backward()
     assert x.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_fast_path_runs_on_scaled_dot_product_attention(monkeypatch, draw, kind):
-    calls = []
-
-    def watched(*arguments, **options):
-        calls.append(options)
-        return functional.scaled_dot_product_attention(*arguments, **options)
-
-    monkeypatch.setattr("isthmus.attention.layers.scaled_dot_product_attention", watched)
-    layer = kind(WIDTH, HEADS, batch_first=True).double()
-    x = draw(BATCH, LENGTH, WIDTH)
-    layer(x, x, x)
-    assert not calls
-    layer(x, x, x, need_weights=False, is_causal=True)
-    assert [call["is_causal"] for call in calls] == [True]
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

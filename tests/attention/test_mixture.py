@@ -6,7 +6,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import nn
 from torch.testing import assert_close
 
@@ -95,25 +94,6 @@ def test_density_and_normalizer_match_mpmath(draw, dim, centred):
         for row in exponents
     ]
     np.testing.assert_allclose(view.log_prob()[0, 0], expected, rtol=1e-12, atol=1e-9)
-
-
-@pytest.mark.parametrize("dim", [2, 3, 5])
-def test_density_and_posterior_match_scipy(draw, dim):
-    directions, points = on_sphere(draw, 4, dim), on_sphere(draw, 20, dim, seed=2)
-    kappa, log_weight = [0.5, 2.0, 8.0, 40.0], [0.0, 1.0, -1.0, 0.5]
-    view = mixture(directions, kappa, log_weight)
-    parts = np.stack(
-        [
-            stats.vonmises_fisher(mu, k).logpdf(points.numpy())
-            for mu, k in zip(directions.numpy(), kappa, strict=True)
-        ],
-        1,
-    )
-    joint = parts + view.log_mixing[0, 0].numpy()
-    expected = np.logaddexp.reduce(joint, axis=1)
-    np.testing.assert_allclose(view.log_prob(points)[0, 0], expected, rtol=1e-9)
-    posterior = np.exp(joint - expected[:, None])
-    np.testing.assert_allclose(view.responsibilities(points)[0, 0], posterior, rtol=1e-8)
 
 
 def test_the_density_of_a_layers_head_integrates_to_one(randomize, draw):

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from isthmus.attention import PreNormAttention, VMFMixture, vmf_view
+from isthmus.attention import PreNormAttention, vmf_view
 from isthmus.figures import attention_sphere
 from isthmus.figures.style import png_bytes
 from isthmus.paper.attention import Experiment, TrainingRun
@@ -36,29 +36,6 @@ def test_lines_go_to_the_component_that_a_query_attends_to_most():
     strongest = found.responsibilities()[0, 1].argmax(-1)
     for line, component in zip(axes.lines[:6], strongest.tolist(), strict=True):
         np.testing.assert_allclose(line.get_xydata()[1], places[component], atol=1e-6)
-
-
-def test_with_rotary_positions_one_query_is_drawn_with_its_own_components():
-    generator = torch.Generator().manual_seed(0)
-    found = view()
-    shape = (*found.concentration.shape[:2], 6, 6)
-    unit = torch.randn(*shape, 16, generator=generator)
-    unit = torch.nn.functional.normalize(unit, dim=-1)
-    rotary = VMFMixture(
-        torch.rand(shape, generator=generator),
-        unit,
-        torch.randn(shape, generator=generator),
-        found.query_direction,
-        found.query_radius,
-        centred=False,
-    )
-    axes = attention_sphere(rotary, heads=[1], position=4).axes[0]
-    np.testing.assert_allclose(axes.collections[0].get_array(), rotary.concentration[0, 1, 4])
-    (line, dot) = axes.lines
-    strongest = rotary.responsibilities()[0, 1, 4].argmax()
-    place = axes.collections[0].get_offsets()[strongest]
-    np.testing.assert_allclose(line.get_xydata()[1], place, atol=1e-6)
-    assert len(dot.get_xydata()) == 1
 
 
 def runs() -> Experiment:

@@ -10,7 +10,6 @@ import torch
 from matplotlib.figure import Figure
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import (
     completion,
     hero,
@@ -119,18 +118,3 @@ def test_unknown_pixels_are_blank_and_known_ones_are_shown() -> None:
     given, returned = (figure.axes[row].images[0].get_array() for row in (0, 4))
     np.testing.assert_array_equal(given.mask, torch.isnan(HALF[0]).reshape(4, 3))
     np.testing.assert_array_equal(returned, IMAGES[0].reshape(4, 3))
-
-
-def test_figures_refuse_what_they_cannot_draw() -> None:
-    with pytest.raises(InvalidInputError, match="at least one"):
-        landscapes_1d({}, LINE)
-    with pytest.raises(InvalidInputError, match="at least one"):
-        landscapes_2d({}, PLANE, PLANE)
-    with pytest.raises(InvalidInputError, match="at least one"):
-        samples_against_density(ist.GaussianKDE(PLANE), {})
-    with pytest.raises(InvalidInputError, match="infinite everywhere"):
-        landscapes_2d({"dust": ist.EpanechnikovKDE(PLANE, 1e-6)}, PLANE, PLANE, resolution=10)
-    with pytest.raises(ShapeError, match="12"):
-        completion(IMAGES, HALF[:, :5], IMAGES, (4, 3))
-    with pytest.raises(ShapeError, match="as many"):
-        completion(IMAGES, HALF[:2], IMAGES, (4, 3))

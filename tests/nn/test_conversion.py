@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling, convert_state_dict
 
 
@@ -140,23 +139,3 @@ def test_layers_with_learned_patterns_in_a_network() -> None:
     targets = theirs["look"].target_weights.transpose(0, 1).expand(2, -1, -1)
     torch.testing.assert_close(ours["look"](x), theirs["look"].hopfield(stored, x, targets))
     assert torch.equal(ours["head"].weight, theirs["head"].weight)
-
-
-def test_what_has_no_equivalent_is_refused() -> None:
-    plain = filled(Theirs(6, 2, 3, 5)).state_dict()
-    core = "association_core."
-    with pytest.raises(InvalidInputError, match="no layer of the hopfield-layers package"):
-        convert_state_dict({"weight": torch.zeros(2)})
-    with pytest.raises(UnsupportedOperationError, match="concat_bias_pattern"):
-        convert_state_dict(plain | {core + "bias_k": torch.zeros(1, 1, 6)})
-    with pytest.raises(UnsupportedOperationError, match="normalize_hopfield_space_affine"):
-        convert_state_dict(plain | {core + "p_norm_weight": torch.zeros(3)})
-    static = dict(plain) | {core + "in_proj_weight": torch.zeros(12, 6)}
-    with pytest.raises(UnsupportedOperationError, match="static patterns, pattern_size"):
-        convert_state_dict(static)
-    some = {key: value for key, value in plain.items() if "norm_state" not in key}
-    with pytest.raises(UnsupportedOperationError, match="norms some of"):
-        convert_state_dict(some)
-    without = {key: value for key, value in plain.items() if "in_proj_weight" not in key}
-    with pytest.raises(UnsupportedOperationError, match="static patterns"):
-        convert_state_dict(without)

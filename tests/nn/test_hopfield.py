@@ -169,16 +169,6 @@ def test_batch_axis_and_leading_shapes() -> None:
     torch.testing.assert_close(pool_second(x[0].transpose(0, 1)), pool(x[0]))
 
 
-def test_masks_of_each_bag_and_head() -> None:
-    layer = make(Hopfield, 6, num_heads=2)
-    x = bags(3, 5, 6)
-    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    expected = layer(x, association_mask=causal)
-    torch.testing.assert_close(layer(x, association_mask=causal.expand(3, 5, 5)), expected)
-    torch.testing.assert_close(layer(x, association_mask=causal.expand(3, 2, 5, 5)), expected)
-    assert not torch.allclose(layer(x), expected)
-
-
 def test_pooling_and_lookup_are_associations_with_learned_patterns() -> None:
     x = bags(3, 5, 6)
     pool = make(HopfieldPooling, 6, output_size=4, num_heads=2, quantity=3, steps=2)

@@ -32,14 +32,6 @@ def test_spread_points_are_nearly_as_far_apart_as_is_known_to_be_possible(
     assert best - 0.2 < smallest_angle(count, dim) < best + 0.01
 
 
-def test_four_dimensions_hold_sixty_four_patterns_that_are_spread_and_not_at_random() -> None:
-    points = 2 * np.sqrt(3) * spread_on_sphere(64, 4)
-    assert certify(points).stored.all()
-    rng = np.random.default_rng(0).standard_normal((64, 4))
-    drawn = 2 * np.sqrt(3) * rng / np.linalg.norm(rng, axis=1, keepdims=True)
-    assert certify(drawn).fraction_stored < 0.3
-
-
 def test_what_is_returned_is_stored_and_a_tenth_more_is_not() -> None:
     count = measured_capacity(3, placement="spread")
     stored = [

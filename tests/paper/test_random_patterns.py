@@ -25,13 +25,6 @@ def test_values_of_theorem_a5(factor, dim, exponent, base, count):
     assert found.applies
 
 
-@pytest.mark.parametrize(("factor", "dim", "base"), [(3, 20, 3.1444), (1, 75, 1.2585)])
-def test_values_without_lambert(factor, dim, base):
-    norm = factor * math.sqrt(dim - 1)
-    found = random_pattern_capacity(dim, max_norm=norm, lambert=False)
-    assert found.c == pytest.approx(base, abs=1e-4)
-
-
 @pytest.mark.parametrize(("factor", "dim"), [(3, 20), (1, 75), (2, 50), (0.5, 40), (2, 1000)])
 def test_the_dimension_for_a_base_inverts_the_base_for_a_dimension(factor, dim):
     found = random_pattern_capacity(dim, max_norm=factor * math.sqrt(dim - 1))

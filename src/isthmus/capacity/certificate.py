@@ -455,11 +455,11 @@ def _enclosing(patterns: FloatArray) -> float:
 def _alone(memory: CertifiedMemory, delta: float | None) -> Certificate:
     """Return the certificate of a single pattern, which attracts all of space in one step."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
-    sparse = isinstance(memory, SparseHopfield)
+    sigma = memory.beta**-0.5 if isinstance(memory, SparseHopfield) else memory.sigma
     kinds = {GaussianKDE: "kde", ModernHopfield: "hopfield", SparseHopfield: "sparse"}
     return Certificate(
         kind=kinds[type(memory)],
-        sigma=float(memory.beta**-0.5 if sparse else memory.sigma),
+        sigma=float(sigma),
         separation=infinite,
         required_separation=0.0,
         ramsauer_radius=infinite,
