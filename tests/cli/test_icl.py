@@ -2,11 +2,6 @@
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +10,9 @@ import torch
 from matplotlib.image import imread
 
 from isthmus.cli.main import main
-from isthmus.dynamics.samplers import MALA
-from isthmus.incontext import ICLEBM, ICLEBMConfig, ICLTables, preset
+from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.runs import Checkpoint
-from isthmus.incontext.sampling import draw
-from isthmus.io.files import exclusive
 
 POINTS = np.array([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
 
@@ -56,23 +48,6 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return streams.err
 
 
-@pytest.mark.parametrize("command", ["", "train", "eval", "sample", "plot"])
-def test_help_has_an_example_and_does_not_wait_for_torch(command):
-    arguments = ["icl", *command.split(), "--help"]
-    script = (
-        f"import sys\nfrom isthmus.cli.main import main\n"
-        f"try:\n    main({arguments})\n"
-        "except SystemExit as stop:\n    assert stop.code == 0\n"
-        "sys.exit('imported torch' if 'torch' in sys.modules else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"isthmus icl {command}".strip() in done.stdout
-    assert "exit codes:" in done.stdout
-    if command:
-        assert f":\n  isthmus icl {command} " in done.stdout.split("exit codes:")[1]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "deep" / "run"
@@ -89,12 +64,6 @@ def test_training_leaves_a_model_and_its_metrics(trained):
     assert np.isfinite(last["held_out_nll"])
 
 
-def test_the_batch_can_be_changed(tmp_path):
-    assert icl("train --preset tiny --updates 1 --batch 3 --out {out}", out=tmp_path) == 0
-    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["batch"] == "3"
-    assert preset("paper").with_batch(16).pass_size == 8
-
-
 def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys):
     before = (trained / "model" / "model.safetensors").read_bytes()
     assert icl("train --preset tiny --updates 4 --out {out}", out=trained) == 0
@@ -104,13 +73,6 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, 
     assert (trained / "model" / "model.safetensors").read_bytes() == before
     assert icl("train --preset tiny --updates 5 --out {out}", out=trained) == 2
     assert "other settings: updates=4 instead of 5" in one_line(capsys)
-
-
-def test_two_runs_in_one_directory_are_refused(tmp_path, capsys):
-    for quiet in ("", " --quiet"):
-        with exclusive(tmp_path):
-            assert icl("train --preset tiny --out {out}" + quiet, out=tmp_path) == 2
-        assert f"Another run is writing to {tmp_path}" in one_line(capsys)
 
 
 def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model, tmp_path, capsys):
@@ -131,12 +93,6 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model
     assert settings["seed"] == "3"
 
 
-def test_quiet_training_prints_the_path_alone(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert icl("train --preset tiny --updates 1 --out {out} --quiet", out=out) == 0
-    assert capsys.readouterr() == (f"{out / 'model'}\n", "")
-
-
 def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
     tmp_path, capsys, monkeypatch
 ):
@@ -146,16 +102,6 @@ def test_an_interrupted_run_exits_with_130_and_names_the_way_to_continue(
     monkeypatch.setattr("isthmus.incontext.train", interrupted)
     assert icl("train --out {out} --quiet", out=tmp_path) == 130
     assert "the same command continues" in one_line(capsys)
-
-
-def test_a_table_of_likelihoods(model, capsys):
-    command = "eval --model {model} --tasks 2 --points 4 --contexts 0,3 --seed 1"
-    assert icl(f"{command} --references kde-best,em-0.1", model=model) == 0
-    out = capsys.readouterr().out
-    assert "2 tasks, 4 held-out points each, seed 1" in out
-    for name in ("model", "truth", "kde-best", "em-0.1"):
-        assert f"\n{name} " in out
-    assert "bayes" not in out
 
 
 def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys):
@@ -187,36 +133,6 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(model, data, tmp_pat
     assert capsys.readouterr().out == printed.out
     assert main([*command, "--seed", "1", "--sampler", "langevin"]) == 0
     assert capsys.readouterr().out != printed.out
-
-
-def test_columns_can_be_left_out(model, data, tmp_path, capsys):
-    more = tmp_path / "more.csv"
-    names, *rows = data.read_text().splitlines()
-    lines = [f"point_id,who,{names},age", *(f"{n},x,{row},{n / 2}" for n, row in enumerate(rows))]
-    more.write_text("\n".join(lines))
-    command = ["icl", "sample", "--model", str(model), "-n", "2", "--steps", "2"]
-    assert main([*command, "--context", str(more)]) == 2
-    err = capsys.readouterr().err
-    assert "3 columns of numbers, but the model reads 2; --drop leaves" in err
-    assert err.count("\n") == 1
-    assert main([*command, "--context", str(more), "--drop", "age"]) == 0
-    streams = capsys.readouterr()
-    assert "'point_id' is used as row ids" in streams.err
-    assert "not numbers: who." in streams.err
-    assert main([*command, "--context", str(data)]) == 0
-    assert streams.out == capsys.readouterr().out
-    assert main([*command, "--context", str(more), "--drop", "age", "--id", "none"]) == 2
-
-
-def test_without_a_context_points_of_the_prior_are_drawn(model, capsys):
-    command = ["icl", "sample", "--model", str(model), "-n", "50", "--steps", "3", "--quiet"]
-    assert main(command) == 0
-    drawn = np.genfromtxt(io.StringIO(capsys.readouterr().out), delimiter=",", names=True)
-    assert drawn.dtype.names == ("x1", "x2")
-    assert len(drawn) == 50
-    energy = ICLEBM.from_pretrained(model).condition(np.empty((0, 2)))
-    expected = draw(energy, 50, MALA(step_size=0.05), seed=0, steps=3)
-    np.testing.assert_array_equal(drawn["x1"].astype(np.float32), expected[:, 0])
 
 
 def test_points_of_any_units_are_drawn_in_them(tmp_path, capsys):
@@ -252,28 +168,16 @@ def test_figures_of_a_prior_and_of_a_table(model, data, tmp_path, capsys):
 
 ERRORS = {
     "no subcommand": ("", "required"),
-    "unknown subcommand": ("swim", "swim"),
     "no out": ("train", "--out"),
     "unknown preset": ("train --preset huge --out {tmp}/run", "'paper-nce', 'tiny', 'tables'"),
-    "odd batch": ("train --preset paper --batch 15 --out {tmp}/run", "batch (15)"),
-    "no batch of tables": ("train --preset tables --batch 0 --out {tmp}/run", "--batch"),
     "unknown prior": ("train --prior fog --out {tmp}/run", "compact"),
-    "no updates": ("train --updates 0 --out {tmp}/run", "--updates"),
     "a file for a folder": ("train --out {taken}", "is a file"),
-    "unknown init": ("train --init {tmp}/run/no --out {tmp}/run", "cannot be read"),
     "wide data": ("sample --model {model} --context {wide}", "3 columns of numbers"),
     "gaps": ("plot --model {model} --context {gaps} -o {tmp}/a.png", "line 3"),
-    "missing data": ("sample --model {model} --context {tmp}/no.csv", "cannot be"),
-    "table of what": ("sample --model {model} -o {tmp}/a.doc", ".parquet"),
     "unwritable": ("eval --model {model} -o {tmp}/no/where.json", "make it first"),
-    "folder for a file": ("eval --model {model} -o {tmp}", "is a directory"),
     "unknown model": ("eval --model no-such-model", "mixtures-2d"),
-    "contexts": ("eval --model {model} --contexts 0,-1", "--contexts"),
     "references": ("eval --model {model} --references guess", "bayes"),
     "not a picture": ("plot --model {model} -o {tmp}/a.txt", ".png"),
-    "two sources": ("plot --context a.csv --prior rings -o {tmp}/a.png", "not allowed with"),
-    "negative seed": ("plot --seed -1 -o {tmp}/a.png", "--seed"),
-    "step size": ("sample --model {model} --context {data} --step-size -1", "--step-size"),
 }
 
 
@@ -289,63 +193,6 @@ def test_errors_are_one_clear_line_and_leave_no_file(case, model, data, tmp_path
     assert icl(arguments, **places) == 2
     assert message in one_line(capsys)
     assert set(tmp_path.iterdir()) == before
-
-
-def test_the_shipped_model_is_the_default(data, capsys):
-    assert main(["icl", "sample", "--context", str(data), "-n", "200", "--steps", "20"]) == 0
-    drawn = np.loadtxt(io.StringIO(capsys.readouterr().out), delimiter=",", skiprows=1)
-    near = np.linalg.norm(drawn[:, None] - POINTS, axis=-1).min(1) < 1.5
-    assert near.mean() > 0.5
-
-
-@pytest.mark.slow
-def test_tiny_trains_in_under_a_minute_and_learns(tmp_path):
-    out, began = tmp_path / "run", time.process_time()
-    assert main(["icl", "train", "--preset", "tiny", "--out", str(out), "--quiet"]) == 0
-    assert time.process_time() - began < 60
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    nll = [row["held_out_nll"] for row in rows if "held_out_nll" in row]
-    # 3.84 is the entropy of a point of the prior: the best score of a model without contexts.
-    assert nll[-1] < 3.6
-
-
-def accept_control_c() -> None:
-    # Background jobs of a shell, and their children, ignore it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.mark.slow
-def test_a_run_stopped_by_control_c_ends_bit_equal(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny"]
-    command += ["--updates", "60"]
-    models = []
-    for name, stop in (("whole", False), ("stopped", True)):
-        run = [*command, "--out", str(tmp_path / name)]
-        if stop:
-            options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": accept_control_c}
-            with subprocess.Popen(run, env=environment, **options) as process:
-                assert process.stderr is not None
-                while "held-out" not in process.stderr.readline():
-                    assert process.poll() is None
-                process.send_signal(signal.SIGINT)
-                assert process.stderr.read().startswith("isthmus: interrupted; the same command")
-            assert process.returncode == 130
-        done = subprocess.run(run, env=environment, check=True, capture_output=True, text=True)
-        assert done.stderr.startswith("continuing after update " if stop else "starting")
-        models.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_model(tmp_path):
-    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tiny", "--quiet"]
-    command += ["--updates", "2", "--devices", "2", "--out", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["micro_batch"] == "8"
-    ICLEBM.from_pretrained(tmp_path / "model")
 
 
 def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys):
@@ -388,14 +235,3 @@ def test_the_preset_of_tables_trains_and_resumes(tmp_path, capsys):
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == first
     assert main([*arguments, "--batch", "3"]) == 2
     assert "context_rows=1536 instead of 115, tables=40 instead of 3" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_model_of_tables(tmp_path):
-    command = [sys.executable, "-m", "isthmus", "icl", "train", "--preset", "tables", "--quiet"]
-    command += ["--updates", "2", "--batch", "4", "--devices", "2", "--out", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert Checkpoint.load(tmp_path / "checkpoint.pt").settings["passes"] == "2"
-    ICLTables.from_pretrained(tmp_path / "model")

@@ -9,7 +9,7 @@ from scipy import integrate
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
 from isthmus.incontext.evaluation import log_normalizer
 
@@ -97,21 +97,6 @@ def test_retrieve_and_sample_work_on_it():
     assert draws.abs().max() < 6
 
 
-@pytest.mark.parametrize("move", [ist.retrieve, lambda e, x: ist.sample(e, 3, init=x)])
-def test_a_batch_of_contexts_is_refused_by_retrieve_and_sample(move):
-    energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(3, 5, 2))
-    for shape in ((3, 2), (4, 2)):
-        with pytest.raises(ShapeError, match="condition on one context at a time"):
-            move(energy, torch.zeros(shape))
-
-
-def test_arrays_lists_and_longer_contexts_than_any_in_training_are_accepted():
-    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
-    energy = model.condition(np.zeros((500, 2))).energy([[0.0, 1.0]])
-    assert energy.dtype == np.float32
-    assert np.isfinite(energy)
-
-
 @pytest.mark.parametrize(
     ("context", "message"),
     [
@@ -125,21 +110,6 @@ def test_arrays_lists_and_longer_contexts_than_any_in_training_are_accepted():
 def test_bad_contexts_are_refused(context, message):
     with pytest.raises(InvalidInputError, match=message):
         ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(context)
-
-
-def test_points_must_fit_the_batch_of_contexts():
-    energy = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(torch.zeros(3, 5, 2))
-    with pytest.raises(ShapeError, match="begin with 3"):
-        energy.energy(torch.zeros(2, 7, 2))
-    with pytest.raises(ShapeError, match="do not extend"):
-        energy.append(torch.zeros(2, 2))
-
-
-def test_it_prints_in_a_line_and_an_empty_list_is_an_empty_dataset():
-    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4))
-    assert repr(model.condition([])) == "ContextEnergy(0 points in 2 dimensions)"
-    many = model.condition(torch.zeros(3, 5, 2))
-    assert repr(many) == "ContextEnergy(3 contexts of 5 points in 2 dimensions)"
 
 
 def test_log_densities_in_the_plane_are_normalised(monkeypatch):
@@ -183,10 +153,3 @@ def test_without_a_box_densities_are_those_of_a_cube_about_the_context(dim):
         torch.testing.assert_close(alone, found[index], atol=1e-4, rtol=0)
     with pytest.warns(UserWarning, match="within ±3;"):  # an empty context: the model's scale
         assert math.isfinite(model.condition(torch.zeros(0, dim)).log_normalizer())
-
-
-def test_in_three_dimensions_the_error_names_what_to_call():
-    model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, dim=3, box=2.0))
-    energy = model.condition(torch.zeros(2, 3))
-    with pytest.raises(UnknownNormalizerError, match="with_normalizer"):
-        energy.log_prob(torch.zeros(3))

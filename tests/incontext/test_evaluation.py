@@ -13,11 +13,9 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext import ICLEBM, ICLEBMConfig
-from isthmus.incontext.density import GridDensity
 from isthmus.incontext.evaluation import (
     Evaluation,
     Grid,
-    annealed_log_normalizer,
     descent_error,
     evaluate,
     grid_for,
@@ -177,49 +175,6 @@ def test_divergence_from_a_density_with_hard_edges_is_finite():
     assert np.isnan(found.descent).any()  # outside, the true energy is infinite
 
 
-@pytest.mark.parametrize("dim", [1, 2])
-def test_quadrature_finds_the_normaliser_of_memories(dim):
-    generator = torch.Generator().manual_seed(dim)
-    memories = torch.randn(4, dim, generator=generator, dtype=torch.float64)
-    for energy in (
-        ist.GaussianKDE(memories, sigma=0.3),
-        ist.Mixture(memories, beta=3.0),
-        ist.ModernHopfield(memories, beta=2.0),
-    ):
-        found = log_normalizer(energy, half_width=8.0)
-        torch.testing.assert_close(found.value, energy.log_normalizer())
-        assert float(found.error) < 1e-6
-
-
-def test_the_error_of_quadrature_covers_what_a_coarse_grid_gets_wrong():
-    kde = ist.GaussianKDE(torch.tensor([[0.37, 0.11]], dtype=torch.float64), sigma=0.2)
-    for resolution in (21, 31, 41, 61):
-        found = log_normalizer(kde, half_width=4.0, resolution=resolution)
-        assert float((found.value - kde.log_normalizer()).abs()) <= float(found.error) + 1e-12
-
-
-def test_annealing_finds_the_normaliser_of_memories():
-    generator = torch.Generator().manual_seed(0)
-    memories = torch.randn(5, 4, generator=generator)
-    for energy in (ist.GaussianKDE(memories, sigma=0.4), ist.Mixture(memories, beta=2.0)):
-        found = annealed_log_normalizer(energy, scale=1.5, temperatures=100)
-        assert float(found.error) < 0.1
-        assert float((found.value - energy.log_normalizer()).abs()) < 4 * float(found.error)
-
-
-def test_the_error_of_annealing_is_its_spread_over_seeds():
-    kde = ist.GaussianKDE(torch.zeros(1, 3), sigma=0.5)
-    runs = [
-        annealed_log_normalizer(kde, scale=1.0, particles=32, temperatures=20, seed=seed)
-        for seed in range(16)
-    ]
-    values = torch.stack([run.value for run in runs])
-    claimed = float(torch.stack([run.error for run in runs]).mean())
-    assert claimed / 2 < float(values.std()) < 2 * claimed
-    mean_error = claimed / 4
-    assert abs(float(values.mean() - kde.log_normalizer())) < 4 * mean_error
-
-
 def test_above_two_dimensions_annealing_takes_over(tmp_path):
     law = GaussianMixtures(2, 3, std_low=0.5, std_high=0.5)
     options = {"contexts": (0, 3), "points": 16, "probes": 2}
@@ -246,11 +201,6 @@ def test_descent_on_bowls_contracts_at_the_known_rate():
     assert float(found) == pytest.approx(5 * (mine - true) ** 2)
 
 
-def test_descent_that_is_not_stable_stays_in_the_box():
-    found = score(Gaussian(0.1), tasks=2)
-    assert np.isfinite(found.descent).all()
-
-
 def test_an_evaluation_survives_json(kernel_evaluation, tmp_path):
     kernel_evaluation.to_json(tmp_path / "scores.json")
     json.loads((tmp_path / "scores.json").read_text(), parse_constant=pytest.fail)
@@ -258,22 +208,6 @@ def test_an_evaluation_survives_json(kernel_evaluation, tmp_path):
     assert str(again) == str(kernel_evaluation)
     np.testing.assert_array_equal(again.nll["em-0.001"], kernel_evaluation.nll["em-0.001"])
     assert again.contexts == kernel_evaluation.contexts
-
-
-def test_an_evaluation_is_a_frame(kernel_evaluation):
-    frame = kernel_evaluation.to_frame()
-    assert len(frame) == 3 * 6
-    means = frame.groupby("context")["nll_model"].mean()
-    np.testing.assert_allclose(means, kernel_evaluation.mean())
-    assert frame["order"].notna().sum() == 3 * 3
-
-
-def test_an_evaluation_prints_tables(kernel_evaluation):
-    text = str(kernel_evaluation)
-    row = next(line for line in text.splitlines() if line.startswith("em-0.001"))
-    assert row.split()[1:3] == ["-", "-"]  # too few points for the fit
-    assert "6 tasks, 16 held-out points each" in text
-    assert repr(kernel_evaluation).startswith("Evaluation(prior=GaussianMixtures(")
 
 
 def test_a_transformer_is_evaluated_with_its_wall():
@@ -287,24 +221,6 @@ def test_a_transformer_is_evaluated_with_its_wall():
     assert alone == pytest.approx(float(energy.energy(points).mean() + one.value), abs=1e-3)
     assert np.isfinite(found.nll["model"]).all()
     assert found.normalizer_error.max() < 1e-2
-
-
-def test_the_same_seed_gives_the_same_evaluation():
-    one, other = (score(Gaussian(1.0), contexts=(1,)) for _ in range(2))
-    assert str(one) == str(other)
-
-
-def test_grids_hold_the_wall_and_resolve_the_components():
-    model = SimpleNamespace(config=SimpleNamespace(dim=2, box=5.5, wall=0.5))
-    grid = grid_for(model, COMPACT)
-    assert grid.half_width == 8.0
-    assert 2 * 8.0 / (grid.resolution - 1) <= 0.24
-
-
-def test_divergence_of_a_density_from_itself_is_zero():
-    context = torch.zeros(1, 3, 2, dtype=torch.float64)
-    density = GridDensity(Conditioned(WithEmpty()), context, Grid(2, 6.0, 41))
-    assert float(density.kl_from(density.log_prob)) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_invalid_requests_are_refused(kernel_evaluation):

@@ -11,15 +11,12 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.incontext.bayes import Particles
+from isthmus.errors import InvalidInputError
 from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.references import (
-    REFERENCES,
     BayesPredictive,
     FittedMixture,
     KernelDensity,
-    known_references,
     reference,
 )
 
@@ -107,19 +104,6 @@ def test_bayes_is_the_sum_over_all_assignments(size, components):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
-def test_partitions_are_counted_once_each():
-    law = GaussianMixtures.compact()
-    sequence, _ = problem(law, 1, 6, 1)
-    state = Particles(BayesPredictive(law).law, sequence, limit=122)
-    counts = []
-    for index in range(6):
-        state.observe(index, 0, torch.Generator())
-        counts.append(state.labels.shape[1])
-    # Stirling numbers of the second kind for at most three blocks, summed.
-    assert counts == [1, 2, 5, 14, 41, 122]
-    assert state.complete
-
-
 @pytest.mark.parametrize("name", ["compact", "paper"])
 def test_the_sample_of_partitions_agrees_with_all_of_them(name):
     law = prior(name)
@@ -145,18 +129,6 @@ def test_two_seeds_agree_and_the_reported_error_says_how_well():
         difference = (a.log_prob - b.log_prob).mean(1)
         assert float(difference.mean().abs()) < 0.01
         assert float(difference.square().mean().sqrt()) < 4 * float(a.error.square().mean().sqrt())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["compact", "paper"])
-def test_two_seeds_agree_to_five_thousandths_of_a_nat(name):
-    law = prior(name)
-    context, x = problem(law, 40, 64, 64)
-    one, other = (
-        BayesPredictive(law, seed=seed).nested(context, (8, 16, 32, 64), x) for seed in (0, 1)
-    )
-    for a, b in zip(one, other, strict=True):
-        assert float((a - b).mean().abs()) < 0.005
 
 
 def gibbs(law: GaussianMixtures, context: Tensor, x: Tensor, sweeps: int, seed: int) -> np.ndarray:
@@ -192,26 +164,6 @@ def test_particles_agree_with_a_long_run_of_collapsed_gibbs():
     assert abs((found.numpy() - expected).mean()) < 0.02
 
 
-def test_bayes_finds_the_truth_from_many_points():
-    law = GaussianMixtures.paper()
-    generator = torch.Generator().manual_seed(0)
-    tasks = law.draw(8, generator, dtype=torch.float64)
-    context, x = tasks.sample(300, generator), tasks.sample(500, generator)
-    excess = tasks.log_prob(x) - BayesPredictive(law, particles=64).log_prob(context, x)
-    # Six unknown numbers cost about 6 / (2 n) nats.
-    assert float(excess.mean()) == pytest.approx(0.01, abs=0.01)
-
-
-def test_bayes_beats_everything_on_average():
-    law = GaussianMixtures.compact()
-    context, x = problem(law, 40, 10, 24)
-    scores = {
-        name: float(reference(name, law).log_prob(context, x).mean())
-        for name in known_references(law)
-    }
-    assert max(scores, key=lambda name: scores[name]) == "bayes"
-
-
 def test_one_pass_gives_what_each_context_gives_alone():
     law = GaussianMixtures.compact()
     context, x = problem(law, 9, 5, 4)  # more tasks than are worked on at once
@@ -240,16 +192,6 @@ def test_silverman_in_one_dimension_is_that_of_scipy():
     for b in range(2):
         peer = stats.gaussian_kde(context[b, :, 0].numpy(), bw_method="silverman")
         np.testing.assert_allclose(found[b], peer.logpdf(x[b, :, 0].numpy()))
-
-
-def test_silverman_scales_each_coordinate_by_itself():
-    context, x = problem(GaussianMixtures.compact(), 2, 9, 5)
-    stretch = torch.tensor([1.0, 50.0], dtype=torch.float64)
-    silverman = KernelDensity("silverman")
-    torch.testing.assert_close(
-        silverman.log_prob(context * stretch, x * stretch),
-        silverman.log_prob(context, x) - math.log(50),
-    )
 
 
 def test_no_bandwidth_is_better_than_the_best():
@@ -281,16 +223,6 @@ def test_too_few_points_are_nan(name, first):
     assert all(bool(torch.isnan(each).all()) for each in found[:first])
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_seeds_reproduce_and_the_global_stream_is_left_alone(name):
-    law = GaussianMixtures.compact()
-    context, x = problem(law, 2, 9, 3)
-    before = torch.get_rng_state()
-    one, other = (reference(name, law).log_prob(context, x) for _ in range(2))
-    assert torch.equal(one, other)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -306,15 +238,3 @@ def test_seeds_reproduce_and_the_global_stream_is_left_alone(name):
 def test_wrong_settings_are_refused(make, message):
     with pytest.raises(InvalidInputError, match=message):
         make()
-
-
-def test_wrong_shapes_are_refused():
-    bayes, kde = BayesPredictive(GaussianMixtures.compact()), KernelDensity(1.0)
-    with pytest.raises(ShapeError, match="same B and D"):
-        kde.log_prob(torch.zeros(2, 5, 2), torch.zeros(3, 5, 2))
-    with pytest.raises(ShapeError, match="2 coordinates"):
-        bayes.log_prob(torch.zeros(2, 5, 3), torch.zeros(2, 5, 3))
-    with pytest.raises(InvalidInputError, match="ascending"):
-        kde.nested(torch.zeros(2, 5, 2), (3, 1), torch.zeros(2, 5, 2))
-    with pytest.raises(InvalidInputError, match="context of 6 points"):
-        kde.nested(torch.zeros(2, 5, 2), (6,), torch.zeros(2, 5, 2))

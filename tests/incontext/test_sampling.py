@@ -53,22 +53,6 @@ def test_the_same_seed_gives_the_same_draws_and_the_global_stream_is_left_alone(
     torch.testing.assert_close(torch.get_rng_state(), before)
 
 
-def test_a_model_without_a_box_starts_around_its_context():
-    context = torch.tensor([[6.0, -6.0]])
-    starts = starting_points(sloping(0.0, box=None).condition(context), 500)
-    assert float(starts.abs().max()) <= 9.5
-
-
-def test_invalid_draws_are_refused():
-    model = sloping(0.3)
-    with pytest.raises(ShapeError, match="3 contexts"):
-        draw(model.condition(torch.zeros(3, 4, 2)), 5)
-    with pytest.raises(InvalidInputError, match="n must be"):
-        draw(model.condition(torch.zeros(4, 2)), 0)
-    with pytest.raises(InvalidInputError, match="steps"):
-        draw(model.condition(torch.zeros(4, 2)), 5, steps=0)
-
-
 def test_points_in_the_box_are_read_as_they_are():
     model, points = sloping(0.7), np.array([[-1.0, 0.0], [1.5, 0.5], [0.2, 0.3]])
     scaling = box_scaling(model, points)

@@ -1,11 +1,9 @@
 """TableDensity keeps scikit-learn's contract, without exceptions."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_iris
-from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.incontext import TableDensity, pretrained
@@ -37,12 +35,3 @@ def test_missing_cells_of_rows_are_integrated_out():
     expected = float(density.energy_.marginal([0, 2, 3]).log_prob(torch.tensor(rows[0, [0, 2, 3]])))
     assert found[0] == pytest.approx(expected)
     assert found[2] == pytest.approx(density.score_samples(X[2:3])[0])
-
-
-def test_frames_keep_their_names_and_scores_cross_validate():
-    frame = pd.DataFrame(load_iris().data[::3], columns=list("abcd"))
-    density = TableDensity().fit(frame)
-    assert list(density.feature_names_in_) == list("abcd")
-    with pytest.raises(ValueError, match="feature names"):
-        density.score_samples(frame[["b", "a", "c", "d"]])
-    assert cross_val_score(TableDensity(), frame, cv=2).shape == (2,)

@@ -1,11 +1,9 @@
 """fill_rows: conditional means and draws against quadrature of the joint density."""
 
 import numpy as np
-import pytest
 import torch
 from scipy.stats import kstest
 
-from isthmus.errors import IsthmusError
 from isthmus.incontext import fill_rows, pretrained
 
 RNG = np.random.default_rng(0)
@@ -45,18 +43,3 @@ def test_a_table_fills_its_own_gaps():
     np.testing.assert_array_equal(one, same)
     assert (one != other)[:, ~known].all()
     assert np.isfinite(one).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "options", "words"),
-    [
-        ([[1.0, 2.0]], {}, r"\(m, 3\)"),
-        ([1.0, 2.0, np.nan], {}, r"\(m, 3\)"),
-        (ROWS, {"draws": 0}, "draws"),
-        (ROWS, {"seed": -1}, "seed"),
-        ([["a", "b", "c"]], {}, "text"),
-    ],
-)
-def test_bad_arguments(rows, options, words):
-    with pytest.raises(IsthmusError, match=words):
-        fill_rows(X, rows, **options)

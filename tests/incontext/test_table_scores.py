@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext import pretrained, score_rows
 
 RNG = np.random.default_rng(0)
@@ -45,15 +44,6 @@ def test_percentiles_are_uniform_for_rows_of_the_same_law():
         levels.append(score_rows(x, draws=1000).percentile)
     shares = [np.mean(np.concatenate(levels) < level) for level in (5, 25, 50, 75)]
     np.testing.assert_allclose(shares, [0.05, 0.25, 0.5, 0.75], atol=0.06)
-
-
-def test_bad_arguments():
-    with pytest.raises(ShapeError, match=r"\(m, 2\)"):
-        score_rows(X, X[:, :1])
-    with pytest.raises(InvalidInputError, match="level"):
-        score_rows(X, level=0)
-    with pytest.raises(InvalidInputError, match="at least 5"):
-        score_rows(X[:4])
 
 
 def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:

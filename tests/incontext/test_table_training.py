@@ -1,7 +1,6 @@
 """The synthetic tables, and training that resumes where it stopped."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLTables, TableConfig, TableTraining, pretrained, train_tables
 from isthmus.incontext.runs import Checkpoint
 from isthmus.incontext.tables.prior import FAMILIES, SHARES, draw_batch
-from isthmus.incontext.tables.training import HeldOutTables, write_memory
+from isthmus.incontext.tables.training import write_memory
 from isthmus.memories import StudentMixture
 
 TINY = TableTraining(
@@ -102,31 +101,3 @@ def test_passes_and_batches_share_the_tables_of_an_update():
         assert all(len(part) == max(1, len(whole) // 2) for part in parts)
     double = TINY.with_batch(8)
     assert (double.tables, double.context_rows) == (8, 128)
-
-
-@pytest.mark.slow
-def test_two_processes_average_the_gradients_of_two_passes():
-    settings = replace(TINY, passes=2, updates=3)
-    one, rows = train_tables(settings, accelerator="cpu", log_every=1)
-    two, more = train_tables(settings, accelerator="cpu", devices=2, log_every=1)
-    for a, b in zip(rows, more, strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
-    for a, b in zip(one.parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-
-
-def test_the_learning_rate_rises_stays_and_falls():
-    rates = [TableTraining(updates=1000).learning_rate_at(u) for u in range(1000)]
-    assert rates[0] < 1e-4
-    assert rates[300] == 1.5e-3
-    assert rates[-1] < 1e-7
-    assert np.argmax(np.diff(rates[200:]) < 0) + 200 == pytest.approx(400, abs=2)
-
-
-def test_the_shipped_weights_are_those_of_a_long_training():
-    held_out = HeldOutTables()
-    torch.manual_seed(0)
-    untrained = held_out(ICLTables().network)
-    network = ICLTables().network
-    network.load_state_dict(pretrained("tables").network.state_dict())
-    assert held_out(network) < untrained - 0.15

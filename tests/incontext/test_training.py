@@ -10,8 +10,6 @@ import sys
 import time
 import zipfile
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -74,15 +72,6 @@ def test_training_equals_a_plain_torch_loop():
         optimizer.step()
     for a, b in zip(trained.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_fresh_tasks_every_pass_from_the_seed_alone():
-    def drawn(update, part, settings=SMALL):
-        return draw_pass(settings, update, part, torch.device("cpu"))[0]
-
-    assert torch.equal(drawn(3, 1), drawn(3, 1))
-    others = [drawn(3, 0), drawn(4, 1), drawn(3, 1, replace(SMALL, seed=1))]
-    assert not any(torch.equal(drawn(3, 1), other) for other in others)
 
 
 def test_a_pool_of_densities_is_drawn_once_from_the_seed():
@@ -223,11 +212,6 @@ def test_two_processes_get_the_gradients_of_one(tmp_path):
     assert moved > 1e-2
 
 
-def test_processes_must_share_the_batch_equally():
-    with pytest.raises(InvalidInputError, match="shared equally by 3"):
-        train(SMALL, fabric=SimpleNamespace(world_size=3))
-
-
 def test_fine_tuning_starts_from_the_given_weights(tmp_path):
     first = train(SMALL).model
     tuned = train(replace(SMALL, learning_rate=1e-12), init=first).model
@@ -243,15 +227,6 @@ def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(InvalidInputError, match="other settings"):
         train(replace(SMALL, learning_rate=1e-2), tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == kept
-
-
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
-def test_an_unreadable_checkpoint_is_named(tmp_path, content):
-    train(SMALL, tmp_path)
-    path = tmp_path / "checkpoint.pt"
-    path.write_bytes(path.read_bytes()[:2000] if content is None else content)
-    with pytest.raises(InvalidInputError, match="checkpoint.pt is not a readable checkpoint"):
-        train(SMALL, tmp_path)
 
 
 def test_no_damaged_checkpoint_is_continued(tmp_path):
@@ -311,14 +286,6 @@ def test_a_non_finite_loss_raises():
         train(replace(SMALL, objective=broken), log_every=1)
 
 
-def test_any_function_is_an_objective():
-    def squared(model, x, generator):
-        return model(x).square().mean()
-
-    run = train(replace(SMALL, objective=squared, updates=30, learning_rate=1e-2), log_every=1)
-    assert run.rows[-1]["loss"] < run.rows[0]["loss"]
-
-
 def test_presets():
     paper = preset("paper")
     assert paper.objective.sampler.step_size == 3.16
@@ -333,34 +300,3 @@ def test_presets():
     assert both.objective == RankingNCE(proposal=Proposal(box=paper.prior.box))
     with pytest.raises(InvalidInputError, match="'default', 'paper', 'paper-nce', 'tiny'"):
         preset("huge")
-
-
-def test_another_prior_moves_the_box_with_it():
-    moved = SMALL.on_prior(GaussianMixtures.paper())
-    assert (moved.model.box, moved.objective.proposal.box) == (20.0, 20.0)
-    assert moved.model.scale == pytest.approx(20 / 5.5)
-    assert SMALL.on_prior(SMALL.prior) == SMALL
-
-
-@pytest.mark.parametrize("objective", [SMALL.objective, ContrastiveDivergence.calibrated()])
-def test_mixed_precision_trains(objective):
-    mixed = replace(SMALL, objective=objective, updates=2, precision="bf16-mixed")
-    run = train(mixed)
-    assert train(mixed, precision="32-true").rows != run.rows
-    exact = train(replace(SMALL, objective=objective, updates=2))
-    assert run.rows[-1]["loss"] == pytest.approx(exact.rows[-1]["loss"], abs=0.1)
-    assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())
-
-
-def test_tensorboard_receives_every_metric_and_must_be_installed(tmp_path, monkeypatch):
-    fake = Mock()
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    run = train(SMALL, tmp_path, tensorboard=True)
-    assert fake.mock_calls == [
-        call.SummaryWriter(str(tmp_path)),
-        *(call.SummaryWriter().add_scalar(*entry, 12) for entry in run.rows[0].items()),
-        call.SummaryWriter().close(),
-    ]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InvalidInputError, match="pip install tensorboard"):
-        train(SMALL, tmp_path, tensorboard=True)
