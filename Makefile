@@ -62,7 +62,7 @@ wheel: $(STAMP)
 	cd build && venv/bin/python -P example.py && venv/bin/isthmus --version
 
 bench: $(STAMP)
-	$(BIN)/isthmus bench
+	$(BIN)/isthmus bench attend --sizes small
 
 clean:
 	rm -rf $(VENV) report build dist docs/_build docs/gallery

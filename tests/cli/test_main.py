@@ -307,15 +307,6 @@ def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_messages_of_the_library_name_options_as_they_are_typed(tmp_path, capsys) -> None:
-    path = tmp_path / "people.csv"
-    path.write_text("id,x,word\n1,0.5,a\n2,1.5,b\n3,2.5,c\n")
-    assert main(["cluster", str(path), "-o", "-", "--label", "nope"]) == 2
-    assert "isthmus: --label, nope:" in capsys.readouterr().err
-    assert main(["certify", str(path)]) == 0
-    assert "--id none makes it a feature" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["cluster", "complete", "certify", "sample", "density"])
 def test_an_output_that_is_a_loop_of_links_is_refused(command, tmp_path, capsys) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n3,4\n5,6\n")

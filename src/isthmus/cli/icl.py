@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import check_writable, exclusive, make_directory
-from isthmus.tables.categories import note_on_label
 from isthmus.tables.files import (
     READABLE,
     STDIN,
@@ -179,7 +178,7 @@ def _sample_table(arguments: argparse.Namespace, model: ICLTables) -> int:
     if arguments.context is None:
         raise InvalidInputError("The model of tables needs rows to condition on: --context DATA.")
     table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
-    notes = (*table.notes, *note_on_label(table, label_option=False))
+    notes = (*table.notes, *options.note_on_label(table, label_option=False))
     options.print_notes(notes, arguments.quiet)
     drawn = model.condition(table.X).sample(arguments.number, seed=arguments.seed)
     target = write_table(dict(zip(table.columns, drawn.T, strict=True)), arguments.output)
@@ -236,7 +235,7 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
         )
     note = "Points are shifted and scaled into the model's box, and results back from it."
     scaled = box_scaling(model, table.X).standardises
-    notes = (*table.notes, *note_on_label(table, label_option=False), *[note] * scaled)
+    notes = (*table.notes, *options.note_on_label(table, label_option=False), *[note] * scaled)
     options.print_notes(notes, arguments.quiet)
     return table
 

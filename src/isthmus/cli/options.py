@@ -38,8 +38,6 @@ HELP: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
 )
 Action = Callable[[argparse.Namespace], int]
-# Arguments of isthmus.tables.read_table that commands have as options.
-TABLE_OPTIONS = "array|decimal|drop|encoding|header|id|label|separator"
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
 
@@ -272,13 +270,30 @@ def load_table(
     arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
 ) -> Table:
     """Read the table that the options of :func:`add_table_options` describe."""
-    from isthmus.tables.categories import note_on_label
-
     given = {name: getattr(arguments, name) for name in ("id", "label", "drop", "array")}
     kinds = {"missing": missing, "as_written": as_written}
     table = read_table(arguments.data, **given, **_layout(arguments), **kinds)
     alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
+
+
+def note_on_label(table: Table, label_option: bool = True) -> Iterator[str]:
+    """Yield a sentence if a column looks like a label, with the options that leave it out.
+
+    Some commands have no `label_option`.
+    """
+    from isthmus.tables.categories import NAMES, likely_label
+
+    if table.label_name is not None:
+        return
+    apart = "--label {} keeps it apart, to compare with"
+    if (name := likely_label(table)) is not None:
+        advice = [apart] * label_option + ["--drop {} leaves it out"]
+        words = f"column {name!r} looks like a label and is treated as a measurement. "
+        yield words + "; ".join(advice).replace("{}", name) + "."
+    elif label_option:
+        likely = [name for name in table.left_out if name.strip().lower() in NAMES]
+        yield from (f"column {n!r} looks like a label. {apart.format(n)}." for n in likely[:1])
 
 
 def load_beside(arguments: argparse.Namespace, path: Path, **given: str | None) -> Table:
@@ -323,9 +338,8 @@ def print_result(
 
 
 def as_line(message: object) -> str:
-    """Return a message as one line, with options of the library as they are typed."""
-    words = printable(" ".join(str(message).split()))
-    return "isthmus: " + re.sub(rf"\boption ({TABLE_OPTIONS})\b", r"--\1", words, flags=re.I)
+    """Return a message as one line."""
+    return f"isthmus: {printable(' '.join(str(message).split()))}"
 
 
 def warn(words: str) -> None:

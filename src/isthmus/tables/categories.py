@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,24 +16,6 @@ NAMES = {"class", "classes", "label", "labels", "target", "species"}
 # A first or last column of whole numbers without a gap, at most this many, looks like classes if
 # most other columns have more values.
 MOST_CLASSES = 15
-
-
-def note_on_label(table: Table, label_option: bool = True) -> Iterator[str]:
-    """Yield a sentence if a column looks like a label, with the options that leave it out.
-
-    Some commands have no `label_option`.
-    """
-    if table.label_name is not None:
-        return
-    apart = "--label {} keeps it apart, to compare with" if label_option else ""
-    if (name := likely_label(table)) is not None:
-        advice = "; ".join(filter(None, (apart, "--drop {} leaves it out"))).replace("{}", name)
-        yield f"column {name!r} looks like a label and is treated as a measurement. {advice}."
-    elif label_option:
-        for name in table.left_out:
-            if name.strip().lower() in NAMES:
-                yield f"column {name!r} looks like a label. {apart.format(name)}."
-                return
 
 
 def likely_label(table: Table) -> str | None:
