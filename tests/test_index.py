@@ -1,6 +1,5 @@
 """Attention over an index: its certificate holds, and bad input is refused."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -161,14 +160,6 @@ def test_memories_far_away_are_left_out() -> None:
     assert plan.kept_share() < 0.2
 
 
-def test_without_an_index_there_is_no_bound() -> None:
-    found = attend(torch.zeros(2, 3), torch.eye(3))
-    assert found.error_bound is None
-    logsumexp, mean = found
-    assert logsumexp.shape == (2,)
-    assert mean.shape == (2, 3)
-
-
 def test_gradients_are_those_of_all_memories() -> None:
     memories, queries, sigma = adversarial("clustered", torch.float64)
     leaf = queries[:5].clone().requires_grad_()
@@ -207,13 +198,6 @@ def test_an_index_of_other_memories_is_refused() -> None:
         attend(queries, memories, index=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tol", [0, -1, 0.9, math.nan, "small"])
-def test_a_wrong_tolerance_is_refused(tol: Any) -> None:
-    memories, queries, _ = adversarial("one dimension", torch.float32)
-    with pytest.raises(InvalidInputError, match="tol must be"):
-        attend(queries, memories, index=Index(memories), tol=tol)
-
-
 @pytest.mark.parametrize(
     "memories",
     [torch.full((3, 2), torch.nan), torch.zeros(0, 2), torch.zeros(3), "text", [[1e200]]],
@@ -239,13 +223,6 @@ def test_a_saved_index_is_the_same(tmp_path: Path) -> None:
         attend(queries, memories + 1, index=loaded)
 
 
-def test_building_twice_gives_the_same_index() -> None:
-    memories, _, _ = adversarial("clustered", torch.float32)
-    one, two = Index(memories), Index(memories.numpy())
-    assert np.array_equal(one.order, two.order)
-    assert np.array_equal(one.leaves.low, two.leaves.low)
-
-
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     memories, _, _ = adversarial("one dimension", torch.float32)
     path = tmp_path / "index.safetensors"
@@ -262,6 +239,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         Index.load(path)
     with pytest.raises(FileNotFoundError):
         Index.load(tmp_path / "none")
+    with pytest.raises(InvalidInputError):
+        Index.load(5)  # type: ignore[arg-type]
     from safetensors.torch import save_file
 
     save_file({"points": memories}, path)
@@ -273,7 +252,7 @@ FORGERIES: dict[str, Any] = {
     "tops.first": lambda a: np.array([0, 10**9]),
     "leaves.first": lambda a: np.r_[0, 2**40, a[2:]],
     "order": lambda a: np.zeros_like(a),
-    "points": lambda a: a[:-1],
+    "points": lambda a: a + 1,
     "leaves.radii": lambda a: np.zeros_like(a),
     "tops.low": lambda a: np.full_like(a, np.inf),
     "axes": lambda a: np.zeros_like(a),
@@ -299,33 +278,14 @@ def test_forged_files_are_refused_or_give_the_right_sums(
     save_file(arrays, tmp_path / "index", metadata)
     try:
         loaded = Index.load(tmp_path / "index", verify=verify)
+        found = attend(
+            queries, memories, beta=0.5 / sigma**2, metric="sqeuclidean", index=loaded
+        ).logsumexp
     except InvalidInputError:
+        assert name in ("tops.first", "leaves.first", "order", "points")
         return
-    assert name not in ("tops.first", "leaves.first", "order", "points")
-    found = attend(
-        queries, memories, beta=0.5 / sigma**2, metric="sqeuclidean", index=loaded
-    ).logsumexp
     exact, _ = brute_force(queries, memories, 0.5 / sigma**2, None, "sqeuclidean")
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
-
-
-def test_other_points_than_the_digest_of_a_file_says_are_noticed(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    from isthmus.index.index import FORMAT, _content
-
-    memories, queries, _ = adversarial("clustered", torch.float64)
-    index = Index(memories)
-    arrays = {**index._arrays(), "points": index.points + 1}
-    metadata = {"format": FORMAT, "memories": index.digest}
-    metadata["digest"] = _content(arrays, index.digest)
-    save_file(arrays, tmp_path / "index", metadata)
-    with pytest.raises(InvalidInputError):
-        Index.load(tmp_path / "index")
-    with pytest.raises(InvalidInputError):
-        attend(queries, memories, index=Index.load(tmp_path / "index", verify=False))
-    with pytest.raises(InvalidInputError):
-        Index.load(5)  # type: ignore[arg-type]
 
 
 def test_the_module_is_still_the_function() -> None:

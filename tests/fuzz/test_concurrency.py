@@ -150,21 +150,6 @@ def test_a_second_run_in_one_directory_is_refused_at_once(
     assert [path for path in kept if path not in before and path.is_file()] == []
 
 
-@pytest.mark.slow
-def test_two_trainings_in_one_directory_do_not_mix(
-    start: Callable[..., Any], finish: Callable[..., float], tmp_path: Path
-) -> None:
-    words = "icl train --preset tiny --updates 40 --batch 4 --quiet --out"
-    finish([*words.split(), tmp_path / "alone"])
-    first, _ = start([*words.split(), tmp_path / "both"])
-    second, _ = start([*words.split(), tmp_path / "both"])
-    for process in (first, second):
-        process.join()
-    assert sorted([first.exitcode, second.exitcode]) == [0, 2]
-    models = [tmp_path / name / "model" / "model.safetensors" for name in ("alone", "both")]
-    assert models[0].read_bytes() == models[1].read_bytes()
-
-
 STORES = """
 import sys
 from isthmus import datasets
@@ -187,42 +172,3 @@ def test_two_writers_of_a_dataset_take_turns(start: Callable[..., Any], tmp_path
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert reads > 1
     datasets.load("iris", tmp_path, download_if_missing=False)
-
-
-MODELS = """
-from isthmus.incontext import ICLEBM, ICLEBMConfig
-import torch
-torch.manual_seed(int(argv[1]))
-model = ICLEBM(ICLEBMConfig(layers=1 + int(argv[1]), heads=2, width=64))
-for _ in range(15):
-    model.save_pretrained(argv[0])
-"""
-
-
-def test_two_writers_of_a_model_leave_one_of_the_two(
-    start: Callable[..., Any], tmp_path: Path
-) -> None:
-    from isthmus.incontext import ICLEBM
-
-    writers = [start([tmp_path, number], MODELS)[0] for number in (0, 1)]
-    while any(writer.exitcode is None for writer in writers):
-        if (tmp_path / "model.safetensors").exists():
-            ICLEBM.from_pretrained(tmp_path)
-        time.sleep(0.02)
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert ICLEBM.from_pretrained(tmp_path).config.layers in (1, 2)
-
-
-def test_code_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
-    """Neither by the process that runs calls nor by its children."""
-    for name in ("socket", "cloudpickle", "struct", "sitecustomize", "numpy"):
-        (tmp_path / f"{name}.py").write_text("open('executed', 'a').write(__name__)\n")
-    script = (
-        "from isthmus.paper.processes import Limits, run_limited\n"
-        "print(run_limited(eval, \"__import__('socket').__file__\", limits=Limits()).status)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.stdout == "ok\n", done.stderr
-    assert not (tmp_path / "executed").exists()

@@ -134,46 +134,6 @@ def test_training_continues_to_the_same_bits(
     )
 
 
-# As a run does, with a merge of all files after every fourth.
-STORE = textwrap.dedent(
-    """
-    from isthmus.paper.study import store
-    store.MANY_FILES = 3
-    place = store.Store(argv[0])
-    with place.writing():
-        for number in range(len(place.read()), 60):
-            fields = dict(id=str(number), dataset="iris", method="KMeans", status="ok")
-            place.append([{**fields, "entry": 0, "seed": number, "finished": float(number)}])
-        place.compact()
-    """
-)
-
-
-def ids(folder: Path) -> list[str]:
-    return [row["id"] for row in Store(folder).read()]
-
-
-@TWO_OR_TWENTY
-def test_no_row_of_a_study_is_lost_or_doubled_while_files_are_merged(
-    kills: int, tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
-    known: dict[Path, int] = {}
-
-    def check(folder: Path) -> None:
-        found = ids(folder)
-        assert found == [str(number) for number in range(len(found))]
-        assert len(found) >= known.get(folder, 0)
-        known[folder] = len(found)
-
-    def state(folder: Path) -> Any:
-        whole = pd.read_parquet(folder / "results")
-        assert len(whole) == 60
-        return whole.sort_values("seed").to_csv(index=False)
-
-    folders = lambda number: tmp_path / str(number)  # noqa: E731
-    fit_to_continue([], STORE, kills, folders, state, check, kill, finish)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_no_fit_of_a_study_is_lost_or_done_twice(
@@ -275,34 +235,3 @@ def test_whatever_is_saved_can_be_read(
         kill(moment, [tmp_path], script)
         READERS[kind](tmp_path)
     finish([tmp_path], script)
-
-
-# A fit on a Dask cluster of this process.
-DASK = """
-import warnings
-import dask.array as da, numpy as np
-from distributed import Client, LocalCluster
-from isthmus.cluster import ClAMELBO
-warnings.simplefilter("ignore")
-rng = np.random.default_rng(0)
-X = np.concatenate([rng.normal(centre, 1.0, (300, 3)) for centre in (-6, 0, 6)])
-options = dict(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
-with LocalCluster(**options) as cluster, Client(cluster):
-    rows = da.from_array(X, chunks=(100, 3))
-    ClAMELBO(3, n_init=3, random_state=0).fit(rows).save(f"{argv[0]}/model")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_fits_on_dask_leave_no_worker_and_no_half_model(
-    tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
-    seconds = finish([tmp_path], DASK)
-    new = (tmp_path / "model").read_bytes()
-    for moment in moments(TWENTY, seconds):
-        (tmp_path / "model").write_bytes(b"old")
-        killed = kill(moment, [tmp_path], DASK)
-        assert (tmp_path / "model").read_bytes() in ((b"old", new) if killed else (new,))
-    finish([tmp_path], DASK)
-    assert (tmp_path / "model").read_bytes() == new

@@ -1,6 +1,5 @@
 """The page in a real browser: clicks, drags, keys and touch do what the library says."""
 
-import itertools
 import json
 import shutil
 import threading
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.play.data import Plane
 from isthmus.play.launch import make_server
 from isthmus.play.playground import Playground
 from isthmus.report import Finding, Section, TextTable
@@ -182,30 +180,6 @@ def test_click_adds_double_click_deletes_and_undo_brings_back(page) -> None:
     assert len(page.memories) == len(before) + 1
 
 
-def test_keys_select_move_and_delete(page) -> None:
-    page.tab.locator(".ip-top").focus()
-    before = page.memories
-    for key in ("]", "ArrowRight", "Shift+ArrowUp"):
-        page.tab.keyboard.press(key)
-    step = 0.01 * page.value("isthmusPlay.state.scene.unit")
-    np.testing.assert_allclose(page.memories[0], np.add(before[0], [step, 5 * step]), atol=1e-5)
-    page.tab.keyboard.press("Delete")
-    assert page.memories == before[1:]
-    for _ in before[1:]:
-        page.tab.keyboard.press("]")
-        page.tab.keyboard.press("Delete")
-    assert page.memories == []
-    assert "Click to add" in page.tab.locator(".ip-hint").inner_text()
-    for _ in before[1:]:
-        page.tab.keyboard.press("Control+z")
-    assert page.tab.locator(".ip-hint").is_hidden()
-    page.tab.keyboard.press("Control+z")
-    page.tab.keyboard.press("n")
-    assert len(page.memories) == len(before) + 1
-    page.tab.keyboard.press("v")
-    assert page.value("isthmusPlay.state.view") == "density"
-
-
 def test_a_query_rolls_to_where_retrieval_ends(page) -> None:
     page.press("Queries")
     page.tab.mouse.click(*page.at([0.4, 0.6]))
@@ -229,15 +203,6 @@ def test_every_energy_and_view_is_drawn(page) -> None:
             page.press(view)
             page.wait(f"() => isthmusPlay.stats.frames > {frames}")
     assert page.value("isthmusPlay.stats.errors") == []
-
-
-def test_samples_move(page) -> None:
-    page.press("Start or stop the chains")
-    page.wait("() => Boolean(isthmusPlay.walkers())")
-    first = page.value("Array.from(isthmusPlay.walkers().to)")
-    page.wait(f"() => isthmusPlay.walkers().to[0] !== {first[0]}")
-    page.press("Start or stop the chains")
-    page.wait("() => isthmusPlay.walkers() === null")
 
 
 def test_a_scene_travels_in_the_fragment(page, browser, address) -> None:
@@ -264,54 +229,6 @@ def test_a_table_with_hostile_names_is_text(page, tmp_path: Path) -> None:
     assert page.tab.title() == "isthmus playground"
     assert page.value("document.querySelectorAll('script').length") == 1
     assert page.value("document.querySelectorAll('img, b').length") == 0
-
-
-def test_undo_and_your_data_bring_back_the_names_of_a_table(page, tmp_path: Path) -> None:
-    """The file is not in UTF-8, as those of some spreadsheets."""
-    (tmp_path / "data.csv").write_bytes("höhe,größe\n1,2\n3,4\n2,9\n".encode("latin-1"))
-    shown = (
-        "[document.querySelector('[aria-label=\"Start from\"]').value, "
-        "isthmusPlay.state.axes.join(), document.querySelector('.ip-note').textContent]"
-    )
-    before, preset = page.value(shown), page.tab.get_by_label("Start from", exact=True)
-    assert before == ["five", "x₁,x₂", ""]
-    page.tab.locator("input[type=file]").set_input_files(str(tmp_path / "data.csv"))
-    page.wait("() => isthmusPlay.state.scene.memories.length === 3")
-    own = page.value(shown)
-    assert own == ["", "höhe,größe", "Both columns are standardised."]
-    preset.select_option("moons")
-    assert page.value(shown)[:2] == ["moons", "x₁,x₂"]
-    preset.select_option("")
-    assert page.value(shown) == own
-    for expected in ("moons", "", "five"):
-        page.press("Undo (Ctrl+Z)")
-        assert page.value(shown)[0] == expected
-    assert page.value(shown) == before
-
-
-def test_the_page_says_that_it_waits(browser, monkeypatch) -> None:
-    """What is drawn meanwhile belongs to the scene before."""
-    playground, go = Playground(), threading.Event()
-    answer = playground.answer
-
-    def slow(message, *others):
-        if '"kind":"frame"' in message and '"modern"' in message:
-            go.wait(PATIENCE)
-        return answer(message, *others)
-
-    monkeypatch.setattr(playground, "answer", slow)
-    found = make_server(playground)
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    page = Page(browser, found.address)
-    assert page.tab.locator(".ip-wait").is_hidden()
-    page.tab.get_by_label("Energy", exact=True).select_option("modern")
-    page.wait("() => !document.querySelector('.ip-wait').hidden")
-    go.set()
-    page.wait("() => document.querySelector('.ip-wait').hidden")
-    page.context.close()
-    found.server.should_exit = True
-    thread.join(20)
 
 
 def test_a_report_shows_hostile_names_as_text(browser, tmp_path: Path) -> None:
@@ -346,85 +263,6 @@ def test_a_report_shows_hostile_names_as_text(browser, tmp_path: Path) -> None:
     words = tab.locator("body").inner_text()
     assert all(words.count(name) >= 3 for name in names)
     context.close()
-
-
-def test_a_picture_is_saved(page, tmp_path: Path) -> None:
-    with page.tab.expect_download() as download:
-        page.press("Save the picture as a PNG file")
-    download.value.save_as(tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_tour_shows_every_idea(page) -> None:
-    page.press("A short tour of the five ideas")
-    titles = []
-    for _ in range(6):
-        titles.append(page.tab.locator(".ip-tour h2").inner_text())
-        frames = page.value("isthmusPlay.stats.frames")
-        page.press("Next idea")
-        if len(titles) < 6:
-            page.wait(f"() => isthmusPlay.stats.frames > {frames}")
-    assert [title[0] for title in titles[1:]] == list("12345")
-    assert page.tab.locator(".ip-tour").is_hidden()
-
-
-@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.3, 12345.0), (1e8, 3e9)])
-def test_labels_of_ticks_stand_apart(browser, scale, shift) -> None:
-    """Also those of long numbers, which need the most room, and of long names."""
-    points = shift + scale * np.random.default_rng(0).normal(size=(20, 2))
-    found = make_server(Playground(Plane(points, ("the length of a petal in cm", "y"))))
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    page = Page(browser, found.address)
-    for width, height in [(1280, 800), (700, 500), (390, 844), (320, 560)]:
-        page.tab.set_viewport_size({"width": width, "height": height})
-        # The name of the axis ends 10 px from the border of the stage.
-        stage = "document.querySelector('.ip-top').getBoundingClientRect().width"
-        page.wait(f"() => isthmusPlay.stats.ticks.at(-1)[1] === {stage} - 10")
-        ticks = page.value("isthmusPlay.stats.ticks")
-        assert len(ticks) > 1
-        assert all(left[1] + 6 < right[0] for left, right in itertools.pairwise(ticks)), ticks
-    page.context.close()
-    found.server.should_exit = True
-    thread.join(20)
-
-
-def test_it_draws_without_webgl(driver, address) -> None:
-    arguments = [*ARGUMENTS, "--disable-3d-apis", "--disable-webgl", "--disable-webgl2"]
-    found = driver.chromium.launch(executable_path=BROWSER, args=arguments)
-    page = Page(found, address)
-    page.settle()
-    assert page.value("document.createElement('canvas').getContext('webgl2')") is None
-    # Shades of the basins, and nothing black.
-    colours = page.colours()
-    assert len(colours) > 100
-    assert (colours.max(1) > 60).all()
-    assert page.words == []
-    found.close()
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_phone_shows_everything_within_its_width(browser, address, dark) -> None:
-    scheme = "dark" if dark else "light"
-    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "color_scheme": scheme}
-    page = Page(browser, address, **phone)
-    assert page.value("isthmusPlay.root.dataset.theme") == scheme
-    assert page.value("document.documentElement.scrollWidth") <= 390
-    for control in page.tab.locator("button:visible, select:visible, input:visible").all():
-        box = control.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
-    # Nothing on the landscape lies on something else.
-    boxes = [page.tab.locator(one).bounding_box() for one in (".ip-tools", ".ip-legend")]
-    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
-    before = len(page.memories)
-    page.tab.touchscreen.tap(*page.at([0.2, 0.0]))
-    page.wait(f"() => isthmusPlay.state.scene.memories.length === {before + 1}")
-    # The landscape stays in sight beside the last of the settings.
-    page.value("scrollTo(0, document.documentElement.scrollHeight)")
-    page.wait("() => document.querySelector('.ip-stage').getBoundingClientRect().top === 0")
-    assert page.words == []
-    page.context.close()
 
 
 def test_a_server_that_stops_is_told(browser) -> None:

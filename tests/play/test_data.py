@@ -45,21 +45,6 @@ def test_gaps_constants_and_long_tables_are_told() -> None:
     assert set(map(tuple, found.points)) <= set(map(tuple, X[:, :2]))
 
 
-@pytest.mark.parametrize(
-    "X",
-    [[[1.0], [2.0]], [[np.nan, 1.0]], np.zeros((0, 2)), [["a", "b"]], [[1.0, 1.0, 1.0]] * 3],
-    ids=["one-column", "only-gaps", "empty", "text", "constant"],
-)
-def test_what_is_no_plane_is_refused(X) -> None:
-    with pytest.raises(InvalidInputError):
-        plane_of(X)
-
-
-def test_one_row_is_a_plane() -> None:
-    for columns in (2, 3):
-        assert plane_of(np.ones((1, columns))).points.shape == (1, 2)
-
-
 def test_a_file_of_the_page_is_read_and_its_names_are_kept_as_text() -> None:
     name = "<script>alert(1)</script>"
     rows = "\n".join(f"{a},{b}" for a, b in RNG.normal(size=(9, 2)))

@@ -69,12 +69,6 @@ def test_the_density_is_that_of_scikit_learn(ask, scene) -> None:
     assert header["peak"] * arrays["height"].sum() * cell == pytest.approx(1, abs=1e-3)
 
 
-def test_an_energy_without_a_lower_bound_has_no_density(ask) -> None:
-    header, _ = ask("frame", {"energy": "hopfield"}, columns=16, rows=16, view="density")
-    assert header["view"] == "energy"
-    assert "no lower bound" in header["no_density"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> None:
     """Oracle: every node of the grid is retrieved, one by one, in float64."""
@@ -125,41 +119,6 @@ def test_a_stale_request_is_abandoned(scene) -> None:
 
     request = {"id": 1, "kind": "final", "scene": scene, "columns": 64, "rows": 64}
     assert Playground().answer(json.dumps(request), stale=lambda: True) is None
-
-
-def test_minima_are_those_of_the_library(ask, scene) -> None:
-    header, _ = ask("final", {"sigma": 0.9}, columns=64, rows=64)
-    memory = ist.GaussianKDE(torch.tensor(scene["memories"], dtype=torch.float64), 0.9)
-    modes = ist.retrieve(memory, memory.memories, tol=1e-10).state.numpy()
-    found = np.array(header["modes"])[:, :2]
-    gaps = np.linalg.norm(found[:, None] - modes, axis=-1)
-    assert gaps.min(0).max() < 1e-3
-    assert gaps.min(1).max() < 1e-3
-
-
-def test_minima_that_no_memory_leads_to_are_shown(ask, scene) -> None:
-    """Oracle: the overlap of two parabolas, whose sum peaks in the middle."""
-    header, arrays = ask("final", {"energy": "epanechnikov"}, columns=96, rows=96)
-    assert len(header["modes"]) == 6
-    ((x, y, label),) = [mode for mode in header["modes"] if mode[2] < -1]
-    np.testing.assert_allclose([x, y], np.mean(scene["memories"][:2], axis=0), atol=1e-3)
-    assert (arrays["labels"] == label).sum() > 50
-    memory = ist.EpanechnikovKDE(torch.tensor(scene["memories"], dtype=torch.float64), 6**0.5 / 2)
-    angle = torch.linspace(0, 2 * torch.pi, 60, dtype=torch.float64)
-    middle = torch.tensor([x, y], dtype=torch.float64)
-    about = middle + 0.02 * torch.stack([angle.cos(), angle.sin()], 1)
-    assert (memory.energy(about) > memory.energy(middle)).all()
-
-
-@pytest.mark.parametrize("kind", ["kde", "modern", "sparse", "mixture", "crp"])
-def test_saddles_are_no_minima(ask, kind) -> None:
-    """With an odd number of nodes, a whole column ends exactly between two memories."""
-    changes = {"energy": kind, "memories": [[-2.0, 0.0], [2.0, 0.0]], "counts": [5, 5]}
-    header, _ = ask("final", changes, columns=65, rows=65)
-    found = sorted(mode[0] for mode in header["modes"] if mode[2] >= 0)
-    np.testing.assert_allclose(found, [-2, 2], atol=0.05)
-    # The prior of the CRP mixture may be a minimum of its own.
-    assert kind == "crp" or len(header["modes"]) == 2
 
 
 def test_queries_end_where_retrieval_ends(ask, scene) -> None:
@@ -215,34 +174,6 @@ def test_chains_come_from_the_density(ask, sampler) -> None:
     points = np.array(walkers)
     np.testing.assert_allclose(points.mean(0), [1.0, -1.0], atol=0.09)
     np.testing.assert_allclose(points.std(0), 0.5, atol=0.06)
-
-
-def test_chains_outside_of_the_support_start_again(ask) -> None:
-    far = [[4.9, 3.9], [1e6, 0.0]]
-    _, arrays = ask("walk", {"energy": "epanechnikov"}, sampler="mala", walkers=far, steps=5)
-    assert np.abs(arrays["walkers"]).max() < 4
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "incontext"])
-def test_no_memory_at_all_is_an_empty_plane(ask, kind) -> None:
-    header, arrays = ask(
-        "frame", {"energy": kind, "memories": [], "counts": []}, columns=16, rows=16
-    )
-    assert "error" not in header
-    assert header.get("empty") or "height" in arrays
-    header, _ = ask("details", {"energy": kind, "memories": [], "counts": []}, queries=[[0, 0]])
-    assert "error" not in header
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("points", [[[0.0, 0.0]], [[1.0, 1.0]] * 3], ids=["one", "duplicates"])
-def test_one_memory_and_duplicates_are_drawn(ask, kind, points) -> None:
-    changes = {"energy": kind, "memories": points, "counts": [1.0] * len(points)}
-    for name in ("frame", "final"):
-        header, _ = ask(name, changes, columns=24, rows=24)
-        assert "error" not in header
-    header, _ = ask("details", changes, queries=[[0.5, 0.5]], balls=True)
-    assert "error" not in header
 
 
 def test_a_plane_far_from_the_origin_keeps_its_digits(ask, scene) -> None:

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.incontext import pretrained
 from isthmus.play.playground import Playground
 from isthmus.play.wire import pack, unpack
 
@@ -60,23 +58,15 @@ def test_what_is_no_request_is_answered_by_an_error(text, words) -> None:
     ("changes", "words"),
     [
         ({"energy": "quantum"}, "not an energy"),
-        ({"energy": ["kde"]}, "not an energy"),
         ({"memories": [[1.0]]}, "pairs"),
         ({"memories": "x"}, "list of points"),
-        ({"memories": [["a", "b"]]}, "pairs"),
         ({"memories": [[1e308, 0.0]]}, "finite"),
         ({"memories": [[0.0, 0.0]] * 2001}, "at most 2000"),
         ({"counts": [1.0]}, "counts"),
-        ({"counts": [0.0] * 5}, "counts"),
-        ({"counts": "abcde"}, "counts"),
         ({"sigma": 0}, "sigma"),
-        ({"sigma": -1.0}, "sigma"),
-        ({"sigma": "1"}, "sigma"),
-        ({"sigma": None}, "sigma"),
         ({"alpha": 0, "energy": "crp"}, "alpha"),
         ({"unit": 0}, "unit"),
         ({"box": [0, 0, 0, 0]}, "box"),
-        ({"box": [1, 2]}, "box"),
         ({"centre": None}, "centre"),
         ({"energy": "incontext", "memories": [[0.0, 0.0]] * 501, "counts": None}, "500"),
     ],
@@ -108,11 +98,6 @@ def test_limits_hold(scene, body, words) -> None:
     assert header["kind"] == "error"
     assert words in header["error"]
     assert "bug" not in header["error"]
-
-
-def test_a_message_that_is_too_long_is_refused(scene) -> None:
-    header = answered({"id": 1, "kind": "frame", "scene": scene, "padding": "x" * 2**20})
-    assert "bytes" in header["error"]
 
 
 def test_a_bug_is_named_without_a_traceback(monkeypatch, scene, caplog) -> None:
@@ -168,16 +153,3 @@ def test_an_energy_of_ones_own_is_drawn_and_sampled() -> None:
     request = {"id": 2, "kind": "details", "scene": scene, "queries": [[-3, -3]]}
     _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
     np.testing.assert_allclose(arrays["paths"][-1], [[1, 1]], atol=1e-2)
-
-
-def test_an_in_context_energy_brings_its_context() -> None:
-    header, _ = start(pretrained("mixtures-2d").condition([[0.0, 0.5], [1.0, 1.0]]))
-    assert header["scene"]["energy"] == "incontext"
-    assert header["scene"]["memories"] == [[0.0, 0.5], [1.0, 1.0]]
-
-
-def test_energies_that_are_no_plane_are_refused() -> None:
-    with pytest.raises(ShapeError, match="3 coordinates"):
-        Playground(ist.GaussianKDE(torch.zeros(2, 3)))
-    with pytest.raises(InvalidInputError, match="up to 2,000"):
-        Playground(ist.GaussianKDE(torch.rand(2001, 2)))

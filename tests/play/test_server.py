@@ -58,12 +58,6 @@ def test_the_page_and_its_files_are_served_behind_the_token(client) -> None:
         assert client.get(path).status_code == 404
 
 
-def test_tokens_are_long_and_new_every_time() -> None:
-    first, second = (make_app(Playground(), PORT).state.token for _ in range(2))
-    assert first != second
-    assert len(first) >= 32
-
-
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "localhost.evil:8123"]
 )
@@ -71,11 +65,6 @@ def test_other_hosts_are_refused(client, host) -> None:
     assert client.get("/secret/", headers={"host": host}).status_code == 403
     with pytest.raises(WebSocketDisconnect), connect(client, host=host):
         pass
-
-
-def test_localhost_is_this_machine(client) -> None:
-    host = f"localhost:{PORT}"
-    assert client.get("/secret/", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -104,38 +93,6 @@ def test_headers_keep_everything_on_this_machine(client) -> None:
     assert "unsafe" not in policy
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["x-content-type-options"] == "nosniff"
-
-
-def test_a_connection_says_hello_and_answers(client, scene) -> None:
-    with connect(client) as page:
-        hello, _ = unpack(page.receive_bytes())
-        assert hello["energies"][0]["name"] == "kde"
-        request = {"id": 4, "kind": "frame", "columns": 16, "rows": 16, "scene": scene}
-        page.send_text(json.dumps(request))
-        header, arrays = unpack(page.receive_bytes())
-        assert header["id"] == 4
-        assert arrays["height"].shape == (16, 16)
-
-
-def test_a_wrong_message_does_not_end_the_connection(client, scene) -> None:
-    with connect(client) as page:
-        page.receive_bytes()
-        for text in ("", "{", "[]", '{"id": 1, "kind": "exec"}', json.dumps({"id": 2})):
-            page.send_text(text)
-            assert unpack(page.receive_bytes())[0]["kind"] == "error"
-        request = {"id": 9, "kind": "details", "scene": scene, "queries": [[0, 0]]}
-        page.send_text(json.dumps(request))
-        assert unpack(page.receive_bytes())[0]["id"] == 9
-
-
-def test_two_tabs_are_answered_each(client, scene) -> None:
-    request = {"kind": "frame", "columns": 16, "rows": 16, "scene": scene}
-    with connect(client) as one, connect(client) as two:
-        one.receive_bytes(), two.receive_bytes()
-        one.send_text(json.dumps({**request, "id": 1}))
-        two.send_text(json.dumps({**request, "id": 2}))
-        assert unpack(two.receive_bytes())[0]["id"] == 2
-        assert unpack(one.receive_bytes())[0]["id"] == 1
 
 
 def test_two_browsers_have_scenes_of_their_own(client, scene) -> None:
