@@ -14,7 +14,8 @@ from scipy.special import gamma, logsumexp, softmax
 import isthmus as ist
 from isthmus.cluster import crp_inference, data
 from isthmus.cluster.crp_inference import CRPPrior, partition_log_prior, reassign, sequential_pass
-from isthmus.cluster.data import ClusterStatistics, Rows, Units
+from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.logits import distance_logits
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.blocks import explained
 from isthmus.distributed import connect, connection, shard
+from isthmus.distributed.blocks import explained
 from isthmus.errors import ClusterError, InvalidInputError
 
 distributed = pytest.importorskip("distributed")

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isthmus.blocks import file_blocks
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO, GaussianMeanShift
 from isthmus.cluster import data as cluster_data
+from isthmus.distributed.blocks import file_blocks
 from isthmus.errors import DtypeError, InvalidInputError
 
 N, D = 600, 3

@@ -31,11 +31,11 @@ from sklearn.datasets import load_iris
 import isthmus as ist
 from isthmus import datasets
 from isthmus.attend import Index
-from isthmus.blocks import file_blocks
 from isthmus.capacity import Certificate, certify
 from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.tabular import TableModel
+from isthmus.distributed.blocks import file_blocks
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
 from isthmus.incontext.runs import Checkpoint

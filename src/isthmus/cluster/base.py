@@ -25,22 +25,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
-from isthmus.blocks import Blocks, is_dask
 from isthmus.cluster.block_rows import (
+    AnyRows,
     BlockRows,
     in_blocks,
     mapped_lazily,
     measured,
     require_in_memory,
 )
-from isthmus.cluster.data import (
-    AnyRows,
-    Rows,
-    Units,
-    distinct_rows,
-    largest_value,
-)
+from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value
 from isthmus.cluster.persistence import load_estimator, save_estimator
+from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError

@@ -13,10 +13,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
 from isthmus.bandwidth import leave_one_out
-from isthmus.blocks import TableBlock, is_dask
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
 from isthmus.cluster.block_rows import counted, in_blocks, measured
 from isthmus.cluster.data import RowSample, Units, distinct_rows
+from isthmus.distributed.blocks import TableBlock, is_dask
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_count, as_number

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isthmus.blocks import Blocks, TableBlock, dask_blocks, is_dask
-from isthmus.cluster.data import Rows, RowSample, Units, require_observed
+from isthmus.cluster.data import Moments, Rows, RowSample, Units, counted, require_observed
+from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, is_dask
 from isthmus.errors import InvalidInputError
 
 
@@ -67,77 +67,33 @@ class Extent:
         return max(float(np.fmax.reduce(self.highest)), -float(np.fmin.reduce(self.lowest))) or 1.0
 
 
-def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rows of positive weight, and their weights."""
-    if block.extra is None:
-        return block.values, np.ones(len(block.values))
-    weights = np.asarray(block.extra, dtype=np.float64)
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise InvalidInputError(f"{block.name}: weights must be finite and not negative.")
-    kept = weights > 0
-    return block.values[kept], weights[kept]
-
-
-@dataclass(frozen=True)
-class Moments:
-    """The weight, mean and summed squared deviation of the known values of each column."""
-
-    weight: NDArray[Any]
-    mean: NDArray[Any]
-    squares: NDArray[Any]
-
-    @classmethod
-    def of(cls, block: TableBlock, size: float) -> Moments | None:
-        """Return the moments of one block, in units of `size`."""
-        X, weights = counted(block)
-        if not len(X):
-            return None
-        X = X.astype(np.float64) / size
-        masses = np.where(np.isnan(X), 0.0, weights[:, None])
-        X = np.nan_to_num(X)
-        weight = masses.sum(0)
-        mean = (masses * X).sum(0) / np.maximum(weight, 1e-300)
-        return cls(weight, mean, (masses * np.square(X - mean)).sum(0))
-
-    def __add__(self, other: Moments) -> Moments:
-        weight = self.weight + other.weight
-        share = other.weight / np.maximum(weight, 1e-300)
-        apart = other.mean - self.mean
-        squares = self.squares + other.squares + np.square(apart) * self.weight * share
-        return Moments(weight, self.mean + share * apart, squares)
-
-    def units(self, size: float) -> Units:
-        """Return the units in which the mean variance per column is 1."""
-        variance = float((self.squares / self.weight).mean())
-        return Units(self.mean * size, np.sqrt(variance) * size if variance > 1e-30 else size)
-
-
 @dataclass(frozen=True)
 class BlockRows:
     """The data of a fit in blocks; it stands for :class:`Rows` where statistics are summed."""
 
     blocks: Blocks
-    raw: Blocks
     few: Rows
-    extent: Extent
-    dtype: torch.dtype
+    n_rows: int
 
     @classmethod
     def of(cls, raw: Blocks, extent: Extent, few: RowSample, units: Units) -> BlockRows:
         """Convert blocks to internal units, where they are."""
-        dtype = few.values.dtype
-        rows = raw.mapped(_as_rows, units, dtype)
-        return cls(rows, raw, few.rows(units), extent, few.rows(units).dtype)
+        rows = raw.mapped(_as_rows, units, few.values.dtype)
+        return cls(rows, few.rows(units), extent.n_rows)
 
     def __len__(self) -> int:
         """Return the number of distinct rows, if all are in the sample, or else of all rows."""
-        complete = float(self.few.weights.double().sum()) >= self.total * (1 - 1e-9)
-        return len(self.few) if complete else self.extent.n_rows
+        return len(self.few) if self.few.total >= self.total * (1 - 1e-9) else self.n_rows
 
     @property
     def dim(self) -> int:
         """The number of features D."""
         return self.few.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Float32 or float64."""
+        return self.few.dtype
 
     @property
     def smallest_variance(self) -> float:
@@ -172,12 +128,17 @@ class BlockRows:
         return self.blocks.total(function, *arguments)
 
 
-def _as_rows(block: TableBlock, units: Units, dtype: Any) -> Rows | None:
+AnyRows = Rows | BlockRows
+
+
+def _distinct(block: TableBlock, dtype: Any) -> RowSample | None:
     X, weights = counted(block)
-    if not len(X):
-        return None
-    sample = RowSample.of(X.astype(dtype, copy=False), weights)
-    return sample.rows(units)
+    return RowSample.of(X.astype(dtype, copy=False), weights) if len(X) else None
+
+
+def _as_rows(block: TableBlock, units: Units, dtype: Any) -> Rows | None:
+    rows = _distinct(block, dtype)
+    return None if rows is None else rows.rows(units)
 
 
 def _totals(rows: Rows) -> NDArray[np.float64]:
@@ -185,10 +146,8 @@ def _totals(rows: Rows) -> NDArray[np.float64]:
 
 
 def _sample(block: TableBlock, dtype: Any) -> RowSample | None:
-    X, weights = counted(block)
-    if not len(X):
-        return None
-    return RowSample.of(X.astype(dtype, copy=False), weights).cut()
+    rows = _distinct(block, dtype)
+    return None if rows is None else rows.cut()
 
 
 def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[Extent, RowSample, Units]:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
-from isthmus.cluster.data import AnyRows, MixtureParameters, Rows, Units
+from isthmus.cluster.block_rows import AnyRows
+from isthmus.cluster.data import Rows, Units
 from isthmus.cluster.elbo import FiniteMixtureEstimator
+from isthmus.cluster.statistics import MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits
 from isthmus.memories.vmf import VonMisesFisherMixture

@@ -21,6 +21,7 @@ from isthmus.cluster.base import (
     as_number_or,
     numpy_dtype,
 )
+from isthmus.cluster.block_rows import AnyRows
 from isthmus.cluster.crp_inference import (
     SMALLEST_COUNT,
     CRPPrior,
@@ -28,7 +29,8 @@ from isthmus.cluster.crp_inference import (
     sequential_pass,
     settle,
 )
-from isthmus.cluster.data import AnyRows, ClusterStatistics, Rows
+from isthmus.cluster.data import Rows
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture

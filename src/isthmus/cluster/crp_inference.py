@@ -11,13 +11,9 @@ import torch
 from scipy.special import betaln, gammaln
 from torch import Tensor
 
-from isthmus.cluster.data import (
-    AnyRows,
-    ClusterStatistics,
-    MixtureParameters,
-    Rows,
-    projected,
-)
+from isthmus.cluster.block_rows import AnyRows
+from isthmus.cluster.data import Rows, projected
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.

@@ -1,21 +1,20 @@
-"""Rows in internal units (centred, unit variance, gaps marked) and statistics of clusters."""
+"""Rows in internal units: centred, of unit variance, gaps marked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from isthmus.distributed.blocks import TableBlock
 from isthmus.errors import InvalidInputError
-from isthmus.logits import distance_logits
 from isthmus.printing import listed
 
 # Entries of one block of rows: small enough to stay in a core's cache.
@@ -51,18 +50,8 @@ class Units:
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Units:
         """Centre on the weighted mean of X and scale to a mean variance of 1 per feature."""
         require_observed(~np.isnan(X).all(0))
-        # Numbers are brought near 1 first, so that squares of huge ones do not overflow, and into
-        # one order in memory, on which the rounding of a product depends.
         size = largest_value(X)
-        scaler = StandardScaler().fit(np.ascontiguousarray(X) / size, sample_weight=weights)
-        variance = float(scaler.var_.mean())
-        scale = math.sqrt(variance) * size if variance > 1e-30 else size
-        if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
-            raise InvalidInputError(
-                f"Rows of X are {scale:.3g} apart, which cannot be squared in double precision. "
-                "Rescale the columns."
-            )
-        return cls(scaler.mean_ * size, scale)
+        return Moments.of(TableBlock("X", 0, X, weights), size).units(size)
 
     def to_internal(self, X: NDArray[Any]) -> NDArray[Any]:
         """Convert from the units of the user. (N, D) -> (N, D)"""
@@ -75,6 +64,55 @@ class Units:
         return points.double().numpy() * self.scale + self.centre
 
 
+def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of positive weight, and their weights."""
+    if block.extra is None:
+        return block.values, np.ones(len(block.values))
+    weights = np.asarray(block.extra, dtype=np.float64)
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise InvalidInputError(f"{block.name}: weights must be finite and not negative.")
+    kept = weights > 0
+    return block.values[kept], weights[kept]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The weight, mean and summed squared deviation of the known values of each column."""
+
+    weight: NDArray[Any]
+    mean: NDArray[Any]
+    squares: NDArray[Any]
+
+    @classmethod
+    def of(cls, block: TableBlock, size: float) -> Moments:
+        """Return the moments of one block, in units of `size`, so that squares do not overflow."""
+        X, weights = counted(block)
+        X = X.astype(np.float64, order="C") / size
+        masses = np.where(np.isnan(X), 0.0, weights[:, None])
+        X = np.nan_to_num(X, copy=False)
+        weight = masses.sum(0)
+        mean = (masses * X).sum(0) / np.maximum(weight, 1e-300)
+        return cls(weight, mean, (masses * np.square(X - mean)).sum(0))
+
+    def __add__(self, other: Moments) -> Moments:
+        weight = self.weight + other.weight
+        share = other.weight / np.maximum(weight, 1e-300)
+        apart = other.mean - self.mean
+        squares = self.squares + other.squares + np.square(apart) * self.weight * share
+        return Moments(weight, self.mean + share * apart, squares)
+
+    def units(self, size: float) -> Units:
+        """Return the units in which the mean variance per column is 1."""
+        variance = float((self.squares / self.weight).mean())
+        scale = math.sqrt(variance) * size if variance > 1e-30 else size
+        if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
+            raise InvalidInputError(
+                f"Rows of X are {scale:.3g} apart, which cannot be squared in double precision. "
+                "Rescale the columns."
+            )
+        return Units(self.mean * size, scale)
+
+
 @dataclass(frozen=True)
 class Rows:
     """The data of a fit, in internal units.
@@ -85,8 +123,7 @@ class Rows:
 
     values: Tensor
     weights: Tensor
-    observed: Tensor | None
-    squares: Tensor
+    observed: Tensor | None = None
     keys: Tensor | None = None
 
     @classmethod
@@ -105,11 +142,8 @@ class Rows:
             inside[gaps] = 0
             observed = torch.from_numpy((~gaps).astype(inside.dtype))
         values = torch.from_numpy(np.ascontiguousarray(inside))
-        squares = torch.linalg.vector_norm(values, dim=1).square()
         masses = torch.from_numpy(weights.astype(inside.dtype))
-        return cls(
-            values, masses, observed, squares, None if keys is None else torch.from_numpy(keys)
-        )
+        return cls(values, masses, observed, None if keys is None else torch.from_numpy(keys))
 
     @classmethod
     def joined(cls, first: Rows, second: Rows) -> Rows:
@@ -129,8 +163,7 @@ class Rows:
             )
             observed = torch.cat(list(both))[chosen]
         masses = torch.zeros(len(keys), dtype=weights.dtype).index_add_(0, group, weights)
-        squares = torch.cat([first.squares, second.squares])[chosen]
-        return cls(values, masses, observed, squares, keys)
+        return cls(values, masses, observed, keys)
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -159,6 +192,11 @@ class Rows:
     def smallest_variance(self) -> float:
         """The variance below which rounding errors would decide."""
         return 1e-10 if self.values.dtype == torch.float64 else 1e-6
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squared length of each row. (N,)"""
+        return torch.linalg.vector_norm(self.values, dim=1).square()
 
     @cached_property
     def total(self) -> float:
@@ -190,7 +228,7 @@ class Rows:
         """Return the rows at a slice or an index."""
         observed = None if self.observed is None else self.observed[index]
         keys = None if self.keys is None else self.keys[index]
-        return Rows(self.values[index], self.weights[index], observed, self.squares[index], keys)
+        return Rows(self.values[index], self.weights[index], observed, keys)
 
     def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
         """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian.
@@ -211,7 +249,7 @@ class Rows:
         values *= math.sqrt(size * self.square / self.total) / max(float(values.norm()), 1e-300)
         values = values.to(self.values.dtype)
         shares = values.new_full((size,), self.total / size)
-        return Rows(values, shares, like.observed, values.square().sum(1))
+        return Rows(values, shares, like.observed)
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Rows]]:
         """Yield consecutive blocks of rows, small enough for `width` numbers each in cache."""
@@ -301,240 +339,3 @@ def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any],
 def largest_value(X: NDArray[Any]) -> float:
     """Return the largest absolute value, or 1 if there is none above 0."""
     return max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0
-
-
-class AnyRows(Protocol):
-    """Rows in memory or in blocks: what statistics over all of them need, as in :class:`Rows`."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def dim(self) -> int:
-        """The number of features D."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Float32 or float64."""
-        ...
-
-    @property
-    def smallest_variance(self) -> float:
-        """The variance below which rounding errors would decide."""
-        ...
-
-    @property
-    def total(self) -> float:
-        """The sum of weights."""
-        ...
-
-    @property
-    def square(self) -> float:
-        """The weighted sum of squared lengths."""
-        ...
-
-    @property
-    def known_total(self) -> float:
-        """The weighted number of known coordinates."""
-        ...
-
-    def sample(self) -> Rows:
-        """Return a random choice of distinct rows, or all of them if they are few."""
-        ...
-
-    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over blocks of ``function(rows, *arguments)``."""
-        ...
-
-
-class MixtureParameters(NamedTuple):
-    """The parameters of an :class:`isthmus.Mixture` (K, D), in internal units."""
-
-    means: Tensor
-    beta: float
-    log_weights: Tensor
-
-    def log_joint(self, rows: Rows) -> Tensor:
-        """Return log p(x, z = k) without the term that all memories share. (n, K)"""
-        return distance_logits(rows.values, self.means, self.log_weights, self.beta, rows.observed)
-
-    def row_terms(self, rows: Rows) -> Tensor:
-        """Return the term that :meth:`log_joint` leaves out. (n,)"""
-        return 0.5 * math.log(self.beta / math.pi) * rows.coordinates() - self.beta * rows.squares
-
-
-@dataclass(frozen=True)
-class ClusterStatistics:
-    """Sufficient statistics of rows that are divided among clusters, in float64.
-
-    Of each cluster: the weight of its rows, their weighted sum, and the weight of known
-    coordinates. Of all rows: the weighted sums of squared lengths and of known coordinates, and
-    the entropy of the assignments.
-    """
-
-    counts: Tensor
-    sums: Tensor
-    masses: Tensor
-    square: float = 0.0
-    coordinates: float = 0.0
-    entropy: float = 0.0
-
-    @classmethod
-    def empty(cls, n_clusters: int, dim: int) -> ClusterStatistics:
-        """Return the statistics of clusters without rows."""
-        zeros = torch.zeros(n_clusters, dim, dtype=torch.float64)
-        return cls(torch.zeros(n_clusters, dtype=torch.float64), zeros, zeros)
-
-    @classmethod
-    def of_shares(cls, rows: Rows, shares: Tensor) -> ClusterStatistics:
-        """Return the statistics of weighted shares (n, K), without the totals over all rows."""
-        counts = shares.sum(0).double()
-        sums = (shares.T @ rows.values).double()
-        masses = counts[:, None].expand_as(sums)
-        if rows.observed is not None:
-            masses = (shares.T @ rows.observed).double()
-        return cls(counts, sums, masses)
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __add__(self, other: ClusterStatistics) -> ClusterStatistics:
-        return ClusterStatistics(*(mine + yours for mine, yours in zip(self, other, strict=True)))
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(vars(self).values())
-
-    def scaled(self, factor: float) -> ClusterStatistics:
-        """Return the statistics of rows that weigh `factor` times as much."""
-        return ClusterStatistics(*(part * factor for part in self))
-
-    def _mapped(self, function: Callable[[Tensor], Tensor]) -> ClusterStatistics:
-        """Apply a function to the counts, sums and masses of the clusters."""
-        counts, sums, masses = map(function, (self.counts, self.sums, self.masses))
-        return replace(self, counts=counts, sums=sums, masses=masses)
-
-    def with_totals_of(self, rows: AnyRows, added: bool = False) -> ClusterStatistics:
-        """Set the totals over all rows, or add to them."""
-        square, coordinates = (self.square, self.coordinates) if added else (0.0, 0.0)
-        return replace(
-            self, square=square + rows.square, coordinates=coordinates + rows.known_total
-        )
-
-    def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> ClusterStatistics:
-        """Add rows to the clusters of their labels; labels may exceed the present clusters."""
-        grown = self.joined(ClusterStatistics.empty(n_clusters - len(self), rows.dim))
-        added = ClusterStatistics.of_shares(rows, rows.hard_shares(labels, n_clusters))
-        return grown + added.with_totals_of(rows)
-
-    def joined(self, other: ClusterStatistics) -> ClusterStatistics:
-        """Return these clusters followed by those of `other`; totals stay those of self."""
-        if not len(other):
-            return self
-        return replace(
-            self,
-            counts=torch.cat([self.counts, other.counts]),
-            sums=torch.cat([self.sums, other.sums]),
-            masses=torch.cat([self.masses, other.masses]),
-        )
-
-    def grouped(self, groups: Tensor) -> ClusterStatistics:
-        """Merge clusters that have the same number in `groups` (K,)."""
-        numbers, labels = torch.unique(groups, return_inverse=True)
-        members = (labels == torch.arange(len(numbers))[:, None]).double()
-        return self._mapped(lambda part: members @ part)
-
-    def select(self, kept: Tensor) -> ClusterStatistics:
-        """Return some of the clusters; totals stay."""
-        return self._mapped(lambda part: part[kept])
-
-    def means(self, fallback: Tensor) -> Tensor:
-        """Return the weighted means; clusters without rows stay at `fallback`. (K, D) float64"""
-        # Below this share of a row, a ratio of two rounding errors would decide.
-        wanted = self.masses > 1e-12 * self.masses.sum().clamp(min=1e-300)
-        means = self.sums / torch.where(wanted, self.masses, 1.0)
-        return torch.where(wanted, means, fallback.double())
-
-    def residual(self, means: Tensor) -> float:
-        """Return the weighted sum of squared distances of rows to `means` (K, D)."""
-        means = means.double()
-        cross, own = (means * self.sums).sum(), (self.masses * means.square()).sum()
-        return max(float(self.square - 2 * cross + own), 0.0)
-
-    def variance(self, means: Tensor, smallest: float) -> float:
-        """Return the mean squared distance per known coordinate, at least `smallest`."""
-        return max(self.residual(means) / max(self.coordinates, 1e-300), smallest)
-
-    def calinski_harabasz(self) -> float:
-        """Return the spread between clusters over that within, each per degree of freedom."""
-        total, size = float(self.counts.sum()), len(self)
-        if size < 2 or total <= size:
-            return -math.inf
-        means = self.sums / self.masses.clamp(min=1e-300)
-        explained = float((self.sums * means).sum())
-        centre = float(self.sums.sum(0).square().sum()) / total
-        within = max(self.square - explained, 1e-12 * self.square)
-        return (explained - centre) / (size - 1) / (within / (total - size))
-
-
-def expectation(
-    rows: AnyRows,
-    parameters: MixtureParameters,
-    posterior: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[ClusterStatistics, float]:
-    """Divide all rows among the memories; return statistics and the log-likelihood.
-
-    `posterior` maps log-joints (n, K) to assignment probabilities (n, K); default: exact.
-    """
-    found = rows.reduce(_divided, parameters, posterior)
-    return found.statistics.with_totals_of(rows), found.log_likelihood
-
-
-def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatistics, float, Tensor]:
-    """Return the :func:`expectation` of rows in memory, and their most probable memories (N,)."""
-    labels = torch.empty(len(rows), dtype=torch.int64)
-    found = _divided(rows, parameters, None, labels)
-    return found.statistics.with_totals_of(rows), found.log_likelihood, labels
-
-
-@dataclass(frozen=True)
-class Division:
-    """The statistics of rows that are divided among memories, and their log-likelihood."""
-
-    statistics: ClusterStatistics
-    log_likelihood: float
-
-    def __add__(self, other: Division) -> Division:
-        return Division(
-            self.statistics + other.statistics, self.log_likelihood + other.log_likelihood
-        )
-
-
-@torch.no_grad()
-def _divided(
-    rows: Rows,
-    parameters: MixtureParameters,
-    posterior: Callable[[Tensor], Tensor] | None,
-    labels: Tensor | None = None,
-) -> Division:
-    statistics = None
-    log_likelihood = 0.0
-    for where, block in rows.blocks(len(parameters.means) + rows.dim):
-        logits = parameters.log_joint(block)
-        # numpy finds the largest of each row in a quarter of the time that torch needs.
-        best = torch.from_numpy(logits.numpy().argmax(1))
-        if labels is not None:
-            labels[where] = best
-        top = logits.gather(1, best[:, None])
-        if posterior is None:  # one exponential serves shares and log-sum-exps
-            shares = logits.sub_(top).exp_()
-            mass = shares.sum(1)
-            total = mass.log().add_(top[:, 0])
-            shares.mul_((block.weights / mass)[:, None])
-        else:
-            shares = posterior(logits) * block.weights[:, None]
-            total = torch.logsumexp(logits, 1)
-        part = ClusterStatistics.of_shares(block, shares)
-        statistics = part if statistics is None else statistics + part
-        log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
-    assert statistics is not None
-    return Division(statistics, log_likelihood)

@@ -18,14 +18,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
-from isthmus.cluster.data import (
-    AnyRows,
-    ClusterStatistics,
-    MixtureParameters,
-    Rows,
-    expectation,
-    labelled,
-)
+from isthmus.cluster.block_rows import AnyRows
+from isthmus.cluster.data import Rows
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation, labelled
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.mixture import Mixture
 from isthmus.printing import counted

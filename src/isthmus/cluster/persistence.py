@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from isthmus.cluster.crp_inference import CRPPrior
-from isthmus.cluster.data import ClusterStatistics, Units
+from isthmus.cluster.data import Units
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
 from isthmus.io.archive import Arrays, read_archive, write_archive
 from isthmus.io.reading import reading

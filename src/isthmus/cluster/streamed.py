@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.blocks import FileBlocks, TableBlock, file_blocks, read_group
 from isthmus.cluster.block_rows import Extent, Moments
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
+from isthmus.distributed.blocks import FileBlocks, TableBlock, file_blocks, read_group
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import replacing
 from isthmus.io.reading import reading

@@ -7,7 +7,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from isthmus.blocks import INSTALL, find_client
+from isthmus.distributed.blocks import INSTALL, find_client
 from isthmus.errors import ClusterError, InvalidInputError
 
 if TYPE_CHECKING:

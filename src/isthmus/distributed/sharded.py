@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.blocks import Blocks, TableBlock, dask_blocks, named
+from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, named
 from isthmus.distributed.connection import as_client
 from isthmus.distributed.shards import (
     Ranked,
@@ -37,7 +37,7 @@ from isthmus.memories.kde import GaussianKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.shaped import ShapedMemory, held_move
-from isthmus.validation import as_count, as_mask, is_transforming, require_finite
+from isthmus.validation import as_count, is_transforming
 
 KINDS = (GaussianKDE, Mixture, ModernHopfield)
 # Numbers of the queries of one pass: 32 MiB in float64.
@@ -184,6 +184,7 @@ class ShardedMemory(Energy):
     """
 
     returns_arrays = True
+    has_step = has_responsibilities = has_conditional_mean = has_exact_draws = True
     _is_pointwise = _in_shards = True
 
     def __init__(
@@ -267,8 +268,7 @@ class ShardedMemory(Energy):
         ]
         return Recall.joined(portions, flat[0])
 
-    def _graphless(self, x: Any, what: str) -> Tensor:
-        x = self.as_input(x)
+    def _graphless(self, x: Tensor, what: str) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             raise UnsupportedOperationError(
                 f"{what} of a memory in shards has no derivative. Use torch.no_grad(), or detach "
@@ -276,84 +276,50 @@ class ShardedMemory(Energy):
             )
         return x
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        with torch.no_grad():
-            found = self._pass(recall_step, x)
-            value = self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+    @staticmethod
+    def _differentiable(x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
         if not (x.requires_grad and torch.is_grad_enabled()):
             return value
-        result: Tensor = _Differentiable.apply(x, value, lambda: -self.score(x.detach()))
+        result: Tensor = _Differentiable.apply(x, value, gradient)
         return result
 
-    def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
-        """Return :meth:`step` and :meth:`energy` of each point in one pass: (..., D) and (...)."""
-        x = self._graphless(x, "A step")
-        found = self._pass(recall_step, x)
-        energy = self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+    def _energy_at(self, x: Tensor, found: Recall) -> Tensor:
+        return self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
+
+    def _energy(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            value = self._energy_at(x, self._pass(recall_step, x))
+        return self._differentiable(x, value, lambda: -self._score(x.detach()))
+
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        found = self._pass(recall_step, self._graphless(x, "A step"))
         moved = found.mean.to(x.dtype).reshape(x.shape)
         shape = self._like._shape() if isinstance(self._like, ShapedMemory) else None
-        if observed is not None and shape is not None and shape.is_full:
+        if held is not None and shape is not None and shape.is_full:
             precision = shape.inverse.mT @ shape.inverse
-            moved = x + held_move(precision, moved - x, ~as_mask(observed, "observed", x))
-        return keep_observed(moved, x, observed), energy
+            moved = x + held_move(precision, moved - x, ~held)
+        return keep_observed(moved, x, held), self._energy_at(x, found)
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the responsibility-weighted mean of the memories. (..., D) -> (..., D)
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        return self._step_and_energy(x, held)[0]
 
-        Coordinates marked True in `observed` do not change.
-        """
-        return self.step_and_energy(x, observed)[0]
+    def _score(self, x: Tensor) -> Tensor:
+        found = self._pass(recall_force, self._graphless(x, "The score"))
+        return found.mean.to(x.dtype).reshape(x.shape) / self.inverse_temperature
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
-        x = self._graphless(x, "The score")
-        found = self._pass(recall_force, x)
-        force: Tensor = found.mean.to(x.dtype).reshape(x.shape) / self.inverse_temperature
-        return force
-
-    def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
-        if observed is None:
-            return self.as_input(x), None
-        x = self.as_input(x, allow_nan=True)
-        seen = as_mask(observed, "observed", x)
-        filled = torch.where(seen, x, torch.zeros_like(x))
-        require_finite(filled, "x", "A coordinate marked as observed is unknown.")
-        return filled, seen
-
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density. x: (..., D) -> (...).
-
-        With a mask `observed` (..., D), return that of the marked coordinates alone.
-        """
-        x, seen = self._given(x, observed)
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         if seen is not None:
             x = self._graphless(x, "The density of some coordinates")
         found = self._pass(recall_density, x, seen)
         value = (found.log_mass - self.log_total_weight).to(x.dtype).reshape(x.shape[:-1])
-        if not (x.requires_grad and torch.is_grad_enabled()):
-            return value
         scale = self.inverse_temperature
-        result: Tensor = _Differentiable.apply(x, value, lambda: scale * self.score(x.detach()))
-        return result
+        return self._differentiable(x, value, lambda: scale * self._score(x.detach()))
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        x: (..., D), which may hold NaN where it is not observed.
-        """
-        x, seen = self._given(x, observed)
-        assert seen is not None
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         found = self._pass(recall_density, x, seen)
         return torch.where(seen, x, found.mean.to(x.dtype).reshape(x.shape))
 
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior probability of each memory, if there are few. (..., D) -> (..., N)
-
-        Of many memories, :meth:`nearest` gives those that count.
-        """
-        x, seen = self._given(x, observed)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         size = x.numel() // max(self.dim, 1) * self.n_memories
         if size > MOST_RESPONSIBILITIES:
             raise UnsupportedOperationError(
@@ -427,8 +393,7 @@ class ShardedMemory(Energy):
         return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
 
     @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw exact samples: choose a memory, then a point about it. -> (n, D)."""
+    def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         generator = generator_for(seed, torch.device("cpu"))
         centres = self.draw_memories(n, generator)
         # The one memory of `_like` is at the origin.
