@@ -160,7 +160,7 @@ def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None =
             rho = rest + float(terms[~far].sum())
             if c * rho >= CONTRACTS * variance:
                 scaled = raised[~far].sqrt()[:, None] * apart[~far]
-                rho = rest + float(torch.linalg.matrix_norm(scaled, 2)) ** 2
+                rho = rest + float(torch.linalg.eigvalsh(scaled.mT @ scaled)[-1])
             rho = c * rho / variance * (1 + ROUNDING) + ROUNDING
             if rho < 1 and c * residual < (1 - rho) * radius:
                 found[row] = True

@@ -141,7 +141,7 @@ def measured_capacity(
     --------
     >>> from isthmus.capacity import measured_capacity
     >>> measured_capacity(2, placement="random"), measured_capacity(2, placement="spread")
-    (1, 11)
+    (1, 13)
     """
     as_choice(placement, "placement", get_args(Placement))
     share = as_number(share, "share", above=0, at_most=1)
