@@ -45,7 +45,6 @@ OTHERS = {
     "sum": KDE - 0.5 * ist.StudentKDE(draw(4, 2, seed=1)),
     "sum with a step": 2 * KDE + ist.GaussianKDE(draw(3, 2)),
     "in nats": ist.ModernHopfield(draw(4, 2), 3.0).in_nats() + KDE,
-    "features": ist.RandomFeatureKDE(draw(90, 2), 1.0, n_features=64).append(draw(5, 2)),
 }
 
 

@@ -29,20 +29,9 @@ _NAMES = {
     "isthmus.dynamics.tempering": "Tempering",
     "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
-    "isthmus.memories.crp": "CRPMixture",
-    "isthmus.memories.dense": "DenseAssociativeMemory",
-    "isthmus.memories.epanechnikov": "EpanechnikovKDE",
-    "isthmus.memories.hopfield": "Hopfield",
-    "isthmus.memories.kde": "GaussianKDE",
-    "isthmus.memories.laplace": "LaplaceKDE",
-    "isthmus.memories.mixture": "Mixture",
-    "isthmus.memories.modern": "ModernHopfield",
-    "isthmus.memories.random_features": "RandomFeatureKDE",
-    "isthmus.memories.sparse": "SparseHopfield",
-    "isthmus.memories.student": "StudentKDE",
-    "isthmus.memories.student_mixture": "StudentMixture",
-    "isthmus.memories.uniform": "UniformKDE",
-    "isthmus.memories.vmf": "VonMisesFisherMixture",
+    "isthmus.memories": "CRPMixture DenseAssociativeMemory EpanechnikovKDE GaussianKDE Hopfield "
+    "LaplaceKDE Mixture ModernHopfield SparseHopfield StudentKDE StudentMixture UniformKDE "
+    "VonMisesFisherMixture",
     "isthmus.normalizer": "with_normalizer",
     "isthmus.saving": "load save",
     "": "attend attention bandwidth capacity checks cluster datasets distributed dynamics energy "
@@ -72,18 +61,17 @@ if TYPE_CHECKING:
     from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
     from isthmus.memories.crp import CRPMixture as CRPMixture
-    from isthmus.memories.dense import DenseAssociativeMemory as DenseAssociativeMemory
-    from isthmus.memories.epanechnikov import EpanechnikovKDE as EpanechnikovKDE
+    from isthmus.memories.gaussian import GaussianKDE as GaussianKDE
+    from isthmus.memories.hopfield import DenseAssociativeMemory as DenseAssociativeMemory
     from isthmus.memories.hopfield import Hopfield as Hopfield
-    from isthmus.memories.kde import GaussianKDE as GaussianKDE
-    from isthmus.memories.laplace import LaplaceKDE as LaplaceKDE
+    from isthmus.memories.kernels import EpanechnikovKDE as EpanechnikovKDE
+    from isthmus.memories.kernels import LaplaceKDE as LaplaceKDE
+    from isthmus.memories.kernels import StudentKDE as StudentKDE
+    from isthmus.memories.kernels import UniformKDE as UniformKDE
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
-    from isthmus.memories.random_features import RandomFeatureKDE as RandomFeatureKDE
     from isthmus.memories.sparse import SparseHopfield as SparseHopfield
-    from isthmus.memories.student import StudentKDE as StudentKDE
     from isthmus.memories.student_mixture import StudentMixture as StudentMixture
-    from isthmus.memories.uniform import UniformKDE as UniformKDE
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
     from isthmus.normalizer import with_normalizer as with_normalizer
     from isthmus.saving import load as load

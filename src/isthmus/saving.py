@@ -20,7 +20,6 @@ from isthmus.io.archive import Arrays, read_archive, write_archive
 from isthmus.io.files import check_writable
 from isthmus.io.reading import reading
 from isthmus.memories.base import Memory
-from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.normalizer import LogIntegral, NormalizedEnergy
 from isthmus.validation import as_path
 
@@ -38,8 +37,8 @@ KINDS: dict[str, type[Memory]] = {
 def save(energy: Energy, path: str | Path) -> None:
     """Write an energy to a safetensors file, with a digest that :func:`load` checks.
 
-    All memories, and sums, affine maps, normalised energies and random-feature estimators of the
-    package can be saved; of energies of your own, save the ``state_dict``.
+    All memories, and sums, affine maps and normalised energies of the package can be saved; of
+    energies of your own, save the ``state_dict``.
 
     Parameters
     ----------
@@ -83,10 +82,6 @@ class _Writer:
         """Return the description of an energy."""
         if isinstance(energy, Memory) and KINDS.get(type(energy).__name__) is type(energy):
             settings = {name: self.value(name, v) for name, v in energy._settings().items()}
-            return self._with_state(energy) | {"settings": settings}
-        if isinstance(energy, RandomFeatureKDE):
-            names = ("sigma", "n_features", "seed", "max_error", "count", "typical_error")
-            settings = {name: getattr(energy, name) for name in names}
             return self._with_state(energy) | {"settings": settings}
         if isinstance(energy, Affine):
             parts = {name: self.value(name, getattr(energy, name)) for name in AFFINE_PARTS}
@@ -171,16 +166,8 @@ def _read_normalized(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Ene
     return NormalizedEnergy(_read(tree["inner"], arrays), found)
 
 
-def _read_features(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Energy:
-    state = {name: value(entry) for name, entry in tree["state"].items()}
-    energy = RandomFeatureKDE.from_sums(state, tree["settings"])
-    energy.returns_arrays = bool(tree["arrays"])
-    return energy
-
-
 OTHERS: dict[str, Callable[[dict[str, Any], Arrays, _Value], Energy]] = {
     "Affine": _read_affine,
     "NormalizedEnergy": _read_normalized,
-    "RandomFeatureKDE": _read_features,
     "WeightedSum": _read_sum,
 }

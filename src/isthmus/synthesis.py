@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from isthmus.bandwidth.rules import as_rows
 from isthmus.bandwidth.search import choose, robust_scales
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed

@@ -22,8 +22,8 @@ from isthmus.errors import (
     ShapeError,
     UnsupportedOperationError,
 )
-from isthmus.memories.epanechnikov import EpanechnikovKDE
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
+from isthmus.memories.kernels import EpanechnikovKDE
 from isthmus.memories.mixture import Mixture
 
 

@@ -238,7 +238,7 @@ CALLS: dict[str, Call] = {
         for kind in (
             *(ist.Hopfield, ist.ModernHopfield, ist.GaussianKDE, ist.EpanechnikovKDE),
             *(ist.UniformKDE, ist.LaplaceKDE, ist.StudentKDE, ist.SparseHopfield),
-            *(ist.DenseAssociativeMemory, ist.RandomFeatureKDE),
+            ist.DenseAssociativeMemory,
         )
     },
     "CRPMixture": Call(ist.CRPMixture, {"means": TABLE, "counts": np.ones(4)}, use),

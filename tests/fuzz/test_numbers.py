@@ -71,8 +71,6 @@ DENSITIES: dict[type, list[Callable[[int], Energy]]] = {
 }
 ON_SPHERES = {ist.VonMisesFisherMixture}
 WITHOUT_NORMALIZER = {ist.Hopfield, ist.DenseAssociativeMemory, ist.SparseHopfield}
-# Waves that do not decay have no integral; its error against the exact density is tested.
-APPROXIMATE = {ist.RandomFeatureKDE}
 # Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py;
 # tests/distributed/test_sharded.py compares a memory in parts with the whole.
 ELSEWHERE = {incontext.ContextEnergy, NormalizedEnergy, ShardedMemory}
@@ -94,7 +92,7 @@ def public_energies(base: type = Energy) -> Iterator[type]:
 
 
 def test_every_public_energy_is_integrated_or_has_no_normalizer() -> None:
-    known = {*DENSITIES, *ON_SPHERES, *WITHOUT_NORMALIZER, *APPROXIMATE, *ELSEWHERE}
+    known = {*DENSITIES, *ON_SPHERES, *WITHOUT_NORMALIZER, *ELSEWHERE}
     assert set(public_energies()) == known
     for kind in WITHOUT_NORMALIZER:
         with pytest.raises(UnknownNormalizerError):

@@ -217,7 +217,6 @@ def test_memories_whose_squares_overflow_are_refused(kind):
         lambda x: ist.DenseAssociativeMemory(GOOD * 1e120).score(x),
         lambda x: ist.DenseAssociativeMemory(GOOD * 1e120).energy(x),
         lambda x: ist.DenseAssociativeMemory(torch.tensor(GOOD).float() * 1e30).step(x * 1e20),
-        lambda x: ist.RandomFeatureKDE(GOOD, sigma=1e-308),
     ],
 )
 def test_an_overflow_is_an_error_not_nan(step):
@@ -264,15 +263,8 @@ def test_observed_coordinates_far_from_all_memories_are_an_error():
         (lambda: ist.GaussianKDE(GOOD).step(GOOD, [[True], [True, False]]), "observed is not a"),
         (lambda: ist.DenseAssociativeMemory(GOOD, degree=2**64), "degree must be a whole number"),
         (lambda: ist.VonMisesFisherMixture(np.zeros((0, 0))), "directions is empty"),
-        (lambda: ist.RandomFeatureKDE(GOOD, n_features=10**15), "n_features must be a whole"),
-        (lambda: ist.RandomFeatureKDE(GOOD, seed=2**64), "seed must be at most"),
     ],
 )
 def test_settings_of_another_kind_or_size_are_named(make, words):
     with pytest.raises(InvalidInputError, match=words):
         make()
-
-
-@pytest.mark.filterwarnings("ignore:The error of the energy")
-def test_an_error_far_above_the_wanted_one_is_told():
-    assert ist.RandomFeatureKDE(GOOD, max_error=1e-308).typical_error > 0

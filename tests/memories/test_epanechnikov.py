@@ -164,5 +164,5 @@ def test_blocks_of_memories_add_up(monkeypatch):
     memories, x = draw(700, 2), draw(9, 2, seed=1)
     kde = ist.EpanechnikovKDE(memories, bandwidth=1.0)
     whole = kde.energy(x), kde.score(x), kde.step(x)
-    monkeypatch.setattr("isthmus.memories.radial.BLOCK_ENTRIES", 1)
+    monkeypatch.setattr("isthmus.memories.kernels.BLOCK_ENTRIES", 1)
     torch.testing.assert_close((kde.energy(x), kde.score(x), kde.step(x)), whole)

@@ -253,7 +253,7 @@ def test_outside_every_ball_a_uniform_memory_says_so():
 
 
 def test_completion_never_holds_all_queries_against_all_memories(kernel, monkeypatch):
-    monkeypatch.setattr("isthmus.memories.radial.BLOCK_ENTRIES", 10_000)
+    monkeypatch.setattr("isthmus.memories.kernels.BLOCK_ENTRIES", 10_000)
     energy = kernel(draw(3000, 2))
     x = torch.stack([0.5 * draw(50, 1)[:, 0], torch.full((50,), torch.nan)], 1)
 

@@ -30,7 +30,7 @@ from isthmus.dynamics.modes import (
 )
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.validation import as_array, as_choice, as_count, as_number
 

@@ -29,7 +29,7 @@ from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationEr
 from isthmus.io.archive import digest_of
 from isthmus.io.arrays import open_npz
 from isthmus.io.files import write_atomically
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.printing import counted, definitions

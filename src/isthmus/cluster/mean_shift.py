@@ -16,7 +16,7 @@ from isthmus.cluster.block_rows import require_in_memory
 from isthmus.dynamics.modes import centred, distances, find_modes, require_squares
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import as_arrays
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.rows import checked_table
 from isthmus.validation import as_count, as_number
 

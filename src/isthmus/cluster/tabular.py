@@ -27,7 +27,7 @@ from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.io.reading import reading
 from isthmus.memories.base import GaussianMemory
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import listed
 from isthmus.scaling import Scaling, as_table

@@ -33,10 +33,9 @@ from isthmus.distributed.shards import (
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory, generator_for, keep_observed
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE, ShapedMemory, held_move
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.shaped import ShapedMemory, held_move
 from isthmus.validation import as_count, is_transforming
 
 KINDS = (GaussianKDE, Mixture, ModernHopfield)

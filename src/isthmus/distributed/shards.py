@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.base import GaussianMemory, WeightedMemory
+from isthmus.memories.gaussian import ShapedMemory
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.shaped import ShapedMemory
 
 # Logits, or differences between points and memories, that are held at once.
 BLOCK_ENTRIES = 2**22

@@ -26,7 +26,7 @@ from isthmus.dynamics.widening import widen
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.base import generator_for
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.validation import as_array, as_choice, as_count, as_number, as_points
 
 Method = Literal["flow", "langevin"]

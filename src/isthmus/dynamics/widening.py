@@ -7,7 +7,7 @@ from torch import Tensor
 
 from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.mixture import CovarianceType, Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.validation import as_number, require_kind

@@ -19,7 +19,7 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.impute.imputer import MemoryImputer
 from isthmus.incontext.model import pretrained
 from isthmus.memories.base import Memory
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.printing import aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table

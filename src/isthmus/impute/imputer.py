@@ -19,7 +19,7 @@ from isthmus.impute.columns import Coding, ColumnUnits, as_frame, is_mixed
 from isthmus.impute.draws import Spread, draw_block
 from isthmus.impute.learning import learn
 from isthmus.impute.shape import FloatArray
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.printing import listed
 from isthmus.rows import checked_table, without_text
 from isthmus.validation import as_choice, as_count

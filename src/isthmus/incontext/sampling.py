@@ -16,7 +16,7 @@ from isthmus.energy import as_arrays, draws_as_given
 from isthmus.errors import ShapeError
 from isthmus.incontext.model import ICLEBM, ContextEnergy
 from isthmus.memories.base import draw_index, generator_for
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.scaling import Scaling
 from isthmus.validation import as_count, as_points
 

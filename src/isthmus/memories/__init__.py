@@ -1,22 +1,22 @@
-"""Closed-form energies, a file each."""
+"""Closed-form energies."""
 
 from isthmus.index.policy import IndexReport
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
-from isthmus.memories.dense import DenseAssociativeMemory
-from isthmus.memories.epanechnikov import EpanechnikovKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.grid import TabulatedDensity
-from isthmus.memories.hopfield import Hopfield
-from isthmus.memories.kde import GaussianKDE
-from isthmus.memories.laplace import LaplaceKDE
+from isthmus.memories.hopfield import DenseAssociativeMemory, Hopfield
+from isthmus.memories.kernels import (
+    EpanechnikovKDE,
+    LaplaceKDE,
+    RadialKDE,
+    StudentKDE,
+    UniformKDE,
+)
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.radial import RadialKDE
-from isthmus.memories.random_features import RandomFeatureKDE
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.memories.student import StudentKDE
 from isthmus.memories.student_mixture import StudentMixture
-from isthmus.memories.uniform import UniformKDE
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "Mixture",
     "ModernHopfield",
     "RadialKDE",
-    "RandomFeatureKDE",
     "SparseHopfield",
     "StudentKDE",
     "StudentMixture",

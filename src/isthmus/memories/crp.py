@@ -46,7 +46,8 @@ class CRPMixture(ComponentMeans, MarginalMemory):
     counts : array or Tensor (K,)
         Number of data points of each memory; may be fractional. Each must exceed `discount`.
     beta, rho : float or scalar Tensor
-        Concentration of a component about its mean, and of the means about the origin.
+        Concentration of a component about its mean, and of the means about the origin: 1 / (2 s^2)
+        of the standard deviations s.
     alpha : float or scalar Tensor
         Concentration, above zero, or zero with a discount. Larger values form more new clusters.
     discount : float
@@ -92,6 +93,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
             raise ShapeError(f"prior_mean must be ({self.dim},), not {tuple(centre.shape)}.")
         self._store("prior_mean", None if centre is None else centre.reshape(self.dim))
 
+    has_exact_draws = True
     rho: Tensor
     alpha: Tensor
     counts: Tensor
@@ -163,9 +165,8 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         total = torch.logsumexp(torch.stack([known.logsumexp, log_new]), 0)
         return total, (log_new - total).exp(), known.mean
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        return -self._attend(self.as_input(x))[0] / self.beta
+    def _energy(self, x: Tensor) -> Tensor:
+        return -self._attend(x)[0] / self.beta
 
     def log_normalizer(self) -> Tensor:
         """Return log Z, log(sum of counts + alpha) + (D/2) log(pi / beta) if normalised."""
@@ -173,26 +174,24 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         log_known = (self.counts - self.discount).sum().log()
         return torch.logsumexp(torch.stack([log_known, self._log_new_weight]), 0) + log_scale
 
-    def score(self, x: Any) -> Tensor:
+    def _score(self, x: Tensor) -> Tensor:
         """Return -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
-        x = self.as_input(x)
         _, new, mean = self._attend(x)
         pull = (1 - new)[..., None] * (mean - (x - self._keys().centre))
         push = (new * self.kappa / self.beta)[..., None] * (x - self._origin)
         force: Tensor = 2 * (pull - push)
         return force
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         r"""Return one update of mean shift for unequal variances; it never raises the energy.
 
         .. math:: x \leftarrow \frac{\beta \sum_k r_k \mu_k}{\beta (1 - r_{new}) + \kappa r_{new}}
         """
-        x = self.as_input(x)
         _, new, mean = self._attend(x)
         known = self.beta * (1 - new)
         share = known / (known + self.kappa * new)
         mean = mean + self._keys().centre
-        return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, observed)
+        return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, held)
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
@@ -209,8 +208,8 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         return torch.cat([known, new[..., None]], -1)
 
     @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw exact samples; those of the new cluster are prior predictive. -> (n, D)."""
+    def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
+        """Draw points of clusters; those of the new one are prior predictive. -> (n, D)"""
         generator = generator_for(seed, self.memories.device)
         weights = torch.softmax(torch.cat([self._log_counts, self._log_new_weight.reshape(1)]), 0)
         chosen = draw_index(weights, n, generator)

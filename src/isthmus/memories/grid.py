@@ -15,7 +15,7 @@ from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.validation import as_count, as_number, as_points
 
 if TYPE_CHECKING:
-    from isthmus.memories.kde import GaussianKDE
+    from isthmus.memories.gaussian import GaussianKDE
 
 FloatArray = NDArray[np.float64]
 LARGEST_GRID = 2**25

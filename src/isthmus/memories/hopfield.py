@@ -1,4 +1,4 @@
-"""The classical Hopfield network: a quadratic energy, on corners or on a sphere."""
+"""Hopfield networks on corners or on a sphere: of the second degree, or of a higher one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,102 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import Memory, keep_observed, unit_rows
-from isthmus.validation import as_choice, as_flag, as_mask, require_range
+from isthmus.validation import as_choice, as_count, as_flag, require_range
 
 States = Literal["binary", "continuous"]
 Update = Literal["synchronous", "asynchronous"]
 
+# Overlaps are divided by a power of two up to this degree, so that forces that cancel on the
+# corners stay exactly zero. Higher powers could leave the range of float32, and are rounded anyway.
+LARGEST_EXACT_DEGREE = 64
+
+
+class PolynomialMemory(Memory):
+    """An energy that is a sum of powers of the overlaps, on the corners or on a sphere."""
+
+    degree: int
+    rectified: bool
+    states: States
+    update: Update
+
+    def _overlaps(self, x: Tensor) -> Tensor:
+        """Return D times m, rectified if need be. (..., D) -> (..., N)"""
+        products = require_range(x @ self.memories.mT, "The overlap")
+        return products.clamp(min=0) if self.rectified else products
+
+    def _relative_powers(self, products: Tensor, degree: int) -> Tensor:
+        """Return powers of overlaps up to a factor that the largest of them (last axis) sets."""
+        scale = products.detach().abs().amax(-1, keepdim=True)
+        if degree <= LARGEST_EXACT_DEGREE:
+            scale = torch.exp2(torch.frexp(scale).exponent.to(scale.dtype))
+        return (products / torch.where(scale > 0, scale, 1.0)) ** degree
+
+    def _energy(self, x: Tensor) -> Tensor:
+        total: Tensor = ((self._overlaps(x) / self.dim) ** self.degree).sum(-1)
+        energy = -(self.dim**2 / (self.degree * self.n_memories)) * total
+        return require_range(energy, "The energy")
+
+    def _score(self, x: Tensor) -> Tensor:
+        weights = (self._overlaps(x) / self.dim) ** (self.degree - 1)
+        force = (self.dim / self.n_memories) * (weights @ self.memories)
+        return require_range(force, "The force")
+
+    def _direction(self, x: Tensor) -> Tensor:
+        """Return the force up to a factor that keeps high powers in range."""
+        return self._relative_powers(self._overlaps(x), self.degree - 1) @ self.memories
+
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the state that the force points to; where there is none, keep the sign."""
+        if self.update == "asynchronous":
+            return self._sweep(x, held)
+        force = self._direction(x)
+        if self.states == "binary":
+            return keep_observed(sign_of(force, x), x, held)
+        free = x
+        if held is not None:
+            force, free = force.masked_fill(held, 0), x.masked_fill(held, 0)
+        length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
+        moved = torch.where(force.any(-1, keepdim=True), length * unit_rows(force), free)
+        return keep_observed(moved, x, held)
+
+    def _sweep(self, x: Tensor, held: Tensor | None) -> Tensor:
+        """Visit every coordinate once, in order, each seeing the changes before it."""
+        x = x.clone()
+        products = x @ self.memories.mT
+        for d in range(self.dim):
+            column, old = self.memories[:, d], x[..., d]
+            new = sign_of(self._gain(products, column, old), old)
+            if held is not None:
+                new = torch.where(held[..., d], old, new)
+            products = products + (new - old)[..., None] * column
+            x[..., d] = new
+        return x
+
+    def _gain(self, products: Tensor, column: Tensor, old: Tensor) -> Tensor:
+        """Return by how much +1 has a lower energy than -1 in a coordinate, up to a factor."""
+        rest = products - old[..., None] * column
+        both = torch.stack([rest + column, rest - column], -2).flatten(-2)
+        if self.rectified:
+            both = both.clamp(min=0)
+        powers = self._relative_powers(both, self.degree).unflatten(-1, (2, -1)).sum(-1)
+        return powers[..., 0] - powers[..., 1]
+
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Put unknown coordinates where the force of the known ones points.
+
+        On the corners they take its sign; on the sphere they are that force, scaled to the known
+        coordinates' mean size.
+        """
+        force = self._direction(x).masked_fill(seen, 0)
+        if self.states == "binary":
+            return torch.where(seen, x, sign_of(force, torch.ones_like(force)))
+        known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+        hidden = (~seen).sum(-1, keepdim=True)
+        return torch.where(seen, x, unit_rows(force) * (known * hidden).sqrt())
+
 
 @final
-class Hopfield(Memory):
+class Hopfield(PolynomialMemory):
     r"""Classical Hopfield network.
 
     .. math:: E(x) = -\tfrac12\, x^\top W x, \qquad W = \frac1N \sum_n x_n x_n^\top
@@ -51,6 +139,8 @@ class Hopfield(Memory):
     tensor([ 1.,  1.,  1., -1., -1., -1.])
     """
 
+    degree, rectified = 2, False
+
     def __init__(
         self,
         memories: Any,
@@ -68,14 +158,10 @@ class Hopfield(Memory):
     def _diagonal(self) -> Tensor:
         return self.memories.square().mean(0)
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
-        return require_range(-0.5 * (x * self.score(x)).sum(-1), "The energy")
+    def _energy(self, x: Tensor) -> Tensor:
+        return require_range(-0.5 * (x * self._score(x)).sum(-1), "The energy")
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx = W x. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
+    def _score(self, x: Tensor) -> Tensor:
         if self.n_memories <= self.dim:
             force = (x @ self.memories.mT) @ self.memories
         else:
@@ -84,67 +170,93 @@ class Hopfield(Memory):
         force = force - x * self._diagonal() if self.zero_diagonal else force
         return require_range(force, "The force")
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Return one update of all coordinates. x: (..., D) -> (..., D).
-
-        A coordinate on which no force acts keeps its sign. Coordinates marked True in
-        `observed` do not change.
-        """
-        x = self.as_input(x)
-        if observed is not None:
-            observed = as_mask(observed, "observed", x)
-        if self.states == "continuous":
-            return self._step_on_sphere(x, observed)
-        if self.update == "asynchronous":
-            return self._sweep(x, observed)
-        return keep_observed(sign_of(self.score(x), x), x, observed)
-
-    def _step_on_sphere(self, x: Tensor, observed: Tensor | None) -> Tensor:
-        """Turn the free part of x along the force, and keep its length."""
-        force = self.score(x)
-        if self.zero_diagonal:
+    def _direction(self, x: Tensor) -> Tensor:
+        force = self._score(x)
+        if self.zero_diagonal and self.states == "continuous":
             # Shifting W by its largest diagonal entry makes it positive again; on the sphere
             # that only adds a constant to the energy.
             force = force + self._diagonal().max() * x
-        if observed is not None:
-            force = force.masked_fill(observed, 0)
-        free = x if observed is None else x.masked_fill(observed, 0)
-        length = torch.linalg.vector_norm(free, dim=-1, keepdim=True)
-        moved = torch.where(force.any(-1, keepdim=True), length * unit_rows(force), free)
-        return keep_observed(moved, x, observed)
+        return force
 
-    def _sweep(self, x: Tensor, observed: Tensor | None) -> Tensor:
-        """Visit every coordinate once, in order, each seeing the changes before it."""
-        x = x.clone()
-        overlaps = x @ self.memories.mT
-        diagonal = self._diagonal()
-        for d in range(self.dim):
-            column = self.memories[:, d]
-            force = overlaps @ column / self.n_memories
-            if self.zero_diagonal:
-                force = force - diagonal[d] * x[..., d]
-            new = sign_of(force, x[..., d])
-            if observed is not None:
-                new = torch.where(observed[..., d], x[..., d], new)
-            overlaps = overlaps + (new - x[..., d])[..., None] * column
-            x[..., d] = new
-        return x
+    def _gain(self, products: Tensor, column: Tensor, old: Tensor) -> Tensor:
+        own = column.square().mean() * old if self.zero_diagonal else 0.0
+        return products @ column / self.n_memories - own
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x where the force of the observed ones points.
 
-        On the corners, unknown coordinates take the sign of the force from the known ones; on
-        the sphere, they are that force, scaled to the known coordinates' mean size.
-        """
-        x, seen = self._partial(x, observed)
-        force = self.score(x).masked_fill(seen, 0)
-        if self.states == "binary":
-            guess = sign_of(force, torch.ones_like(force))
-        else:
-            known = x.square().sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
-            hidden = (~seen).sum(-1, keepdim=True)
-            guess = unit_rows(force) * (known * hidden).sqrt()
-        return torch.where(seen, x, guess)
+@final
+class DenseAssociativeMemory(PolynomialMemory):
+    r"""Dense associative memory: a Hopfield network with a polynomial of higher degree.
+
+    .. math:: E(x) = -\frac{D^2}{d N} \sum_n F(m_n), \qquad m_n = x \cdot x_n / D, \qquad
+        F(m) = \max(0, m)^d \quad\text{or}\quad m^d .
+
+    Its capacity for random binary patterns grows like :math:`D^{d-1}` rather than D (Krotov and
+    Hopfield, 2016). With ``degree=2, rectified=False`` it is :class:`Hopfield`.
+
+    As there, states live on the corners :math:`\{-1, 1\}^D` or on the sphere through the query.
+    F is convex, so the energy lies below its tangent planes, and moving to the state that the force
+    points to never raises it: :math:`\mathrm{sign}(-\nabla E)`, or :math:`-\nabla E` scaled to the
+    length of x. The asynchronous update is the one of Krotov and Hopfield: each coordinate in turn
+    takes the sign with the lower energy.
+
+    On :math:`\mathbb R^D` the energy has no lower bound, so that there is no density.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    degree : int
+        d, from 2 to a million. Larger degrees store more and tell more similar patterns apart.
+    states : {"binary", "continuous"}, optional
+        By default binary if every entry of `memories` is -1 or 1.
+    update : {"synchronous", "asynchronous"}
+        Change all coordinates of a binary state at once, or one after another, in order.
+    rectified : bool
+        Ignore negative overlaps. Without it, `degree` must be even, and the negative of each
+        memory is a memory as well.
+
+    References
+    ----------
+    Krotov and Hopfield, Dense associative memory for pattern recognition, NeurIPS 2016.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> patterns = torch.randn(60, 30, generator=generator).sign()  # twice as many as neurons
+    >>> noisy = patterns.clone()
+    >>> noisy[:, :3] *= -1
+    >>> for memory in (ist.Hopfield(patterns), ist.DenseAssociativeMemory(patterns, degree=4)):
+    ...     print(int((ist.retrieve(memory, noisy).state == patterns).all(1).sum()), "of 60")
+    0 of 60
+    60 of 60
+    """
+
+    has_responsibilities = True
+
+    def __init__(
+        self,
+        memories: Any,
+        degree: int = 3,
+        states: States | None = None,
+        update: Update = "synchronous",
+        rectified: bool = True,
+    ) -> None:
+        super().__init__(memories)
+        self.degree = as_count(degree, "degree", at_least=2, at_most=10**6)
+        self.rectified = as_flag(rectified, "rectified")
+        if not self.rectified and self.degree % 2:
+            raise InvalidInputError(
+                f"An odd degree, {self.degree}, is convex only if it is rectified. Use an even "
+                "degree or rectified=True."
+            )
+        self.states = chosen_states(self.memories, states, update)
+        self.update: Update = update
+
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return the share of each memory in the energy, zeros where every overlap is."""
+        powers = self._relative_powers(self._overlaps(x), self.degree)
+        total = powers.sum(-1, keepdim=True)
+        return powers / torch.where(total > 0, total, 1.0)
 
 
 def sign_of(force: Tensor, current: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.shape import Shape
-from isthmus.memories.shaped import ShapedMemory, as_spread, root_of
+from isthmus.memories.gaussian import Shape, ShapedMemory, as_spread, root_of
 from isthmus.validation import as_choice, as_positive, as_tensor
 
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
@@ -36,6 +35,7 @@ class Mixture(ComponentMeans, ShapedMemory):
     ----------
     means : array or Tensor (K, D)
     beta : float or scalar Tensor
+        1 / (2 sigma^2) of components of width sigma; :class:`ModernHopfield` has 1 / sigma^2.
     log_weights : array or Tensor (K,), optional
         log w; need not be normalised, and ``-inf`` leaves a component out. Without it every
         :math:`w_k` is 1, as printed.

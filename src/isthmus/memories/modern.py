@@ -34,7 +34,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
     ----------
     memories : array or Tensor (N, D)
     beta : float or scalar Tensor
-        Inverse temperature.
+        Inverse temperature: components have the variance 1/beta, those of :class:`Mixture` half.
     normalize : bool
         Divide each memory by its length. Where lengths differ, as those of images do, a long memory
         has the largest dot product with many shorter ones, which are then retrieved as that one;

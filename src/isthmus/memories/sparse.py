@@ -45,7 +45,7 @@ class SparseHopfield(AtBeta, Memory):
     ----------
     memories : array or Tensor (N, D)
     beta : float or scalar Tensor
-        Inverse temperature.
+        Inverse temperature; as in :class:`ModernHopfield`, 1 / sigma^2 of a matching kernel.
     alpha : float
         Order: in (1, 2] for entmax, larger is sparser; above 1 for normmax.
     separation : {"entmax", "normmax"}
@@ -64,6 +64,8 @@ class SparseHopfield(AtBeta, Memory):
     >>> memory.responsibilities(torch.tensor([0.6, 0.4, 0.1]))
     tensor([0.9000, 0.1000, 0.0000])
     """
+
+    has_responsibilities = True
 
     def __init__(
         self,
@@ -93,35 +95,25 @@ class SparseHopfield(AtBeta, Memory):
         flat = attend_sparse(x.reshape(-1, self.dim), self._keys(), self.beta, self._rule)
         return SparseAttention(flat.conjugate.reshape(x.shape[:-1]), flat.mean.reshape(x.shape))
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
+    def _energy(self, x: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - self._attend(x).conjugate / self.beta
         return energy
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, from x to its update. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
+    def _score(self, x: Tensor) -> Tensor:
         return self._attend(x).mean - x
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the mean of the memories under the sparse weights. x: (..., D) -> (..., D).
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the mean of the memories under the sparse weights."""
+        return keep_observed(self._attend(x).mean, x, held)
 
-        Coordinates marked True in `observed` do not change.
-        """
-        x = self.as_input(x)
-        return keep_observed(self._attend(x).mean, x, observed)
-
-    def responsibilities(self, x: Any) -> Tensor:
-        """Return the weight of each memory, often exactly zero. x: (..., D) -> (..., N)."""
-        x = self.as_input(x)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return the weight of each memory, often exactly zero."""
         logits = attention_logits(x, self._keys(), None, self.beta, "dot")
         return require_range(sparse_weights(logits, self._rule).to(x.dtype), "A logit")
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         """Put the unobserved coordinates of x at their update from the observed ones alone.
 
         A first guess rather than a mean under the density, which has no closed form.
         """
-        x, seen = self._partial(x, observed)
         return keep_observed(self._attend(x).mean, x, seen)

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
-from isthmus.memories.shaped import as_columns
+from isthmus.memories.gaussian import as_columns
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import (
-    as_mask,
     as_numbers,
     as_tensor,
     is_transforming,
@@ -83,6 +82,7 @@ class StudentMixture(WeightedMemory):
     """
 
     translation_invariant = True
+    has_responsibilities = True
     scale_trils: Tensor
     dof: Tensor
 
@@ -102,30 +102,21 @@ class StudentMixture(WeightedMemory):
         """Return the log-normaliser log Z, the logarithm of the total weight: a scalar tensor."""
         return self.log_total_weight
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        x = self.as_input(x)
+    def _energy(self, x: Tensor) -> Tensor:
         parts, constants = self._frame(), self._constants()
         blocks = [self._terms(block, parts, constants).sum for block in self._blocks(x)]
         return -torch.cat(blocks).reshape(x.shape[:-1])
 
-    def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the exact log-density. x: (..., D) -> (...).
-
-        With a mask `observed` (..., D), return that of the marked coordinates alone.
-        """
-        if observed is None:
-            return -self.energy(x) - self.log_normalizer()
-        x, seen = self._partial(x, observed)
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is None:
+            return -self._energy(x) - self.log_normalizer()
         found = x.new_zeros(x.shape[:-1])
         for rows, columns in _patterns(seen):
             if columns:
-                found[rows] = self.marginal(columns).log_prob(x[rows][..., columns])
+                found[rows] = self.marginal(columns)._log_prob(x[rows][..., columns])
         return found
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, in closed form. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
+    def _score(self, x: Tensor) -> Tensor:
         parts, constants = self._frame(), self._constants()
         forces = []
         for block in self._blocks(x):
@@ -137,56 +128,45 @@ class StudentMixture(WeightedMemory):
                 forces.append((pull - curvature * point) / parts.unit)
         return require_range(torch.cat(forces).reshape(x.shape), "The force")
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the minimum of the quadratic bound on the energy. x: (..., D) -> (..., D).
-
-        Coordinates marked True in `observed` do not change.
-        """
-        x = self.as_input(x)
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the minimum of the quadratic bound on the energy."""
         parts, constants = self._frame(), self._constants()
-        held = None if observed is None else as_mask(observed, "observed", x).reshape(-1, self.dim)
+        rows_held = None if held is None else held.reshape(-1, self.dim)
         moved, at = [], 0
         for block in self._blocks(x):
             curvature, pull = self._pull(block, parts, constants)
             point = (block - parts.centre) / parts.unit
-            fixed = None if held is None else held[at : at + len(block)]
+            fixed = None if rows_held is None else rows_held[at : at + len(block)]
             moved.append(_minimum(curvature, pull, point, fixed) * parts.unit + parts.centre)
             at += len(block)
         state = require_range(torch.cat(moved).reshape(x.shape), "The minimum of the bound")
-        return keep_observed(state, x, observed)
+        return keep_observed(state, x, held)
 
-    def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior probability of each component. x: (..., D) -> (..., N).
-
-        With a mask `observed` (..., D), given the marked coordinates alone.
-        """
-        if observed is None:
-            x = self.as_input(x)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is None:
             parts, constants = self._frame(), self._constants()
             blocks = [self._terms(block, parts, constants) for block in self._blocks(x)]
             shares = torch.cat([_shares(found).T for found in blocks])
             return shares.reshape(*x.shape[:-1], self.n_memories)
-        x, seen = self._partial(x, observed)
         shares = self.log_mixing_weights.exp().expand(*x.shape[:-1], -1).clone()
         for rows, columns in _patterns(seen):
             if columns:
-                shares[rows] = self.marginal(columns).responsibilities(x[rows][..., columns])
+                shares[rows] = self.marginal(columns)._responsibilities(x[rows][..., columns])
         return shares
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Put unknown coordinates at their exact mean given the known ones.
 
-        x: (..., D), which may hold NaN where it is not observed. A component with one degree of
-        freedom or less has no mean where nothing is observed; its location is used instead.
+        A component with one degree of freedom or less has no mean where nothing is known; its
+        location is used instead.
         """
-        x, seen = self._partial(x, observed)
         filled = x.clone()
         for rows, columns in _patterns(seen):
             free = [column for column in range(self.dim) if column not in columns]
             if not free:
                 continue
             known = x[rows][..., columns]  # (q, d)
-            shares = self.responsibilities(x[rows], seen[rows])  # (q, N)
+            shares = self._responsibilities(x[rows], seen[rows])  # (q, N)
             centre = _mean(self.memories)
             means = self.memories[:, free] - centre[free]
             slopes = self._slopes(columns, free)  # (N, f, d)

@@ -11,7 +11,7 @@ from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import AtBeta, WeightedMemory, unit_rows
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
-from isthmus.validation import as_mask, as_points, as_positive, is_transforming
+from isthmus.validation import as_points, as_positive, is_transforming
 
 # Observed coordinates may be longer than 1 by this much, for rounding.
 LENGTH_SLACK = 1e-4
@@ -55,6 +55,8 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     torch.Size([2, 2])
     """
 
+    has_responsibilities = True
+
     def __init__(
         self, directions: Any, beta: float | Tensor = 1.0, log_weights: Any = None
     ) -> None:
@@ -83,47 +85,40 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     def _make_keys(self) -> Keys:
         return Keys(self.directions, source=self.memories)
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...)."""
-        found = attend_centred(self.as_input(x), self._keys(), self.beta, self.log_weights, "dot")
+    def _energy(self, x: Tensor) -> Tensor:
+        found = attend_centred(x, self._keys(), self.beta, self.log_weights, "dot")
         return -found.logsumexp / self.beta
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, the responsibility-weighted mean of mu. (..., D)."""
+    def _score(self, x: Tensor) -> Tensor:
         keys = self._keys()
-        found = attend_centred(self.as_input(x), keys, self.beta, self.log_weights, "dot")
+        found = attend_centred(x, keys, self.beta, self.log_weights, "dot")
         return found.mean + keys.centre
 
-    def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Move to the unit vector along the force, or stay if it is zero. (..., D) -> (..., D).
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the unit vector along the force, or stay if it is zero.
 
         The energy lies below its tangent plane, which is lowest on the sphere in this direction,
-        so that a step never raises it. Coordinates marked True in `observed` do not change; the
-        others point along their part of the force and make x a unit vector.
+        so that a step never raises it. Beside held coordinates, the others point along their part
+        of the force and make x a unit vector.
         """
-        x = self.as_input(x)
-        force = self.score(x)
-        if observed is None:
+        force = self._score(x)
+        if held is None:
             return torch.where(force.any(-1, keepdim=True), unit_rows(force), x)
-        held = as_mask(observed, "observed", x)
         force = force.masked_fill(held, 0)
         moved = _length_left(x.masked_fill(~held, 0)) * unit_rows(force)
         return torch.where(held | ~force.any(-1, keepdim=True), x, moved)
 
-    def responsibilities(self, x: Any) -> Tensor:
-        """Return the posterior probability of each direction. x: (..., D) -> (..., K)."""
-        x = self.as_input(x)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         logits = attention_logits(x, self._keys(), self.log_weights, self.beta, "dot")
         return torch.softmax(logits, -1).to(x.dtype)
 
-    def conditional_mean(self, x: Any, observed: Any) -> Tensor:
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones.
 
         Given the observed coordinates, the f others are a mixture of von Mises-Fisher
         distributions on a sphere in f dimensions, whose radius r is the length that is left
         and whose concentrations are beta r times the length of each direction's own part.
         """
-        x, seen = self._partial(x, observed)
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
         too_long = torch.linalg.vector_norm(flat.detach(), dim=1) > 1 + LENGTH_SLACK
         outside = int((too_long & ~seen_flat.all(1)).sum())

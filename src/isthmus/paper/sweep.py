@@ -15,7 +15,7 @@ from isthmus.dynamics.modes import distances
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.errors import DtypeError, InvalidInputError, MissingFileError
 from isthmus.io.reading import reading
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_number, as_path
 

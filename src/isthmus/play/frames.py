@@ -19,7 +19,7 @@ from isthmus.errors import UnknownNormalizerError
 from isthmus.memories.base import GaussianMemory, Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
-from isthmus.memories.radial import BallKDE
+from isthmus.memories.kernels import BallKDE
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, draft_labels, exact_labels
 from isthmus.play.energies import PlayEnergy, beta_of

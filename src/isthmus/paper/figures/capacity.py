@@ -31,7 +31,7 @@ from isthmus.figures.style import (
     styled,
     to_array,
 )
-from isthmus.memories.kde import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.paper.counts import CapacityKind, capacity_bound
 from isthmus.paper.sweep import Sweep

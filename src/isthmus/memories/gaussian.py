@@ -1,0 +1,710 @@
+"""Gaussian kernels: round, or stretched, turned, and of different widths."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.attend import Attention, Index, Keys, attend_centred, attention_logits
+from isthmus.bandwidth.rules import Bandwidth
+from isthmus.bandwidth.search import named
+from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.index.policy import IndexReport, Pruning, Setting
+from isthmus.logits import tensor_version
+from isthmus.memories.base import GaussianMemory, keep_observed
+from isthmus.validation import as_positive, as_tensor, is_transforming, require_finite
+
+if TYPE_CHECKING:
+    from isthmus.memories.grid import TabulatedDensity
+
+
+class Pull(NamedTuple):
+    """The log-sum-exp of the kernels at points, and the pull of the memories on them."""
+
+    logsumexp: Tensor
+    """(...)"""
+    force: Tensor
+    """The gradient of the log-sum-exp, sum_n r_n P_n (m_n - x). (..., D)"""
+    move: Tensor
+    """The force divided by the mean precision sum_n r_n P_n. (..., D)"""
+    precision: Tensor | None
+    """That mean precision where it is a matrix, without a factor for each point. (..., D, D)"""
+
+
+class Shape:
+    r"""Kernels :math:`w_n |P_n|^{1/2} e^{-(z - z_n)^\top P_n (z - z_n) / 2}` of z = R^-1 (x - c).
+
+    Parameters
+    ----------
+    memories : Tensor (N, D)
+    centre : Tensor (D,)
+        c
+    root : Tensor (D,) or (D, D)
+        R: standard deviations, or the lower Cholesky factor of a covariance.
+    precision : Tensor (N,), (N, D) or (N, D, D), optional
+        P of each memory: round, diagonal or full. Default: the identity for all.
+    log_weights : Tensor (N,), optional
+    """
+
+    pruning: Pruning | None = None
+    """Of the memories in these coordinates, if all kernels are alike in them."""
+
+    def __init__(
+        self,
+        memories: Tensor,
+        centre: Tensor,
+        root: Tensor,
+        precision: Tensor | None = None,
+        log_weights: Tensor | None = None,
+    ) -> None:
+        self.centre, self.root, self.precision = centre, root, precision
+        self.log_weights, self.dim = log_weights, memories.shape[1]
+        if root.ndim == 2:
+            identity = torch.eye(self.dim, dtype=root.dtype, device=root.device)
+            self.inverse = torch.linalg.solve_triangular(root, identity, upper=False)
+        self.mapped = self.to_round(memories)
+        self.half = 0.5 * memories.new_ones(())
+        self.bias = log_weights
+        if precision is None:
+            self.keys = Keys(self.mapped)
+            return
+        linear, own = self._products(precision, self.mapped)
+        if precision.ndim == 1:
+            log_volume, squares = 0.5 * self.dim * precision.log(), precision[:, None]
+        elif precision.ndim == 2:
+            log_volume, squares = 0.5 * precision.log().sum(1), precision
+        else:
+            log_volume, squares = 0.5 * torch.linalg.slogdet(precision)[1], precision.flatten(1)
+        self.bias = log_volume - 0.5 * own
+        if log_weights is not None:
+            self.bias = self.bias + log_weights
+        self.keys = Keys(torch.cat([linear, -0.5 * squares], 1))
+
+    @property
+    def is_full(self) -> bool:
+        """True if some axes of the kernels are not coordinates."""
+        return self.root.ndim == 2 or (self.precision is not None and self.precision.ndim == 3)
+
+    @property
+    def log_scale(self) -> Tensor:
+        """Log of the integral of a kernel of unit precision."""
+        diagonal = self.root if self.root.ndim == 1 else self.root.diagonal()
+        return diagonal.log().sum() + 0.5 * self.dim * math.log(2 * math.pi)
+
+    def to_round(self, x: Tensor) -> Tensor:
+        """Map points to coordinates in which R is the identity. (..., D) -> (..., D)"""
+        shifted = x - self.centre
+        return shifted / self.root if self.root.ndim == 1 else shifted @ self.inverse.mT
+
+    def to_data(self, displacement: Tensor) -> Tensor:
+        """Map displacements back. (..., D) -> (..., D)"""
+        return displacement * self.root if self.root.ndim == 1 else displacement @ self.root.mT
+
+    def _products(self, precision: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return P z and z' P z for each pair. (..., D), (...)"""
+        if precision.ndim == z.ndim + 1:
+            product = (precision @ z[..., None])[..., 0]
+        else:
+            product = (precision if precision.ndim == z.ndim else precision[..., None]) * z
+        return product, (product * z).sum(-1)
+
+    def _features(self, z: Tensor) -> Tensor:
+        """Return the coordinates and their squares or products, of which logits are linear."""
+        assert self.precision is not None
+        if self.precision.ndim == 1:
+            squares = z.square().sum(-1, keepdim=True)
+        elif self.precision.ndim == 2:
+            squares = z.square()
+        else:
+            squares = (z[..., :, None] * z[..., None, :]).flatten(-2)
+        return torch.cat([z, squares], -1)
+
+    def pull(self, x: Tensor) -> Pull:
+        """Return the log-sum-exp of the kernels and its gradient. x: (..., D)."""
+        z = self.to_round(x)
+        if self.precision is None:
+            found = self._pruned(z) or attend_centred(z, self.keys, self.half, self.bias)
+            force = found.mean - (z - self.keys.centre)
+            return self._pulled(found.logsumexp, force, force, None)
+        found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
+        pooled = found.mean + self.keys.centre
+        mean_precision = -2 * pooled[..., self.dim :]
+        if self.precision.ndim == 1:
+            mean_precision = mean_precision[..., 0]
+        elif self.precision.ndim == 3:
+            mean_precision = mean_precision.unflatten(-1, (self.dim, self.dim))
+        force = pooled[..., : self.dim] - self._products(mean_precision, z)[0]
+        if self.precision.ndim == 3:
+            move = torch.linalg.solve(mean_precision, force[..., None])[..., 0]
+            return self._pulled(found.logsumexp, force, move, mean_precision)
+        round_ = self.precision.ndim == 1
+        move = force / (mean_precision[..., None] if round_ else mean_precision)
+        return self._pulled(found.logsumexp, force, move, None)
+
+    def _pruned(self, z: Tensor) -> Attention | None:
+        if self.pruning is None:
+            return None
+        return self.pruning.attention(z, self.keys, self.half, self.bias, "sqeuclidean")
+
+    def _pulled(
+        self, logsumexp: Tensor, force: Tensor, move: Tensor, precision: Tensor | None
+    ) -> Pull:
+        """Return a pull in the coordinates of the data."""
+        if self.root.ndim == 1:
+            return Pull(logsumexp, force / self.root, move * self.root, precision)
+        shared = self.inverse.mT @ self.inverse
+        return Pull(logsumexp, force @ self.inverse, move @ self.root.mT, shared)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logarithm of each kernel. (..., D) -> (..., N)"""
+        z = self.to_round(x)
+        if self.precision is None:
+            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean")
+        return attention_logits(self._features(z), self.keys, self.bias, 2 * self.half, "dot")
+
+    def pooled(self, x: Tensor, values: Tensor) -> Attention:
+        """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
+        z = self.to_round(x)
+        if self.precision is None:
+            bias = -0.5 * self.mapped.square().sum(1)
+            bias = bias if self.bias is None else bias + self.bias
+            return _pooled(z, self.mapped, bias, values, 0.5 * z.square().sum(-1))
+        return _pooled(self._features(z), self.keys.memories, self.bias, values)
+
+    def marginal(self, x: Tensor, seen: Tensor) -> Attention:
+        """Return the log-sum-exp of normalised kernels of coordinates seen, and the mean about c.
+
+        Kernels whose axes are coordinates only.
+        """
+        z = torch.where(seen, self.to_round(x), 0.0)
+        log_scale = seen.to(z.dtype) @ (self.root.log() + 0.5 * math.log(2 * math.pi))
+        if self.precision is None:
+            found = attend_centred(z, self.keys, self.half, self.bias, "sqeuclidean", seen)
+            mean = found.mean + self.keys.centre
+        else:
+            found = _pooled(*self._seen_features(z, seen), self.log_weights, self.mapped)
+            mean = found.mean
+        return Attention(found.logsumexp - log_scale, mean * self.root)
+
+    def marginal_logits(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Return logits of the coordinates seen, up to a term for each point. (..., N)"""
+        z = torch.where(seen, self.to_round(x), 0.0)
+        if self.precision is None:
+            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean", seen)
+        queries, keys = self._seen_features(z, seen)
+        return attention_logits(queries, Keys(keys), self.log_weights, 2 * self.half, "dot")
+
+    def _seen_features(self, z: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys whose products are logits of the coordinates seen."""
+        assert self.precision is not None
+        own = self.precision if self.precision.ndim == 2 else self.precision[:, None]
+        own = own.expand_as(self.mapped)
+        constant = 0.5 * (own.log() - own * self.mapped.square())
+        keys = torch.cat([own * self.mapped, -0.5 * own, constant], 1)
+        return torch.cat([z, z.square(), seen.to(z.dtype)], -1), keys
+
+
+def _pooled(
+    queries: Tensor, keys: Tensor, bias: Tensor | None, values: Tensor, row: Tensor | float = 0.0
+) -> Attention:
+    """Attend with values that are not the keys: more columns, in which queries are zero."""
+    padded = torch.cat([queries, queries.new_zeros(*queries.shape[:-1], values.shape[1])], -1)
+    both = Keys(torch.cat([keys, values], 1))
+    found = attend_centred(padded, both, queries.new_ones(()), bias, "dot")
+    mean = (found.mean + both.centre)[..., queries.shape[-1] :]
+    return Attention(found.logsumexp - row, mean)
+
+
+class ShapedMemory(GaussianMemory):
+    """A Gaussian memory that is round, or has the kernels that :meth:`_make_shape` describes."""
+
+    covariance: Tensor | None
+    """Covariance of the kernels, or None."""
+
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return self.covariance is None
+
+    @abstractmethod
+    def _make_shape(self) -> Shape:
+        """Return the shape of the kernels, of parameters as they are now."""
+
+    def _shape(self) -> Shape | None:
+        """Return the shape, kept until a parameter changes; None for round kernels."""
+        if self.is_round:
+            return None
+        parts = [*self.parameters(), *self.buffers()]
+        state = [(part, tensor_version(part)) for part in parts]
+        kept: tuple[list[Any], Shape] | None = self.__dict__.get("_kept_shape")
+        if kept is not None and _same(kept[0], state):
+            return kept[1]
+        shape = self._make_shape()
+        if shape.precision is None:
+            # The index is of the memories in the coordinates of the kernels.
+            shape.pruning = self._pruning.moved(self._mapped_setting(), shape.mapped)
+        if not (is_transforming() or any(part.requires_grad for part in parts)):
+            self._kept_shape = (state, shape)
+        return shape
+
+    def _mapped_setting(self) -> Setting:
+        return True if isinstance(self.index, Index) else self.index
+
+    def _refuse_index(self, what: str) -> None:
+        """Raise if an index was asked for that cannot serve kernels with `what`."""
+        if self.index is not False and self.index != "auto":
+            raise UnsupportedOperationError(
+                f"An index needs kernels of one shape, but these have {what}. Pass index=False."
+            )
+
+    def index_report(self) -> IndexReport:
+        """Return what was done with the last points: an index or all memories, and why."""
+        shape = self._shape()
+        if shape is None:
+            return super().index_report()
+        if shape.pruning is None:
+            return IndexReport(repr(self.index), False, "each kernel has a width of its own")
+        return shape.pruning.report
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_kept_shape", None)
+        return state
+
+    @property
+    def _log_scale(self) -> Tensor:
+        shape = self._shape()
+        return super()._log_scale if shape is None else shape.log_scale
+
+    def _energy(self, x: Tensor) -> Tensor:
+        if (shape := self._shape()) is None:
+            return super()._energy(x)
+        return self._energy_of(x, shape.pull(x).logsumexp)
+
+    def _score(self, x: Tensor) -> Tensor:
+        if (shape := self._shape()) is None:
+            return super()._score(x)
+        force: Tensor = shape.pull(x).force / self.inverse_temperature
+        return force
+
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Move to the mean of the memories, weighted by responsibility and precision.
+
+        With coordinates held, that is the lowest point of the same quadratic bound on the energy.
+        """
+        if (shape := self._shape()) is None:
+            return super()._step_and_energy(x, held)
+        pull = shape.pull(x)
+        energy = self._energy_of(x, pull.logsumexp)
+        if held is None or pull.precision is None:
+            return keep_observed(x + pull.move, x, held), energy
+        moved = x + held_move(pull.precision, pull.move, ~held)
+        return keep_observed(moved, x, held), energy
+
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
+        if (shape := self._shape()) is None:
+            return super()._attend_density(x, seen)
+        if seen is None:
+            pull = shape.pull(x)
+            found = Attention(pull.logsumexp - shape.log_scale, x)
+        elif shape.is_full:
+            found = self._attend_patterns(x, seen)
+        else:
+            found = shape.marginal(x, seen)
+        return Attention(found.logsumexp - self.log_total_weight, found.mean)
+
+    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        if (shape := self._shape()) is None:
+            return super()._logits(x, seen)
+        if seen is None:
+            return shape.logits(x)
+        if not shape.is_full:
+            return shape.marginal_logits(x, seen)
+        logits = x.new_zeros(math.prod(x.shape[:-1]), self.n_memories)
+        for rows, known, points in _patterns(x, seen):
+            if known.any():
+                found = self.marginal(known)._logits(points[:, known], None).to(logits.dtype)
+                logits = logits.index_put((rows,), found)
+            elif self.log_weights is not None:
+                logits = logits.index_put((rows,), self.log_weights.expand(len(rows), -1))
+        return logits.reshape(*x.shape[:-1], -1)
+
+    def _attend_patterns(self, x: Tensor, seen: Tensor) -> Attention:
+        """Return :meth:`Shape.marginal` for full covariances: rows grouped by what is known."""
+        centre, count = self._keys().centre, math.prod(x.shape[:-1])
+        total = x.new_zeros(count)
+        means = x.new_zeros(count, self.dim)
+        for rows, known, points in _patterns(x, seen):
+            found = self._attend_known(known, points)
+            total = total.index_put((rows,), found.logsumexp)
+            means = means.index_put((rows,), found.mean - centre)
+        return Attention(total.reshape(x.shape[:-1]), means.reshape(x.shape))
+
+    def _attend_known(self, known: Tensor, points: Tensor) -> Attention:
+        """Return the log-sum-exp of the coordinates known, and means of all given them. (Q, D)"""
+        if not known.any():
+            mean = self.log_mixing_weights.exp().to(self.memories) @ self.memories
+            return Attention(self.log_total_weight.expand(len(points)), mean.expand_as(points))
+        marginal = self.marginal(known)
+        shape = marginal._make_shape()
+        slopes, _ = self._regression(known)
+        at_zero = self._predicted(known, slopes, points.new_zeros(int(known.sum())))
+        own = slopes.ndim == 3
+        values = torch.cat([at_zero, slopes.flatten(1)], 1) if own else at_zero
+        found = shape.pooled(points[:, known], values)
+        unknown = self.dim - int(known.sum())
+        mean = found.mean[:, :unknown]
+        if own:
+            slope = found.mean[:, unknown:].unflatten(1, slopes.shape[1:])
+            mean = mean + (slope @ points[:, known, None])[..., 0]
+        else:
+            mean = mean + points[:, known] @ slopes.mT
+        whole = points.index_put((torch.arange(len(points))[:, None], (~known).nonzero().T), mean)
+        return Attention(found.logsumexp - shape.log_scale, whole)
+
+    @abstractmethod
+    def _covariances(self) -> Tensor:
+        """Return the covariance (D, D) that the kernels share, up to factors, or own (N, D, D)."""
+
+    def _regression(self, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Return slopes of unknown coordinates on known ones, and their covariance given these."""
+        covariance = self._covariances()
+        part = covariance[..., known, :][..., known]
+        across = covariance[..., known, :][..., ~known]
+        solved = torch.linalg.solve(part, across)
+        rest = covariance[..., ~known, :][..., ~known] - solved.mT @ across
+        return solved.mT, rest
+
+    def _predicted(self, known: Tensor, slopes: Tensor, values: Tensor) -> Tensor:
+        """Return the mean of the unknown coordinates for each memory. (N, U)"""
+        apart = values - self.memories[:, known]
+        return self.memories[:, ~known] + (slopes @ apart[..., None])[..., 0]
+
+    @abstractmethod
+    def _part(self, chosen: Tensor) -> dict[str, Any]:
+        """Return the constructor's arguments for the kernels of coordinates, a mask or indices."""
+
+    def marginal(self, columns: Any) -> Self:
+        """Return the energy of some coordinates alone, in the given order: a memory of its kind.
+
+        `columns` is a boolean mask (D,) or indices.
+
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.randn(5, 3), covariance=torch.eye(3))
+        >>> kde.marginal([2, 0])
+        GaussianKDE(N=5, D=2, sigma=1, covariance=(2, 2), float32)
+        """
+        chosen = torch.tensor(as_columns(columns, self.dim), device=self.memories.device)
+        return self._alike(type(self)(self.memories[:, chosen], **self._part(chosen)))
+
+    def condition(self, x: Any, observed: Any = None) -> Self:
+        """Return the energy of the unknown coordinates of one point, given the others.
+
+        It is a memory of the same kind with fewer coordinates, whose weights are the
+        responsibilities of the memories for what is known. ``conditional`` is another name of it.
+
+        Parameters
+        ----------
+        x : array or Tensor (D,)
+            May hold NaN where it is unknown.
+        observed : bool array or Tensor (D,), optional
+            Default: the coordinates that are not NaN.
+
+        Examples
+        --------
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.tensor([[0.0, 0.0], [4.0, 9.0]]), sigma=1.0)
+        >>> kde.condition(torch.tensor([3.9, float("nan")])).sample(2).shape
+        torch.Size([2, 1])
+        """
+        point = self.as_input(x, allow_nan=True)
+        if point.ndim != 1:
+            raise ShapeError(f"x must be one point (D,), not {tuple(point.shape)}.")
+        point, known = self._partial(point, ~torch.isnan(point) if observed is None else observed)
+        if known.all():
+            raise InvalidInputError("Every coordinate is known; there is nothing to condition.")
+        log_weights = torch.log_softmax(self._logits(point, known), -1).to(point.dtype)
+        parts = self._part(~known) | {"log_weights": log_weights}
+        if not known.any():
+            return self._alike(type(self)(self.memories, **parts))
+        shape = self._shape()
+        if shape is None or not shape.is_full:
+            return self._alike(type(self)(self.memories[:, ~known], **parts))
+        slopes, rest = self._regression(known)
+        parts["covariance"] = 0.5 * (rest + rest.mT)
+        if "sigma" in parts:
+            parts["sigma"] = 1.0
+        return self._alike(type(self)(self._predicted(known, slopes, point[known]), **parts))
+
+    conditional = condition
+
+    def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        shape = self._shape()
+        if shape is None:
+            return super()._draw_about(chosen, generator)
+        noise = torch.empty_like(self.memories[chosen]).normal_(generator=generator)
+        if (own := shape.precision) is not None:
+            if own.ndim == 3:
+                root = torch.linalg.cholesky(own)[chosen]
+                noise = torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
+            else:
+                noise = noise / (own if own.ndim == 2 else own[:, None])[chosen].sqrt()
+        return self.memories[chosen] + shape.to_data(noise)
+
+    def whitened(self) -> tuple[Self, Shape]:
+        """Return a round memory of the same basins, and the map to its coordinates.
+
+        Kernels must share one covariance, and memories have equal weights.
+        """
+        shape = self._shape()
+        if shape is None or shape.precision is not None or self.log_weights is not None:
+            raise UnsupportedOperationError(
+                "This needs kernels of one covariance, without factors or weights."
+            )
+        return type(self)(shape.mapped), shape
+
+
+@final
+class GaussianKDE(ShapedMemory):
+    r"""Gaussian kernel density estimator: its basins are its memories.
+
+    .. math::
+        E(x) = -\log \sum_n w_n f_n^{-D}
+        \exp\Bigl(-\frac{(x - x_n)^\top C^{-1} (x - x_n)}{2 f_n^2 \sigma^2}\Bigr)
+
+    with the density :math:`p = e^{-E} / (W (2\pi\sigma^2)^{D/2} |C|^{1/2})`. By default the
+    kernels are round: C = I and f = w = 1. The paper prints the normaliser as :math:`1/(Nh)`,
+    which is right for D = 1 only (erratum E12).
+
+    :meth:`step` moves to the mean of the memories weighted by responsibility and
+    :math:`1/f_n^2`. For round kernels that is mean shift, a gradient step of size
+    :math:`\sigma^2`. It equals :class:`ModernHopfield` with :math:`\beta = 1/\sigma^2` only where
+    all memories have one norm (erratum E13).
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    sigma : float, array or Tensor, {"auto", "scott", "silverman"}, or Bandwidth
+        The bandwidth: a number, or (D,) for a width of each column. "auto" has the highest
+        leave-one-out likelihood among round, stretched, full and adaptive kernels
+        (:func:`isthmus.bandwidth.choose`); if `covariance` is given, of its multiples. "scott" and
+        "silverman" are rules for one Gaussian cluster, of the covariance of the memories. A
+        bandwidth that has a covariance or factors excludes the argument of that name.
+    covariance : array or Tensor (D, D), optional
+        C, which sigma squared multiplies.
+    factors : array or Tensor (N,), optional
+        f, the width of each kernel relative to sigma: wide where memories are sparse.
+    log_weights : array or Tensor (N,), optional
+        log w; need not be normalised, and ``-inf`` leaves a memory out.
+    index : "auto", bool or Index
+        Skip memories that change no log-density by more than 1e-6. "auto" builds an index if there
+        are at least 30,000 memories and enough queries to pay for it, and uses it where it is
+        faster; :meth:`index_report` says what it did. Kernels must not have `factors`.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> kde = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
+    >>> kde
+    GaussianKDE(N=2, D=1, sigma=1, float32)
+    >>> kde.step(torch.tensor([[3.0]]))
+    tensor([[3.9281]])
+    >>> kde.log_prob(torch.tensor([[0.0]]))
+    tensor([-1.6118])
+    >>> ist.GaussianKDE(torch.eye(3), sigma=[0.1, 0.2, 0.1], factors=[1.0, 1.0, 2.0])
+    GaussianKDE(N=3, D=3, sigma=(3,), factors=(3,), float32)
+    """
+
+    translation_invariant = True
+    bandwidth: Tensor
+    factors: Tensor | None
+
+    def __init__(
+        self,
+        memories: Any,
+        sigma: Any = 1.0,
+        *,
+        covariance: Any = None,
+        factors: Any = None,
+        log_weights: Any = None,
+        index: Setting = "auto",
+    ) -> None:
+        super().__init__(memories, log_weights=log_weights, index=index)
+        if isinstance(sigma, str):
+            rows, weights = self.memories.detach(), self.log_weights
+            weights = None if weights is None else weights.detach().cpu().double().numpy()
+            chosen = named(sigma, rows.cpu().double().numpy(), weights, covariance, factors)
+            sigma, covariance, factors = chosen.sigma, chosen.covariance, chosen.factors
+        if isinstance(sigma, Bandwidth):
+            covariance = _only("covariance", covariance, sigma.covariance)
+            factors = _only("factors", factors, sigma.factors)
+            sigma = sigma.sigma
+        count, dim = self.memories.shape
+        if getattr(sigma, "ndim", isinstance(sigma, list | tuple)):
+            if covariance is not None:
+                raise InvalidInputError(
+                    "sigma (D,) and covariance both describe the shape; give a number for sigma."
+                )
+            width = as_spread(sigma, "sigma", self.memories, (dim,))
+        else:
+            width = as_positive(sigma, "sigma", self.memories)
+        self._store("bandwidth", width)
+        as_positive(self.variance.min(), "sigma squared", self.memories)
+        if covariance is not None:
+            covariance = as_spread(
+                covariance, "covariance", self.memories, (dim, dim), positive=False
+            )
+            root_of(covariance)
+        self._store("covariance", covariance)
+        if factors is not None:
+            factors = as_spread(factors, "factors", self.memories, (count,))
+            self._refuse_index("factors")
+        self._store("factors", factors)
+
+    def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> TabulatedDensity:
+        """Return the density as a table on a grid, in one or two dimensions.
+
+        With many memories and queries this is hundreds of times faster than :meth:`log_prob`. It
+        is an approximation without a certificate: its error is measured, not proved.
+
+        Parameters
+        ----------
+        cells_per_sigma : int
+            Cells of the grid along one bandwidth; the error falls with its fourth power.
+        reach : float
+            The density beyond this many bandwidths from all memories is zero.
+
+        Examples
+        --------
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0)
+        >>> grid = kde.on_grid()
+        >>> grid.log_prob(torch.tensor([[0.0]]))
+        tensor([-1.6118])
+        >>> grid.error < 1e-3
+        True
+        """
+        from isthmus.memories.grid import grid_density
+
+        return grid_density(self, cells_per_sigma, reach)
+
+    @property
+    def sigma(self) -> Tensor:
+        """The bandwidth: a scalar tensor, or (D,)."""
+        return self.bandwidth
+
+    @property
+    def variance(self) -> Tensor:
+        """Squared bandwidth sigma^2."""
+        return self.bandwidth.square()
+
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return self.covariance is None and self.factors is None and self.bandwidth.ndim == 0
+
+    def _make_shape(self) -> Shape:
+        if self.covariance is None:
+            root = self.bandwidth.expand(self.dim)
+        else:
+            root = self.bandwidth * root_of(self.covariance)
+        precision = None if self.factors is None else self.factors.square().reciprocal()
+        return Shape(self.memories, self._keys().centre, root, precision, self.log_weights)
+
+    def _covariances(self) -> Tensor:
+        if self.covariance is None:
+            return torch.diag(self.variance.expand(self.dim))
+        return self.variance * self.covariance
+
+    def _part(self, known: Tensor) -> dict[str, Any]:
+        covariance = None if self.covariance is None else self.covariance[known][:, known]
+        sigma = self.sigma if self.sigma.ndim == 0 else self.sigma[known]
+        settings = {"sigma": sigma, "covariance": covariance, "factors": self.factors}
+        return settings | {"log_weights": self.log_weights}
+
+
+def _only(name: str, given: Any, own: Any) -> Any:
+    """Return the one of two settings that is not None."""
+    if given is not None and own is not None:
+        raise InvalidInputError(f"The bandwidth has {name} of its own; leave out {name}=.")
+    return own if given is None else given
+
+
+def _same(before: list[Any], now: list[Any]) -> bool:
+    """Return True if tensors and their versions are the same, and recorded."""
+    return len(before) == len(now) and all(
+        old[0] is new[0] and new[1] is not None and old[1] == new[1]
+        for old, new in zip(before, now, strict=True)
+    )
+
+
+def _patterns(x: Tensor, seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the rows with each pattern of known coordinates, the pattern (D,), and the points."""
+    points, masks = x.reshape(-1, x.shape[-1]), seen.reshape(-1, x.shape[-1])
+    patterns, which = torch.unique(masks, dim=0, return_inverse=True)
+    for number, known in enumerate(patterns):
+        rows = (which == number).nonzero()[:, 0]
+        yield rows, known, points[rows]
+
+
+def held_move(precision: Tensor, move: Tensor, free: Tensor) -> Tensor:
+    """Return the move to the lowest point of the bound with only the coordinates `free`.
+
+    `precision` (..., D, D) is the mean one, up to a factor for each point, which the move (..., D)
+    of all coordinates tells.
+    """
+    force = (precision @ move[..., None])[..., 0].masked_fill(~free, 0)
+    both = free[..., :, None] & free[..., None, :]
+    identity = torch.eye(move.shape[-1], dtype=move.dtype, device=move.device)
+    matrix = torch.where(both, precision, identity)
+    return torch.linalg.solve(matrix, force[..., None])[..., 0]
+
+
+def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:
+    """Return the lower Cholesky factor of covariances (..., D, D), in their dtype."""
+    exact = covariance if covariance.device.type == "mps" else covariance.double()
+    root, failed = torch.linalg.cholesky_ex(0.5 * (exact + exact.mT))
+    if not is_transforming() and bool(failed.any()):
+        raise InvalidInputError(
+            f"{name} must be positive definite. Add a small multiple of the identity, or let "
+            "isthmus.bandwidth.choose find one."
+        )
+    return root.to(covariance.dtype)
+
+
+def as_spread(
+    value: Any, name: str, memories: Tensor, *shapes: tuple[int, ...], positive: bool = True
+) -> Tensor:
+    """Return finite numbers, above zero if `positive`, in one of the shapes."""
+    spread = as_tensor(value, name).to(memories)
+    if tuple(spread.shape) not in shapes:
+        allowed = " or ".join(str(shape) for shape in shapes)
+        raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(spread.shape)}.")
+    require_finite(spread, name, "Pass finite numbers.")
+    if positive and not is_transforming() and not bool((spread.detach() > 0).all()):
+        raise InvalidInputError(f"{name} must be above zero; {float(spread.min()):g} is not.")
+    return spread
+
+
+def as_columns(columns: Any, dim: int) -> list[int]:
+    """Return the indices of distinct coordinates, in their order, from a mask (D,) or indices."""
+    try:
+        chosen = np.asarray(columns.cpu() if isinstance(columns, Tensor) else columns)
+        if chosen.dtype == bool and chosen.shape == (dim,):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim == 1 and chosen.size and np.issubdtype(chosen.dtype, np.integer):
+            places: list[int] = np.arange(dim)[chosen].tolist()
+            if len(set(places)) == len(places):
+                return places
+    except (IndexError, ValueError, TypeError):
+        pass
+    raise InvalidInputError(
+        f"columns must name at least one of the coordinates 0 to {dim - 1}, each once, or be a "
+        f"mask of them, not {columns!r}."
+    )
