@@ -62,14 +62,6 @@ def test_every_option_reaches_the_library(
     assert json.loads(capsys.readouterr().out) == expected.summary | {"output": "o.parquet"}
 
 
-def test_the_report_is_that_of_the_library(
-    gaps: pd.DataFrame, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["complete", "gaps.csv", "--drop", "name", "--sigma", "0.4"]) == 0
-    expected = f"{fill_gaps(gaps[COLUMNS], sigma=0.4)}\n\nrows written to  gaps.completed.csv\n"
-    assert capsys.readouterr().out == expected
-
-
 def test_a_saved_model_completes_the_columns_that_it_knows(
     gaps: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,16 +125,6 @@ def test_known_values_stay_to_the_last_digit(
     assert np.isfinite(values).all()
     assert found["n"].to_list() == ["x"] * 40
     assert found["k"].dtype in (pl.Int64, pl.Int32)
-
-
-def test_a_table_without_gaps_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("data.csv").write_text("n,a\nx,1.0\ny,2.50\n")
-    assert main(["complete", "data.csv", "--quiet"]) == 0
-    assert "No value of the 2 rows is missing" in capsys.readouterr().out
-    assert Path("data.completed.csv").read_text() == Path("data.csv").read_text()
 
 
 def test_ids_are_no_features_and_are_written_unchanged(
@@ -222,31 +204,6 @@ def test_the_page_on_the_command_line_shows_the_real_output(
         assert capsys.readouterr().out == expected
 
 
-def test_a_constant_column_has_no_error_to_compare_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "same.csv").write_text("a,b\n1,0.1\n1,\n1,0.1\n1,0.1\n")
-    assert main(["complete", str(tmp_path / "same.csv"), "-o", str(tmp_path / "out.csv")]) == 0
-    out = capsys.readouterr().out
-    assert "column means are exact" in out
-    assert "%" not in out
-
-
-def test_escape_sequences_in_names_do_not_reach_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = "".join(f"{x},{2 * x},w\n" for x in range(30))
-    Path("data.csv").write_text(f"\x1b[31ma,b,\x1b]0;c\x07\n{rows},4,w\n")
-    assert main(["complete", "data.csv", "--sigma", "0.5"]) == 0
-    assert main(["complete", "data.csv", "--drop", "\x1b[2J"]) == 2
-    streams = capsys.readouterr()
-    assert "\\x1b[31ma" in streams.out
-    assert "\\x1b]0;c\\x07" in streams.err
-    assert not {"\x1b", "\x07"} & {*streams.out, *streams.err}
-    assert Path("data.completed.csv").read_text().startswith("\x1b[31ma,b,")
-
-
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Write a table of ids, dates, amounts, truth values and text, each with gaps, as shop.csv."""
@@ -303,14 +260,6 @@ def test_draws_of_a_completed_file_have_its_signs_and_decimals(
     assert "own value, or all the same: when, note" in streams.err
 
 
-def test_one_row_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "one.csv").write_text("a,b,c\n1,2,\n")
-    for command in ("complete", "certify", "cluster"):
-        out = str(tmp_path / f"{command}.csv")
-        assert main([command, str(tmp_path / "one.csv"), "-o", out]) == 0
-        assert "DATA has one row" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "content",
     ["a,b,c,d\n1,2,2,7\n,,,7\n3,,4,7\n5,6,6,7\n,8,8,7\n", "a,b\n0,\n0,5\n0,\n"],
@@ -326,13 +275,3 @@ def test_bare_tables_are_filled(
     known = given.notna().to_numpy()
     np.testing.assert_array_equal(found.to_numpy()[known], given.to_numpy()[known])
     assert found.notna().all().all()
-
-
-def test_infinite_cells_are_refused_with_their_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "data.csv"
-    path.write_text("a,b\n1,2\ninf,3\n4,\n")
-    for command in ("complete", "density", "sample"):
-        assert main([command, str(path)]) == 2
-        assert "line 3, column 'a': the value is infinite" in capsys.readouterr().err

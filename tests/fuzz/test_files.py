@@ -53,7 +53,7 @@ from isthmus.report import Section, TextTable
 from isthmus.study import status
 from isthmus.tables import read_table, write_table
 
-FEW, MANY = 16, 300
+TIMES = [16, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 SECONDS, MEGABYTES = 20, 700
 HUGE = (2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 X = np.random.default_rng(0).normal(size=(24, 3)).round(3) + np.repeat([0, 5, 9], 8)[:, None]
@@ -454,16 +454,10 @@ def attack(name: str, folder: Path, times: int) -> Attack:
     return found
 
 
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
-    attack(name, tmp_path, FEW)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", LOADERS)
-def test_many_damaged_files(name: str, tmp_path: Path) -> None:
-    found = attack(name, tmp_path, MANY)
+def test_damaged_files(name: str, times: int, tmp_path: Path) -> None:
+    found = attack(name, tmp_path, times)
     outcomes = found.refused, found.made_again, found.equal, found.other
     print("{}: {} refused, {} made again, {} equal, {} other".format(name, *outcomes))
 
@@ -498,10 +492,12 @@ def forged(path: Path, rng: np.random.Generator) -> None:
     write_archive(path, kind, json.dumps(content), arrays, **metadata)
 
 
-def attack_with_forgeries(name: str, folder: Path, times: int) -> None:
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_forged_archives(name: str, times: int, tmp_path: Path) -> None:
     loader = LOADERS[name]
     with warnings.catch_warnings(action="ignore"):
-        path = loader.write(folder)
+        path = loader.write(tmp_path)
         whole, found = path.read_bytes(), Attack(loader, path)
         before, rng = peak(), np.random.default_rng(1)
         for number in range(times):
@@ -509,17 +505,6 @@ def attack_with_forgeries(name: str, folder: Path, times: int) -> None:
             forged(path, rng)
             found.attempt(f"forgery {number}", exact=False)
     assert peak() - before < MEGABYTES
-
-
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_a_few_forged_archives(name: str, tmp_path: Path) -> None:
-    attack_with_forgeries(name, tmp_path, FEW)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_many_forged_archives(name: str, tmp_path: Path) -> None:
-    attack_with_forgeries(name, tmp_path, MANY)
 
 
 # Bombs ------------------------------------------------------------------------------------------
