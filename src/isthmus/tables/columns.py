@@ -19,7 +19,7 @@ from pyarrow import types
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.files import EXACT, FileFormat, Table
+from isthmus.tables.files import EXACT, FileFormat, Table, with_columns
 from isthmus.tables.styles import SIGNS, SWAPPED, UNIT
 
 MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
@@ -122,7 +122,7 @@ def build_table(
     done, textual = "Copied" if as_written else "Left out", {names[place]: None for place in words}
     for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
         notes += [f"{done}, since {reason}: {listed([*left])}."] * bool(left)
-    typed = {
+    numeric = {
         name: values
         for name, values in used.items()
         if frame[name].dtype.kind == "O" and sizes[name] < EXACT
@@ -137,7 +137,7 @@ def build_table(
         label_name=names[roles["label"]] if "label" in roles else None,
         left_out=tuple(name for name in names if name in empty or name in textual),
         notes=tuple(notes),
-        frame=frame.assign(**typed),
+        frame=with_columns(frame, numeric),
         cells=source.cells,
         format=source.format,
     )

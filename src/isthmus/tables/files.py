@@ -134,7 +134,7 @@ class Table:
             column = column.mask(is_missing(column), None)
             if 0 < REPEATED * column.nunique() <= column.notna().sum():
                 found[name] = column
-        return self.frame[[]].assign(**found)
+        return with_columns(self.frame[[]], found)
 
     @property
     def gaps_of_text(self) -> dict[str, int]:
@@ -169,7 +169,7 @@ class Table:
             return rows
         styles = {name: self.style(name) for name in self.columns if name in rows}
         signs = {name: one for name, one in styles.items() if one.has_sign or one.truths}
-        return rows.assign(**{name: rows[name].map(signs[name].write) for name in signs})
+        return with_columns(rows, {name: rows[name].map(signs[name].write) for name in signs})
 
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
         """Return the table with gaps filled from X (n, D); known values stay as they are.
@@ -200,8 +200,8 @@ class Table:
             values[name] = frame[name].astype(object).mask(holes, words[name])
             if cells is not None:
                 texts[name] = _with(cells[name], holes, words[name].to_numpy()[holes])
-        X, cells = np.where(gaps, X, self.X), None if cells is None else cells.assign(**texts)
-        return replace(self, X=X, frame=frame.assign(**values), cells=cells)
+        X, cells = np.where(gaps, X, self.X), None if cells is None else with_columns(cells, texts)
+        return replace(self, X=X, frame=with_columns(frame, values), cells=cells)
 
 
 def _with(column: pd.Series, places: NDArray[np.bool_], values: Any) -> pd.Series:
@@ -209,6 +209,11 @@ def _with(column: pd.Series, places: NDArray[np.bool_], values: Any) -> pd.Serie
     column = column.copy()
     column[places] = values
     return column
+
+
+def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a frame with other or more columns; `assign` takes none called self."""
+    return type(frame)({**dict(frame.items()), **columns}, index=frame.index)
 
 
 def read_table(
@@ -352,7 +357,7 @@ def write_table(
         frame = data.cells
         if data.format.decimal != form.decimal:
             swapped = {name: frame[name].str.translate(SWAPPED) for name in features}
-            frame = frame.assign(**swapped)
+            frame = with_columns(frame, swapped)
     if target is None:
         sys.stdout.write(_encoded(frame, form, features).decode(form.encoding))
         return None
@@ -424,7 +429,7 @@ def _storable(frame: pd.DataFrame) -> pd.DataFrame:
         if column.dtype == object:
             column = typed([None if value is None else str(value) for value in values])
         columns[name] = column.set_axis(frame.index)
-    return frame.assign(**columns)
+    return with_columns(frame, columns)
 
 
 def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
@@ -440,7 +445,7 @@ def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
     columns = {name: frame[name].astype(object).map(shown, "ignore") for name in whole}
     try:
         with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
-            frame.assign(**columns).to_excel(writer, index=False)
+            with_columns(frame, columns).to_excel(writer, index=False)
             for row in writer.book.active.iter_rows():
                 for cell in row:
                     if cell.data_type == "f":

@@ -16,7 +16,7 @@ from isthmus.io.arrays import open_npz, read_npy
 from isthmus.io.reading import read_in_child, reading, require_size
 from isthmus.tables.binary import CELL, read_arrow, read_sheet
 from isthmus.tables.columns import Source, count_titles, has_names, note_on_titles, typed, unique
-from isthmus.tables.files import FileFormat, require_openpyxl
+from isthmus.tables.files import FileFormat, require_openpyxl, with_columns
 from isthmus.tables.text import opener, read_text
 
 OBJECT = 64
@@ -93,7 +93,7 @@ def _excel(
     if not rows:
         raise InvalidInputError(f"{path} is empty.")
     shown = [[str(cell) for cell in row] for row in rows[:200]]
-    titles = count_titles(shown) if not header and skip_rows is None else 0
+    titles = count_titles(shown) if header is skip_rows is None else 0
     named, more = has_names(shown[titles:]) if header is None else (header, [])
     names = unique([name.strip() for name in shown[titles]] if named else [""] * len(rows[0]))
     above = titles + named
@@ -160,5 +160,6 @@ def _of_arrays(path: Path, form: FileFormat, arrays: dict[str, Any], key: str) -
     given = list(map(str, features)) if features.shape == (width,) else [""] * width
     names = unique([*given, *beside])
     frame = pd.DataFrame(table, columns=names[:width])
-    frame = frame.assign(**dict(zip(names[width:], (arrays[name] for name in beside), strict=True)))
+    more = dict(zip(names[width:], (arrays[name] for name in beside), strict=True))
+    frame = with_columns(frame, more)
     return Source(path, frame, form, beside=range(width, len(names)))

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import pandas as pd
 import pyarrow
 
@@ -132,7 +131,7 @@ class TextFile:
             raise InvalidInputError(f"{path} is not a readable text file: {error}.") from None
         if not found:
             raise InvalidInputError(f"{path} is empty.")
-        titles = count_titles([row for _, row in found]) if not header and skip_rows is None else 0
+        titles = count_titles([row for _, row in found]) if header is skip_rows is None else 0
         found = found[titles:]
         rows = [row for _, row in found]
         self.unsure = given["decimal"] is None
@@ -187,8 +186,10 @@ class TextFile:
         gaps: Any = {place: GAPS for place in range(self.width) if place not in as_text}
         if not as_text:
             gaps = GAPS  # which pandas checks in less time
-        if self._has_short_rows():
-            list(self.rows())  # raises
+        separator = self.format.separator.encode()
+        counts = self._counts(b"\n", b"\r", b'"', separator)
+        if self.width * max(counts[b"\n"], counts[b"\r"]) > counts[b""]:
+            list(self.rows())  # some are short, and pandas would add cells without bound
         try:
             with self._open() as file, warnings.catch_warnings():
                 warnings.simplefilter("ignore", pd.errors.DtypeWarning)
@@ -217,27 +218,20 @@ class TextFile:
         if self.width > 1 and (last.isna() | (last == "")).any():
             # pandas adds missing values to rows that are too short; counting separators finds them,
             # unless some are in quotes, as only columns of text have them.
-            quotes = not all(kind.kind in "biuf" for kind in frame.dtypes)
-            quoted, count = False, 0
-            with self.content() as raw:
-                for _ in range(self.skip):
-                    raw.readline()
-                while part := raw.read(2**18):
-                    quoted = quoted or (quotes and b'"' in part)
-                    marks = np.frombuffer(part, np.uint8) == ord(self.format.separator)
-                    count += int(np.count_nonzero(marks))
-            if quoted or count != len(frame) * (self.width - 1):
+            quoted = counts[b'"'] and not all(kind.kind in "biuf" for kind in frame.dtypes)
+            if quoted or counts[separator] != len(frame) * (self.width - 1):
                 list(self.rows())
         return frame
 
-    def _has_short_rows(self) -> bool:
-        """Return True if there are fewer bytes than cells, to which pandas would add many."""
-        size = feeds = returns = 0
+    def _counts(self, *marks: bytes) -> Counter[bytes]:
+        """Return how often marks occur below the names, and the number of all bytes as b""."""
+        counts = Counter[bytes]()
         with self.content() as raw:
+            for _ in range(self.skip):
+                raw.readline()
             while part := raw.read(2**18):
-                size += len(part)
-                feeds, returns = feeds + part.count(b"\n"), returns + part.count(b"\r")
-        return self.width * max(feeds, returns) > size
+                counts.update({b"": len(part)} | {mark: part.count(mark) for mark in marks})
+        return counts
 
     def _open(self) -> io.TextIOWrapper:
         """Return the text of the rows."""
