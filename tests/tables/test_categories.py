@@ -32,9 +32,7 @@ def test_a_column_that_looks_like_a_label_is_found(case: str, tmp_path: Path) ->
 
 COMMANDS = {
     "certify": ["certify", "{}", "--sigma", "0.1"],
-    "cluster": ["cluster", "{}", "-o", "{}.clusters.csv"],
     "complete": ["complete", "{}", "-o", "{}.filled.csv"],
-    "density": ["density", "{}", "-o", "{}.density.csv"],
     "sample": ["sample", "{}", "-n", "2", "--no-check"],
 }
 
@@ -65,16 +63,6 @@ def test_models_of_tables_point_it_out(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--label" not in notes
     assert main([*words, "--drop", "species"]) == 0
     assert "label" not in capsys.readouterr().err
-
-
-def test_a_label_of_words_is_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "table.csv"
-    MEASURED.assign(Class=["a", "b", "c"] * 20).to_csv(path, index=False)
-    for more, told in (([], True), (["--label", "Class"], False)):
-        assert main(["certify", str(path), "--sigma", "0.1", *more]) == 0
-        assert ("--label Class keeps it apart" in capsys.readouterr().err) is told
 
 
 def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Path) -> None:
