@@ -124,8 +124,8 @@ class Index:
                     slice(cells.top_first[start], cells.top_first[stop]),
                 ),
             ):
-                parts = (balls.centres[some], balls.radii[some], balls.low[some], balls.high[some])
-                fill_bounds(points, rotated, first - rows.start, slack, unit, *parts)
+                parts = [each[some] for each in balls[:4]]
+                fill_bounds(points, rotated, slack, unit, Balls(*parts, first - rows.start))
             start = stop
         return leaves, tops
 

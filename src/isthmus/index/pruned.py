@@ -116,8 +116,8 @@ def pruned_attention(plan: Plan, shape: torch.Size, keys: Keys) -> Attention:
     return Attention(found.logsumexp.reshape(shape[:-1]), found.mean.reshape(shape), bounds)
 
 
-class Tile(NamedTuple):
-    """Neighbouring queries, and the leaves of the memories that they need."""
+class Needed(NamedTuple):
+    """The rows of neighbouring queries, and the leaves of the memories that they need."""
 
     rows: slice
     centre: NDArray[np.floating]  # (1, D)
@@ -187,7 +187,7 @@ class Plan:
         self._cells = np.empty(index.n_cells, dtype=np.int64)
         self._buffers: dict[torch.dtype, Tensor] = {}
 
-    def _tiles(self, start: int, stop: int) -> list[Tile]:
+    def _tiles(self, start: int, stop: int) -> list[Needed]:
         """Select memories for the sorted queries from `start` to `stop`, tile by tile."""
         from isthmus.index.selection import tile_centre
 
@@ -206,30 +206,21 @@ class Plan:
                 tiles.append(tile)
         return tiles
 
-    def _select(self, rows: slice, centre: NDArray[np.floating]) -> Tile:
+    def _select(self, rows: slice, centre: NDArray[np.floating]) -> Needed:
         """Return the leaves that the queries of a tile need."""
-        from isthmus.index.selection import select_leaves
+        from isthmus.index.selection import Tile, select_leaves
 
         index, queries = self.index, self.queries[rows]
         turned = index.rotated(queries)
-        rotated = turned.astype(queries.dtype)
         share = 2 * self.unit + (index.dim + 4) ** 1.5 * 2.0**-50
         slack = share * np.sqrt(np.einsum("qd,qd->q", turned, turned))
+        rotated = turned.astype(queries.dtype)
+        tile = Tile(queries, rotated, self.squares[rows], slack, centre, self.unit)
+        raises = self.weights.top_raise, self.weights.leaf_raise
         found, count = select_leaves(
-            queries,
-            rotated,
-            self.squares[rows],
-            slack,
-            centre,
-            index.tops,
-            index.leaves,
-            index.points,
-            self.weights.top_raise,
-            self.weights.leaf_raise,
-            self.unit,
-            self._cells,
+            tile, index.tops, index.leaves, index.points, *raises, self._cells
         )
-        return Tile(rows, centre, self._cells[:found].copy(), count)
+        return Needed(rows, centre, self._cells[:found].copy(), count)
 
     def kept_share(self) -> float:
         """Return the share of memories that a few tiles need, without computing anything else."""

@@ -32,6 +32,31 @@ class Balls(NamedTuple):
     first: NDArray[np.int64]  # (C + 1,): rows of leaves, leaves of tops
 
 
+class Tile(NamedTuple):
+    """Neighbouring queries, and the squares of the radii beyond which memories do not matter."""
+
+    queries: NDArray[np.floating]  # (m, D)
+    rotated: NDArray[np.floating]  # (m, D)
+    squares: NDArray[np.float64]  # (m,)
+    slack: NDArray[np.float64]  # (m,): errors of the rotated queries
+    centre: NDArray[np.floating]  # (1, D): their mean
+    unit: float
+
+
+class Surroundings(NamedTuple):
+    """The ball and the box of a tile, with the distances of its queries from its centre."""
+
+    away: NDArray[np.float64]  # (m,)
+    radii: NDArray[np.float64]  # (m,)
+    order: NDArray[np.int64]  # (m,): in which queries are tried
+    direction: NDArray[np.floating]  # (D,): scratch
+    low: NDArray[np.floating]  # (D,)
+    high: NDArray[np.floating]  # (D,)
+    widest: float
+    largest: float
+    slack: float
+
+
 @compiled
 def _select_median(points, order, axis, start, stop, middle):
     """Arrange order[start:stop] so that those before `middle` are no larger along an axis."""
@@ -93,12 +118,13 @@ def median_order(points, size):
 
 
 @compiled_sums
-def fill_bounds(points, rotated, first, slack, unit, centres, radii, low, high):
-    """Fill in the bounds of cells of the rows of `points`; `rotated` are in float64.
+def fill_bounds(points, rotated, slack, unit, balls):
+    """Fill in the bounds of cells, whose `first` are rows of `points`; `rotated` are in float64.
 
     Radii are rounded up and boxes outwards, which also covers the error `slack` of a rotation.
     """
     dim = points.shape[1]
+    centres, radii, low, high, first = balls
     sums = np.empty(dim)
     raised = 1 + (dim + 8) * 2 * FLOAT64_UNIT + 4 * unit
     for cell in range(len(first) - 1):
@@ -241,116 +267,86 @@ def _along(points, row, centre, direction):
 
 
 @compiled_sums
-def _needed(
-    queries, rotated, squares, radii, slack, order, centres, cell_radius, low, high, cell, shrunk,
-    raised, points, start, stop, centre, far, away, direction, unit,
-):  # fmt: skip
-    """Return True if a query of the tile needs a cell, and move it to the front.
+def _needed(tile, about, balls, cell, raised, points, with_plane):
+    """Return True if a query of the tile needs a cell, and move it to the front of the order.
 
-    Three tests may show that it does not: a ball and a box about the cell, and, if it has rows
-    from `start` to `stop`, a plane across the line from the centre of the tile to the cell.
+    The ball and the box of the tile are tried first. Then three tests may show that no query needs
+    the cell: its ball, its box and, `with_plane`, a plane across the line from the centre of the
+    tile to the cell.
     """
-    least = np.inf
-    dim = len(direction)
-    rounding = 2 * (dim + 4) * unit
-    for place in range(len(order)):
-        q = order[place]
-        radius = radii[q]
+    centre, dim = tile.centre, tile.queries.shape[1]
+    rounding = 2 * (dim + 4) * tile.unit
+    shrunk = 1 - rounding - 1e-12
+    reach = math.sqrt(max(about.largest + raised, 0.0))
+    bound = about.widest + reach + balls.radii[cell]
+    square = _square_apart(centre, 0, balls.centres, cell)
+    if square * shrunk > bound * bound:
+        return False
+    bound = reach + about.slack
+    if _between_boxes(about.low, about.high, balls.low, balls.high, cell) * shrunk > bound * bound:
+        return False
+    far, least, direction = math.sqrt(square), np.inf, about.direction
+    for place in range(len(about.order)):
+        q = about.order[place]
+        radius = about.radii[q]
         if raised != 0.0:
-            if squares[q] + raised < 0:
+            if tile.squares[q] + raised < 0:
                 continue
-            radius = math.sqrt(squares[q] + raised)
-        bound = radius + cell_radius
-        if _square_apart(queries, q, centres, cell) * shrunk > bound * bound:
+            radius = math.sqrt(tile.squares[q] + raised)
+        bound = radius + balls.radii[cell]
+        if _square_apart(tile.queries, q, balls.centres, cell) * shrunk > bound * bound:
             continue
-        bound = radius + slack[q]
-        if _outside_box(rotated, q, low, high, cell) * shrunk > bound * bound:
+        bound = radius + tile.slack[q]
+        if _outside_box(tile.rotated, q, balls.low, balls.high, cell) * shrunk > bound * bound:
             continue
-        if stop > start and far > 0:
+        if with_plane and far > 0:
             if least == np.inf:
                 for d in range(dim):
-                    direction[d] = (centres[cell, d] - centre[0, d]) / far
-                for row in range(start, stop):
+                    direction[d] = (balls.centres[cell, d] - centre[0, d]) / far
+                for row in range(balls.first[cell], balls.first[cell + 1]):
                     least = min(least, _along(points, row, centre, direction))
-                least -= rounding * (2 * far + cell_radius)
-            apart = least - _along(queries, q, centre, direction) - rounding * away[q]
+                least -= rounding * (2 * far + balls.radii[cell])
+            apart = least - _along(tile.queries, q, centre, direction) - rounding * about.away[q]
             if apart * shrunk > radius:
                 continue
-        order[place], order[0] = order[0], q
+        about.order[place], about.order[0] = about.order[0], q
         return True
     return False
 
 
 @compiled_sums
-def select_leaves(
-    queries, rotated, squares, slack, centre, tops, leaves, points, top_raise, leaf_raise, unit, out
-):
+def select_leaves(tile, tops, leaves, points, top_raise, leaf_raise, out):
     """Write the leaves that a tile of queries needs, and return their number and their rows.
 
     A query needs a cell unless all points of it are farther than the radius of the query, whose
-    square is `squares` (m,), raised by `top_raise` or `leaf_raise` for the bias of a cell, if any.
-    `slack` (m,) is the error of the rotated queries, `centre` (1, D) their mean.
+    square is raised by `top_raise` or `leaf_raise` for the bias of a cell, if any.
     """
-    count, dim = queries.shape
-    relative = 2 * (dim + 4) * unit + 1e-12
-    shrunk = 1 - relative
-    away, radii, order = np.empty(count), np.empty(count), np.arange(count)
-    farthest = largest = 0.0
+    count, dim = tile.queries.shape
+    away = np.empty(count)
+    low, high = tile.rotated[0].copy(), tile.rotated[0].copy()
     for q in range(count):
-        away[q] = math.sqrt(_square_apart(queries, q, centre, 0)) * (1 + relative)
-        radii[q] = math.sqrt(max(squares[q], 0.0))
-        farthest, largest = max(farthest, away[q] + radii[q]), max(largest, squares[q])
-    widest = away.max()
-    direction = np.empty_like(centre[0])
-    box_low, box_high = rotated[0].copy(), rotated[0].copy()
-    for q in range(1, count):
+        away[q] = math.sqrt(_square_apart(tile.queries, q, tile.centre, 0))
+        away[q] *= 1 + 2 * (dim + 4) * tile.unit + 1e-12
         for d in range(dim):
-            box_low[d] = min(box_low[d], rotated[q, d])
-            box_high[d] = max(box_high[d], rotated[q, d])
-    box_slack = slack.max()
-    box_bound, reach, raised = radii.max() + box_slack, farthest, 0.0
+            low[d], high[d] = min(low[d], tile.rotated[q, d]), max(high[d], tile.rotated[q, d])
+    order, direction = np.arange(count), np.empty_like(tile.centre[0])
+    widest, largest, slack = away.max(), tile.squares.max(), tile.slack.max()
+    radii = np.sqrt(np.maximum(tile.squares, 0.0))
+    about = Surroundings(away, radii, order, direction, low, high, widest, largest, slack)
     has_bias = len(top_raise) > 0
     # Box tests decide in few dimensions, where the plane's would not pay.
     with_plane = dim > PLANE_DIM
     found = rows = 0
     for top in range(len(tops.radii)):
-        if has_bias:
-            raised = top_raise[top]
-            reach = widest + math.sqrt(max(largest + raised, 0.0))
-            box_bound = reach - widest + box_slack
-        bound = reach + tops.radii[top]
-        if _square_apart(centre, 0, tops.centres, top) * shrunk > bound * bound:
-            continue
-        between = _between_boxes(box_low, box_high, tops.low, tops.high, top)
-        if between * shrunk > box_bound * box_bound:
-            continue
-        if not _needed(
-            queries, rotated, squares, radii, slack, order, tops.centres, tops.radii[top],
-            tops.low, tops.high, top, shrunk, raised, points, 0, 0, centre, 0.0, away, direction,
-            unit,
-        ):  # fmt: skip
+        raised = top_raise[top] if has_bias else 0.0
+        if not _needed(tile, about, tops, top, raised, points, False):
             continue
         for leaf in range(tops.first[top], tops.first[top + 1]):
-            if has_bias:
-                raised = leaf_raise[leaf]
-                reach = widest + math.sqrt(max(largest + raised, 0.0))
-                box_bound = reach - widest + box_slack
-            bound = reach + leaves.radii[leaf]
-            square = _square_apart(centre, 0, leaves.centres, leaf)
-            if square * shrunk > bound * bound:
-                continue
-            between = _between_boxes(box_low, box_high, leaves.low, leaves.high, leaf)
-            if between * shrunk > box_bound * box_bound:
-                continue
-            start, stop = leaves.first[leaf], leaves.first[leaf + 1]
-            if _needed(
-                queries, rotated, squares, radii, slack, order, leaves.centres, leaves.radii[leaf],
-                leaves.low, leaves.high, leaf, shrunk, raised, points, start,
-                stop if with_plane else start, centre, math.sqrt(square), away, direction, unit,
-            ):  # fmt: skip
+            raised = leaf_raise[leaf] if has_bias else 0.0
+            if _needed(tile, about, leaves, leaf, raised, points, with_plane):
                 out[found] = leaf
                 found += 1
-                rows += stop - start
+                rows += leaves.first[leaf + 1] - leaves.first[leaf]
     return found, rows
 
 
