@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy import sparse
-from sklearn.exceptions import NotFittedError
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.errors import InvalidInputError
@@ -19,13 +17,6 @@ def test_fewer_rows_than_memories(make_parametric, blobs):
     weights = np.r_[np.ones(2), np.zeros(88)]
     with pytest.raises(ValueError, match="X has 2 rows to learn from"):
         make_parametric().fit(blobs, sample_weight=weights)
-
-
-def test_as_many_rows_as_memories(make_parametric, blobs):
-    model = make_parametric().fit(blobs[:3])
-    found = model.memories_[np.argsort(model.memories_[:, 0])]
-    np.testing.assert_allclose(found, blobs[:3][np.argsort(blobs[:3, 0])], atol=1e-6)
-    assert np.isfinite(model.score(blobs[:3]))
 
 
 def test_one_row(make, blobs):
@@ -59,26 +50,6 @@ def test_fewer_different_rows_than_memories(make_parametric):
         assert model.memories_.shape == (3, 2)
         assert np.isfinite(model.score(rows))
         assert model.labels_[0] != model.labels_[-1]
-
-
-def test_constant_columns(make, blobs):
-    with_constants = np.insert(blobs, [1, 2], [7.0, -3e5], axis=1)
-    model = make().fit(with_constants)
-    assert model.n_clusters_ == 3
-    constants = model.memories_[:, [1, 3]]
-    np.testing.assert_allclose(constants, np.tile([7.0, -3e5], (3, 1)), atol=0.05)
-    assert len(set(map(tuple, np.c_[model.labels_, make().fit_predict(blobs)]))) == 3
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-@pytest.mark.parametrize("method", ["fit", "partial_fit", "predict", "complete", "score_samples"])
-def test_infinities_are_refused(make, blobs, method, bad):
-    model = make()
-    if method not in ("fit", "partial_fit"):
-        model.fit(blobs)
-    blobs[3, 1] = bad
-    with pytest.raises(ValueError, match="infinity"):
-        getattr(model, method)(blobs)
 
 
 def test_the_scale_of_the_data_does_not_matter(make, overlapping):
@@ -126,50 +97,6 @@ def test_a_row_of_no_memory_still_has_one_that_is_nearest(make, blobs):
     expected = np.linalg.norm(far[:, None] - model.memories_, axis=2).argmin(1)
     np.testing.assert_array_equal(model.predict(far), expected)
     np.testing.assert_allclose(model.predict_proba(far).max(1), 1)
-
-
-@pytest.mark.parametrize("container", [sparse.csr_matrix, sparse.csr_array])
-def test_sparse_input_is_refused_clearly(make, blobs, container):
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        make().fit(container(blobs))
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        make().fit(blobs).predict(container(blobs))
-
-
-@pytest.mark.parametrize(
-    ("rows", "error", "message"),
-    [
-        (torch.eye(20).to_sparse(), TypeError, r"[Ss]parse"),
-        ([["red", "big"], ["blue", "small"]] * 5, ValueError, "X holds text"),
-        (np.eye(20) + 1j, ValueError, r"[Cc]omplex"),
-        (np.zeros((0, 2)), ValueError, "0 sample"),
-        (np.zeros((5, 0)), ValueError, "0 feature"),
-        (np.zeros(20), ValueError, "2D array"),
-        (np.zeros((3, 4, 5)), ValueError, "dim"),
-    ],
-    ids=["sparse-tensor", "text", "complex", "no-rows", "no-columns", "one-axis", "three-axes"],
-)
-def test_other_kinds_of_rows_are_refused(make, rows, error, message):
-    with pytest.raises(error, match=message):
-        make().fit(rows)
-
-
-def test_another_number_of_features_is_refused(make, blobs):
-    model = make().fit(blobs)
-    for method in ANSWERS:
-        with pytest.raises(ValueError, match=r"3 features, but .* is expecting 2"):
-            getattr(model, method)(np.zeros((4, 3)))
-
-
-def test_nothing_is_answered_before_fit(make, blobs):
-    methods = [*ANSWERS, "novelty"] if hasattr(make(), "novelty") else ANSWERS
-    for method in methods:
-        with pytest.raises(NotFittedError):
-            getattr(make(), method)(blobs)
-    with pytest.raises(NotFittedError):
-        make().sample()
-    with pytest.raises(NotFittedError):
-        _ = make().cluster_centers_
 
 
 SHARED = {
@@ -223,34 +150,6 @@ def test_a_setting_that_makes_no_sense_is_named(blobs, kind, name, value):
     model = kind(**{**settings, name: value})
     with pytest.raises(ValueError, match=name):
         model.fit(blobs)
-
-
-def test_every_setting_is_tried():
-    for kind, table in ((ClAM, CLAM), (ClAMELBO, ELBO), (ClAMCRP, CRP), (ClAMCRPELBO, CRP)):
-        assert set(table) | {"random_state"} == set(kind().get_params())
-
-
-def test_a_seed_that_is_none_is_refused(make, blobs):
-    for method in ("fit", "partial_fit"):
-        with pytest.raises(ValueError, match="seed"):
-            getattr(make(random_state="today"), method)(blobs)
-
-
-def test_settings_are_checked_by_a_stream_too(make, blobs):
-    with pytest.raises(ValueError, match="tol"):
-        make(tol=-1.0).partial_fit(blobs)
-
-
-def test_whole_floats_are_counts(make, blobs):
-    counts = {
-        "n_clusters": 3.0,
-        "n_init": 1.0,
-        "max_iter": 60.0,
-        "n_steps": 5.0,
-        "batch_size": 64.0,
-    }
-    known = {name: value for name, value in counts.items() if name in make().get_params()}
-    assert make(**known).fit(blobs).partial_fit(blobs).n_clusters_ == 3
 
 
 @pytest.mark.parametrize(

@@ -70,15 +70,3 @@ def test_moving_and_scaling_the_data_moves_and_scales_the_modes() -> None:
     other = GaussianMeanShift(bandwidth=900.0).fit(1000 * X + 1e6)
     assert_array_equal(plain.labels_, other.labels_)
     assert_allclose((other.cluster_centers_ - 1e6) / 1000, plain.cluster_centers_, atol=1e-3)
-
-
-def test_duplicates_and_equal_rows_are_one_cluster() -> None:
-    model = GaussianMeanShift().fit(np.ones((5, 3)))
-    assert_array_equal(model.labels_, 0)
-    assert_allclose(model.cluster_centers_, np.ones((1, 3)))
-
-
-@pytest.mark.parametrize("bandwidth", [0, -1.0, np.inf, np.nan, "silverman", None])
-def test_bad_bandwidths_are_refused(bandwidth: Any) -> None:
-    with pytest.raises(ValueError, match="bandwidth"):
-        GaussianMeanShift(bandwidth=bandwidth).fit(three_blobs())

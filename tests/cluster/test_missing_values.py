@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy import special, stats
-from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import base
 
@@ -66,14 +65,6 @@ def test_gaps_are_filled_by_retrieval_from_their_mean_given_the_rest(fitted, wit
     assert gain.max() > 0.01
 
 
-def test_known_values_stay_exactly_even_if_memories_are_single_precision(make, with_gaps):
-    model = make().fit(with_gaps.astype(np.float32))
-    filled = model.complete(with_gaps)
-    gaps = np.isnan(with_gaps)
-    np.testing.assert_array_equal(filled[~gaps], with_gaps[~gaps])
-    assert np.isfinite(filled).all()
-
-
 def test_distances_are_over_known_coordinates(fitted, with_gaps):
     away = with_gaps[:, None] - fitted.memories_
     expected = np.sqrt(np.nansum(away**2, 2))
@@ -98,34 +89,6 @@ def test_a_column_of_which_nothing_is_known_is_refused_by_its_number(make, overl
     overlapping[:, 0] = np.nan
     with pytest.raises(ValueError, match=r"Columns 0, 1 of X have no .* about them\. Leave them"):
         make().fit(overlapping)
-
-
-def test_nothing_but_gaps_is_refused(make):
-    with pytest.raises(ValueError, match="observed"):
-        make().fit(np.full((20, 2), np.nan))
-
-
-def test_a_row_of_gaps_teaches_nothing_about_memories(make, blobs):
-    gaps = np.concatenate([blobs, np.full((10, 2), np.nan)])
-    model = make().fit(gaps)
-    assert model.n_clusters_ == 3
-    expected = make().fit(blobs).memories_
-    distance = np.linalg.norm(model.memories_[:, None] - expected, axis=2).min(1)
-    assert distance.max() < 0.1
-
-
-def test_clusters_are_found_in_spite_of_gaps(make):
-    centres = 6 * np.eye(4)[:3]
-    labels = np.arange(120) % 3
-    generator = np.random.default_rng(3)
-    x = centres[labels] + 0.5 * generator.normal(size=(120, 4))
-    gaps = x.copy()
-    gaps[np.arange(120), generator.integers(0, 4, 120)] = np.nan
-    model = make().fit(gaps)
-    assert model.n_clusters_ == 3
-    assert adjusted_rand_score(labels, model.labels_) > 0.95
-    wrong = np.abs(model.complete(gaps) - x)[np.isnan(gaps)]
-    assert np.quantile(wrong, 0.9) < 1.5
 
 
 def test_answers_do_not_depend_on_how_rows_are_cut(monkeypatch, fitted, with_gaps):

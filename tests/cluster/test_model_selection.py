@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 from sklearn.mixture import GaussianMixture
-from sklearn.model_selection import GridSearchCV, KFold
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMELBO
+from isthmus.cluster import ClAM, ClAMELBO
 from isthmus.errors import InvalidInputError
 
 X, Y = make_blobs(300, 3, centers=4, cluster_std=1.5, random_state=4)
@@ -36,27 +35,3 @@ def test_every_free_parameter_is_counted(model, free):
     fit = -2 * model.score_samples(X).sum()
     assert model.bic(X) == pytest.approx(fit + free * np.log(300))
     assert model.aic(X) == pytest.approx(fit + 2 * free)
-
-
-def test_a_crp_counts_the_parameters_of_its_memories():
-    model = ClAMCRP(random_state=0).fit(X)
-    free = 3 * model.n_clusters_ + model.n_clusters_ - 1 + 1
-    assert model.bic(X) == pytest.approx(-2 * model.score_samples(X).sum() + free * np.log(300))
-
-
-@pytest.mark.parametrize("criterion", ["bic", "aic"])
-def test_criteria_are_lowest_at_the_number_of_blobs(criterion):
-    found = {
-        size: getattr(ClAMELBO(size, random_state=0).fit(X), criterion)(X) for size in range(1, 9)
-    }
-    assert min(found, key=found.get) == 4
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_grid_search_finds_the_number_of_blobs_and_not_the_largest(seed):
-    rows, _ = make_blobs(300, 3, centers=4, cluster_std=1.2, random_state=seed)
-    folds = KFold(5, shuffle=True, random_state=0)
-    search = GridSearchCV(
-        ClAMELBO(random_state=0, n_init=3), {"n_clusters": range(1, 9)}, cv=folds
-    ).fit(rows)
-    assert search.best_params_ == {"n_clusters": 4}

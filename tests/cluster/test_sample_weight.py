@@ -56,41 +56,9 @@ def test_weight_zero_is_a_row_left_out_of_a_stream(make, overlapping):
         np.testing.assert_array_equal(weighted.labels_[weights[part] > 0], absent.labels_)
 
 
-def test_a_stream_of_weight_two_is_one_of_rows_written_twice(make_parametric, overlapping):
-    seeds = overlapping[:3]
-    weighted = make_parametric(init=seeds).partial_fit(overlapping, sample_weight=np.full(150, 2))
-    repeated = make_parametric(init=seeds).partial_fit(np.repeat(overlapping, 2, 0))
-    np.testing.assert_allclose(weighted.memories_, repeated.memories_, rtol=1e-9)
-    np.testing.assert_allclose(weighted.beta_, repeated.beta_, rtol=1e-9)
-
-
-def test_only_relative_weights_matter_to_a_given_number_of_memories(make_parametric, overlapping):
-    weights = np.random.default_rng(1).uniform(0.1, 1, 150)
-    one = make_parametric().fit(overlapping, sample_weight=weights)
-    other = make_parametric().fit(overlapping, sample_weight=1e6 * weights)
-    np.testing.assert_allclose(other.memories_, one.memories_, rtol=1e-6)
-
-
 def test_the_score_is_a_weighted_mean(make, blobs):
     model = make().fit(blobs)
     weights = np.random.default_rng(2).uniform(0, 2, 90)
     expected = np.average(model.score_samples(blobs), weights=weights)
     assert model.score(blobs, sample_weight=weights) == pytest.approx(expected)
     assert model.score(blobs) == pytest.approx(model.score_samples(blobs).mean())
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (-np.ones(90), "[Nn]egative"),
-        (np.zeros(90), "zero"),
-        (np.ones(89), "shape"),
-        (np.full(90, np.nan), "NaN"),
-        (np.ones((90, 2)), "1D"),
-    ],
-    ids=["negative", "all-zero", "too-few", "nan", "table"],
-)
-def test_weights_that_make_no_sense_are_refused(make, blobs, method, weights, message):
-    with pytest.raises(ValueError, match=message):
-        getattr(make(), method)(blobs, sample_weight=weights)

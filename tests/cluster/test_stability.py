@@ -47,11 +47,3 @@ def test_halves_that_cannot_be_fitted_have_no_agreement() -> None:
     gaps[0, 1] = 1.0
     assert refit_agreement(ClAMCRP(), gaps) is None
     assert "refit_agreement" not in TableModel.fit(rows, n_clusters=4).describe(rows).summary
-
-
-def test_the_estimator_stays_as_it_is() -> None:
-    rows = np.random.default_rng(1).normal(size=(50, 2))
-    model = ClAMELBO(2, random_state=0).fit(rows)
-    before = model.memories_.copy()
-    refit_agreement(model, rows)
-    np.testing.assert_array_equal(model.memories_, before)

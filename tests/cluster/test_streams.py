@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 from sklearn.metrics import adjusted_rand_score
 
-from isthmus.cluster import ClAM, ClAMELBO
+from isthmus.cluster import ClAMELBO
 
 CENTRES = np.array([[0.0, 0.0], [12.0, 0.0], [0.0, 12.0], [12.0, 12.0]])
 
@@ -33,16 +33,6 @@ def test_memories_appear_with_the_clusters_of_a_stream(make_crp, settings):
     assert found == [2, 2, 2, 3, 3, 3, 4, 4, 4]
     assert nearest(CENTRES, model.memories_).max() < 0.5
     assert model.counts_.sum() == pytest.approx(1800)
-
-
-def test_what_is_novel_is_what_gets_a_memory(make_crp):
-    generator = np.random.default_rng(1)
-    model = make_crp().partial_fit(batch(generator, 2)[0])
-    stranger = CENTRES[3:] + generator.normal(size=(20, 2))
-    assert model.novelty(stranger).min() > 0.5
-    model.partial_fit(stranger)
-    assert model.n_clusters_ == 3
-    assert model.novelty(stranger).max() < 0.5
 
 
 def learned_size(model):
@@ -104,15 +94,6 @@ def test_two_batches_are_those_of_brute_force_online_em(overlapping):
     np.testing.assert_allclose(0.5 / model.beta_, variance, rtol=1e-9)
 
 
-def test_a_stream_forgets_slowly(make_parametric):
-    # Clusters that move are followed; a mean over all of the stream would stay 3.5 behind.
-    generator = np.random.default_rng(4)
-    model = make_parametric()
-    for shift in np.linspace(0, 5, 60):
-        model.partial_fit(batch(generator, 3, 60)[0] + shift)
-    assert nearest(CENTRES[:3] + 5, model.memories_).max() < 2.6
-
-
 def test_a_stream_goes_on_from_a_fit(make, blobs):
     model = make().fit(blobs)
     before = model.memories_.copy()
@@ -120,44 +101,6 @@ def test_a_stream_goes_on_from_a_fit(make, blobs):
     assert model.n_clusters_ == 3
     np.testing.assert_allclose(model.memories_, before, atol=0.3)
     assert not np.array_equal(model.memories_, before)
-
-
-def test_a_crp_stream_goes_on_from_a_fit_with_all_its_counts(make_crp, blobs):
-    model = make_crp().fit(blobs)
-    stranger = np.random.default_rng(5).normal(size=(15, 2)) + 20
-    model.partial_fit(stranger)
-    assert model.n_clusters_ == 4
-    np.testing.assert_allclose(model.counts_, [30, 30, 30, 15], rtol=1e-2)
-
-
-def test_fit_starts_anew_after_a_stream(make, blobs):
-    model = make().partial_fit(blobs + 100).partial_fit(blobs - 100)
-    fresh = make().fit(blobs)
-    np.testing.assert_array_equal(model.fit(blobs).memories_, fresh.memories_)
-
-
-def test_the_first_batch_may_hold_gaps_and_later_ones_too(make, with_gaps):
-    model = make().partial_fit(with_gaps[:75]).partial_fit(with_gaps[75:])
-    model.partial_fit(np.where([True, False, True], with_gaps, np.nan))  # a column is missing
-    assert np.isfinite(model.memories_).all()
-    assert model.labels_.shape == (150,)
-
-
-def test_a_stream_of_directions_stays_on_the_sphere():
-    model = ClAM(3, likelihood="vmf")
-    generator = np.random.default_rng(6)
-    for _ in range(3):
-        rows = np.eye(3)[generator.integers(0, 3, 50)] + 0.1 * generator.normal(size=(50, 3))
-        model.partial_fit(rows)
-    np.testing.assert_allclose(np.linalg.norm(model.memories_, axis=1), 1)
-    assert nearest(np.eye(3), model.memories_).max() < 0.2
-
-
-def test_later_batches_may_be_small_but_not_of_other_features(make, blobs):
-    model = make().partial_fit(blobs)
-    assert model.partial_fit(blobs[:1]).labels_.shape == (1,)
-    with pytest.raises(ValueError, match="features"):
-        model.partial_fit(np.zeros((5, 3)))
 
 
 @pytest.mark.parametrize("order", ["shuffled", "sorted"])

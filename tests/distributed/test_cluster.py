@@ -67,16 +67,6 @@ def test_failures_of_a_cluster_are_explained() -> None:
         raise CancelledError("scheduler-connection-lost")
 
 
-def test_another_version_on_the_workers_is_told(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = connection.versions()
-    assert here["torch"] == torch.__version__
-    monkeypatch.setattr(client, "run", lambda function: {"tcp://w:1": here | {"torch": "1.0"}})
-    with pytest.warns(UserWarning, match=r"The worker at tcp://w:1 has torch 1\.0 \(2"):
-        shard(ist.GaussianKDE, da.from_array(X), client=client, sigma=0.6)
-
-
 @pytest.fixture
 def listener() -> Iterator[str]:
     """The address of something that listens, takes calls, and says nothing."""
@@ -137,29 +127,6 @@ def test_a_scheduler_that_dies_is_an_error_within_seconds() -> None:
     finally:
         scheduler.kill()
         worker.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_worker_without_enough_memory_is_explained() -> None:
-    """A block of 600 MB on workers of 400 MB each."""
-
-    def make(block: Any) -> Any:
-        return np.ones((600 * 2**17, 1)) + block
-
-    with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            memory_limit="500MiB",
-            dashboard_address=None,
-            silence_logs=50,
-        ) as small,
-        distributed.Client(small, set_as_default=False) as client,
-    ):
-        data = da.zeros((1, 1), chunks=1).map_blocks(make, chunks=((600 * 2**17,), (1,)))
-        with pytest.raises(ClusterError, match="killed: use smaller blocks|ran out of memory"):
-            shard(ist.GaussianKDE, data, client=client)
 
 
 @pytest.mark.slow

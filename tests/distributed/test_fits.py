@@ -96,13 +96,6 @@ def test_frames_bring_their_names_and_unknown_sizes() -> None:
     np.testing.assert_array_equal(model.predict(parts).compute(), expected.predict(frame))
 
 
-def test_a_fit_on_dask_is_saved_without_its_rows(tmp_path: Path) -> None:
-    model = ClAMELBO(3, random_state=0).fit(da.from_array(X, chunks=(300, D)))
-    model.save(tmp_path / "model")
-    loaded = ClAMELBO.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), np.asarray(model.labels_))
-
-
 def test_row_groups_of_a_file_are_fitted_one_at_a_time(tmp_path: Path) -> None:
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     frame.to_parquet(tmp_path / "rows.parquet", row_group_size=120)

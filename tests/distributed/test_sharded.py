@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.distributed import ShardedMemory, shard
+from isthmus.distributed import shard
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError, UnsupportedOperationError
 
 N, D = 203, 4
@@ -80,13 +80,6 @@ def test_retrieval_and_chains_take_the_same_way(case: str) -> None:
     torch.testing.assert_close(*chains, rtol=0, atol=1e-9)
 
 
-def test_the_mode_of_a_completion_is_that_of_one_process() -> None:
-    one, many = ist.GaussianKDE(X, 0.6), shard(ist.GaussianKDE, da.from_array(X), sigma=0.6)
-    x = torch.from_numpy(np.where(np.arange(D) < 2, POINTS[0], np.nan))
-    both = [ist.complete(each, x, how="mode") for each in (many, one)]
-    torch.testing.assert_close(*both, rtol=0, atol=1e-8)
-
-
 def test_basins_group_queries_by_the_mode_of_the_shards() -> None:
     centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
     rows = np.repeat(centres, 40, axis=0) + RNG.normal(size=(120, 2))
@@ -125,15 +118,6 @@ def test_the_derivative_of_energy_and_density_is_known_to_autograd() -> None:
         many.step(torch.from_numpy(POINTS).requires_grad_())
 
 
-def test_many_queries_go_out_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = shard(ist.GaussianKDE, da.from_array(X, chunks=(90, D)), sigma=0.6)
-    x = torch.from_numpy(POINTS)
-    whole = many.step(x)
-    monkeypatch.setattr("isthmus.distributed.sharded.PASS_ENTRIES", 4 * D)
-    torch.testing.assert_close(many.step(x), whole, rtol=1e-13, atol=1e-13)
-    assert many.energy(torch.zeros(0, D)).shape == (0,)
-
-
 @pytest.mark.parametrize("source", ["frame", "file", "directory", "pattern"])
 def test_frames_and_parquet_are_read_in_blocks(source: str, tmp_path: Any) -> None:
     frame = pd.DataFrame(X, columns=list("abcd")).assign(a=lambda table: table.a.round())
@@ -149,15 +133,6 @@ def test_frames_and_parquet_are_read_in_blocks(source: str, tmp_path: Any) -> No
     many = shard(ist.GaussianKDE, data, sigma=0.6)
     one, x = ist.GaussianKDE(frame.to_numpy(dtype=float), 0.6), torch.from_numpy(POINTS)
     torch.testing.assert_close(many.energy(x), one.energy(x), rtol=1e-12, atol=1e-12)
-
-
-def test_unknown_chunk_sizes_and_empty_blocks_are_allowed() -> None:
-    data = da.from_array(X, chunks=(40, D))
-    some = data[data[:, 0] > 0.3]
-    assert np.isnan(some.shape[0])
-    many = shard(ist.GaussianKDE, some, sigma=0.6)
-    one, x = ist.GaussianKDE(X[X[:, 0] > 0.3], 0.6), torch.from_numpy(POINTS)
-    torch.testing.assert_close(many.log_prob(x), one.log_prob(x))
 
 
 def frame_of(**columns: Any) -> Any:
@@ -207,16 +182,3 @@ def test_other_energies_are_refused() -> None:
     many = shard(ist.GaussianKDE, da.from_array(X), sigma=1.0)
     with pytest.raises(UnsupportedOperationError, match="torch.func"):
         torch.func.vmap(many.energy)(torch.from_numpy(POINTS))
-
-
-def test_responsibilities_that_would_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = shard(ist.GaussianKDE, da.from_array(X), sigma=1.0)
-    monkeypatch.setattr("isthmus.distributed.sharded.MOST_RESPONSIBILITIES", 100)
-    with pytest.raises(UnsupportedOperationError, match="nearest"):
-        many.responsibilities(POINTS)
-
-
-def test_a_sharded_memory_tells_its_size() -> None:
-    many = shard(ist.Mixture, da.from_array(X, chunks=(100, D)), beta=2.0)
-    assert isinstance(many, ShardedMemory)
-    assert repr(many) == "ShardedMemory(Mixture, N=203, D=4, 3 shards, beta=2, float64)"
