@@ -67,6 +67,17 @@ def test_failures_of_a_cluster_are_explained() -> None:
         raise CancelledError("scheduler-connection-lost")
 
 
+def test_another_version_on_the_workers_is_named(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = client.get_versions(packages=connection.PACKAGES)
+    assert found["client"]["packages"]["torch"] == torch.__version__
+    next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
+    monkeypatch.setattr(client, "get_versions", lambda packages: found)
+    with pytest.warns(UserWarning, match="torch 1.0"):
+        shard(ist.GaussianKDE, da.from_array(X), client=client, sigma=0.6)
+
+
 @pytest.fixture
 def listener() -> Iterator[str]:
     """The address of something that listens, takes calls, and says nothing."""

@@ -14,8 +14,8 @@ from sklearn.utils.extmath import randomized_svd
 
 from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
-from isthmus.cluster.block_rows import counted, in_blocks, measured
-from isthmus.cluster.data import RowSample, Units, distinct_rows
+from isthmus.cluster.block_rows import in_blocks, measured
+from isthmus.cluster.data import RowSample, Units, counted, distinct_rows
 from isthmus.distributed.blocks import TableBlock, is_dask
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture

@@ -93,7 +93,8 @@ class _Learned(NamedTuple):
     log_weights: Tensor
 
     def parameters(self) -> MixtureParameters:
-        return MixtureParameters(self.means, self.log_beta.exp(), self.log_weights)
+        beta: Any = self.log_beta.exp()
+        return MixtureParameters(self.means, beta, self.log_weights)
 
 
 @dataclass(frozen=True)
@@ -261,8 +262,8 @@ class ClAM(FiniteMixtureEstimator):
         # The step size falls over the iterations.
         adam.param_groups[0]["lr"] = self.learning_rate / math.sqrt(1 + state.iteration)
         for batch in self._batches(len(rows), state.noise):
-            part: Any = rows if batch is None else rows.take(batch)
-            hidden = None if self.objective != "masked" else self._mask(part, state.noise)
+            part = rows if batch is None or not isinstance(rows, Rows) else rows.take(batch)
+            hidden = self._mask(part, state.noise) if isinstance(part, Rows) else None
             gradient = part.reduce(loss_gradient, hidden, learned, int(self.n_steps), self.rate)
             sizes = [each.numel() for each in learned]
             for each, own in zip(learned, (gradient / part.total).split(sizes), strict=True):

@@ -316,7 +316,7 @@ def row_hashes(X: NDArray[Any]) -> NDArray[np.int64]:
 
 def projected(X: NDArray[Any]) -> NDArray[np.float64]:
     """Return the projection of each row on one random direction; unknown values are 0. (n,)"""
-    direction = np.random.RandomState(0).uniform(0.5, 1.5, X.shape[1])
+    direction = np.random.RandomState(0).uniform(0.5, 1.5, (X.shape[1],))
     places = np.zeros(len(X))
     # Column by column, unlike in a matrix product, rounding does not depend on where a row stands.
     with np.errstate(over="ignore", invalid="ignore"):

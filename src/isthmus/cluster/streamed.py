@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.cluster.block_rows import Extent, Moments
+from isthmus.cluster.block_rows import Extent
+from isthmus.cluster.data import Moments
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
 from isthmus.distributed.blocks import FileBlocks, TableBlock, file_blocks, read_group
 from isthmus.errors import InvalidInputError

@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\
 # Seconds that a scheduler has to answer, and to find a first worker.
 PATIENCE_SECONDS = 10
 # Versions that must agree between the client and its workers.
-PACKAGES = ("isthmus", "torch", "numpy", "dask", "distributed")
+PACKAGES = ["isthmus", "torch", "numpy", "dask", "distributed"]
 
 
 def connect(address: str, *, security: Any = None) -> Client:
@@ -104,33 +104,15 @@ def _require_workers(client: Client) -> None:
         ) from None
 
 
-def versions() -> dict[str, str | None]:
-    """Return the version of each package that must agree, None if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
 def _compare_versions(client: Client) -> None:
-    here = versions()
-    try:
-        everywhere = client.run(versions)
-    except Exception as error:  # whatever importing isthmus on a worker may raise
-        raise ClusterError(
-            f"Workers cannot import isthmus ({type(error).__name__}: {error}). Install the same "
-            "version there."
-        ) from None
-    for worker, there in everywhere.items():
+    found = client.get_versions(packages=PACKAGES)
+    here = found["client"]["packages"]
+    for worker, about in found["workers"].items():
+        there = about["packages"]
         other = [
-            f"{name} {there[name]} ({here[name]} here)"
-            for name in here
-            if there[name] != here[name]
+            f"{name} {there.get(name)} ({here[name]} here)"
+            for name in PACKAGES
+            if there.get(name) != here[name]
         ]
         if other:
             warnings.warn(
