@@ -284,3 +284,13 @@ def test_a_bandwidth_beside_a_memory_is_refused_and_certificates_compare() -> No
     found = certify(X)
     assert found == found
     assert found != certify(X)
+
+
+@pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.ModernHopfield, ist.SparseHopfield])
+def test_memories_in_single_precision_are_certified_like_their_numbers_in_double(kind) -> None:
+    X = cloud(60, 3).astype(np.float32)
+    found, expected = certify(kind(X, 1.0)), certify(kind(X.astype(np.float64), 1.0))
+    assert set(found.decided) == {"proved", "iterated"}
+    assert 0 < found.stored.sum() < 60
+    assert_array_equal(found.stored, expected.stored)
+    assert_allclose(found.fixed_point, expected.fixed_point, atol=1e-4)

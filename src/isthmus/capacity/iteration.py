@@ -77,7 +77,8 @@ def iterate_patterns(
     basin, stored = np.full(n, -1), np.zeros(n, dtype=bool)
     if not chosen.any():
         return Iterated(fixed, error, basin, stored)
-    start = memory.as_input(patterns[torch.from_numpy(chosen)])
+    memory = memory._in_float64()
+    start = patterns[torch.from_numpy(chosen)]
     moved, centre = memory, torch.zeros(dim, dtype=torch.float64)
     if isinstance(memory, GaussianMemory):
         moved, start, centre = centred(memory, start)
@@ -87,9 +88,9 @@ def iterate_patterns(
 
     def own() -> BoolArray:
         """Set errors and basins, and return patterns that share their fixed point with none."""
-        ends = state.double().numpy()
+        ends = state.numpy()
         fixed[chosen] = ends + centre.numpy()
-        error[chosen] = np.linalg.norm(ends - start.double().numpy(), axis=1)
+        error[chosen] = np.linalg.norm(ends - start.numpy(), axis=1)
         basin[chosen] = shared_fixed_points(ends, SAME_POINT * sigma)
         alone = np.bincount(basin[chosen])[basin[chosen]] == 1
         result: BoolArray = alone & (error[chosen] < half)
@@ -106,8 +107,7 @@ def iterate_patterns(
     rows = np.flatnonzero(stored[chosen] & ~known)
     radius = torch.from_numpy((1 + BEYOND) * error[chosen][rows])
     ball = torch.minimum(radius, torch.from_numpy(half[rows]))
-    ends = state[rows].double()
-    flows = _balls_flow(moved, start[rows].double(), ends, ball, sigma, tol)
+    flows = _balls_flow(moved, start[rows], state[rows], ball, sigma, tol)
     stored[np.flatnonzero(chosen)[rows]] = flows
     return Iterated(fixed, error, basin, stored)
 
@@ -140,8 +140,7 @@ def _balls_flow(
     centres, ends = patterns[rows], fixed[rows]
     directions = _directions(memory, centres, ends)
     starts = centres[:, None] + radius[rows, None, None] * directions
-    flat = starts.flatten(0, 1).to(memory.memories)
-    reached = descend(memory, flat, tol=tol * sigma, max_steps=PLAIN_STEPS).state
+    reached = descend(memory, starts.flatten(0, 1), tol=tol * sigma, max_steps=PLAIN_STEPS).state
     goals = ends.repeat_interleave(directions.shape[1], 0)
 
     def returned() -> Tensor:
@@ -155,18 +154,15 @@ def _balls_flow(
 
 def _directions(memory: GaussianMemory | SparseHopfield, patterns: Tensor, fixed: Tensor) -> Tensor:
     """Return directions (B, K, D) in which starts are most likely to be lost."""
-    others = memory.memories.detach().double()
-    apart = distances(patterns, others)
-    apart[apart == 0] = torch.inf
+    others, found = memory.memories.detach(), []
     count = min(TOWARDS, len(others) - 1)
-    close = apart.topk(count, dim=1, largest=False).indices
-    slow = torch.cat([
-        torch.linalg.eigh(_slopes(memory, block))[1][:, :, -1] for block in _blocks(memory, fixed)
-    ])  # fmt: skip
-    away = patterns - fixed
-    towards = others[close] - patterns[:, None]
-    found = torch.cat([torch.stack([away, -away, slow, -slow], 1), towards], 1)
-    return torch.nn.functional.normalize(found, dim=2, eps=1e-300)
+    for x, m in zip(_blocks(memory, patterns), _blocks(memory, fixed), strict=True):
+        apart = distances(x, others)
+        apart[apart == 0] = torch.inf
+        close = others[apart.topk(count, dim=1, largest=False).indices]
+        slow, away = torch.linalg.eigh(_slopes(memory, m))[1][:, :, -1], x - m
+        found.append(torch.cat([torch.stack([away, -away, slow, -slow], 1), close - x[:, None]], 1))
+    return torch.nn.functional.normalize(torch.cat(found), dim=2, eps=1e-300)
 
 
 def _settled_by_newton(
@@ -186,9 +182,9 @@ def _settled_by_newton(
         x = points[active]
         plain = memory._step(x)
         slopes = torch.cat([_slopes(memory, block) for block in _blocks(memory, x)])
-        curvature, axes = torch.linalg.eigh(torch.eye(x.shape[1]) - slopes)
-        turned = axes.mT @ (plain - x).to(axes)[:, :, None]
-        move = (axes @ (turned / curvature.abs().clamp(min=FLATTEST)[:, :, None]))[:, :, 0].to(x)
+        curvature, axes = torch.linalg.eigh(torch.eye(x.shape[1], dtype=x.dtype) - slopes)
+        turned = axes.mT @ (plain - x)[:, :, None]
+        move = (axes @ (turned / curvature.abs().clamp(min=FLATTEST)[:, :, None]))[:, :, 0]
         length = torch.linalg.vector_norm(move, dim=1)
         new = x + move * (longest[active] / length).clamp(max=1)[:, None]
         height = memory._energy(x)
@@ -209,7 +205,6 @@ def _slopes(memory: GaussianMemory | SparseHopfield, points: Tensor) -> Tensor:
     """Return the Jacobians of an update at points, in float64. (B, D) -> (B, D, D)"""
     if isinstance(memory, SparseHopfield):
         return slopes_of_sparse(memory, points)
-    weights = memory._responsibilities(points).double()
-    memories = memory.memories.detach().double()
+    weights, memories = memory._responsibilities(points), memory.memories.detach()
     apart = memories - (weights @ memories)[:, None]
     return (apart * weights[:, :, None]).mT @ apart / float(memory.variance)
