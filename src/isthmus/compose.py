@@ -109,6 +109,9 @@ class Wrapper(Energy):
         starts = self.inner._chain_starts(n, generator)
         return None if starts is None else self.to_outer(starts)
 
+    def _reach(self) -> float:
+        return self.inner._reach()
+
     def _is_far_off(self) -> bool:
         return self.inner._is_far_off()
 

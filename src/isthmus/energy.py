@@ -327,6 +327,10 @@ class Energy(nn.Module, ABC):
         """Return True if the energy lies so far from the origin that its dtype blurs its steps."""
         return False
 
+    def _reach(self) -> float:
+        """Return a length in proportion to which updates have rounding errors, at least."""
+        return 0.0
+
     def _curvature(self) -> Tensor | None:
         """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
 

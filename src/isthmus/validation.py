@@ -78,7 +78,9 @@ def as_number(
 
 
 def _as_float(value: Any, expected: str) -> float:
-    if isinstance(value, str | bytes | bool | np.bool_):
+    # Text, truth values, dates and complex numbers, also as arrays and tensors of one entry.
+    kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+    if kind.startswith(("str", "bytes", "bool", "complex", "<U", "|S", "datetime", "timedelta")):
         raise DtypeError(expected)
     try:
         return float(value)
@@ -157,7 +159,7 @@ def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
     require_dense(values, name)
     try:
         if hasattr(values, "detach"):
-            values = values.detach().cpu()
+            values = values.detach().resolve_conj().resolve_neg().cpu()
             values = values.double() if values.is_floating_point() else values
         array = np.asarray(unmasked(values))
     except (ValueError, TypeError, RuntimeError) as error:
@@ -211,7 +213,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.layout != torch.strided:
         raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
-    return tensor
+    return tensor.resolve_neg() if tensor.is_neg() else tensor  # NumPy reads no negative bit
 
 
 def require_values(tensor: Tensor, name: str) -> None:
@@ -340,14 +342,12 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
 
     if isinstance(value, torch.Tensor):
         require_values(value, name)
-        if value.is_complex():
-            raise InvalidInputError(f"{name} must be a positive number, not a complex one.")
+        if value.is_complex() or value.dtype == torch.bool:
+            raise DtypeError(f"{name} must be a positive number, not {value!r}.")
         scalar = value.to(like)
     else:
-        try:
-            scalar = torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidInputError(f"{name} must be a positive number, not {value!r}.") from None
+        number = _as_float(value, f"{name} must be a positive number, not {value!r}.")
+        scalar = torch.as_tensor(number, dtype=like.dtype, device=like.device)
     if scalar.ndim != 0:
         raise ShapeError(f"{name} must be a single number, but has shape {tuple(scalar.shape)}.")
     if is_transforming():

@@ -58,19 +58,20 @@ def descend(
     resting = torch.zeros(len(state), dtype=torch.bool, device=state.device)
     unresolved = resting.clone()
     active = torch.arange(len(state), device=state.device)
-    reach = torch.linalg.vector_norm(state, dim=1)
+    reach = torch.linalg.vector_norm(state, dim=1).clamp(min=energy._reach())
     for _ in range(max_steps):
         if active.numel() == 0:
             break
         new, length, left = move(state[active], None if held is None else held[active], active, tol)
         reach[active] = torch.maximum(reach[active], torch.linalg.vector_norm(new, dim=1))
         rounding = ROUNDING_UNITS * torch.finfo(state.dtype).eps * reach[active]
-        near = left <= TOLERANCES * (tol + rounding)
-        at_rest = (length <= rounding) | ((length <= tol + rounding) & near)
+        near, known = left <= TOLERANCES * (tol + rounding), ~torch.isnan(left)
+        at_rest = (length <= rounding) & (known | (length <= rounding / 8))
+        at_rest |= (length <= tol + rounding) & near
         state[active] = new
         steps[active] += 1
         resting[active] = at_rest
-        unresolved[active] = at_rest & ~near
+        unresolved[active] = at_rest & known & ~near
         active = active[~at_rest]
         if history is not None:
             history.append(state.clone())
@@ -101,6 +102,7 @@ class _ClosedFormMove:
         self.last = torch.zeros_like(state)
         self.leap = state.new_zeros(len(state))
         self.height = state.new_zeros(len(state))
+        self.longest = state.new_full((len(state),), LONGEST_LEAP)
         self.scale = None if curvature is None else 1 / float(curvature)
         if self.scale is not None:
             self.sigma = (self.scale / float(energy.inverse_temperature)) ** 0.5
@@ -129,8 +131,11 @@ class _ClosedFormMove:
         # The displacement shrinks along the way at this rate: the slope of the secant.
         slope = (1 - length / before) / (1 + leap)
         next_leap = torch.where(slope > 0, SHARE / slope.clamp(min=1e-12) - 1, torch.inf)
-        longest = LONGEST_LEAP * self.sigma / length.clamp(min=1e-300)
-        next_leap = torch.minimum(next_leap, longest)
+        # Leaps that had to be undone make the next ones shorter.
+        longest = self.longest[rows] * torch.where(leap > 0, 2, 1)
+        longest = torch.where(undone, leap * before / (4 * self.sigma), longest)
+        self.longest[rows] = longest.clamp(max=LONGEST_LEAP)
+        next_leap = torch.minimum(next_leap, longest * self.sigma / length.clamp(min=1e-300))
         creeps = (agreement > ALIGNED * length * before) & (length <= SHORT * self.sigma)
         self.leap[rows] = torch.where(creeps & (next_leap > 1) & ~undone, next_leap, 0)
         self.last[rows] = torch.where(undone[:, None], 0, move)
@@ -143,11 +148,10 @@ class _ClosedFormMove:
 def _left(length: Tensor, slope: Tensor) -> Tensor:
     """Return the sum of all displacements to come, each 1 - slope times the one before. (R,)
 
-    Without a displacement before, the slope is minus infinity or NaN: a row that does not move at
-    all rests, and of another nothing is known.
+    NaN where there was none before, so that the slope is minus infinity.
     """
     left = torch.where(slope > 0, length * (1 - slope) / slope, torch.inf)
-    return torch.where(length == 0, 0.0, left)
+    return torch.where(length == 0, 0.0, torch.where(slope.isneginf(), torch.nan, left))
 
 
 class _DownhillMove:

@@ -207,7 +207,7 @@ def _in_finer_steps(
         found.state[rows].double(),
         None if held is None else held[rows],
         tol=tol,
-        max_steps=max_steps - int(found.steps[rows].min()),
+        max_steps=max_steps - int(found.steps[rows].max()),
         accelerate=accelerate,
         history=path,
     )

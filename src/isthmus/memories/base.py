@@ -245,6 +245,10 @@ class Memory(Energy):
         keys = self._keys()
         return bool(keys.off_centre > MAX_OFF_CENTRE * keys.radius)
 
+    def _reach(self) -> float:
+        keys = self._keys()
+        return keys.radius + keys.off_centre
+
     def _in_float64(self) -> Self:
         if self.memories.dtype == torch.float64:
             return self

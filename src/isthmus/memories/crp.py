@@ -159,11 +159,13 @@ class CRPMixture(ComponentMeans, MarginalMemory):
 
         The mean is relative to the centre of the memories. (...), (...), (..., D).
         """
-        weights, log_new = self._log_counts, self._log_new(x, observed)
+        # The square of a float32 number can be beyond float32.
+        wide = torch.float32 if x.device.type == "mps" else torch.float64
+        weights, log_new = self._log_counts, self._log_new(x.to(wide), observed)
         known = attend_centred(x, self._keys(), self.beta, weights, "sqeuclidean", observed)
         # The second derivative of logaddexp overflows where one term is much larger.
-        total = torch.logsumexp(torch.stack([known.logsumexp, log_new]), 0)
-        return total, (log_new - total).exp(), known.mean
+        total = torch.logsumexp(torch.stack([known.logsumexp.to(wide), log_new]), 0)
+        return total.to(x.dtype), (log_new - total).exp().to(x.dtype), known.mean
 
     def _energy(self, x: Tensor) -> Tensor:
         return -self._attend(x)[0] / self.beta
