@@ -142,7 +142,12 @@ def attend(
     if index is not None:
         found = _attend_index(queries, keys, beta, bias, metric, observed, index, tol)
     if found is None:
+        beta = as_positive(beta, "beta", stored)
+        bias = None if bias is None else as_log_weights(bias, "bias", stored)
         found = attend_centred(queries, keys, beta, bias, metric, observed)
+        require_range(
+            found.mean, "beta times a product or squared distance of queries and memories"
+        )
     return Attention(found.logsumexp, found.mean + keys.centre, found.error_bound)
 
 
@@ -177,19 +182,16 @@ def _attend_index(
 def attend_centred(
     queries: Tensor,
     keys: Keys,
-    beta: float | Tensor,
-    bias: Any = None,
+    beta: Tensor,
+    bias: Tensor | None = None,
     metric: Metric = "sqeuclidean",
     observed: Tensor | None = None,
 ) -> Attention:
-    """Return :func:`attend` for checked queries (..., D), with the mean relative to the centre.
+    """Return :func:`attend` for checked arguments, with the mean relative to the centre.
 
     Differences from the centre keep their digits where the data lie far from the origin.
     """
-    beta = as_positive(beta, "beta", keys.memories)
-    if bias is not None:
-        bias = as_log_weights(bias, "bias", keys.memories)
-    flat = queries.reshape(-1, queries.shape[-1])
+    flat, beta = queries.reshape(-1, queries.shape[-1]), beta.to(keys.memories)
     if observed is None:
         logsumexp, mean = _attend(flat, keys, bias, beta, metric)
     else:
@@ -199,7 +201,6 @@ def attend_centred(
         logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
         logsumexp = (logsumexp - own).to(queries.dtype)
         mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
-    require_range(mean, "beta times a product or squared distance of queries and memories")
     return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
 
 

@@ -50,6 +50,7 @@ class Keys:
         self._alias = self._source.detach()
         self._version = tensor_version(self._source)
         self._squares: dict[torch.dtype, Tensor] = {}
+        self._centred: Tensor | None = None
         self._scaled: tuple[tuple[float, torch.dtype], Tensor] | None = None
 
     @classmethod
@@ -88,6 +89,13 @@ class Keys:
             sums = [(block.to(dtype) - centre).square_().sum(1) for block in blocks]
             self._squares[dtype] = torch.cat(sums)
         return self._squares[dtype]
+
+    @torch.no_grad()
+    def centred(self, dtype: torch.dtype) -> Tensor:
+        """Return the memories about the centre, without a gradient; the last result is kept."""
+        if self._centred is None or self._centred.dtype != dtype:
+            self._centred = self.memories.detach().to(dtype) - self.centre.to(dtype)
+        return self._centred
 
     def scaled_squares(self, factor: Tensor) -> Tensor:
         """Return `factor` times the squares, in its dtype. The last result is kept. (N,)."""
@@ -159,6 +167,14 @@ def _centred_logits(
     if observed is not None:
         queries = torch.where(observed, queries, keys.centre)
     shifted, centre = shift(queries, keys, bias, beta, metric)
+    parts = (queries, keys.memories, beta, queries if bias is None else bias)
+    graph = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    if metric == "sqeuclidean" and observed is None and not (graph or is_transforming()):
+        factor, own = float(beta), keys.scaled_squares(beta.to(shifted.dtype))
+        centred = keys.centred(shifted.dtype)
+        offset = -own if bias is None else bias.to(own) - own
+        logits = torch.addmm(offset, shifted, centred.mT, alpha=2 * factor)
+        return logits, -factor * shifted.square().sum(1), centred
     centred = keys.memories.to(centre.dtype) - centre
     beta = beta.to(shifted.dtype)
     bias = centred.new_zeros(()) if bias is None else bias.to(shifted.dtype)

@@ -297,6 +297,13 @@ def require_range(result: Tensor, what: str) -> Tensor:
     return result
 
 
+def require_no_nan(result: Tensor, what: str) -> None:
+    """Raise if a result holds NaN, since numbers overflowed."""
+    if bool(result.isnan().any()):
+        kind = str(result.dtype).removeprefix("torch.")
+        raise InvalidInputError(f"{what} is beyond the range of {kind}. Rescale the data.")
+
+
 def as_points(
     value: Any,
     name: str,

@@ -6,7 +6,8 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+from itertools import chain
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from isthmus.validation import (
     as_tensor,
     is_transforming,
     require_finite,
+    require_no_nan,
     require_range,
     require_squarable,
 )
@@ -41,6 +43,7 @@ MOST_WEIGHTS = 2**24
 # More numbers than any memory holds.
 MOST_DRAWS = 2**40
 
+Made = TypeVar("Made")
 Kernel = tuple[Tensor, Tensor | None, Metric]
 """The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
 
@@ -121,14 +124,32 @@ class Memory(Energy):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles compute their own.
-        return {name: value for name, value in self.__dict__.items() if name != "_kept_keys"}
+        own = ("_kept_keys", "_made")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def _kept(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what `make` computes from the parameters, kept until one of them changes."""
+        parts = [
+            part
+            for part in chain(self._parameters.values(), self._buffers.values())
+            if part is not None
+        ]
+        if is_transforming() or any(part.requires_grad or part.is_inference() for part in parts):
+            return make()
+        # The tensors are kept too, so that no other has their addresses.
+        state = [(part.data_ptr(), part._version) for part in parts]
+        made: dict[str, Any] = self.__dict__.setdefault("_made", {})
+        if name not in made or made[name][0] != state:
+            made[name] = state, parts, make()
+        value: Made = made[name][2]
+        return value
 
     def _answer(self, method: Callable[..., Any], x: Any, *arguments: Any) -> Any:
         answer = super()._answer(method, x, *arguments)
         for part in answer if isinstance(answer, tuple) else (answer,):
             values = torch.as_tensor(part)
-            if not is_transforming() and bool(values.isnan().any()):
-                require_range(values, "A product or squared distance of x and memories")
+            if not is_transforming() and math.isnan(values.sum().item()):
+                require_no_nan(values, "A product or squared distance of x and memories")
         return answer
 
     @property
@@ -482,7 +503,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
 
     def _kernel(self) -> Kernel:
         """Return the logits of energy and step, up to a term per query."""
-        return 0.5 / self.variance, self.log_weights, "sqeuclidean"
+        beta = self._kept("beta", lambda: 0.5 / self.variance)
+        return beta, self.log_weights, "sqeuclidean"
 
     def _density_kernel(self) -> Kernel:
         """Return the logits of the normalised mixture."""
@@ -494,16 +516,11 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         found = self._pruning.attention(x, keys, *kernel)
         return attend_centred(x, keys, *kernel) if found is None else found
 
-    def _pruned_density(self, x: Tensor) -> Attention | None:
-        """Return :meth:`_attend_density` over an index, without the scale; None without one."""
-        found = self._pruning.attention(x, self._keys(), *self._kernel())
-        if found is None:
-            return None
-        return Attention(found.logsumexp - self.log_total_weight, found.mean)
-
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
-        if seen is None and (pruned := self._pruned_density(x)) is not None:
-            return Attention(pruned.logsumexp - self._log_scale, pruned.mean)
+        if seen is None and (self.log_weights is None or self._pruning.may_prune(self.n_memories)):
+            found = self._attend(x)
+            log_mass = self._kept("log_mass", lambda: self.log_total_weight + self._log_scale)
+            return Attention(found.logsumexp - log_mass, found.mean)
         found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
         coordinates = self.dim if seen is None else seen.sum(-1)
         log_prob = found.logsumexp - coordinates * (self._log_scale / self.dim)

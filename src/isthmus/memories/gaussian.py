@@ -16,7 +16,6 @@ from isthmus.bandwidth.rules import Bandwidth
 from isthmus.bandwidth.search import named
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.index.policy import IndexReport, Pruning, Setting
-from isthmus.logits import tensor_version
 from isthmus.memories.base import GaussianMemory, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming, require_finite
 
@@ -240,17 +239,13 @@ class ShapedMemory(GaussianMemory):
         """Return the shape, kept until a parameter changes; None for round kernels."""
         if self.is_round:
             return None
-        parts = [*self.parameters(), *self.buffers()]
-        state = [(part, tensor_version(part)) for part in parts]
-        kept: tuple[list[Any], Shape] | None = self.__dict__.get("_kept_shape")
-        if kept is not None and _same(kept[0], state):
-            return kept[1]
+        return self._kept("shape", self._indexed_shape)
+
+    def _indexed_shape(self) -> Shape:
         shape = self._make_shape()
         if shape.precision is None:
             # The index is of the memories in the coordinates of the kernels.
             shape.pruning = self._pruning.moved(self._mapped_setting(), shape.mapped)
-        if not (is_transforming() or any(part.requires_grad for part in parts)):
-            self._kept_shape = (state, shape)
         return shape
 
     def _mapped_setting(self) -> Setting:
@@ -271,11 +266,6 @@ class ShapedMemory(GaussianMemory):
         if shape.pruning is None:
             return IndexReport(repr(self.index), False, "each kernel has a width of its own")
         return shape.pruning.report
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_kept_shape", None)
-        return state
 
     @property
     def _log_scale(self) -> Tensor:
@@ -634,14 +624,6 @@ def _only(name: str, given: Any, own: Any) -> Any:
     if given is not None and own is not None:
         raise InvalidInputError(f"The bandwidth has {name} of its own; leave out {name}=.")
     return own if given is None else given
-
-
-def _same(before: list[Any], now: list[Any]) -> bool:
-    """Return True if tensors and their versions are the same, and recorded."""
-    return len(before) == len(now) and all(
-        old[0] is new[0] and new[1] is not None and old[1] == new[1]
-        for old, new in zip(before, now, strict=True)
-    )
 
 
 def _patterns(x: Tensor, seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.attend import Attention
+from isthmus.attend import Attention, attend_centred
 from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel, unit_rows
@@ -101,11 +101,14 @@ class ModernHopfield(AtBeta, GaussianMemory):
     def _kernel(self) -> Kernel:
         return self.beta, None, "dot"
 
-    def _pruned_density(self, x: Tensor) -> Attention | None:
-        if not self._pruning.may_prune(self.n_memories):
-            return None
+    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
+        if seen is not None:
+            return super()._attend_density(x, seen)
         # Weights that are normalised in float64 keep digits that the dot products lose.
-        return self._pruning.attention(x, self._keys(), *self._density_kernel())
+        keys, kernel = self._keys(), self._density_kernel()
+        found = self._pruning.attention(x, keys, *kernel)
+        found = attend_centred(x, keys, *kernel) if found is None else found
+        return Attention(found.logsumexp - self._log_scale, found.mean)
 
     def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         energy: Tensor = 0.5 * x.square().sum(-1) - logsumexp / self.beta
