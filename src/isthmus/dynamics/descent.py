@@ -16,7 +16,7 @@ SUFFICIENT_DECREASE = 1e-4
 FIRST_REACH = 0.02
 # An update leaps ahead only if two displacements in a row are nearly parallel and short, in units
 # of sigma. A leap covers this share of the estimated remaining way, up to the longest leap.
-ALIGNED, SHORT, SHARE, LONGEST_LEAP = 0.98, 0.1, 0.9, 0.1
+ALIGNED, SHORT, SHARE, FIRST_LEAP, LONGEST_LEAP = 0.98, 0.1, 0.9, 8.0, 0.1
 # Rounding in a row's coordinates keeps it from resting more tightly than this many units of its
 # last place. A row rests if its estimated way to the fixed point is within so many tolerances.
 ROUNDING_UNITS, TOLERANCES = 16, 2
@@ -102,7 +102,6 @@ class _ClosedFormMove:
         self.last = torch.zeros_like(state)
         self.leap = state.new_zeros(len(state))
         self.height = state.new_zeros(len(state))
-        self.longest = state.new_full((len(state),), LONGEST_LEAP)
         self.scale = None if curvature is None else 1 / float(curvature)
         if self.scale is not None:
             self.sigma = (self.scale / float(energy.inverse_temperature)) ** 0.5
@@ -131,11 +130,10 @@ class _ClosedFormMove:
         # The displacement shrinks along the way at this rate: the slope of the secant.
         slope = (1 - length / before) / (1 + leap)
         next_leap = torch.where(slope > 0, SHARE / slope.clamp(min=1e-12) - 1, torch.inf)
-        # Leaps that had to be undone make the next ones shorter.
-        longest = self.longest[rows] * torch.where(leap > 0, 2, 1)
-        longest = torch.where(undone, leap * before / (4 * self.sigma), longest)
-        self.longest[rows] = longest.clamp(max=LONGEST_LEAP)
-        next_leap = torch.minimum(next_leap, longest * self.sigma / length.clamp(min=1e-300))
+        # A leap is at most twice as long as the last one, if that was kept.
+        longest = leap * before * torch.where(undone, 0.25, 2.0)
+        longest = torch.maximum(longest, FIRST_LEAP * length).clamp(max=LONGEST_LEAP * self.sigma)
+        next_leap = torch.minimum(next_leap, longest / length.clamp(min=1e-300))
         creeps = (agreement > ALIGNED * length * before) & (length <= SHORT * self.sigma)
         self.leap[rows] = torch.where(creeps & (next_leap > 1) & ~undone, next_leap, 0)
         self.last[rows] = torch.where(undone[:, None], 0, move)

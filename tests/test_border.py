@@ -1,0 +1,219 @@
+"""Points are checked once, at the border; wrappers can do all that their energies can."""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus import validation
+from isthmus.capacity import certify
+
+DOUBLE = torch.float64
+
+
+def validations(call: Callable[[], Any]) -> int:
+    """Return how often a call enters the module of checks; a look at torch's state is no check."""
+    call()  # caches are filled by the first
+    found, home = 0, validation.__file__
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        nonlocal found
+        if event == "call" and frame.f_code.co_filename == home:
+            outside = frame.f_back.f_code.co_filename != home
+            found += outside and frame.f_code.co_name != "is_transforming"
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_the_number_of_checks_does_not_grow_with_steps():
+    memories, x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(4, 3)
+    kde, hmc = ist.GaussianKDE(memories, 0.5), ist.HMC(0.3, 8)
+    for name in ("energy", "score", "log_prob", "step", "responsibilities"):
+        assert validations(lambda name=name: getattr(kde, name)(x)) <= 4, name
+    assert validations(lambda: ist.retrieve(kde, x)) <= 12
+    few, many = (
+        validations(lambda n=n: ist.sample(kde, 4, hmc, burn_in=n, progress=False)) for n in (5, 50)
+    )
+    assert few == many <= 20
+    few, many = (
+        validations(lambda n=n: ist.retrieve(kde, x + 1, max_steps=n, tol=0.0)) for n in (2, 9)
+    )
+    assert few == many
+
+
+class Counts(ist.Energy):
+    """An energy whose first buffer holds whole numbers."""
+
+    dim = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sizes", torch.tensor([3, 4]))
+        self.register_buffer("centre", torch.zeros(2, dtype=DOUBLE))
+
+    def energy(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (x - self.centre).square().sum(-1)
+
+
+def test_whole_numbers_never_set_the_dtype_of_points():
+    energy = Counts()
+    assert energy.as_input([[0.9, 0.7]]).tolist() == [[0.9, 0.7]]
+    mapped = ist.Affine(energy, scale=[1.5, 2.5])
+    np.testing.assert_allclose(mapped.energy([[1.5, 2.5]]), [1.0])
+    density = ist.with_normalizer(energy)
+    np.testing.assert_allclose(density.log_normalizer(), np.log(2 * np.pi), atol=1e-6)
+    assert density.log_normalizer().dtype == DOUBLE
+
+
+def test_own_methods_see_tensors_and_super_means_the_one_beneath():
+    class Bowl(ist.Energy):
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            assert isinstance(x, torch.Tensor)
+            return 0.5 * x.square().sum(-1)
+
+        def score(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().score(x)
+
+    class Raised(Bowl):
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            return super().energy(x) + 1
+
+    class Shifted(ist.GaussianKDE):
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            return super().energy(x) + 1
+
+        def step(self, x: torch.Tensor, observed: Any = None) -> torch.Tensor:
+            return super().step(x, observed)
+
+    assert Bowl().energy([[1, 1]]) == [1.0]
+    np.testing.assert_array_equal(Bowl().score([[1.0, 2.0]]), [[-2.0, -4.0]])
+    assert Raised().energy([[1, 1]]) == [2.0]
+    assert Raised()._energy(torch.ones(1, 2)) == 2
+    memory = Shifted([[0.0, 0.0], [2.0, 2.0]])
+    assert memory.energy([[0.0, 0.0]]) == ist.GaussianKDE(memory.memories).energy([[0.0, 0.0]]) + 1
+    np.testing.assert_allclose(
+        memory.step([[0.0, 0.0]]), memory._step(torch.zeros(1, 2, dtype=DOUBLE))
+    )
+
+
+def test_what_an_energy_cannot_do_is_stated_and_refused_by_its_name():
+    kde = ist.GaussianKDE(torch.zeros(2, 2))
+    for energy in (kde - kde, ist.with_normalizer(Counts()), ist.Affine(Counts(), 2.0)):
+        assert not any((energy.has_step, energy.has_exact_draws, energy.has_responsibilities))
+        for call in (
+            lambda energy=energy: energy.step(torch.zeros(1, 2)),
+            lambda energy=energy: energy.sample(3),
+            lambda energy=energy: energy.responsibilities(torch.zeros(1, 2)),
+            lambda energy=energy: energy.recall(torch.zeros(1, 2), [0.0, 1.0]),
+            lambda energy=energy: energy.conditional_mean(torch.zeros(1, 2), [True, False]),
+        ):
+            with pytest.raises(ist.errors.MissingOperationError, match="^[A-Z]"):
+                call()
+
+
+WRAPPERS: dict[str, Callable[[ist.Energy], ist.Energy]] = {
+    "normalised": ist.with_normalizer,
+    "halved twice": lambda energy: 2 * energy / 2,
+    "in nats": lambda energy: energy.in_nats(),
+    "mapped": lambda energy: ist.Affine(energy, scale=1.0),
+    "both": lambda energy: ist.with_normalizer(ist.Affine(2 * energy / 2, scale=1.0)),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_wrapper_can_do_all_that_its_energy_can(wrapped):
+    rows = torch.tensor([[-6.0, 0.0], [26.0, 1.0], [25.0, 2.0]], dtype=DOUBLE)
+    kde = ist.GaussianKDE(rows, 0.5)
+    energy, x = wrapped(kde), rows + 0.3
+    known = torch.tensor([True, False])
+    for values in (
+        lambda e: e.energy(x),
+        lambda e: e.score(x),
+        lambda e: e.log_prob(x),
+        lambda e: e.step(x),
+        lambda e: e.step(x, known),
+        lambda e: e.responsibilities(x),
+        lambda e: e.responsibilities(x, known),
+        lambda e: e.conditional_mean(x, known),
+        lambda e: e.recall(x, [1.0, 2.0, 3.0]),
+        lambda e: e.sample(5, seed=3),
+        lambda e: ist.retrieve(e, x).state,
+        lambda e: ist.retrieve(e, x).memory,
+        lambda e: ist.complete(e, torch.tensor([25.5, torch.nan], dtype=DOUBLE)),
+    ):
+        torch.testing.assert_close(values(energy), values(kde))
+
+
+def test_chains_start_in_all_modes_of_wrapped_memories():
+    kde = ist.GaussianKDE([[-6.0], [26.0]], 0.5)
+    for energy in (kde, ist.with_normalizer(kde), 2 * kde / 2, kde + kde, ist.Affine(kde, 2.0)):
+        for options in ({}, {"burn_in": 10}):
+            drawn = ist.sample(energy, 400, progress=False, **options)
+            assert 0.4 < (drawn > 10).mean() < 0.6
+
+
+def test_sample_takes_exact_draws_unless_a_chain_is_asked_for():
+    kde = ist.GaussianKDE([[0.0], [5.0]], 0.5)
+    np.testing.assert_array_equal(ist.sample(kde, 9, seed=4), kde.sample(9, seed=4))
+    by_chain = ist.sample(kde, 9, ist.HMC(0.3, 4), seed=4, burn_in=3)
+    assert not np.array_equal(by_chain, kde.sample(9, seed=4))
+
+
+def test_equal_temperatures_add_in_any_dtype():
+    coarse = ist.ModernHopfield(torch.eye(2), beta=0.1)
+    fine = ist.ModernHopfield(torch.eye(2, dtype=DOUBLE), beta=0.1)
+    x = torch.tensor([[0.3, 0.4]])
+    torch.testing.assert_close((coarse + fine).energy(x), 2 * coarse.energy(x))
+    with pytest.raises(ist.errors.InvalidInputError, match="in_nats"):
+        coarse + ist.ModernHopfield(torch.eye(2, dtype=DOUBLE), beta=0.1001)
+
+
+def test_results_with_tensors_can_be_compared():
+    kde, x = ist.GaussianKDE(torch.randn(5, 2)), torch.zeros(3, 2)
+    certificate = certify(np.eye(4), 0.3)
+    for result in (ist.retrieve(kde, x), certificate, ist.with_normalizer(kde).normalizer):
+        assert result == result
+        assert result not in (None, ist.retrieve(kde, x), certify(np.eye(3), 0.3))
+
+
+def test_energies_of_numbers_whose_squares_overflow_are_right_or_refused():
+    rows, x = torch.randn(5, 3), torch.tensor([[3e38, 0.0, 0.0], [3e38, 3e38, -3e38]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        energies = [
+            ist.CRPMixture(rows, torch.ones(5)),
+            ist.GaussianKDE(rows),
+            ist.Affine(ist.GaussianKDE(rows), 2.0),
+            ist.RandomFeatureKDE(rows, n_features=64),
+            ist.Hopfield(rows),
+        ]
+    for energy in energies:
+        for name in ("energy", "score", "step"):
+            with contextlib.suppress(
+                ist.errors.InvalidInputError, ist.errors.MissingOperationError
+            ):
+                assert not getattr(energy, name)(x).isnan().any(), (energy, name)
+    # Far away, the wide new cluster has all the weight.
+    new = energies[0].responsibilities(x)[:, -1]
+    torch.testing.assert_close(new, torch.ones(2))
+
+
+def test_tensors_with_the_negative_bit_are_numbers():
+    negative = torch.tensor([[1 + 2j, 3 - 1j]], dtype=torch.complex128).conj().imag
+    assert negative.is_neg()
+    plain = negative.resolve_neg()
+    kde = ist.GaussianKDE(negative)
+    np.testing.assert_array_equal(kde.memories, plain)
+    np.testing.assert_array_equal(ist.retrieve(kde, negative).state.numpy(), plain)
+    np.testing.assert_array_equal(validation.as_array(negative, "x"), plain)
