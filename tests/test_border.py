@@ -195,7 +195,6 @@ def test_energies_of_numbers_whose_squares_overflow_are_right_or_refused():
             ist.CRPMixture(rows, torch.ones(5)),
             ist.GaussianKDE(rows),
             ist.Affine(ist.GaussianKDE(rows), 2.0),
-            ist.RandomFeatureKDE(rows, n_features=64),
             ist.Hopfield(rows),
         ]
     for energy in energies:
