@@ -328,8 +328,21 @@ def test_nullable_columns_are_numbers_and_their_gaps_nan() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["3", b"3", True, np.True_, 2 + 3j, np.complex64(2 + 3j), np.array("3"), np.array(True)]
-    + [torch.tensor(True), torch.tensor(1j), np.datetime64("2020-01-01"), None, [1.0]],
+    [
+        "3",
+        b"3",
+        True,
+        np.True_,
+        2 + 3j,
+        np.complex64(2 + 3j),
+        np.array("3"),
+        np.array(True),
+        torch.tensor(True),
+        torch.tensor(1j),
+        np.datetime64("2020-01-01"),
+        None,
+        [1.0],
+    ],
     ids=repr,
 )
 def test_what_is_no_number_is_refused_as_one(value):
