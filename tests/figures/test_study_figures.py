@@ -8,7 +8,7 @@ from scipy.stats import gaussian_kde
 
 from isthmus.errors import InvalidInputError
 from isthmus.figures.style import png_bytes
-from isthmus.paper.study.drawing import (
+from isthmus.paper.figures.study import (
     MetricColumn,
     Ranking,
     _outline,

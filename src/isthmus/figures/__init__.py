@@ -15,7 +15,7 @@ _NAMES = {
     "isthmus.figures.style": "save",
     "isthmus.paper.figures.attention": "attention_experiment",
     "isthmus.paper.figures.capacity": "basins_merging capacity_bounds retrieval_sweep",
-    "isthmus.paper.study.drawing": "MetricColumn Ranking critical_difference_diagram grid_violins "
+    "isthmus.paper.figures.study": "MetricColumn Ranking critical_difference_diagram grid_violins "
     "score_map",
     "isthmus.io.files": "write_atomically",
     "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work

@@ -124,7 +124,7 @@ class Index:
                     slice(cells.top_first[start], cells.top_first[stop]),
                 ),
             ):
-                parts = [each[some] for each in balls[:4]]
+                parts = (balls.centres[some], balls.radii[some], balls.low[some], balls.high[some])
                 fill_bounds(points, rotated, slack, unit, Balls(*parts, first - rows.start))
             start = stop
         return leaves, tops

@@ -7,9 +7,9 @@ import io
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -330,11 +330,15 @@ def download(entry: Entry, show: bool | None = None) -> Arrays:
     """Fetch a dataset from its home, with a progress bar."""
     if (entry.home.fetcher or "").startswith("load_"):
         return fetch(entry)
-    with TemporaryDirectory(prefix="isthmus-") as scratch, _show_progress(entry, scratch, show):
-        return fetch_guarded(entry, scratch)
+    title = f"{entry.name} from {entry.home}"
+    with (
+        TemporaryDirectory(prefix="isthmus-") as scratch,
+        progress(title, show=show, unit="bytes") as report,
+    ):
+        return fetch_guarded(entry, Path(scratch), report)
 
 
-def fetch(entry: Entry, scratch: str | None = None) -> Arrays:
+def fetch(entry: Entry, scratch: str | Path | None = None) -> Arrays:
     """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
     from sklearn import datasets
 
@@ -344,21 +348,33 @@ def fetch(entry: Entry, scratch: str | None = None) -> Arrays:
     return _arrays(entry, getattr(datasets, entry.home.fetcher or "fetch_openml")(**options))
 
 
-def fetch_guarded(entry: Entry, scratch: str) -> Arrays:
-    """Fetch a dataset in a process of its own, which opens https addresses only."""
+def fetch_guarded(entry: Entry, scratch: Path, report: Callable[[float], object]) -> Arrays:
+    """Fetch a dataset in a process of its own, which opens https addresses only.
+
+    `report` is called with the number of bytes that have arrived.
+    """
     code = "import sys; from isthmus.paper.datasets.web import main; sys.exit(main(*sys.argv[1:]))"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", code, entry.name, scratch],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if ended.returncode == 0:
-        with np.load(Path(scratch) / FETCHED, allow_pickle=False) as file:
-            return dict(file)
-    words = ([*ended.stderr.splitlines()] or [f"exit code {ended.returncode}"])[-1]
-    raise (ValueError if ended.returncode == NOT_AS_EXPECTED else OSError)(words)
+    with (scratch / "errors").open("w+") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, entry.name, str(scratch)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+        )
+        try:
+            while child.poll() is None:
+                report(_size(scratch))
+                time.sleep(REFRESH)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode == 0:
+            with np.load(scratch / FETCHED, allow_pickle=False) as file:
+                return dict(file)
+        errors.seek(0)
+        words = (errors.read().splitlines() or [f"exit code {child.returncode}"])[-1]
+    raise (ValueError if child.returncode == NOT_AS_EXPECTED else OSError)(words)
 
 
 def _arrays(entry: Entry, bunch: Any) -> Arrays:
@@ -425,26 +441,6 @@ def _value(word: str) -> float | None:
         return float({"true": "1", "false": "0"}.get(word.lower(), word))
     except ValueError:
         return None
-
-
-@contextmanager
-def _show_progress(entry: Entry, scratch: str, show: bool | None) -> Iterator[None]:
-    """Show the number of bytes that have arrived in the directory that fetchers write to."""
-    ended = threading.Event()
-    with progress(f"{entry.name} from {entry.home}", show=show, unit="bytes") as report:
-
-        def watch() -> None:
-            report(0)
-            while not ended.wait(REFRESH):
-                report(_size(Path(scratch)))
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
 
 
 def _size(directory: Path) -> int:

@@ -7,14 +7,14 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from isthmus.paper.study.comparison import distribution
-from isthmus.paper.study.drawing import (
+from isthmus.paper.figures.study import (
     MetricColumn,
     Ranking,
     critical_difference_diagram,
     grid_violins,
     score_map,
 )
+from isthmus.paper.study.comparison import distribution
 from isthmus.paper.study.fitting import BOUNDED, LABELLED, UNLABELLED
 from isthmus.paper.study.methods import Kind
 from isthmus.paper.study.store import Row
