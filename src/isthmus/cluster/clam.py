@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
 from isthmus.cluster.block_rows import AnyRows
 from isthmus.cluster.data import Rows, Units
-from isthmus.cluster.elbo import FiniteMixtureEstimator
+from isthmus.cluster.finite import FiniteMixtureEstimator
 from isthmus.cluster.statistics import MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.logits import distance_logits

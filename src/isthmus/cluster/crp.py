@@ -125,20 +125,22 @@ class _CRPEstimator(MemoryEstimator):
         found, kept = max(equals, key=lambda states: states[0].prior.beta)
         chosen = found if complete else kept
         asks = len(found.clusters) > 1 and self.alpha == self.discount == "auto"
-        if asks and self._null_gap(few, found, generator) < SMALLEST_GAP:
+        if asks and self._is_found_in_a_null(few, found, generator):
             one = ClusterStatistics.of_shares(few, few.weights[:, None]).with_totals_of(few)
             chosen = _CRPState(one, self._prior_of(1.0, temper, outer=1.0))
         return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
 
-    def _null_gap(self, rows: Rows, found: _CRPState, generator: np.random.RandomState) -> float:
-        """Return by how much the objective is lower than on every draw of Gaussian rows."""
-        gaps = []
+    def _is_found_in_a_null(
+        self, rows: Rows, found: _CRPState, generator: np.random.RandomState
+    ) -> bool:
+        """Return True if rows drawn from one Gaussian have clusters that are nearly as probable."""
         for _ in range(NULLS):
             null = rows.without_clusters(CHOOSING_ROWS, generator)
             opened = sequential_pass(null, generator.permutation(len(null)), found.prior)
             clusters = settle(null, opened, found.prior, self._soft)
-            gaps.append(_CRPState(clusters, found.prior).objective - found.objective)
-        return min(gaps)
+            if _CRPState(clusters, found.prior).objective < found.objective + SMALLEST_GAP:
+                return True
+        return False
 
     def _prior_of(self, inner: float, temper: float, outer: float = 0.0) -> CRPPrior:
         """Return the prior for clusters that keep the share `inner` of the variance."""
@@ -346,6 +348,8 @@ class ClAMCRP(_CRPEstimator):
         Largest first. A stream leaves those that stay in their order and adds new ones at the end.
     counts_ : ndarray (n_clusters,)
     rho_, alpha_, discount_ : float
+    objective_ : float
+        In units in which the data have variance 1; in a stream, of all rows so far.
     energy_ : CRPMixture
         The other attributes are as in :class:`ClAMELBO`.
 
