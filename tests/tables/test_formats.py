@@ -334,3 +334,16 @@ def test_importing_tables_does_not_import_pandas() -> None:
 
     code = "import isthmus.tables, sys; assert not {'numpy', 'pandas', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_any_names_and_cells_are_written_or_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1.5, 2], "file": ["u", None], "X": ["v", "w"], "l": [[1], [2]]})
+    table = read_table(write_table(frame, tmp_path / "data.npz"))
+    assert table.columns == ("a",)
+    assert table.frame["file"].tolist() == ["u", ""]
+    assert table.frame["X.2"].tolist() == ["v", "w"]
+    with pytest.raises(InvalidInputError, match="Excel"):
+        write_table({"a": [1], "b": ["\x01"]}, tmp_path / "data.xlsx")
+    (tmp_path / "half.json").write_text('[{"a": 1, "b": "\\ud800"}]')
+    with pytest.raises(InvalidInputError, match="surrogate"):
+        read_table(tmp_path / "half.json")

@@ -90,6 +90,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"there is not enough memory ({words}). Use fewer rows or columns.", BAD_INPUT
     if isinstance(error, ImportError) and not (error.name or "").startswith("isthmus"):
         return f"{words}. A package is missing; install it with pip.", BAD_INPUT
+    if isinstance(error, UnicodeEncodeError):
+        return f"the output stream cannot show all text ({words}). Set PYTHONUTF8=1.", BAD_INPUT
     if isinstance(error, IsthmusError | OSError):
         return words, BAD_INPUT
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -271,8 +271,8 @@ def load_table(
 ) -> Table:
     """Read the table that the options of :func:`add_table_options` describe."""
     given = {name: getattr(arguments, name) for name in ("id", "label", "drop", "array")}
-    kinds = {"missing": missing, "as_written": as_written}
-    table = read_table(arguments.data, **given, **_layout(arguments), **kinds)
+    given |= _layout(arguments)
+    table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
     alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
 
@@ -296,7 +296,7 @@ def note_on_label(table: Table, label_option: bool = True) -> Iterator[str]:
         yield from (f"column {n!r} looks like a label. {apart.format(n)}." for n in likely[:1])
 
 
-def load_beside(arguments: argparse.Namespace, path: Path, **given: str | None) -> Table:
+def load_beside(arguments: argparse.Namespace, path: Path, **given: Any) -> Table:
     """Read another table, whose text is laid out as that of DATA; `given` are its columns."""
     textual = FileFormat.of(path).kind == "text"
     return read_table(path, **given, **(_layout(arguments) if textual else {}))

@@ -8,7 +8,7 @@ import json
 import lzma
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -194,12 +194,12 @@ class Table:
             if cells is not None:
                 written = [style.write(value) for value in X[holes, place].tolist()]
                 texts[name] = _with(cells[name], holes, written)
-        known = None if words is None else self.words
-        for name in () if words is None or known is None else words.columns:
-            holes = (known[name].isna() & words[name].notna()).to_numpy()
-            values[name] = frame[name].astype(object).mask(holes, words[name])
+        known = self.words if words is not None else frame[[]]
+        for name, column in () if words is None else words.items():
+            holes = (known[name].isna() & column.notna()).to_numpy()
+            values[name] = frame[name].astype(object).mask(holes, column)
             if cells is not None:
-                texts[name] = _with(cells[name], holes, words[name].to_numpy()[holes])
+                texts[name] = _with(cells[name], holes, column.to_numpy()[holes])
         X, cells = np.where(gaps, X, self.X), None if cells is None else with_columns(cells, texts)
         return replace(self, X=X, frame=with_columns(frame, values), cells=cells)
 
@@ -450,10 +450,10 @@ def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
                 for cell in row:
                     if cell.data_type == "f":
                         cell.data_type = "s"
-    except IllegalCharacterError:
+    except (IllegalCharacterError, ValueError) as error:  # also lists, time zones, a million rows
+        words = f"{type(error).__name__}: {error}"
         raise InvalidInputError(
-            "A name or a text has control characters, which Excel files cannot hold. "
-            "Write another format, such as .csv."
+            f"An Excel file cannot hold this table ({words}). Write another format, such as .csv."
         ) from None
 
 
@@ -462,6 +462,8 @@ def _write_arrays(
 ) -> None:
     """Write the features as one array of numbers; in an .npz file, other columns beside it."""
     import numpy as np
+
+    from isthmus.tables.columns import unique
 
     is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
     numeric = [name for name in features or frame if is_number[name]]
@@ -478,11 +480,22 @@ def _write_arrays(
             raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
         np.save(buffer, X)
         return
-    arrays = {
-        name: column.to_numpy() if is_number[name] else column.fillna("").to_numpy(str)
+    arrays = [
+        column.to_numpy() if is_number[name] else np.array([*_texts(column)], dtype=str)
         for name, column in beside.items()
-    }
-    np.savez(buffer, feature_names=np.array(numeric), X=X, **arrays)
+    ]
+    own = {"feature_names": np.array(numeric, dtype=str), "X": X}
+    names = unique([*own, *map(str, beside)])
+    with zipfile.ZipFile(buffer, "w") as archive:  # savez takes no array called file
+        for name, array in zip(names, [*own.values(), *arrays], strict=True):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _texts(column: pd.Series) -> Iterator[str]:
+    """Yield the cells of a column as text, empty where missing."""
+    for cell, known in zip(column.astype(object), column.notna(), strict=True):
+        yield str(cell) if known else ""
 
 
 def _compressed(content: bytes, compression: str, name: str) -> bytes:

@@ -65,6 +65,8 @@ def _json(path: Path, form: FileFormat) -> Source:
     try:
         with reading(path, "JSON file"):
             rows.extend(json.loads(line) for _, line in lines)
+            if "\\ud" in text.lower():  # half of a pair of surrogates is no character
+                json.dumps(rows, ensure_ascii=False).encode()
     except InvalidInputError as error:
         if not isinstance(error.__cause__, json.JSONDecodeError):
             raise
