@@ -12,7 +12,9 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31mb"))
     a\x1b[31mb
     """
-    return re.sub(r"[^\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(
+        r"[^\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text
+    )
 
 
 def counted(number: int, noun: str) -> str:
