@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.figures import incontext_records as figures
 from isthmus.incontext import ICLEBM, ICLEBMConfig
 from isthmus.incontext.priors import prior
+from isthmus.paper.figures import incontext_records as figures
 from isthmus.paper.report.parts import incontext, incontext_recorded
 
 
