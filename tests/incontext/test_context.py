@@ -59,7 +59,7 @@ def test_a_graph_is_built_only_for_an_input_that_requires_a_gradient(model, poin
     monkeypatch.setattr("isthmus.incontext.model.POINTS_PER_BLOCK", 5)
     energy = model.condition(x)
     with monkeypatch.context() as patch:
-        patch.setattr(ist.Energy, "score", None)  # the score by autograd
+        patch.setattr(ist.Energy, "_score", None)  # the score by autograd
         assert not energy.score(candidates).requires_grad
     assert not energy.energy(candidates).requires_grad
     torch.testing.assert_close(energy.energy(candidates), expected.detach(), **EXACT)

@@ -248,11 +248,10 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         shape = (max(len(rows), 1), len(units.scale))
         found, truth = self._hidden_cells()
         found = np.where(self._rounded[column], np.rint(found), found)
-        place = row * shape[1] + column
-        return tuple(
-            _errors(differences, place, shape[0] * shape[1]).reshape(shape)
-            for differences in (found - truth, units.centre[column] - truth)
-        )
+        place, size = row * shape[1] + column, shape[0] * shape[1]
+        errors = _errors(found - truth, place, size)
+        means = _errors(units.centre[column] - truth, place, size)
+        return errors.reshape(shape), means.reshape(shape)
 
     def _hidden_cells(self) -> tuple[FloatArray, FloatArray]:
         """Return the fills of hidden cells and the true values in the units of the table."""

@@ -324,9 +324,7 @@ class ContextEnergy(Energy):
         context = torch.cat([self.context, new], dim=-2)
         return self._alike(ContextEnergy(self.model, context, cache))
 
-    def energy(self, x: Any) -> Tensor:
-        """Return the energy of each point. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
-        x = self.as_input(x)
+    def _energy(self, x: Tensor) -> Tensor:
         points, index = self._candidates(x)
         # In blocks, so that memory does not grow with points times context.
         width = max(1, len(index)) if self._needs_graph(x) else POINTS_PER_BLOCK
@@ -358,7 +356,7 @@ class ContextEnergy(Energy):
             grid = Grid.with_spacing(self.dim, 1.0, 1 / lines)
             nodes = half_width[..., None, None] * grid.nodes
             with torch.no_grad():
-                heights = -self.energy(nodes.to(self.context)).double().cpu()
+                heights = -self._energy(nodes.to(self.context)).double().cpu()
             found = grid.integrate(heights).value + self.dim * half_width.log()
             self._log_normalizer = found.to(self.context)
         return self._log_normalizer
@@ -382,17 +380,15 @@ class ContextEnergy(Energy):
         )
         return half_width, LINES_PER_HALF_WIDTH
 
-    def log_prob(self, x: Any) -> Tensor:
-        """Return the log-density. x: (..., D) -> (...), or (B, ..., D) -> (B, ...)."""
-        energy, log_normalizer = self.energy(x), self.log_normalizer()
-        shape = log_normalizer.shape + (1,) * (energy.ndim - log_normalizer.ndim)
-        return -energy - log_normalizer.view(shape)
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is not None or self.context.ndim == 2:
+            return super()._log_prob(x, seen)
+        energy, log_normalizer = self._energy(x), self.log_normalizer()
+        return -energy - log_normalizer.view(-1, *(1,) * (energy.ndim - 1))
 
-    def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx. x: (..., D) -> (..., D)."""
-        x = self.as_input(x)
+    def _score(self, x: Tensor) -> Tensor:
         if self._needs_graph(x):
-            return super().score(x)
+            return super()._score(x)
         points, index = self._candidates(x)
         return -self.model.candidate_gradient(points, self._cache, index, None).view(x.shape)
 
