@@ -100,45 +100,42 @@ def test_a_row_of_no_memory_still_has_one_that_is_nearest(make, blobs):
 
 
 SHARED = {
-    "max_iter": [0, -1, 2.5, "many", None, True],
-    "tol": [-1e-3, np.nan, np.inf, "small", None],
-    "warm_start": ["yes", 1, None],
-    "verbose": [-1, "loud", None],
+    "max_iter": [0, 2.5, None],
+    "tol": [-1e-3, np.nan],
+    "warm_start": ["yes"],
+    "verbose": [-1],
 }
-PARAMETRIC = {
-    **SHARED,
-    "n_clusters": [0, -2, 2.5, "three", None, True],
-    "init": ["k_means", np.zeros((2, 2)), np.zeros((3, 3)), np.full((3, 2), np.nan), None, 3],
-    "n_init": [0, -1, 1.5, "some", None],
-    "weights": ["heavy", [1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, -1.0], [1.0, np.nan, 1.0]],
-    "beta": [0.0, -1.0, np.inf, np.nan, "soft", None, [1.0]],
+PARAMETRIC = SHARED | {
+    "n_clusters": [0, 2.5, None, True],
+    "init": ["k_means", np.zeros((2, 2)), np.full((3, 2), np.nan), None],
+    "n_init": [0, "some"],
+    "weights": ["heavy", [1.0, 1.0], [1.0, 1.0, -1.0], [1.0, np.nan, 1.0]],
+    "beta": [0.0, np.inf, np.nan, "soft", None, [1.0]],
 }
-CLAM = {
-    **PARAMETRIC,
-    "objective": ["elbo", None],
-    "likelihood": ["student", None],
-    "schedule": ["cosine", None],
-    "n_steps": [0, 1.5, "ten", None],
-    "rate": [0.0, 1.5, np.nan, "fast", None],
-    "mask_fraction": [0.0, 1.0, -0.5, np.nan, None],
-    "learning_rate": [0.0, -1.0, np.nan, np.inf, "auto"],
-    "batch_size": [0, -5, 10.5, None],
+CLAM = PARAMETRIC | {
+    "objective": ["elbo"],
+    "likelihood": [None],
+    "schedule": ["cosine"],
+    "n_steps": [0, 1.5],
+    "rate": [0.0, 1.5, np.nan],
+    "mask_fraction": [0.0, 1.0],
+    "learning_rate": [0.0, np.inf],
+    "batch_size": [0, 10.5],
 }
-ELBO = {**PARAMETRIC, "dynamics": ["newton", None]}
-CRP = {
-    **SHARED,
-    "alpha": [0.0, -1.0, np.inf, np.nan, "big", None],
-    "discount": [-0.1, 1.0, np.nan, "none", None],
-    "beta": [0.0, -1.0, np.inf, np.nan, "soft", None],
-    "rho": [0.0, -1.0, np.inf, np.nan, "soft", None],
-    "normalized": ["no", 1, None],
-    "min_cluster_size": [-1, np.nan, "small", None],
-    "init": ["k-means", np.zeros((2, 5)), np.zeros(4), np.full((2, 2), np.nan), None],
-    "n_init": [0, -1, 1.5, "auto", None],
+CRP = SHARED | {
+    "alpha": [0.0, np.nan, "big"],
+    "discount": [-0.1, 1.0],
+    "beta": [0.0, np.inf, "soft"],
+    "rho": [-1.0, None],
+    "normalized": ["no"],
+    "min_cluster_size": [-1, "small"],
+    "init": ["k-means", np.zeros((2, 5)), np.full((2, 2), np.nan)],
+    "n_init": [0, "auto"],
 }
+ELBO = PARAMETRIC | {"dynamics": ["newton"]}
 WRONG = [
     (kind, name, value)
-    for kind, table in ((ClAM, CLAM), (ClAMELBO, ELBO), (ClAMCRP, CRP), (ClAMCRPELBO, CRP))
+    for kind, table in ((ClAM, CLAM), (ClAMELBO, ELBO), (ClAMCRP, CRP))
     for name, values in table.items()
     for value in values
 ]

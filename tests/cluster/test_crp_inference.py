@@ -200,13 +200,6 @@ def test_logits_of_a_fit_are_those_of_the_energy(normalized, missing):
     np.testing.assert_allclose(torch.softmax(logits, 1), expected, atol=1e-12)
 
 
-def test_without_the_normaliser_the_new_cluster_is_inflated_as_erratum_8_says():
-    rows, prior = make_rows(normal_rows(8, 4, 13)), make_prior(beta=1.0, rho=0.1)
-    printed = replace(prior, normalized=False)
-    inflation = printed.new_logits(rows, 0) - prior.new_logits(rows, 0)
-    np.testing.assert_allclose(inflation / math.log(10), 13 / 2 * math.log10(11), rtol=1e-12)
-
-
 @pytest.mark.parametrize("soft", [False, True])
 def test_every_row_and_weight_is_assigned(soft):
     values, weights = normal_rows(9, 300, 2, scale=3.0), np.linspace(0.5, 2, 300)

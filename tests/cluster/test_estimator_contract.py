@@ -152,15 +152,6 @@ def test_a_warm_start_of_em_continues_where_it_was_cut(overlapping):
     assert not np.allclose(cold.memories_, whole.memories_)
 
 
-@pytest.mark.parametrize("init", ["k-means", "k-means++", "random"])
-def test_every_start_finds_clear_clusters(make_parametric, blobs, init):
-    model = make_parametric(init=init, n_init=3, tol=0.05, max_iter=300, random_state=1)
-    model.fit(blobs)
-    centres = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
-    expected = np.linalg.norm(blobs[:, None] - centres, axis=2).argmin(1)
-    assert rows_are_same_clusters(model.labels_, expected)
-
-
 def test_the_learned_energy_is_an_energy_like_any_other(make, blobs):
     model = make().fit(blobs)
     energy = model.energy_

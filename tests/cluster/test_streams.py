@@ -35,44 +35,6 @@ def test_memories_appear_with_the_clusters_of_a_stream(make_crp, settings):
     assert model.counts_.sum() == pytest.approx(1800)
 
 
-def learned_size(model):
-    """Bytes of everything but the labels of the last batch."""
-    kept = {name: value for name, value in vars(model).items() if name != "labels_"}
-    return sum(v.nbytes for v in kept.values() if isinstance(v, np.ndarray)), set(kept)
-
-
-def test_what_is_learned_does_not_grow_with_the_stream(make):
-    generator = np.random.default_rng(2)
-    model = make()
-    for _ in range(3):
-        model.partial_fit(batch(generator, 3, 60)[0])
-    model.objective_trace_ = np.zeros(1000)  # as after a thousand batches
-    size = learned_size(model)
-    for _ in range(30):
-        model.partial_fit(batch(generator, 3, 60)[0])
-    assert model.n_clusters_ == 3
-    assert learned_size(model) == size
-    assert model.labels_.shape == (60,)
-    assert model.objective_trace_.shape == (1000,)
-    assert model.n_iter_ == 33
-
-
-@pytest.mark.parametrize("weights", ["uniform", "learned"])
-def test_online_em_comes_near_the_batch_solution(make_parametric, weights):
-    generator = np.random.default_rng(3)
-    batches = [batch(generator, 3, 100)[0] for _ in range(40)]
-    online = make_parametric(weights=weights)
-    for rows in batches:
-        online.partial_fit(rows)
-    assert online.n_iter_ == 40
-    whole = ClAMELBO(3, weights=weights, random_state=0).fit(np.concatenate(batches))
-    assert nearest(whole.memories_, online.memories_).max() < 0.2
-    np.testing.assert_allclose(online.beta_, whole.beta_, rtol=0.1)
-    np.testing.assert_allclose(np.sort(online.weights_), np.sort(whole.weights_), atol=0.05)
-    rows = np.concatenate(batches)
-    assert online.score(rows) > whole.score(rows) - 0.02
-
-
 def test_two_batches_are_those_of_brute_force_online_em(overlapping):
     one, two = overlapping[:70], overlapping[70:]
     start = np.array([[5.0, 5.0, 5.0], [6.0, 6.0, 6.0], [4.0, 7.0, 5.0]])
