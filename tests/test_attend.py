@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
-from isthmus import fused
 from isthmus.attend import Keys, Metric, attend, attention_logits, needs_float64
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.kernel import fused
 
 DOUBLE = torch.float64
 METRICS = ["dot", "sqeuclidean"]
@@ -30,7 +30,9 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Force one of the kernel's paths; the fused ones in blocks of 256 memories or more."""
 
     def take(path: str, block_entries: int = 2**10) -> None:
-        monkeypatch.setattr("isthmus.attend.PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
+        monkeypatch.setattr(
+            "isthmus.kernel.attention.PLAIN_LOGITS", sys.maxsize if path == "plain" else 0
+        )
         monkeypatch.setattr(fused, "BLOCK_ENTRIES", block_entries)
         monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus import fused
 from isthmus.errors import UnknownNormalizerError
+from isthmus.kernel import fused
 from isthmus.memories import Memory
 from isthmus.nn import ClAMLoss, HopfieldLayer, HopfieldPooling
 

@@ -12,38 +12,20 @@ For queries :math:`q` and memories :math:`m_n` with logits
 which reads the memories once: the bias and the squared norms of the memories are its additive
 mask. Neither a Q x N matrix nor a second copy of the memories is ever held. The backward pass
 is flash attention's own, on blocks of memories with the mask as one more column of the keys.
-
-The module itself can be called like the function: ``ist.attend(queries, memories)``.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from types import ModuleType
 from typing import Any, cast
 
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.fused import FusedAttention
 from isthmus.index.index import Index
-from isthmus.index.pruned import (
-    Attention,
-    ErrorBound,
-    Plan,
-    Weights,
-    is_prunable,
-    pruned_attention,
-)
-from isthmus.logits import (
-    Keys,
-    Metric,
-    attention_logits,
-    needs_float64,
-    observed_as_dot,
-    plain_attention,
-)
+from isthmus.index.pruned import Plan, Weights, is_prunable, pruned_attention
+from isthmus.kernel.attention import Attention, ErrorBound, attend_centred
+from isthmus.kernel.logits import Keys, Metric, attention_logits, needs_float64
 from isthmus.validation import (
     as_choice,
     as_log_weights,
@@ -51,7 +33,6 @@ from isthmus.validation import (
     as_number,
     as_points,
     as_positive,
-    is_transforming,
     require_range,
 )
 
@@ -65,10 +46,6 @@ __all__ = [
     "attention_logits",
     "needs_float64",
 ]
-
-# Below this many logits and entries of memories, plain torch operations are faster than setting
-# up the fused pass.
-PLAIN_LOGITS = 2**16
 
 # Largest share of the sum that may be left out; bounds on the mean need it below exp(-1/2).
 LARGEST_TOL = 0.5
@@ -138,87 +115,31 @@ def attend(
         if metric == "dot":
             raise InvalidInputError("observed needs metric='sqeuclidean'.")
         observed = as_mask(observed, "observed", queries)
+    checked = as_positive(beta, "beta", stored)
+    if bias is not None:
+        bias = as_log_weights(bias, "bias", stored)
     found = None
     if index is not None:
-        found = _attend_index(queries, keys, beta, bias, metric, observed, index, tol)
+        if not isinstance(index, Index):
+            raise InvalidInputError(f"index must be an isthmus.attend.Index, not {index!r}.")
+        tol = as_number(tol, "tol", above=0, at_most=LARGEST_TOL)
+        index.require(stored)
+        if observed is None and is_prunable(queries, stored, checked, bias):
+            # As given, not rounded to the dtype of the memories, which would show in the bounds.
+            value = float(beta)
+            flat = queries.reshape(-1, queries.shape[-1])
+            plan = Plan(flat, index, Weights(index, bias, value, metric), value, metric, tol)
+            found = pruned_attention(plan, queries.shape, keys)
     if found is None:
-        beta = as_positive(beta, "beta", stored)
-        bias = None if bias is None else as_log_weights(bias, "bias", stored)
-        found = attend_centred(queries, keys, beta, bias, metric, observed)
+        found = attend_centred(queries, keys, checked, bias, metric, observed)
         require_range(
             found.mean, "beta times a product or squared distance of queries and memories"
         )
     return Attention(found.logsumexp, found.mean + keys.centre, found.error_bound)
 
 
-def _attend_index(
-    queries: Tensor,
-    keys: Keys,
-    beta: float | Tensor,
-    bias: Any,
-    metric: Metric,
-    observed: Tensor | None,
-    index: Index,
-    tol: float,
-) -> Attention | None:
-    """Return attention over an index, or None if it is of no use for these arguments."""
-    if not isinstance(index, Index):
-        raise InvalidInputError(f"index must be an isthmus.attend.Index, not {index!r}.")
-    tol = as_number(tol, "tol", above=0, at_most=LARGEST_TOL)
-    index.require(keys.memories)
-    checked = as_positive(beta, "beta", keys.memories)
-    if bias is not None:
-        bias = as_log_weights(bias, "bias", keys.memories)
-    if observed is not None or not is_prunable(queries, keys.memories, checked, bias):
-        return None
-    # As given, not rounded to the dtype of the memories, which would show beside the bounds.
-    value = float(beta)
-    weights = Weights(index, bias, value, metric)
-    flat = queries.reshape(-1, queries.shape[-1])
-    plan = Plan(flat, index, weights, value, metric, tol)
-    return pruned_attention(plan, queries.shape, keys)
-
-
-def attend_centred(
-    queries: Tensor,
-    keys: Keys,
-    beta: Tensor,
-    bias: Tensor | None = None,
-    metric: Metric = "sqeuclidean",
-    observed: Tensor | None = None,
-) -> Attention:
-    """Return :func:`attend` for checked arguments, with the mean relative to the centre.
-
-    Differences from the centre keep their digits where the data lie far from the origin.
-    """
-    flat, beta = queries.reshape(-1, queries.shape[-1]), beta.to(keys.memories)
-    if observed is None:
-        logsumexp, mean = _attend(flat, keys, bias, beta, metric)
-    else:
-        seen = observed.reshape(flat.shape)
-        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
-        doubled_keys = Keys(doubled)
-        logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
-        logsumexp = (logsumexp - own).to(queries.dtype)
-        mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
-    return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
-
-
-def _attend(
-    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
-) -> tuple[Tensor, Tensor]:
-    size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
-    if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
-        return plain_attention(queries, keys, bias, beta, metric)
-    fused = FusedAttention.apply(queries, keys.memories, bias, beta, metric, keys)
-    return cast("tuple[Tensor, Tensor]", fused)
-
-
-class _CallableModule(ModuleType):
-    """A module that is called like its function: both have the name ``isthmus.attend``."""
-
-    __call__ = staticmethod(attend)
-    __signature__ = inspect.signature(attend)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+# The function is the module: ``ist.attend`` and ``isthmus.attend`` are one object, whose attributes
+# are the names above.
+for _name in [*__all__, "__all__", "__file__", "__spec__"]:
+    setattr(attend, _name, globals()[_name])
+sys.modules[__name__] = cast("Any", attend)

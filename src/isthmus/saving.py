@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from isthmus import memories
-from isthmus.attend import Index
 from isthmus.compose import Affine, WeightedSum
 from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
+from isthmus.index.index import Index
 from isthmus.io.archive import Arrays, read_archive, write_archive
 from isthmus.io.files import check_writable
 from isthmus.io.reading import reading

@@ -228,7 +228,7 @@ def test_the_fused_kernel_gives_the_same_as_plain_operations(kind, dtype, monkey
             return [typed.log_prob(x), typed.step(x), typed.conditional_mean(x, seen), *gradients]
 
     fused = results()
-    monkeypatch.setattr("isthmus.attend.PLAIN_LOGITS", 10**12)
+    monkeypatch.setattr("isthmus.kernel.attention.PLAIN_LOGITS", 10**12)
     tolerance = 1e-9 if dtype == DOUBLE else 2e-3
     for found, expected in zip(fused, results(), strict=True):
         scale = 1 + expected.abs().max()

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import isthmus as ist
-from isthmus import sparse
 from isthmus.capacity import certify
 from isthmus.checks import check_energy
 from isthmus.errors import DtypeError, InvalidInputError, UnknownNormalizerError
-from isthmus.sparse import Separation, sparse_weights
+from isthmus.kernel import sparse
+from isthmus.kernel.sparse import Separation, sparse_weights
 
 DOUBLE = torch.float64
 ENTMAX = [1.0001, 1.05, 1.5, 1.8, 2.0]

@@ -39,7 +39,7 @@ from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
-from isthmus.logits import distance_logits
+from isthmus.kernel.logits import distance_logits
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture

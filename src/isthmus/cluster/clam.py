@@ -18,7 +18,7 @@ from isthmus.cluster.data import Rows, Units
 from isthmus.cluster.finite import FiniteMixtureEstimator
 from isthmus.cluster.statistics import MixtureParameters
 from isthmus.errors import InvalidInputError
-from isthmus.logits import distance_logits
+from isthmus.kernel.logits import distance_logits
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.validation import as_choice, as_count, as_number
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus.cluster.block_rows import AnyRows
 from isthmus.cluster.data import Rows, projected
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
-from isthmus.logits import new_cluster_logits
+from isthmus.kernel.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
 BLOCK_ROWS = 1024

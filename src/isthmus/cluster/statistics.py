@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.cluster.block_rows import AnyRows
 from isthmus.cluster.data import Rows
-from isthmus.logits import distance_logits
+from isthmus.kernel.logits import distance_logits
 
 
 class MixtureParameters(NamedTuple):

@@ -17,7 +17,7 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.cells import Partition, partition
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
-from isthmus.logits import Keys, tensor_version
+from isthmus.kernel.logits import Keys, tensor_version
 from isthmus.validation import as_path
 
 if TYPE_CHECKING:

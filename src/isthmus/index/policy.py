@@ -11,7 +11,7 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index, is_indexable
 from isthmus.index.pruned import Attention, Plan, Weights, is_prunable, pruned_attention
-from isthmus.logits import Keys, Metric, tensor_version
+from isthmus.kernel.logits import Keys, Metric, tensor_version
 
 Setting = bool | Literal["auto"] | Index
 """The argument `index` of memories."""

@@ -26,10 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.fused import HEAD_WIDTH, merged
 from isthmus.index.cells import nearest
 from isthmus.index.index import Index, is_indexable
-from isthmus.logits import Keys, Metric
+from isthmus.kernel.attention import Attention, ErrorBound
+from isthmus.kernel.fused import HEAD_WIDTH, merged
+from isthmus.kernel.logits import Keys, Metric
 from isthmus.validation import is_transforming
 
 FloatArray = NDArray[np.float64]
@@ -47,49 +48,6 @@ FLOAT64_UNIT = 2.0**-53
 NEAREST_TOPS = 4
 # Sample tiles that tell how many memories a set of queries needs.
 SAMPLE_TILES = 8
-
-
-class ErrorBound(NamedTuple):
-    """Bounds on the error of attention over an index, for each query."""
-
-    logsumexp: Tensor
-    """The log-sum-exp is too small by at most this, because of memories left out. (...)"""
-    mean: Tensor
-    """Distance of the mean from that over all memories, because of those left out. (...)"""
-    rounding: Tensor
-    """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
-
-
-class _Attention(NamedTuple):
-    logsumexp: Tensor
-    """Log of the sum over n of exp(logit_n). (...)"""
-    mean: Tensor
-    """Softmax-weighted mean of the memories. (..., D)"""
-
-
-class Attention(_Attention):
-    """Result of :func:`isthmus.attend`: a pair of tensors, and bounds on their errors.
-
-    Attributes
-    ----------
-    logsumexp : Tensor (...)
-        Log of the sum over n of exp(logit_n).
-    mean : Tensor (..., D)
-        Softmax-weighted mean of the memories.
-    error_bound : ErrorBound or None
-        What memories left out can have changed, if an index was used.
-    """
-
-    error_bound: ErrorBound | None = None
-
-    def __new__(
-        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
-    ) -> Attention:
-        """Return a pair that carries the bounds as an attribute."""
-        pair = super().__new__(cls, logsumexp, mean)
-        if error_bound is not None:
-            pair.error_bound = error_bound
-        return pair
 
 
 class Pruned(NamedTuple):

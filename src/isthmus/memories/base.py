@@ -12,15 +12,17 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.attend import Attention, Index, Keys, Metric, attend_centred, attention_logits
 from isthmus.energy import Energy
 from isthmus.errors import (
     InvalidInputError,
     OutsideSupportError,
     ShapeError,
 )
-from isthmus.fused import MAX_OFF_CENTRE
+from isthmus.index.index import Index
 from isthmus.index.policy import IndexReport, Pruning, Setting
+from isthmus.kernel.attention import Attention, attend_centred
+from isthmus.kernel.fused import MAX_OFF_CENTRE
+from isthmus.kernel.logits import Keys, Metric, attention_logits
 from isthmus.validation import (
     as_count,
     as_log_weights,

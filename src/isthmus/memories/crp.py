@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.attend import Attention, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.logits import new_cluster_logits
+from isthmus.kernel.attention import Attention, attend_centred
+from isthmus.kernel.logits import attention_logits, new_cluster_logits
 from isthmus.memories.base import (
     ComponentMeans,
     MarginalMemory,

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.attend import Attention, Index, Keys, attend_centred, attention_logits
 from isthmus.bandwidth.rules import Bandwidth
 from isthmus.bandwidth.search import named
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.index.index import Index
 from isthmus.index.policy import IndexReport, Pruning, Setting
+from isthmus.kernel.attention import Attention, attend_centred
+from isthmus.kernel.logits import Keys, attention_logits
 from isthmus.memories.base import GaussianMemory, keep_observed
 from isthmus.validation import as_positive, as_tensor, is_transforming, require_finite
 

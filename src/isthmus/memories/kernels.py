@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 
-from isthmus.attend import Attention
-from isthmus.logits import distance_logits, needs_float64
+from isthmus.kernel.attention import Attention
+from isthmus.kernel.logits import distance_logits, needs_float64
 from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import as_positive

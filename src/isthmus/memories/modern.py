@@ -7,9 +7,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.attend import Attention, attend_centred
 from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Setting
+from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.memories.base import AtBeta, GaussianMemory, Kernel, unit_rows
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_flag, as_points, as_positive, is_transforming

@@ -6,9 +6,9 @@ from typing import Any, Literal, final
 
 from torch import Tensor
 
-from isthmus.attend import attention_logits
+from isthmus.kernel.logits import attention_logits
+from isthmus.kernel.sparse import Separation, SparseAttention, attend_sparse, sparse_weights
 from isthmus.memories.base import AtBeta, Memory, keep_observed
-from isthmus.sparse import Separation, SparseAttention, attend_sparse, sparse_weights
 from isthmus.validation import as_positive, require_range
 
 

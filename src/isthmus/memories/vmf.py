@@ -7,8 +7,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from isthmus.attend import Keys, attend_centred, attention_logits
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.kernel.attention import attend_centred
+from isthmus.kernel.logits import Keys, attention_logits
 from isthmus.memories.base import AtBeta, WeightedMemory, unit_rows
 from isthmus.special import log_vmf_normalizer, sample_vmf, vmf_mean_length
 from isthmus.validation import as_points, as_positive, is_transforming

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from isthmus.entmax import entmax
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.kernel.sparse import entmax
 from isthmus.validation import as_flag, as_number, is_transforming
 
 SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from isthmus.logits import BLOCK_ENTRIES, Keys, shift
+from isthmus.kernel.logits import BLOCK_ENTRIES, Keys, shift
 from isthmus.validation import as_choice, as_number, is_transforming
 
-__all__ = ["Separation", "SparseAttention", "attend_sparse", "sparse_weights"]
+__all__ = ["Separation", "SparseAttention", "attend_sparse", "entmax", "sparse_weights"]
 
 # Below this many logits, one block holds all of them.
 ONE_BLOCK = 2**18
@@ -96,7 +96,7 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from isthmus.sparse import Separation, sparse_weights
+    >>> from isthmus.kernel.sparse import Separation, sparse_weights
     >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), Separation("entmax", 2.0))
     tensor([0.7500, 0.2500, 0.0000])
     """
@@ -104,6 +104,25 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
     scaled = flat - flat.detach().amax(1, keepdim=True)
     passes = _Passes(lambda function: function(scaled, scaled), separation)
     return passes.weights(scaled, passes.threshold(scaled)).reshape(logits.shape)
+
+
+def entmax(logits: Tensor, alpha: float, dim: int = -1) -> Tensor:
+    """Return alpha-entmax along `dim`: softmax at 1, sparsemax at 2 (Peters et al., 2019).
+
+    Exact to rounding and differentiable three times, in plain operations. A logit of ``-inf`` has
+    probability zero; not all may be.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.kernel.sparse import entmax
+    >>> entmax(torch.tensor([1.0, 0.6, -1.0]), 1.5)
+    tensor([0.6400, 0.3600, 0.0000])
+    """
+    if alpha == 1:
+        return torch.softmax(logits, dim)
+    weights = sparse_weights(logits.movedim(dim, -1), Separation("entmax", alpha))
+    return weights.movedim(-1, dim)
 
 
 def attend_sparse(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from isthmus.logits import (
+from isthmus.kernel.logits import (
     BLOCK_ENTRIES,
     FLOAT32_LOGIT_LIMIT,
     Keys,

@@ -1,0 +1,93 @@
+"""Log-sum-exp attention for checked arguments, plain or fused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from torch import Tensor
+
+from isthmus.kernel.fused import FusedAttention
+from isthmus.kernel.logits import Keys, Metric, observed_as_dot, plain_attention
+from isthmus.validation import is_transforming
+
+# Below this many logits and entries of memories, plain torch operations are faster than setting
+# up the fused pass.
+PLAIN_LOGITS = 2**16
+
+
+class ErrorBound(NamedTuple):
+    """Bounds on the error of attention over an index, for each query."""
+
+    logsumexp: Tensor
+    """The log-sum-exp is too small by at most this, because of memories left out. (...)"""
+    mean: Tensor
+    """Distance of the mean from that over all memories, because of those left out. (...)"""
+    rounding: Tensor
+    """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
+
+
+class _Attention(NamedTuple):
+    logsumexp: Tensor
+    """Log of the sum over n of exp(logit_n). (...)"""
+    mean: Tensor
+    """Softmax-weighted mean of the memories. (..., D)"""
+
+
+class Attention(_Attention):
+    """Result of :func:`isthmus.attend`: a pair of tensors, and bounds on their errors.
+
+    Attributes
+    ----------
+    logsumexp : Tensor (...)
+        Log of the sum over n of exp(logit_n).
+    mean : Tensor (..., D)
+        Softmax-weighted mean of the memories.
+    error_bound : ErrorBound or None
+        What memories left out can have changed, if an index was used.
+    """
+
+    error_bound: ErrorBound | None = None
+
+    def __new__(
+        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
+    ) -> Attention:
+        """Return a pair that carries the bounds as an attribute."""
+        pair = super().__new__(cls, logsumexp, mean)
+        if error_bound is not None:
+            pair.error_bound = error_bound
+        return pair
+
+
+def attend_centred(
+    queries: Tensor,
+    keys: Keys,
+    beta: Tensor,
+    bias: Tensor | None = None,
+    metric: Metric = "sqeuclidean",
+    observed: Tensor | None = None,
+) -> Attention:
+    """Return :func:`isthmus.attend` for checked arguments, with the mean relative to the centre.
+
+    Differences from the centre keep their digits where the data lie far from the origin.
+    """
+    flat, beta = queries.reshape(-1, queries.shape[-1]), beta.to(keys.memories)
+    if observed is None:
+        logsumexp, mean = _attend(flat, keys, bias, beta, metric)
+    else:
+        seen = observed.reshape(flat.shape)
+        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
+        doubled_keys = Keys(doubled)
+        logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
+        logsumexp = (logsumexp - own).to(queries.dtype)
+        mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
+    return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
+
+
+def _attend(
+    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
+) -> tuple[Tensor, Tensor]:
+    size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
+    if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
+        return plain_attention(queries, keys, bias, beta, metric)
+    fused = FusedAttention.apply(queries, keys.memories, bias, beta, metric, keys)
+    return cast("tuple[Tensor, Tensor]", fused)
