@@ -60,7 +60,7 @@ def test_every_option_reaches_the_library(
     printed = json.loads(streams.out, parse_constant=pytest.fail)
     assert streams.err == ""
     pd.testing.assert_frame_equal(pd.DataFrame(printed["rows"]), expected, rtol=1e-9)
-    assert printed["sigma"] == float(model.energy.sigma)
+    assert printed["sigma"] == pytest.approx(float(model.energy.sigma))
     if chains is not None:
         assert printed["chains"]["largest_r_hat"] == pytest.approx(float(chains.r_hat.max()))
 

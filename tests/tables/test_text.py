@@ -144,6 +144,7 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
         (b"\x00\x01\x02\x03" * 50, "not a text file"),
         ("größe,b\n1,2\n".encode() + b"caf\xe9,3\n", "line 3: byte 0xe9 is not UTF-8, though"),
         ("a,b\n1,2\n-1e300,3\n", r"line 3, column 'a': -1e\+300 is too large"),
+        ('a\n1\n"\t"\n1e999\n', "column 'a': the value is infinite"),
         ("a,b\n1,2\n1e999,3\n", "line 3, column 'a': the value is infinite"),
         ("a,b\n1,2\n-Infinity,3\n", "line 3, column 'a': the value is infinite"),
         ("a,b\n1,2.5e-200\n2,-1e-200\n3,0\n", "column 'b': its values, 2.5e-200 at most, are too"),

@@ -188,7 +188,9 @@ class Table:
             style = self.style(name)
             X[:, place] = style.rounded(X[:, place])
             if frame[name].dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
-                values[name] = frame[name].mask(holes, np.round(X[:, place]).astype(np.int64))
+                whole = np.uint64 if frame[name].dtype.kind == "u" else np.int64
+                rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
+                values[name] = frame[name].mask(holes, rounded)
             else:
                 values[name] = np.where(holes, X[:, place], self.X[:, place])
             if cells is not None:

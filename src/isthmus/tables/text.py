@@ -175,7 +175,7 @@ class TextFile:
             self.path,
             frame,
             self.format,
-            lambda row: f"line {list(self.rows())[row][0]}",
+            self._place,
             ids=0 if named and not self.names[0] else None,
             cells=self.read(set(range(self.width))).set_axis(names, axis=1) if as_written else None,
             notes=self.notes,
@@ -260,6 +260,11 @@ class TextFile:
             except csv.Error as error:
                 where = f"{self.path}, below line {line}"
                 raise InvalidInputError(f"{where}: {error}. Is a quote left open?") from None
+
+    def _place(self, row: int) -> str:
+        """Return words for the place of a row; pandas may count one that looks blank."""
+        lines = [line for line, _ in self.rows()]
+        return f"line {lines[row]}" if row < len(lines) else f"row {row + 1}"
 
     def _check_commas(self, places: set[int], names: list[str]) -> list[str]:
         """Return a note on decimal commas; refuse commas that may stand between thousands."""
