@@ -90,7 +90,6 @@ class Keys:
             self._squares[dtype] = torch.cat(sums)
         return self._squares[dtype]
 
-    @torch.no_grad()
     def centred(self, dtype: torch.dtype) -> Tensor:
         """Return the memories about the centre, without a gradient; the last result is kept."""
         if self._centred is None or self._centred.dtype != dtype:
@@ -167,10 +166,14 @@ def _centred_logits(
     if observed is not None:
         queries = torch.where(observed, queries, keys.centre)
     shifted, centre = shift(queries, keys, bias, beta, metric)
-    parts = (queries, keys.memories, beta, queries if bias is None else bias)
-    graph = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    graph = torch.is_grad_enabled() and (
+        queries.requires_grad
+        or keys.memories.requires_grad
+        or beta.requires_grad
+        or (bias is not None and bias.requires_grad)
+    )
     if metric == "sqeuclidean" and observed is None and not (graph or is_transforming()):
-        factor, own = float(beta), keys.scaled_squares(beta.to(shifted.dtype))
+        own, factor = keys.scaled_squares(beta.to(shifted.dtype)), float(beta)
         centred = keys.centred(shifted.dtype)
         offset = -own if bias is None else bias.to(own) - own
         logits = torch.addmm(offset, shifted, centred.mT, alpha=2 * factor)
@@ -239,7 +242,6 @@ def new_cluster_logits(
     return log_mass - kappa * squares + 0.5 * coordinates * torch.log(kappa / beta)
 
 
-@torch.no_grad()
 def needs_float64(
     shifted: Tensor, memories: Tensor | Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> bool:
@@ -252,10 +254,11 @@ def needs_float64(
     query = largest_norm(shifted)
     memory = memories.radius if isinstance(memories, Keys) else largest_norm(memories)
     size = query * memory if metric == "dot" else max(query, memory) ** 2
-    if float(beta) * size > FLOAT32_LOGIT_LIMIT:
+    if beta.item() * size > FLOAT32_LOGIT_LIMIT:
         return True
     if bias is None:
         return False
+    bias = bias.detach()
     return bias.masked_fill(bias == -torch.inf, 0).abs().max().item() > FLOAT32_LOGIT_LIMIT
 
 

@@ -131,18 +131,19 @@ class Memory(Energy):
 
     def _kept(self, name: str, make: Callable[[], Made]) -> Made:
         """Return what `make` computes from the parameters, kept until one of them changes."""
-        parts = [
-            part
-            for part in chain(self._parameters.values(), self._buffers.values())
-            if part is not None
-        ]
-        if is_transforming() or any(part.requires_grad or part.is_inference() for part in parts):
+        if is_transforming():
             return make()
-        # The tensors are kept too, so that no other has their addresses.
-        state = [(part.data_ptr(), part._version) for part in parts]
+        state: list[Any] = []
+        for part in chain(self._parameters.values(), self._buffers.values()):
+            if part is not None:
+                if part.requires_grad or part.is_inference():
+                    return make()
+                # The tensor is kept too, so that no other has its address.
+                state += (id(part), part.data_ptr(), part._version)
         made: dict[str, Any] = self.__dict__.setdefault("_made", {})
         if name not in made or made[name][0] != state:
-            made[name] = state, parts, make()
+            own = [*self._parameters.values(), *self._buffers.values()]
+            made[name] = state, own, make()
         value: Made = made[name][2]
         return value
 
