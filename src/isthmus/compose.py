@@ -404,7 +404,8 @@ class WeightedSum(Wrapper):
         energy = x.new_zeros(x.shape[:-1])
         for factor, term in self._factors():
             aim, height = term._step_and_energy(_cast(x, term), held)
-            share = 1.0 if total is None else factor.to(total) * term._curvature() / total
+            bound = term._curvature()
+            share = 1.0 if total is None or bound is None else factor.to(total) * bound / total
             moved = moved + share * aim.to(x.dtype)
             energy = energy + factor.to(x.dtype) * height.to(x.dtype)
         return (moved if held is None else torch.where(held, x, moved)), energy

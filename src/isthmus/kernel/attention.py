@@ -70,7 +70,10 @@ def attend_centred(
 
     Differences from the centre keep their digits where the data lie far from the origin.
     """
-    flat, beta = queries.reshape(-1, queries.shape[-1]), beta.to(keys.memories)
+    beta = beta.to(keys.memories)
+    if observed is None and queries.ndim == 2:
+        return Attention(*_attend(queries, keys, bias, beta, metric))
+    flat = queries.reshape(-1, queries.shape[-1])
     if observed is None:
         logsumexp, mean = _attend(flat, keys, bias, beta, metric)
     else:
