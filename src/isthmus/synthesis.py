@@ -26,9 +26,8 @@ __all__ = ["Draws", "draw_rows"]
 FloatArray = NDArray[np.float64]
 
 TABLES = "tables"
-# A value that this share of the rows have, and at least this many, is kept as it is; so are all
-# values of a column of whole numbers that has at most this many, each twice on average.
-ATOM_SHARE, ATOM_ROWS, FEW_VALUES = 0.05, 5, 10
+# A value that this share of the rows have, and at least this many, is kept as it is.
+ATOM_SHARE, ATOM_ROWS = 0.05, 5
 # Draws outside a range, or equal to a row, are drawn again at most this often; values are exchanged
 # between rows that are among this many nearest.
 TRIES, NEIGHBORS = 20, 8
@@ -113,7 +112,7 @@ def draw_rows(
     Small tables of numbers are drawn from their in-context density
     (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by the noise of a
     Gaussian kernel that has the shape of the data (:func:`isthmus.bandwidth.choose`). Whole
-    numbers and decimals are rounded as the table's are; frequent values, small sets of values and
+    numbers and decimals are rounded as the table's are; frequent values and
     categories are those of the chosen, or the nearest, row, exchanged with those of a similar row
     if nothing else would change.
 
@@ -125,7 +124,7 @@ def draw_rows(
     n : int
     model : {"auto", "tables", "kernel"}
         "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others,
-        with cells that are not all few or frequent values; "auto" takes it where it can, and the
+        with cells that are not all frequent values; "auto" takes it where it can, and the
         kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
@@ -250,7 +249,7 @@ class _RowGenerator:
             raise InvalidInputError(
                 f'model="tables" needs {FEWEST_ROWS} to {most_rows:,} rows and 1 to '
                 f"{most_columns} columns of numbers that vary, no categories, and cells that are "
-                'not all few or frequent values. Use model="kernel".'
+                'not all frequent values. Use model="kernel".'
             )
 
     def _atoms(self) -> NDArray[np.bool_]:
@@ -259,10 +258,8 @@ class _RowGenerator:
         kept = np.ones(self.codes.shape, dtype=bool)
         for place in self.moving:
             column = self.codes[:, place]
-            values, which, times = np.unique(column, return_inverse=True, return_counts=True)
-            whole = bool((values == np.round(values)).all())
-            if not (whole and len(values) <= min(FEW_VALUES, count / 2)):
-                kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
+            _, which, times = np.unique(column, return_inverse=True, return_counts=True)
+            kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
         return kept
 
     def draw(self, n: int, seed: int) -> FloatArray:
