@@ -33,7 +33,7 @@ from isthmus.cluster.block_rows import (
     measured,
     require_in_memory,
 )
-from isthmus.cluster.data import Rows, Units, distinct_rows, largest_value
+from isthmus.cluster.data import Rows, RowSample, Units, largest_value
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
@@ -141,12 +141,10 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         """Apply a function to chunks of rows, each followed by its mask if it has gaps."""
         size = max(CHUNK_ENTRIES // max(width, 1), 1)
         parts = []
-        for start in range(0, len(X), size):
-            chunk = X[start : start + size]
-            gaps = np.isnan(chunk)
-            with torch.no_grad():
-                known = [torch.from_numpy(~gaps)] if gaps.any() else []
-                parts.append(function(as_tensor(chunk, "X"), *known))
+        with torch.no_grad():
+            for chunk in as_tensor(X, "X").split(size):
+                gaps = chunk.isnan()
+                parts.append(function(chunk, *([~gaps] if bool(gaps.any()) else [])))
         return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -319,9 +317,9 @@ class MemoryEstimator(
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
-        values, masses, _, keys = distinct_rows(X[kept], weights[kept])
-        self._units = self._units_of(values, masses)
-        return Rows.of(values, masses, self._units, keys)
+        distinct = RowSample.of(X[kept], weights[kept])
+        self._units = self._units_of(distinct.values, distinct.weights)
+        return distinct.rows(self._units)
 
     def _require_blocks(self) -> None:
         """Raise if settings need all rows in memory."""

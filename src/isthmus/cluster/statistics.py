@@ -122,15 +122,11 @@ class ClusterStatistics:
         means = self.sums / torch.where(wanted, self.masses, 1.0)
         return torch.where(wanted, means, fallback.double())
 
-    def residual(self, means: Tensor) -> float:
-        """Return the weighted sum of squared distances of rows to `means` (K, D)."""
+    def variance(self, means: Tensor, smallest: float) -> float:
+        """Return the mean squared distance of rows to `means` (K, D) per known coordinate."""
         means = means.double()
         cross, own = (means * self.sums).sum(), (self.masses * means.square()).sum()
-        return max(float(self.square - 2 * cross + own), 0.0)
-
-    def variance(self, means: Tensor, smallest: float) -> float:
-        """Return the mean squared distance per known coordinate, at least `smallest`."""
-        return max(self.residual(means) / max(self.coordinates, 1e-300), smallest)
+        return max(float(self.square - 2 * cross + own) / max(self.coordinates, 1e-300), smallest)
 
     def calinski_harabasz(self) -> float:
         """Return the spread between clusters over that within, each per degree of freedom."""

@@ -105,7 +105,7 @@ def _require_workers(client: Client) -> None:
 
 
 def _compare_versions(client: Client) -> None:
-    found = client.get_versions(packages=PACKAGES)
+    found: Any = client.get_versions(packages=PACKAGES)
     here = found["client"]["packages"]
     for worker, about in found["workers"].items():
         there = about["packages"]
