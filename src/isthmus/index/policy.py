@@ -10,7 +10,8 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index, is_indexable
-from isthmus.index.pruned import Attention, Plan, Weights, is_prunable, pruned_attention
+from isthmus.index.pruned import Plan, Weights, is_prunable, pruned_attention
+from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import Keys, Metric, tensor_version
 
 Setting = bool | Literal["auto"] | Index

@@ -1,16 +1,14 @@
 """The playground: an energy landscape to look at and to pull about, in the browser.
 
-``isthmus play`` opens it, and so does ``ist.play(energy_or_data)``: the module can be called like
-its function :func:`play`. All numbers on the page come from this library.
+``isthmus play`` opens it, and so does ``ist.play(energy_or_data)``. All numbers on the page come
+from this library.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["play"]
 
@@ -56,11 +54,7 @@ def play(start: Any = None, *, port: int | None = None, browser: bool = True) ->
     return serve(playground, port=port, browser=browser)
 
 
-class _CallablePackage(ModuleType):
-    """A package that is called like its function: both have the name ``isthmus.play``."""
-
-    __call__ = staticmethod(play)
-    __signature__ = inspect.signature(play)
-
-
-sys.modules[__name__].__class__ = _CallablePackage
+# The function is the package: ``ist.play`` and ``isthmus.play`` are one object.
+for _name in ["play", "__all__", "__file__", "__path__", "__spec__"]:
+    setattr(play, _name, globals()[_name])
+sys.modules[__name__] = cast("Any", play)
