@@ -56,20 +56,6 @@ def test_bad_temperatures_and_bandwidths(name, scale):
         KINDS[name](GOOD, scale)
 
 
-@pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.EpanechnikovKDE])
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_bandwidths_whose_square_float32_cannot_hold(kind, scale):
-    with pytest.raises(InvalidInputError, match="squared"):
-        kind(GOOD.astype(np.float32), scale)
-    assert kind(GOOD, scale).bandwidth == scale
-
-
-@pytest.mark.parametrize("scale", [torch.ones(1), torch.ones(2)])
-def test_a_temperature_is_one_number(scale):
-    with pytest.raises(ShapeError, match="single number"):
-        ist.Mixture(GOOD, scale)
-
-
 BAD_POINTS = {
     "text": (["a", "b"], DtypeError, "x holds"),
     "complex": (torch.ones(1, 2, dtype=torch.complex64), DtypeError, "x holds"),
@@ -112,14 +98,6 @@ def test_an_observed_coordinate_must_be_known(kind):
         kind(GOOD).conditional_mean(x, np.array([True, True]))
 
 
-def test_masks_may_be_arrays(make_energy, memories, points):
-    energy = make_energy(memories)
-    mask = np.array([True, False, True])
-    moved = energy.step(points, mask)
-    torch.testing.assert_close(moved, energy.step(points, torch.from_numpy(mask)))
-    assert torch.equal(moved[:, mask], points[:, mask])
-
-
 BAD_COUNTS = {
     "below the discount": ([1.0, 0.2, 3.0], InvalidInputError, "above the discount 0.5.*Drop"),
     "at the discount": ([1.0, 0.5, 3.0], InvalidInputError, "above the discount"),
@@ -141,29 +119,6 @@ def test_bad_counts(counts, error, complaint):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"discount": 1.0}, r"\[0, 1\)"),
-        ({"discount": -0.1}, "discount"),
-        ({"discount": np.nan}, "discount"),
-        ({"discount": "some"}, "discount"),
-        ({"rho": 0.0}, "rho"),
-        ({"rho": -1.0}, "rho"),
-        ({"alpha": 0.0}, "alpha"),
-        ({"alpha": -1.0, "discount": 0.5}, "alpha"),
-    ],
-)
-def test_bad_settings_of_the_restaurant(options, complaint):
-    with pytest.raises(InvalidInputError, match=complaint):
-        ist.CRPMixture(GOOD, np.ones(3), **options)
-
-
-def test_alpha_may_be_zero_if_there_is_a_discount():
-    crp = ist.CRPMixture(GOOD, np.ones(3), alpha=0.0, discount=0.5)
-    assert crp.responsibilities(GOOD)[:, -1].min() > 0
-
-
-@pytest.mark.parametrize(
     ("log_weights", "error"),
     [
         (np.zeros(2), ShapeError),
@@ -181,20 +136,6 @@ def test_bad_weights(log_weights, error):
 def test_a_subset_must_choose_among_the_memories(index, memories):
     with pytest.raises(InvalidInputError, match="index must choose"):
         ist.GaussianKDE(memories).subset(index)
-
-
-def test_a_setting_too_large_for_a_float_is_refused(memories):
-    with pytest.raises(InvalidInputError, match="beta must be a positive number"):
-        ist.ModernHopfield(memories, beta=10**400)
-
-
-@pytest.mark.parametrize("size", [1e200, 1e308])
-@pytest.mark.parametrize("kind", [ist.StudentKDE, ist.LaplaceKDE, ist.UniformKDE])
-def test_squares_that_overflow_leave_the_point_where_it_is(kind, size, memories):
-    energy, x = kind(memories), torch.full((3,), size, dtype=memories.dtype)
-    assert energy.energy(x) == torch.inf
-    assert (energy.score(x) == 0).all()
-    assert torch.equal(energy.step(x), x)
 
 
 @pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.Mixture, ist.ModernHopfield])
@@ -251,20 +192,3 @@ def test_huge_points_give_infinities_or_errors_but_no_nan(make, size):
 def test_observed_coordinates_far_from_all_memories_are_an_error():
     with pytest.raises(InvalidInputError, match="no memory within reach"):
         ist.LaplaceKDE(GOOD).conditional_mean(np.array([1e300, 0.0]), [True, False])
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: ist.Hopfield(GOOD, zero_diagonal=GOOD), "zero_diagonal must be True or False"),
-        (lambda: ist.CRPMixture(GOOD, np.ones(3), normalized=GOOD), "normalized must be True or"),
-        (lambda: ist.GaussianKDE(GOOD, index=GOOD), "index must be 'auto', True, False"),
-        (lambda: ist.CRPMixture(GOOD, [[1.0, 2.0], [3.0]]), "counts is not a rectangular array"),
-        (lambda: ist.GaussianKDE(GOOD).step(GOOD, [[True], [True, False]]), "observed is not a"),
-        (lambda: ist.DenseAssociativeMemory(GOOD, degree=2**64), "degree must be a whole number"),
-        (lambda: ist.VonMisesFisherMixture(np.zeros((0, 0))), "directions is empty"),
-    ],
-)
-def test_settings_of_another_kind_or_size_are_named(make, words):
-    with pytest.raises(InvalidInputError, match=words):
-        make()

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, UnknownNormalizerError
 
 DOUBLE = torch.float64
 
@@ -120,33 +119,3 @@ def test_powers_of_any_degree_keep_their_order(degree, update):
             )
         expected[d] = (force > 0) - (force < 0) or expected[d]
     assert dense.double().step(x)[0].long().tolist() == expected
-
-
-def test_completion_from_a_part():
-    patterns = signs(10, 30)
-    part = patterns.clone()
-    part[:, 12:] = torch.nan
-    completed = ist.complete(ist.DenseAssociativeMemory(patterns, 5), part, how="mode")
-    assert (completed == patterns).all(1).sum() >= 9
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"degree": 1}, "degree"),
-        ({"degree": 2.5}, "degree"),
-        ({"degree": 3, "rectified": False}, "even degree"),
-        ({"states": "quantum"}, "states"),
-        ({"update": "random"}, "update"),
-        ({"states": "continuous", "update": "asynchronous"}, "sphere"),
-        ({"rectified": "yes"}, "rectified"),
-    ],
-)
-def test_bad_settings_are_refused(arguments, complaint):
-    with pytest.raises(InvalidInputError, match=complaint):
-        ist.DenseAssociativeMemory(signs(3, 4), **arguments)
-
-
-def test_there_is_no_density():
-    with pytest.raises(UnknownNormalizerError):
-        ist.DenseAssociativeMemory(signs(3, 4)).log_prob(signs(2, 4))

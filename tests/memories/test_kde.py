@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
@@ -30,26 +29,6 @@ def test_log_prob_equals_that_of_scikit_learn(dim, sigma):
     np.testing.assert_allclose(found, peer.score_samples(x.numpy()), rtol=1e-9)
 
 
-def test_energy_as_defined():
-    memories, x = draw(6, 3), draw(5, 3, seed=1)
-    squares = np.square(x.numpy()[:, None] - memories.numpy()).sum(-1)
-    kde = ist.GaussianKDE(memories, sigma=0.7)
-    np.testing.assert_allclose(kde.energy(x), -logsumexp(-squares / 0.98, 1), rtol=1e-11)
-    assert kde.inverse_temperature == 1
-    assert float(kde.sigma) == pytest.approx(0.7)
-
-
-def test_the_normalizer_has_the_bandwidth_to_the_power_of_the_dimension():
-    # Erratum E12: with the printed 1/(N h), this plane would hold a mass of 1/2.
-    kde = ist.GaussianKDE(draw(5, 2), sigma=0.5)
-    axis = torch.linspace(-7, 7, 400, dtype=DOUBLE)
-    grid = torch.cartesian_prod(axis, axis)
-    cell = (axis[1] - axis[0]) ** 2
-    assert float(kde.log_prob(grid).exp().sum() * cell) == pytest.approx(1, abs=1e-6)
-    unnormalized = float(torch.exp(-kde.energy(grid)).sum() * cell)
-    assert unnormalized == pytest.approx(5 * 2 * np.pi * 0.25, rel=1e-6)
-
-
 def test_a_step_is_mean_shift_which_is_a_gradient_step_of_sigma_squared():
     # Erratum E13, for memories of any norm.
     memories, x = draw(8, 3), draw(5, 3, seed=1)
@@ -70,29 +49,6 @@ def test_it_is_the_modern_network_on_a_sphere_only():
         gap = (kde.step(x) - modern.step(x)).norm(dim=1).max()
         assert bool(gap < 1e-10) is equal
         assert equal or gap > 0.1
-
-
-def test_on_a_sphere_the_two_energies_differ_by_scale_and_constant():
-    # Multiply out |x - x_n|^2 with |x_n| = 1; neither energy here carries a log N.
-    memories, x, sigma = on_sphere(draw(8, 3)), draw(5, 3, seed=1), 0.6
-    kde = ist.GaussianKDE(memories, sigma)
-    modern = ist.ModernHopfield(memories, beta=1 / sigma**2)
-    torch.testing.assert_close(modern.energy(x), sigma**2 * kde.energy(x) - 0.5)
-
-
-def test_mean_shift_never_raises_the_energy():
-    kde = ist.GaussianKDE(3 * draw(30, 2), sigma=0.8)
-    found = ist.retrieve(kde, 4 * draw(50, 2, seed=1), trace=True)
-    heights = kde.energy(found.trace)
-    assert (heights[1:] <= heights[:-1] + 1e-10).all()
-    assert found.converged.all()
-    torch.testing.assert_close(kde.step(found.state), found.state, atol=1e-5, rtol=0)
-
-
-def test_separated_memories_are_the_bottoms_of_their_basins():
-    memories = 10 * torch.eye(5, dtype=DOUBLE)
-    found = ist.retrieve(ist.GaussianKDE(memories), memories + 0.5 * draw(5, 5))
-    torch.testing.assert_close(found.state, memories, atol=1e-6, rtol=0)
 
 
 def test_samples_have_the_moments_of_the_density():

@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import stats
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
@@ -49,29 +49,6 @@ def test_the_density_is_a_mixture_with_covariance_one_over_beta(dim, beta):
     )
 
 
-def test_density_is_exp_of_minus_beta_times_energy_not_of_minus_energy():
-    # Erratum E28.
-    memory = ist.ModernHopfield(draw(4, 1), beta=3.0)
-
-    def density(power: float, x: float) -> float:
-        return float(torch.exp(-power * memory.energy(torch.tensor([x], dtype=DOUBLE))))
-
-    normalizer = integrate.quad(lambda x: density(3.0, x), -9, 9)[0]
-    assert np.log(normalizer) == pytest.approx(float(memory.log_normalizer()))
-    at = torch.tensor([0.4], dtype=DOUBLE)
-    assert density(3.0, 0.4) / normalizer == pytest.approx(float(memory.log_prob(at).exp()))
-    printed = density(1.0, 0.4) / integrate.quad(lambda x: density(1.0, x), -9, 9)[0]
-    assert printed != pytest.approx(float(memory.log_prob(at).exp()), rel=0.05)
-
-
-def test_the_density_integrates_to_one_in_the_plane():
-    memory = ist.ModernHopfield(draw(5, 2), beta=2.0)
-    axis = torch.linspace(-8, 8, 400, dtype=DOUBLE)
-    grid = torch.cartesian_prod(axis, axis)
-    total = memory.log_prob(grid).exp().sum() * (axis[1] - axis[0]) ** 2
-    assert float(total) == pytest.approx(1, abs=1e-6)
-
-
 def test_the_normalizer_in_arbitrary_precision():
     memories = 30 * draw(3, 2)
     memory = ist.ModernHopfield(memories, beta=10.0)
@@ -93,21 +70,3 @@ def test_samples_follow_the_density():
     drawn = memory.sample(20_000, seed=1).numpy()[:, 0]
     assert stats.kstest(drawn, cumulative).pvalue > 0.01
     assert stats.kstest(drawn + 0.05, cumulative).pvalue < 1e-3  # the test can tell
-
-
-def test_long_memories_weigh_more():
-    memory = ist.ModernHopfield(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), beta=1.0)
-    share = float(memory.log_mixing_weights.exp()[0])
-    assert share == pytest.approx(1 / (1 + np.exp(-1.5)))
-
-
-def test_a_mean_is_not_yet_a_fixed_point():
-    # Erratum E29: fixed points solve x = sum_k p(k | x) m_k with the weights taken at x itself.
-    memory = ist.ModernHopfield(draw(6, 3), beta=1.0)
-    x = draw(4, 3, seed=1)
-    first = memory.step(x)
-    assert (memory.step(first) - first).norm(dim=1).max() > 0.05
-    fixed = ist.retrieve(memory, x, tol=1e-12).state
-    torch.testing.assert_close(memory.step(fixed), fixed)
-    weighted = memory.responsibilities(fixed) @ memory.memories
-    torch.testing.assert_close(weighted, fixed)

@@ -42,21 +42,6 @@ def test_recall_of_the_memories_themselves_is_the_step():
     torch.testing.assert_close(memory.recall(x, memory.memories), memory.step(x))
 
 
-def test_blocks_of_points_change_nothing(monkeypatch):
-    memory, x, values = ist.GaussianKDE(draw(6, 3)), draw(9, 3, seed=1), draw(6, 2)
-    whole = memory.recall(x, values)
-    monkeypatch.setattr("isthmus.memories.base.MOST_WEIGHTS", 12)
-    torch.testing.assert_close(memory.recall(x, values), whole)
-
-
-def test_labels_as_values_classify():
-    X, y = load_digits(return_X_y=True)
-    memory = ist.GaussianKDE(X[:1000], sigma=6.0)
-    chances = np.asarray(memory.recall(X[1000:], values=np.eye(10)[y[:1000]]))
-    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-9)
-    assert (chances.argmax(1) == y[1000:]).mean() > 0.93
-
-
 def test_bad_values_are_refused():
     memory = ist.GaussianKDE(draw(6, 3))
     for values in (draw(5, 2), draw(6, 2, 2), 1.0):
@@ -105,7 +90,3 @@ def test_long_memories_that_capture_others_are_warned_of():
     own = torch.arange(200)
     assert (raw.memory == own).double().mean() < 0.5
     assert (unit.memory == own).double().mean() > 0.95
-
-
-def test_random_memories_are_not_warned_of():
-    ist.retrieve(ist.ModernHopfield(draw(100, 64), beta=1.0), draw(3, 64, seed=1))

@@ -125,24 +125,6 @@ def test_every_promise_of_an_energy_is_kept(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_densities_integrate_to_one_and_give_the_conditional_mean(kind):
-    energy, _ = made(kind, draw(N, 2))
-    axis = torch.linspace(-12, 12, 241, dtype=DOUBLE)
-    grid = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
-    density, cell = energy.log_prob(grid).exp(), axis[1] - axis[0]
-    assert float(density.sum() * cell**2) == pytest.approx(1, abs=1e-6)
-    known = torch.tensor([True, False])
-    at = slice(90, 150, 10)
-    x = torch.stack([axis[at], torch.full_like(axis[at], torch.nan)], -1)
-    marginal = density[at].sum(1) * cell
-    torch.testing.assert_close(energy.log_prob(x, known), marginal.log(), atol=1e-6, rtol=0)
-    mean = (density[at] * axis).sum(1) * cell / marginal
-    found = energy.conditional_mean(x, known)
-    torch.testing.assert_close(found[:, 1], mean, atol=1e-6, rtol=0)
-    assert torch.equal(found[:, 0], x[:, 0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_marginals_of_rows_with_different_gaps_are_those_of_scipy(kind):
     energy, kernels = made(kind, draw(N, D))
     x = 2 * draw(8, D, seed=9)
@@ -246,20 +228,6 @@ def test_transforms_of_functions_work(kind):
     torch.testing.assert_close(mapped, energy.log_prob(x, seen))
 
 
-def test_the_same_kernels_by_other_means_are_the_same_energy():
-    memories, x = draw(N, D), draw(6, D, seed=9)
-    plain = ist.GaussianKDE(memories, 0.6)
-    eye = torch.eye(D, dtype=DOUBLE)
-    for same in (
-        ist.GaussianKDE(memories, [0.6] * D),
-        ist.GaussianKDE(memories, 0.3, covariance=4 * eye),
-        ist.GaussianKDE(memories, 0.6, factors=np.ones(N)),
-    ):
-        torch.testing.assert_close(same.energy(x), plain.energy(x))
-        torch.testing.assert_close(same.step(x), plain.step(x))
-        torch.testing.assert_close(same.log_prob(x), plain.log_prob(x))
-
-
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_a_fitted_mixture_of_scikit_learn_is_taken_as_it_is(kind):
     X = draw(200, D).numpy()
@@ -272,19 +240,6 @@ def test_a_fitted_mixture_of_scikit_learn_is_taken_as_it_is(kind):
     )
     np.testing.assert_allclose(mixture.log_prob(X), fitted.score_samples(X), rtol=1e-8)
     np.testing.assert_allclose(mixture.responsibilities(X), fitted.predict_proba(X), atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_other_memories_and_subsets_keep_the_shape(kind):
-    memories, x = draw(N, D), draw(4, D, seed=9)
-    energy, kernels = made(kind, memories)
-    moved = energy.with_memories(memories + 1)
-    torch.testing.assert_close(moved.log_prob(x + 1), energy.log_prob(x))
-    few = [4, 1, 7]
-    joint = log_joint(energy, kernels, x)[:, few]
-    weights = energy.log_mixing_weights.numpy()[few]
-    expected = logsumexp(joint, 1) - logsumexp(weights)
-    np.testing.assert_allclose(energy.subset(few).log_prob(x), expected, rtol=1e-8)
 
 
 def test_changed_parameters_are_noticed():

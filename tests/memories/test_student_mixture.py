@@ -79,20 +79,6 @@ def test_round_and_diagonal_scales(scales, dof):
     )
 
 
-def test_many_degrees_of_freedom_are_gaussian(mixture):
-    x = 3 * normal(20, 3, seed=1)
-    gaussian = ist.StudentMixture(mixture.means, mixture.scale_trils)
-    for dof, error in ((1e5, 1e-2), (1e8, 1e-5), (1e12, 1e-9)):
-        student = ist.StudentMixture(mixture.means, mixture.scale_trils, dof)
-        torch.testing.assert_close(
-            student.log_prob(x), gaussian.log_prob(x), rtol=error, atol=error
-        )
-    round_one = ist.StudentMixture(mixture.means, 0.8)
-    for method in ("log_prob", "step", "responsibilities"):
-        expected = getattr(ist.GaussianKDE(mixture.means, 0.8), method)(x)
-        torch.testing.assert_close(getattr(round_one, method)(x), expected)
-
-
 @pytest.mark.parametrize("dof", [1e3, 3e3, 1e4, 1e6])
 def test_the_normalizer_keeps_its_digits(dof):
     import mpmath
@@ -139,14 +125,6 @@ def test_a_step_is_the_minimum_of_the_bound(mixture):
     torch.testing.assert_close(mixture.step(x), torch.linalg.solve(left, right))
 
 
-def test_retrieval_rests_where_the_force_is_zero(mixture):
-    found = ist.retrieve(mixture, 3 * normal(30, 3, seed=1), tol=1e-10, max_steps=5000)
-    assert found.converged.all()
-    torch.testing.assert_close(
-        mixture.score(found.state), torch.zeros_like(found.state), atol=1e-6, rtol=0
-    )
-
-
 def test_marginals_are_those_of_scipy(mixture):
     found = mixture.marginal([2, 0])
     x = 3 * normal(20, 2, seed=1)
@@ -162,24 +140,6 @@ def test_marginals_are_those_of_scipy(mixture):
     rows = torch.full((20, 3), math.nan, dtype=DOUBLE)
     rows[:, [2, 0]] = x
     np.testing.assert_allclose(mixture.log_prob(rows, ~rows.isnan()), expected, rtol=1e-10)
-
-
-def test_densities_of_rows_with_different_gaps(mixture):
-    rows = normal(4, 3, seed=1)
-    rows[0, 1] = rows[1, 0] = rows[1, 2] = math.nan
-    rows[2] = math.nan
-    seen = ~rows.isnan()
-    found = mixture.log_prob(rows, seen)
-    assert float(found[0]) == pytest.approx(
-        float(mixture.marginal([0, 2]).log_prob(rows[0, [0, 2]]))
-    )
-    assert float(found[1]) == pytest.approx(float(mixture.marginal([1]).log_prob(rows[1, [1]])))
-    assert float(found[2]) == 0
-    assert float(found[3]) == pytest.approx(float(mixture.log_prob(rows[3])))
-    shares = mixture.responsibilities(rows, seen)
-    torch.testing.assert_close(shares.sum(1), torch.ones(4, dtype=DOUBLE))
-    torch.testing.assert_close(shares[2], mixture.log_mixing_weights.exp())
-    torch.testing.assert_close(shares[3], mixture.responsibilities(rows[3]))
 
 
 @pytest.mark.parametrize("known", [[0], [2], [0, 2], [1, 2]])
@@ -220,17 +180,6 @@ def test_conditional_means_against_integration(mixture):
     assert torch.equal(guesses[2], many[2])
 
 
-def test_completion_holds_what_is_known(mixture):
-    rows = torch.tensor([[0.8, math.nan, -1.1], [math.nan, math.nan, 0.3]], dtype=DOUBLE)
-    mean = ist.complete(mixture, rows)
-    torch.testing.assert_close(mean, mixture.conditional_mean(rows, ~rows.isnan()))
-    filled = ist.complete(mixture, rows, how="mode")
-    assert torch.equal(filled[0, [0, 2]], rows[0, [0, 2]])
-    force = mixture.score(filled)
-    assert force[0, 1].abs() < 1e-4
-    assert force[1, :2].abs().max() < 1e-4
-
-
 def test_draws_have_the_density(mixture):
     drawn = mixture.sample(20_000, seed=1)
     for column in range(3):
@@ -249,11 +198,6 @@ def test_draws_have_the_density(mixture):
     )
     assert stats.kstest(away.square().sum(0) / 3, stats.f(3, 5).cdf).pvalue > 0.01
     assert torch.equal(mixture.sample(3, seed=4), mixture.sample(3, seed=4))
-
-
-def test_samplers_move_on_it(mixture):
-    drawn = ist.sample(mixture.subset([2, 4]), 200, sampler=ist.MALA(step_size=0.1), seed=0)
-    assert torch.isfinite(drawn).all()
 
 
 @pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
@@ -282,23 +226,6 @@ def test_blocks_do_not_change_results(mixture, monkeypatch):
     for name, value in zip(("energy", "score", "step"), expected, strict=True):
         torch.testing.assert_close(getattr(mixture, name)(x), value)
     torch.testing.assert_close(mixture.step(x, held), held_step)
-
-
-def test_learnable_parameters_fit_data():
-    data = torch.cat([normal(80, 2), normal(80, 2, seed=1) @ factors(1, 2)[0].T + 4])
-    mixture = ist.StudentMixture(
-        torch.nn.Parameter(data[[0, -1]].clone()),
-        torch.nn.Parameter(torch.eye(2, dtype=DOUBLE).repeat(2, 1, 1)),
-        torch.nn.Parameter(torch.tensor([5.0, 5.0], dtype=DOUBLE)),
-    )
-    optimizer = torch.optim.Adam(mixture.parameters(), lr=0.05)
-    before = float(mixture.log_prob(data).mean().detach())
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = -mixture.log_prob(data).mean()
-        loss.backward()
-        optimizer.step()
-    assert float(mixture.log_prob(data).mean().detach()) > before + 0.1
 
 
 EYES = torch.eye(2).repeat(3, 1, 1)

@@ -54,16 +54,6 @@ def test_keeps_every_promise_of_an_energy(dim, beta, weighted):
     check_energy(energy, unit(8, dim, seed=2))
 
 
-@pytest.mark.parametrize("beta", [1e-6, 1.0, 30.0])
-def test_density_integrates_to_one(beta):
-    around = circle(400)
-    total = mixture(5, 2, beta).log_prob(around).exp().mean() * 2 * math.pi
-    assert total.item() == pytest.approx(1, abs=1e-12)
-    points, area = sphere(60)
-    total = (mixture(5, 3, beta).log_prob(points).exp() * area).sum()
-    assert total.item() == pytest.approx(1, abs=1e-12)
-
-
 @pytest.mark.parametrize("dim", [2, 3, 5])
 def test_density_matches_scipy(dim):
     energy = mixture(4, dim, beta=6.0)
@@ -74,13 +64,6 @@ def test_density_matches_scipy(dim):
     np.testing.assert_allclose(energy.log_prob(points), expected, rtol=1e-9)
     posterior = np.exp(np.stack(parts, 1) + weights - expected[:, None])
     np.testing.assert_allclose(energy.responsibilities(points), posterior, rtol=1e-8)
-
-
-def test_it_is_the_modern_hopfield_energy_on_the_sphere():
-    directions, points = unit(5, 4), unit(9, 4, seed=1)
-    hopfield = ist.ModernHopfield(directions, beta=3.0)
-    found = VonMisesFisherMixture(directions, 3.0).energy(points)
-    torch.testing.assert_close(found, hopfield.energy(points) - 0.5)
 
 
 def test_log_prob_is_differentiable_in_the_concentration():
@@ -129,13 +112,6 @@ def test_step_beyond_the_sphere_leaves_nothing_for_the_free_coordinates():
     assert torch.isfinite(gradient).all()
 
 
-def test_step_stays_where_the_force_is_zero():
-    energy = VonMisesFisherMixture(np.array([[1.0, 0.0], [-1.0, 0.0]]))
-    x = torch.tensor([0.0, 1.0], dtype=DOUBLE)
-    assert (energy.step(x) == x).all()
-    assert (energy.step(x, torch.tensor([False, True])) == x).all()
-
-
 def test_conditional_mean_matches_quadrature():
     energy = mixture(4, 3, beta=5.0)
     nan = math.nan
@@ -152,29 +128,10 @@ def test_conditional_mean_matches_quadrature():
         torch.testing.assert_close(mean, weight @ points)
 
 
-def test_conditional_mean_of_everything_is_the_mean_and_of_nothing_the_point():
-    energy = mixture(4, 3, beta=5.0)
-    points, area = sphere(40)
-    mean = (energy.log_prob(points).exp() * area) @ points
-    nothing = torch.zeros(3, dtype=torch.bool)
-    torch.testing.assert_close(energy.conditional_mean(points[0], nothing), mean)
-    assert (energy.conditional_mean(points, ~nothing) == points).all()
-
-
 def test_conditional_mean_refuses_coordinates_that_no_unit_vector_has():
     x, seen = torch.tensor([[1.5, math.nan]]), torch.tensor([[True, False]])
     with pytest.raises(OutsideSupportError, match="1 of 1 rows"):
         mixture(3, 2).conditional_mean(x, seen)
-
-
-def test_complete_recovers_a_stored_direction():
-    directions = unit(5, 20)
-    energy = VonMisesFisherMixture(directions, beta=60.0)
-    partial = directions.clone()
-    partial[:, 8:] = math.nan
-    found = ist.complete(energy, partial, how="mode")
-    assert (found[:, :8] == directions[:, :8]).all()
-    assert (found - directions).abs().max() < 1e-3
 
 
 def test_samples_have_the_moments_of_the_density():
@@ -187,18 +144,6 @@ def test_samples_have_the_moments_of_the_density():
     second = (points * mass[:, None]).T @ points
     torch.testing.assert_close(drawn.T @ drawn / len(drawn), second, atol=0.015, rtol=0)
     assert (energy.sample(5, seed=2) == energy.sample(5, seed=2)).all()
-
-
-def test_a_component_of_no_weight_is_left_out():
-    directions = unit(3, 4)
-    weights = torch.tensor([0.0, -math.inf, 0.0], dtype=DOUBLE)
-    found = VonMisesFisherMixture(directions, 9.0, weights)
-    expected = VonMisesFisherMixture(directions[::2], 9.0)
-    x = unit(6, 4, seed=9)
-    torch.testing.assert_close(found.log_prob(x), expected.log_prob(x))
-    torch.testing.assert_close(found.responsibilities(x)[:, ::2], expected.responsibilities(x))
-    seen = torch.tensor([True, False, False, False])
-    torch.testing.assert_close(found.conditional_mean(x, seen), expected.conditional_mean(x, seen))
 
 
 def test_rows_are_normalised_on_entry_and_while_they_are_learned():
@@ -215,14 +160,6 @@ def test_rows_are_normalised_on_entry_and_while_they_are_learned():
     )
     energy.log_prob(x).sum().backward()
     assert (learned.grad * learned).sum(1).abs().max() < 1e-12
-
-
-def test_swapping_and_choosing_memories_keeps_the_rest():
-    energy = mixture(4, 3, beta=2.5)
-    assert repr(energy) == "VonMisesFisherMixture(N=4, D=3, beta=2.5, weighted=True, float64)"
-    some = energy.subset([2, 0])
-    assert (some.log_weights == energy.log_weights[[2, 0]]).all()
-    assert float(energy.with_memories(unit(4, 6)).beta) == 2.5
 
 
 def test_refuses_rows_without_a_direction():
