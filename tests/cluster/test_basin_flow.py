@@ -5,12 +5,14 @@ import pandas as pd
 import pytest
 from scipy.cluster.hierarchy import dendrogram, fcluster, is_valid_linkage
 from scipy.sparse import csr_array
+from scipy.stats import spearmanr
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
 from isthmus.cluster import BasinFlow
 from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
+from isthmus.cluster.resolution import Unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
     Memories,
@@ -131,8 +133,8 @@ def test_a_basin_is_a_mode_that_rises_above_its_saddle():
     rng = np.random.default_rng(0)
     one = rng.uniform(size=(400, 2))
     two = np.concatenate([one[:200], one[200:] + np.array([2, 0])])
-    assert basins(one, 0.8).max() == 0
-    found = basins(two, 0.8)
+    assert basins(one, 0.01).max() == 0
+    found = basins(two, 0.01)
     assert found.max() == 1
     assert len(set(found[:200])) == 1
 
@@ -145,8 +147,14 @@ def banana(n, rng):
 ONE_CLUSTER = {
     "Gaussian, 2 columns": lambda n, rng: rng.normal(size=(n, 2)),
     "Gaussian, 50 columns": lambda n, rng: rng.normal(size=(n, 50)),
+    "cigar": lambda n, rng: rng.normal(size=(n, 3)) @ np.diag([10, 1, 1]) @ rng.normal(size=(3, 3)),
+    "uniform, 1 column": lambda n, rng: rng.uniform(size=(n, 1)),
     "uniform square": lambda n, rng: rng.uniform(size=(n, 2)),
-    "Student t": lambda n, rng: rng.standard_t(4, size=(n, 10)),
+    "uniform, 6 columns": lambda n, rng: rng.uniform(size=(n, 6)),
+    "lognormal, 5 columns": lambda n, rng: np.exp(rng.normal(size=(n, 5))),
+    "lognormal, 20 columns": lambda n, rng: np.exp(rng.normal(size=(n, 20))),
+    "exponential": lambda n, rng: rng.exponential(size=(n, 5)),
+    "Student t": lambda n, rng: rng.standard_t(3, size=(n, 10)),
     "banana": banana,
 }
 
@@ -189,12 +197,64 @@ def test_clusters_of_many_shapes_are_found(name):
     assert adjusted_rand_score(y, BasinFlow(random_state=0).fit(X).labels_) > 0.95
 
 
-def test_columns_that_only_differ_in_scale_show_their_clusters():
+@pytest.mark.parametrize(("n", "dim"), [(100, 1), (100, 2), (60, 5), (60, 20), (1000, 20)])
+def test_clusters_are_found_at_every_distance(n, dim):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 50))
-    X[:200, 0] += 8  # standardising hides this among 49 columns of noise
-    y = np.arange(400) < 200
-    assert adjusted_rand_score(y, BasinFlow(random_state=0).fit(X).labels_) > 0.9
+    y = np.arange(n) < n // 2
+    X, way = rng.normal(size=(n, dim)), rng.normal(size=dim)
+    for far in (8.0, 30.0, 1000.0):
+        model = BasinFlow(random_state=0).fit(X + np.outer(y, far * way / np.linalg.norm(way)))
+        assert adjusted_rand_score(y, model.labels_) > 0.9
+
+
+def test_the_answer_does_not_depend_on_units_order_or_copies(blobs):
+    X = blobs[0]
+    rng = np.random.default_rng(0)
+    labels = BasinFlow(random_state=0).fit_predict(X)
+    rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    standard = (X - X.mean(0)) / X.std(0)
+    order = rng.permutation(len(X))
+    for other, same in {
+        "units": (X * [1e-3, 1, 50, 1e6] + [0, 1e3, -5, 1], labels),
+        "rotation": (standard @ rotation, labels),
+        "columns": (X[:, ::-1], labels),
+        "rows": (X[order], labels[order]),
+        "copies": (np.repeat(X, 3, 0), np.repeat(labels, 3)),
+    }.values():
+        assert adjusted_rand_score(BasinFlow(random_state=0).fit_predict(other), same) == 1
+
+
+def test_a_column_of_few_values_does_not_make_clusters():
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.normal(size=(300, 4)), rng.choice([2007, 2008, 2009], 300)]
+    assert BasinFlow(random_state=0).fit(X).n_clusters_ == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_resolution_gives_the_same_clusters_again(seed):
+    centers = np.random.default_rng(seed).normal(size=(6, 8)) * 1.6
+    X, _ = make_blobs(300, centers=centers, random_state=seed)
+    model = BasinFlow(random_state=0).fit(X)
+    assert model.chosen_by_ == "gap"
+    again = BasinFlow(resolution=float(f"{model.resolution_:.2g}"), random_state=0).fit(X)
+    np.testing.assert_array_equal(again.labels_, model.labels_)
+    tried = model.gap_curve_
+    for place in (5, 9):
+        other = BasinFlow(resolution=tried["resolution"][place], random_state=0).fit(X)
+        assert other.n_clusters_ == tried["n_clusters"][place]
+
+
+def test_the_null_has_unimodal_columns_and_the_correlations_of_the_data():
+    rng = np.random.default_rng(0)
+    two = np.r_[rng.normal(size=300), rng.normal(size=300) + 9]
+    skewed = np.exp(rng.normal(size=600))
+    table = np.c_[two, two + rng.normal(size=600), skewed, rng.choice([0.0, 1.0, 2.0], 600)]
+    drawn, _ = Unimodal(table, np.ones(600), np.zeros(600, int))(np.random.RandomState(0))
+    between = ((drawn[:, 0] > 3) & (drawn[:, 0] < 6)).mean()
+    assert between > 0.1  # none of the data are
+    assert abs(spearmanr(drawn)[0] - spearmanr(table)[0]).max() < 0.15
+    np.testing.assert_allclose(np.median(drawn[:, 2]), np.median(skewed), rtol=0.2)
+    assert set(drawn[:, 3]) == {0.0, 1.0, 2.0}
 
 
 def test_fitted_attributes_agree(blobs, fitted):
@@ -206,7 +266,9 @@ def test_fitted_attributes_agree(blobs, fitted):
     curve = fitted.gap_curve_
     near = np.flatnonzero(curve["gap"] >= np.nanmax(curve["gap"]) - 0.02)
     assert fitted.gap_ == curve["gap"][near[0]]
-    assert fitted.resolution_ == curve["resolution"][near].max()
+    assert fitted.chosen_by_ == "modes"
+    assert np.isnan(fitted.resolution_)
+    assert (fitted.separation_ > 1).all()
     assert fitted.barriers_.shape == (3, 3)
     np.testing.assert_allclose(fitted.barriers_, fitted.barriers_.T)
     means = [X[fitted.labels_ == c].mean(0) for c in range(3)]

@@ -41,6 +41,7 @@ def test_the_clusters_are_those_of_the_table_in_memory(method: str, rows: Path) 
 def test_columns_ids_and_labels_are_those_of_the_table_in_memory(
     rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(rows.parent)
     frame = pd.read_parquet(rows).drop(columns="key")
     frame.insert(0, "customer_id", 7 * np.arange(300)[::-1])
     frame["left"], frame["kind"] = frame["a"] > 40, np.where(frame["b"] > 3, "u", "v")

@@ -323,36 +323,37 @@ def test_settings_of_samplers_are_checked() -> None:
             model.sample(**settings)
 
 
-def test_the_summary_states_why_there_are_so_many_clusters_and_the_next_best_numbers() -> None:
-    found = TableModel.fit(X).describe(X)
+def test_the_summary_states_why_there_are_so_many_clusters_and_other_numbers() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 6)) + 4 * (np.arange(200) % 3)[:, None] * [1, 0, 1, 0, 1, 0]
+    found = TableModel.fit(rows).describe(rows)
     curve, summary = found.model.estimator.gap_curve_, found.summary
-    assert summary["n_clusters"] == 2
+    assert summary["n_clusters"] == 3
     assert summary["chosen_by"] == "gap"
-    best = np.nanargmax(curve["gap"])
-    assert summary["gap"] == curve["gap"][best]
-    assert summary["resolution"] == curve["resolution"][best]
-    assert f"largest, {curve['gap'][best]:.2f}, at resolution" in str(found)
+    assert summary["resolution"] in curve["resolution"]
+    assert f"at resolution {summary['resolution']}" in str(found)
+    assert all(one["separation"] > 1 for one in summary["clusters"])
+    assert "separation" in str(found)
     numbers = [one["n_clusters"] for one in summary["alternatives"]]
+    assert 3 not in numbers
     assert len(set(numbers)) == len(numbers) == 3
-    assert 2 not in numbers
     for one in summary["alternatives"]:
-        same = curve["n_clusters"] == one["n_clusters"]
-        assert one["gap"] == np.nanmax(curve["gap"][same])
-    others = [gap for gap, size in zip(curve["gap"], curve["n_clusters"], strict=True) if size != 2]
-    assert summary["alternatives"][0]["gap"] == np.nanmax(others)
-    again = TableModel.fit(X, resolution=summary["alternatives"][0]["resolution"]).describe(X)
-    assert again.summary["n_clusters"] == numbers[0]
-    assert "the resolution was given" in str(again)
-    told = TableModel.fit(X, method="basin-flow", n_clusters=4).describe(X)
+        again = TableModel.fit(rows, resolution=one["resolution"]).describe(rows)
+        assert again.summary["n_clusters"] == one["n_clusters"]
+        assert again.summary["chosen_by"] == "resolution"
+    told = TableModel.fit(rows, method="basin-flow", n_clusters=4).describe(rows)
     assert told.summary["n_clusters"] == 4
-    assert "the number of clusters was given" in str(told)
+    assert told.summary["chosen_by"] == "n_clusters"
 
 
-def test_one_cluster_is_explained_too() -> None:
-    blob = np.random.default_rng(3).normal(size=(200, 2))
+@pytest.mark.parametrize(("dim", "reason"), [(2, "modes"), (6, "components")])
+def test_one_cluster_is_explained_too(dim: int, reason: str) -> None:
+    blob = np.random.default_rng(3).normal(size=(200, dim))
     found = TableModel.fit(blob).describe(blob)
     assert found.summary["n_clusters"] == 1
-    assert "no partition stands out from rows of one cluster" in str(found)
+    assert found.summary["chosen_by"] == reason
+    assert found.summary["resolution"] is None
+    assert "level 0.01" in str(found)
 
 
 def test_a_saved_basin_flow_labels_rows_as_before(tmp_path: Path) -> None:

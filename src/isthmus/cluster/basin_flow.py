@@ -30,12 +30,6 @@ KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
 EXACT_COMPONENTS = 1000
 # Up to this many distinct rows, every row is a memory; above, this many memories are learned.
 STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
-# Columns as they are, instead of standardised, must raise a weak gap by this, and their
-# deviations may differ by this factor.
-RAW_MARGIN, RAW_SCALES = 0.1, 10.0
-# Columns have heavy tails if their mean fourth moment over squared variance exceeds this; that of a
-# Gaussian is 3.
-HEAVY_TAILS = 4.5
 BANDWIDTH_ROWS = 1000
 # Rows farther away than so many deviations recall what their direction does, and their squares
 # would lose the differences between memories to rounding.
@@ -88,15 +82,19 @@ class BasinFlow(DensityEstimator):
     .. math:: E_\gamma = \Pr[\text{a step leaves its cluster}]
               + \gamma \Pr[\text{two independent rows share a cluster}].
 
-    The resolution is the one at which this energy lies furthest below that of a null with one
-    memory, a Gaussian with the covariance of the data (the finest of those within 0.02 nats of the
-    largest gap). The rows are one cluster if the gap is small there, or within the spread of the
-    null, or vanishes against a uniform ellipsoid or, where tails are heavy, against shuffled
-    columns, or if (in up to three dimensions) the clusters share one mode of the density.
+    The number of clusters follows from one level, alpha, by this rule:
 
-    Columns are standardised and reduced to principal components internally. The energy is
-    modularity with a resolution, its minimiser Louvain's moves, the softmax an entropic affinity
-    and the choice a gap statistic; references in the documentation.
+    1. Columns are standardised, and seen in their principal components.
+    2. In up to three of these, clusters are modes of the density: peaks that rise above the saddle
+       to a higher one by more than chance allows at level alpha.
+    3. In more, rows between which retrieval never passes are different clusters.
+    4. Inside them, the null has unimodal columns with the rank correlations of the data. The
+       resolution is the one at which the energy lies furthest below that of the null.
+    5. That partition is accepted if its gap exceeds those of null draws at level alpha.
+
+    So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution,
+    its minimiser Louvain's moves, the softmax an entropic affinity, the choice a gap statistic and
+    the modes those of ToMATo; references in the documentation.
 
     Parameters
     ----------
@@ -106,6 +104,8 @@ class BasinFlow(DensityEstimator):
         Gamma, if it is known. Larger values give more clusters.
     min_cluster_size : int
         Smaller clusters join the neighbour that they exchange most flow with.
+    alpha : float
+        Level of the tests by which the number of clusters is found.
     n_memories : "auto", "all" or int
         "all" stores every row. A number of memories is learned from the rows instead; "auto" does
         so above 5,000 distinct rows, with 1,500 memories.
@@ -119,7 +119,13 @@ class BasinFlow(DensityEstimator):
     cluster_centers_ : ndarray (n_clusters, n_features)
         Means of the clusters.
     resolution_, gap_, objective_ : float
-        The resolution, the gap at it, and the energy of the partition.
+        The resolution (NaN if the clusters are modes or components), the largest gap, and the
+        energy of the partition.
+    chosen_by_ : {"gap", "modes", "components", "n_clusters", "resolution"}
+        What decided on the number of clusters.
+    separation_ : ndarray (n_clusters,)
+        How many times less often than by chance retrieval leaves each cluster; infinite if never,
+        NaN if there is one cluster.
     gap_curve_ : dict of ndarray
         "resolution", "n_clusters" and "gap" at each resolution tried, finest first. The gap is
         NaN where a partition has one cluster or too many.
@@ -127,7 +133,7 @@ class BasinFlow(DensityEstimator):
         -log of the flow between two clusters over its value by chance; infinite without flow.
     linkage_ : ndarray (n_clusters - 1, 4)
         Tree of merges for `scipy.cluster.hierarchy`: at height h, two clusters join if the
-        resolution falls to ``resolution_ * exp(-h)``.
+        resolution falls to ``resolution_ * exp(-h)``, or to ``exp(-h)`` if it is NaN.
     memories_ : ndarray (n_memories, n_features)
         The stored patterns.
     energy_ : Mixture
@@ -159,12 +165,14 @@ class BasinFlow(DensityEstimator):
         *,
         resolution: float | None = None,
         min_cluster_size: int = 1,
+        alpha: float = 0.01,
         n_memories: Any = "auto",
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
         self.resolution = resolution
         self.min_cluster_size = min_cluster_size
+        self.alpha = alpha
         self.n_memories = n_memories
         self.random_state = random_state
 
@@ -231,6 +239,7 @@ class BasinFlow(DensityEstimator):
         order = np.argsort(rank)
         self._pattern_labels = rank[self._pattern_labels]
         self.barriers_ = self.barriers_[np.ix_(order, order)]
+        self.separation_ = self.separation_[order]
         leaves = self.linkage_[:, :2]
         own = rank[np.minimum(leaves, len(rank) - 1).astype(np.int64)]
         renamed = np.where(leaves < len(rank), own, leaves)
@@ -242,6 +251,7 @@ class BasinFlow(DensityEstimator):
 
     def _check_settings(self, n_rows: int) -> None:
         as_count(self.min_cluster_size, "min_cluster_size")
+        as_number(self.alpha, "alpha", above=0, below=1)
         if self.resolution is not None:
             as_number(self.resolution, "resolution", above=0)
             if self.n_clusters is not None:
@@ -281,7 +291,7 @@ class BasinFlow(DensityEstimator):
 
         known = ~gaps * weights[:, None]
         for _ in range(FILLING_ROUNDS):
-            points = table @ _components(table, weights, standardised=True, generator=generator)
+            points = table @ _components(table, weights, generator)
             memories = self._remember(points, weights, generator)
             own = len(memories.patterns) == len(points)
             shares = recall(points, memories.patterns, memories.weights, memories.k, others=own)
@@ -293,45 +303,25 @@ class BasinFlow(DensityEstimator):
     def _chosen(
         self, table: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
     ) -> tuple[NDArray[Any], Choice]:
-        """Partition standardised columns, or columns as they are if they show much more."""
-        from isthmus.cluster.resolution import WEAK_GAP, choose, one_cluster
+        """Return the principal components of the rows, and their partition."""
+        from isthmus.cluster.resolution import choose, one_cluster
 
-        deviations = np.sqrt(np.average(np.square(table), axis=0, weights=weights))
-        deviations = deviations[np.ptp(table, axis=0) > 0]
-        if len(table) == 1 or not len(deviations):
+        if len(table) == 1 or not np.ptp(table, axis=0).any():
             self._rotation = np.zeros((table.shape[1], 1))
             points = table @ self._rotation
             return points, one_cluster(points, weights)
-
-        fourth = np.average(table**4, axis=0, weights=weights)[np.ptp(table, axis=0) > 0]
-        heavy = float(np.mean(fourth / deviations**4)) > HEAVY_TAILS
-
-        def view(standardised: bool) -> tuple[NDArray[Any], NDArray[Any], Choice]:
-            rotation = _components(table, weights, standardised, generator)
-            points = table @ rotation
-
-            def shuffled(stream: np.random.RandomState) -> NDArray[Any]:
-                return np.stack([stream.permutation(column) for column in table.T], 1) @ rotation
-
-            found = choose(
-                points,
-                weights,
-                self._remember,
-                generator,
-                self.resolution,
-                self.n_clusters,
-                shuffled if heavy else None,
-            )
-            return rotation, points, found
-
-        self._rotation, points, choice = view(standardised=True)
-        spread = deviations.max() / deviations.min()
-        free = self.resolution is None and self.n_clusters is None
-        if free and choice.gap < WEAK_GAP and 1.05 < spread < RAW_SCALES:
-            rotation, other, found = view(standardised=False)
-            if found.labels.any() and found.gap > choice.gap + RAW_MARGIN:
-                self._rotation, points, choice = rotation, other, found
-        return points, choice
+        self._rotation = _components(table, weights, generator)
+        choice = choose(
+            table,
+            self._rotation,
+            weights,
+            self._remember,
+            generator,
+            alpha=self.alpha,
+            resolution=self.resolution,
+            n_clusters=self.n_clusters,
+        )
+        return table @ self._rotation, choice
 
     def _adopt(
         self,
@@ -365,12 +355,16 @@ class BasinFlow(DensityEstimator):
         self._pattern_labels = labels
         self.n_clusters_ = len(sizes)
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
-        self.objective_ = memories.graph.energy(labels, choice.resolution)
+        self.chosen_by_ = choice.reason
+        gamma = 1.0 if np.isnan(choice.resolution) else choice.resolution
+        self.objective_ = memories.graph.energy(labels, gamma)
         flow = memories.graph.flow(labels)
-        with np.errstate(divide="ignore"):
+        total = flow.sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
             self.barriers_ = -np.log(flux_ratios(flow))
+            self.separation_ = total * (1 - total) / (total - np.diag(flow))
         np.fill_diagonal(self.barriers_, 0.0)
-        self.linkage_ = merge_tree(flow, choice.resolution)
+        self.linkage_ = merge_tree(flow, gamma)
         self.cluster_centers_ = self._means(table, weights, found, self.n_clusters_)
         return found
 
@@ -475,17 +469,14 @@ def _group_means(
 
 
 def _components(
-    table: NDArray[Any],
-    weights: NDArray[Any],
-    standardised: bool,
-    generator: np.random.RandomState,
+    table: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
 ) -> NDArray[Any]:
-    """Return the map from centred rows to principal components, scaled. (D, d)"""
+    """Return the map from centred rows to principal components of standardised columns. (D, d)"""
     shares = weights / weights.sum()
     deviations = np.sqrt(shares @ np.square(table))
     varies = np.ptp(table, axis=0) > 0
     scale = np.zeros(table.shape[1])
-    scale[varies] = 1 / (deviations[varies] if standardised else deviations[varies].max())
+    scale[varies] = 1 / deviations[varies]
     scaled = table * scale * np.sqrt(shares)[:, None]
     if min(scaled.shape) > EXACT_COMPONENTS:
         seed = generator.randint(2**31)

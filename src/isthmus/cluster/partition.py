@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from isthmus.compiled import compiled
 
@@ -201,15 +202,15 @@ class Graph(NamedTuple):
         """Minimise the energy at falling resolutions, from single nodes on."""
         return Path(*_path(*self, np.ascontiguousarray(gammas), seed, rounds))
 
+    def components(self) -> IntArray:
+        """Return the connected component of each node."""
+        matrix = csr_array((self.weights, self.indices, self.indptr))
+        found: IntArray = connected_components(matrix, directed=False)[1].astype(np.int64)
+        return found
+
     def energy(self, labels: IntArray, gamma: float) -> float:
         """Return the energy of a partition whose labels are below the number of nodes."""
         return float(_energy(*self, labels, gamma))
-
-    def lowered(self, labels: IntArray, gamma: float) -> IntArray:
-        """Return the partition that local moves reach from this one."""
-        labels = labels.copy()
-        _minimise(*self, labels, gamma, 3, 0)
-        return labels
 
     def flow(self, labels: IntArray) -> FloatArray:
         """Return the flow between clusters, both directions added to each entry's half. (K, K)"""

@@ -1,101 +1,89 @@
-"""The choice of a resolution: the gap between the energy of the data and that of one memory."""
+"""The choice of a partition: modes in few dimensions, the gap to unimodal columns in more."""
 
+# mypy: disallow-untyped-defs=False
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import cut_tree
 from scipy.sparse import diags_array
+from scipy.special import ndtr, ndtri
+from scipy.stats import rankdata
+from scipy.stats import t as student
 
 from isthmus.cluster.partition import FloatArray, Graph, IntArray, Path, flux_ratios, merge_tree
-from isthmus.cluster.retrieval_graph import Memories, Recollection, basins
+from isthmus.cluster.retrieval_graph import LEARNING_ROWS, Memories, basins, nearest
+from isthmus.compiled import compiled
 
-# The resolutions that are compared, finest first.
-RESOLUTIONS = np.geomspace(6.0, 0.03, 16)
-# A gap below these is none: to a Gaussian, and to the other nulls where the first is weak.
-LEAST_GAP, LEAST_OTHER_GAP = 0.07, 0.05
-WEAK_GAP = 0.3
-# Energies of null draws vary at least this much, in nats.
-LEAST_DEVIATION = 0.03
+# The resolutions that are compared, finest first; two digits, so that they can be typed.
+RESOLUTIONS = np.array([6, 4.2, 3, 2.1, 1.5, 1, 0.72, 0.51, 0.36, 0.25, 0.18, 0.12])
+RESOLUTIONS = np.append(RESOLUTIONS, [0.087, 0.061, 0.043, 0.03])
+# Unimodal densities of other shapes than the null, such as uniform balls, have gaps up to this.
+LEAST_GAP = 0.07
 # Among resolutions whose gaps differ less than this, the finest is chosen.
 NEAR_TIE = 0.02
-# Partitions have at most this many clusters per memory.
+# Partitions have at most this many clusters per memory: six rows show that they belong together.
 LARGEST_SHARE = 1 / 6
-# Up to this dimension, densities can be estimated, and clusters must be modes.
+# Up to this dimension, densities can be estimated, and clusters are their modes.
 DENSITY_DIM = 3
-DENSITY_ROWS = 5000
-RESTARTS = 5
+# Budgets of computation: rows of a density, and starts of each minimisation.
+DENSITY_ROWS, STARTS = 10_000, 3
+# Columns with fewer values than one for so many rows are discrete, and so are those of the null.
+REPEATED = 5
 
 Remember = Callable[[FloatArray, FloatArray, np.random.RandomState], Memories]
-Draw = Callable[[np.random.RandomState], FloatArray]
 
 
 class Choice(NamedTuple):
-    """A partition of the memories and the evidence for it."""
+    """A partition of the memories and the evidence for it; the resolution is NaN if it has none."""
 
     memories: Memories
     labels: IntArray
     resolution: float
     gap: float
     curve: dict[str, FloatArray]
+    reason: str
 
 
 def n_nulls(n_rows: int) -> int:
     """Return the number of null draws: more for few rows, whose energies vary more."""
-    return 20 if n_rows < 500 else 10 if n_rows < 2000 else 5 if n_rows <= 5000 else 3
-
-
-def draw_gaussian(n: int, deviations: FloatArray, generator: Any) -> FloatArray:
-    """Draw rows of one memory with these deviations."""
-    points: FloatArray = generator.normal(size=(n, len(deviations)))
-    return points * deviations
-
-
-def draw_uniform(n: int, deviations: FloatArray, generator: Any) -> FloatArray:
-    """Draw rows that are uniform in an ellipsoid with these deviations."""
-    dim = len(deviations)
-    points: FloatArray = generator.normal(size=(n, dim))
-    radii = generator.uniform(size=(n, 1)) ** (1 / dim) * np.sqrt(dim + 2)
-    return points * radii / np.linalg.norm(points, axis=1, keepdims=True) * deviations
+    return 20 if n_rows < 500 else 10 if n_rows < 2000 else 5
 
 
 def choose(
-    points: FloatArray,
+    table: FloatArray,
+    rotation: FloatArray,
     weights: FloatArray,
     remember: Remember,
     generator: np.random.RandomState,
+    *,
+    alpha: float = 0.01,
     resolution: float | None = None,
     n_clusters: int | None = None,
-    shuffled: Draw | None = None,
 ) -> Choice:
-    """Partition the rows at the resolution with the largest gap, or at the one given.
-
-    `shuffled` draws rows whose columns are those of the data, each in an order of its own: a null
-    with the tails of the data.
-    """
+    """Partition rows (n, D), seen through `rotation` (D, d), by the rule of BasinFlow."""
     seed = int(generator.randint(2**31))
+    points = table @ rotation
     memories = remember(points, weights, np.random.RandomState(seed))
-    deviations = np.sqrt(np.average(np.square(points), axis=0, weights=weights))
+    graph, components = memories.graph, memories.graph.components()
+    owners = components
+    if len(components) < len(points) or not np.array_equal(memories.patterns, points):
+        owners = components[nearest(points, memories.patterns, 1)[:, 0]]
     gammas = RESOLUTIONS
     if resolution is not None:
-        gammas = np.sort(np.append(RESOLUTIONS, resolution))[::-1]
-    path = memories.graph.path(gammas, seed)
-
-    def null_energies(rows: Draw, count: int) -> FloatArray:
-        draws = []
-        for draw in range(count):
-            stream = np.random.RandomState((seed + 1 + draw) % 2**32)
-            graph = remember(rows(stream), stream.permutation(weights), stream).graph
-            draws.append(np.log(graph.path(gammas, seed).energies))
-        return np.array(draws)
-
-    count = n_nulls(len(points))
-    null = null_energies(partial(draw_gaussian, len(points), deviations), count)
-    log_energies = np.log(np.maximum(path.energies, 1e-9))
-    gaps = null.mean(0) - log_energies
+        gammas = np.append(RESOLUTIONS[resolution < RESOLUTIONS], resolution)
+    path = lowest_path(graph, gammas, seed)
+    draw = Unimodal(table, weights, owners)
+    null = []
+    for number in range(n_nulls(len(points))):
+        stream = np.random.RandomState((seed + 1 + number) % 2**32)
+        rows, masses = draw(stream)
+        other = remember(rows @ rotation, masses, stream).graph
+        null.append(np.log(other.path(gammas, seed).energies))
+    levels = np.array(null)
+    gaps = levels.mean(0) - np.log(np.maximum(path.energies, 1e-9))
     possible = (path.sizes >= 2) & (path.sizes <= LARGEST_SHARE * len(memories.patterns))
     gaps[~possible] = -np.inf
     best = int(np.argmax(gaps >= gaps.max() - NEAR_TIE))  # the finest
@@ -106,24 +94,107 @@ def choose(
         "gap": np.where(possible, gaps, np.nan),
     }
     if n_clusters is not None:
-        labels, chosen = _with_count(memories, path, gammas, n_clusters, seed)
-        return Choice(memories, labels, chosen, gap, curve)
+        labels, gamma = _with_count(memories, path, gammas, n_clusters, seed)
+        return Choice(memories, labels, gamma, gap, curve, "n_clusters")
     if resolution is not None:
-        place = int(np.flatnonzero(gammas == resolution)[0])
-        return Choice(memories, path.labels[place], resolution, gap, curve)
-    labels = np.zeros(len(memories.patterns), dtype=np.int64)
-    chosen = float(gammas[best])
-    if gap > LEAST_GAP and _stands_out(gaps, null):
-        others = [partial(draw_uniform, len(points), deviations), shuffled]
-        levels = [
-            null_energies(rows, max(count // 2, 2))[:, best].mean()
-            for rows in others
-            if rows is not None and gap < WEAK_GAP
+        return Choice(memories, path.labels[-1], resolution, gap, curve, "resolution")
+    if points.shape[1] <= DENSITY_DIM:
+        return Choice(memories, _modes(points, memories, alpha, seed), np.nan, gap, curve, "modes")
+    count = len(levels)
+    spread = levels[:, best].std(ddof=1) * np.sqrt(1 + 1 / count)
+    if possible.any() and gap - LEAST_GAP > student.ppf(1 - alpha, count - 1) * spread:
+        return Choice(memories, path.labels[best], float(gammas[best]), gap, curve, "gap")
+    return Choice(memories, components, np.nan, gap, curve, "components")
+
+
+class Unimodal:
+    """The null: in each component, unimodal columns with the rank correlations of the data.
+
+    A column has the greatest convex minorant of its distribution function below its mode, the
+    middle of the shortest half of its values, and the least concave majorant above: data of any
+    unimodal columns, skewed or with heavy tails, are as they were.
+    """
+
+    def __init__(self, table: FloatArray, weights: FloatArray, components: IntArray) -> None:
+        if len(table) > LEARNING_ROWS:
+            kept = np.random.RandomState(0).permutation(len(table))[:LEARNING_ROWS]
+            table, weights, components = table[kept], weights[kept], components[kept]
+        self.weights = weights
+        self.parts = []
+        for number in range(components.max() + 1):
+            rows = np.flatnonzero(components == number)
+            part = table[rows]
+            ranks = (rankdata(part, axis=0) - 0.5) / len(rows)
+            scores = ndtri(ranks)
+            scores /= np.sqrt(len(rows)) * np.maximum(scores.std(0), 1e-12)
+            if len(rows) > part.shape[1]:
+                sizes, vectors = np.linalg.eigh(scores.T @ scores)
+                scores = (vectors * np.sqrt(np.maximum(sizes, 0))).T
+            columns = [_unimodal(part[:, place], weights[rows]) for place in range(part.shape[1])]
+            self.parts.append((rows, scores, columns))
+
+    def __call__(self, stream: np.random.RandomState) -> tuple[FloatArray, FloatArray]:
+        """Return rows (n, D) of one draw, and their weights."""
+        drawn = np.empty((len(self.weights), len(self.parts[0][2])))
+        for rows, factor, columns in self.parts:
+            levels = ndtr(stream.normal(size=(len(rows), len(factor))) @ factor)
+            for place, (shares, values, distinct) in enumerate(columns):
+                column = np.interp(levels[:, place], shares, values)
+                if len(distinct):
+                    column = distinct[np.searchsorted((distinct[1:] + distinct[:-1]) / 2, column)]
+                drawn[rows, place] = column
+        return drawn, stream.permutation(self.weights)
+
+
+def _unimodal(column: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return knots (shares, values) of a unimodal distribution function, and discrete values."""
+    order = np.argsort(column, kind="stable")
+    values, masses = column[order], weights[order]
+    shares = (np.cumsum(masses) - masses / 2) / masses.sum()
+    ends = np.minimum(np.searchsorted(shares, shares + 0.5), len(values) - 1)
+    halves = np.where(shares + 0.5 <= shares[-1], values[ends] - values, np.inf)
+    first = int(halves.argmin())
+    mode = (first + int(ends[first])) // 2
+    knots = np.concatenate(
+        [
+            _hull(values[: mode + 1], shares[: mode + 1], 1),
+            mode + _hull(values[mode:], shares[mode:], -1),
         ]
-        if all(level - log_energies[best] > LEAST_OTHER_GAP for level in levels):
-            labels = _lowest(memories, path, best, gammas, seed)
-            labels = _joined_by_mode(points, memories, labels, generator)
-    return Choice(memories, labels, chosen, gap, curve)
+    )
+    distinct = np.unique(values)
+    if REPEATED * len(distinct) > len(values):
+        distinct = distinct[:0]
+    return shares[knots], values[knots], distinct
+
+
+@compiled
+def _hull(x, y, sign):
+    """Return the places of the convex (sign 1) or concave (-1) hull of points sorted by x."""
+    kept, count = np.empty(len(x), dtype=np.int64), 0
+    for i in range(len(x)):
+        while count > 1:
+            a, b = kept[count - 2], kept[count - 1]
+            if sign * ((x[b] - x[a]) * (y[i] - y[a]) - (y[b] - y[a]) * (x[i] - x[a])) > 0:
+                break
+            count -= 1
+        kept[count] = i
+        count += 1
+    return kept[:count].copy()
+
+
+def lowest_path(graph: Graph, gammas: FloatArray, seed: int) -> Path:
+    """Return the partition of the lowest energy among several starts at each resolution."""
+    paths = [
+        graph.path(gammas, (seed + start * len(RESOLUTIONS)) % 2**31) for start in range(STARTS)
+    ]
+    best = np.argmin([path.energies for path in paths], 0)
+    chosen = [paths[start] for start in best]
+    places = range(len(gammas))
+    return Path(
+        np.array([path.labels[place] for path, place in zip(chosen, places, strict=True)]),
+        np.array([path.sizes[place] for path, place in zip(chosen, places, strict=True)]),
+        np.array([path.energies[place] for path, place in zip(chosen, places, strict=True)]),
+    )
 
 
 def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
@@ -132,44 +203,21 @@ def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
     memories = Memories(points, weights / weights.mean(), len(points), loops)
     empty = np.zeros(0)
     curve = {"resolution": empty, "n_clusters": empty, "gap": empty}
-    return Choice(memories, np.zeros(len(points), dtype=np.int64), 1.0, 0.0, curve)
+    labels = np.zeros(len(points), dtype=np.int64)
+    return Choice(memories, labels, np.nan, 0.0, curve, "components")
 
 
-def _stands_out(gaps: FloatArray, null: FloatArray) -> bool:
-    """Return whether some gap, over its deviation, exceeds what null draws reach on any scale."""
-    if len(null) < 10:
-        return True
-    deviations = null.std(0, ddof=1) + LEAST_DEVIATION
-    others = (null.sum(0) - null) / (len(null) - 1)
-    reached = ((others - null) / deviations).max(1)
-    return bool((gaps / deviations).max() > reached.mean() + 3 * reached.std())
-
-
-def _lowest(memories: Memories, path: Path, place: int, gammas: FloatArray, seed: int) -> IntArray:
-    """Return the partition of the lowest energy among several starts."""
-    graph, gamma = memories.graph, float(gammas[place])
-    found = [path.labels[place]]
-    for start in range(RESTARTS):
-        again = graph.path(gammas[: place + 1], (seed + 1 + start) % 2**31).labels[-1]
-        found.append(graph.lowered(again, gamma))
-    return min(found, key=lambda labels: graph.energy(labels, gamma))
-
-
-def _joined_by_mode(
-    points: FloatArray, memories: Memories, labels: IntArray, generator: np.random.RandomState
-) -> IntArray:
-    """Join clusters that share a mode of the density, where its dimension permits an estimate."""
-    if points.shape[1] > DENSITY_DIM:
-        return labels
+def _modes(points: FloatArray, memories: Memories, alpha: float, seed: int) -> IntArray:
+    """Return the mode of the density that each memory belongs to."""
     if len(points) > DENSITY_ROWS:
-        points = points[generator.permutation(len(points))[:DENSITY_ROWS]]
-    size = int(labels.max()) + 1
-    basin = basins(points, 0.75 + 3 / np.sqrt(len(points)))
-    owners = Recollection.of(points, *memories[:3]).labels(labels)
-    shared = np.zeros((size, basin.max() + 1))
-    np.add.at(shared, (owners, basin), 1)
-    joined: IntArray = np.unique(shared.argmax(1), return_inverse=True)[1]
-    return joined[labels]
+        kept = np.random.RandomState(seed).permutation(len(points))[:DENSITY_ROWS]
+        points = points[kept]
+    labels = basins(points, alpha)
+    if len(memories.patterns) == len(points):
+        return labels
+    owners = nearest(memories.patterns, points, 1)[:, 0]
+    found: IntArray = np.unique(labels[owners], return_inverse=True)[1]
+    return found
 
 
 def _with_count(
@@ -189,7 +237,9 @@ def _with_count(
     return labels, chosen
 
 
-def without_small(memories: Memories, labels: IntArray, sizes: Any, least: float) -> IntArray:
+def without_small(
+    memories: Memories, labels: IntArray, sizes: FloatArray, least: float
+) -> IntArray:
     """Join each cluster below the least size to the one it exchanges most flow with."""
     sizes = sizes.copy()
     while len(sizes) > 1 and sizes.min() < least:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
+from scipy.special import ndtri
 
 from isthmus.cluster.partition import FloatArray, Graph, IntArray
 from isthmus.compiled import compiled
@@ -260,19 +261,22 @@ class Recollection(NamedTuple):
         return self.masses(labels).argmax(1)
 
 
-def basins(points: FloatArray, prominence: float) -> IntArray:
+def basins(points: FloatArray, alpha: float) -> IntArray:
     """Return the basin of each point in a nearest-neighbour estimate of the log-density.
 
-    Modes are joined as in ToMATo (Chazal et al. 2013), up to a prominence in nats.
+    Modes are joined as in ToMATo (Chazal et al. 2013), unless they rise above the saddle by more
+    than chance allows at level alpha: an estimate from k neighbours has the standard error
+    k^-1/2, the difference of two that of (2 / k)^1/2, and any of n points may be a mode.
     """
     n, dim = points.shape
-    k = min(max(round(1.5 * np.sqrt(n)), 10), n - 1)
+    k = min(max(round(np.sqrt(n)), FEWEST_NEIGHBOURS), n - 1)
     neighbours = nearest(points, points, k, others=True)
     squares = np.empty((n, k))
     for t in range(k):
         squares[:, t] = np.square(points - points[neighbours[:, t]]).sum(1)
     density = -dim / 2 * np.log(squares.mean(1) + 1e-300)
     links = np.take_along_axis(neighbours, squares.argsort(1, kind="stable")[:, :MODE_LINKS], 1)
+    prominence = -ndtri(alpha / n) * np.sqrt(2 / k)
     roots = _basins(np.argsort(-density, kind="stable"), density, links, prominence)
     found: NDArray[np.int64] = np.unique(roots, return_inverse=True)[1]
     return found

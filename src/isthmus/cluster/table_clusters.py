@@ -148,14 +148,15 @@ class TableClusters:
             return {}
         curve = pd.DataFrame(estimator.gap_curve_).dropna().astype({"n_clusters": int})
         best = curve.sort_values("gap", ascending=False, kind="stable")
-        best = best[(best.gap > 0) & (best.n_clusters != estimator.n_clusters_)]
-        others = best.drop_duplicates("n_clusters")
+        chosen = (best.resolution == estimator.resolution_) | (
+            best.n_clusters == estimator.n_clusters_
+        )
+        others = best[(best.gap > 0) & ~chosen].drop_duplicates("n_clusters")
+        resolution = float(estimator.resolution_)
         return {
-            "resolution": float(estimator.resolution_),
+            "resolution": None if np.isnan(resolution) else resolution,
             "gap": float(estimator.gap_),
-            "chosen_by": next(
-                (name for name in ("n_clusters", "resolution") if getattr(estimator, name)), "gap"
-            ),
+            "chosen_by": getattr(estimator, "chosen_by_", "gap"),  # which older files lack
             "alternatives": others[:LISTED_ALTERNATIVES].to_dict("records"),
         }
 
@@ -165,6 +166,7 @@ class TableClusters:
 
         standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
         means = standard.groupby(self.labels).mean()
+        separation = getattr(self.model.estimator, "separation_", None)
         for number, memory in enumerate(self.memories):
             own = self.labels == number
             sure = own.any() and self.posteriors is not None
@@ -175,6 +177,7 @@ class TableClusters:
                 "size": int(own.sum()),
                 "share": float(own.mean()),
                 "certainty": float(self.certainty[own].mean()) if sure else None,
+                **({} if separation is None else {"separation": _finite(separation[number])}),
                 "set_apart_by": features[farthest[farthest >= DIFFERENT].index].to_dict(),
                 "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
             }
@@ -193,14 +196,19 @@ class TableClusters:
     def _table(self) -> list[str]:
         """Return an aligned table with a line for each cluster."""
         clusters = self.summary["clusters"]
-        rows = [("cluster", "rows", "share", "certainty", "differs in (standard deviations)")]
+        shown = self.summary["n_clusters"] > 1 and "separation" in clusters[0]
+        head = ("cluster", "rows", "share", "certainty", *["separation"] * shown)
+        rows = [(*head, "differs in (standard deviations)")]
         for one in clusters[:LISTED_CLUSTERS]:
             sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
+            apart = [_shown(one["separation"])] if shown else []
             features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
             size, share = f"{one['size']:,}", f"{one['share']:.1%}"
-            rows.append((str(one["cluster"]), size, share, sure, ", ".join(features) or "-"))
+            rows.append(
+                (str(one["cluster"]), size, share, sure, *apart, ", ".join(features) or "-")
+            )
         more = len(clusters) - LISTED_CLUSTERS
-        return aligned(rows, left=(4,)) + [f"... and {more} more clusters"] * (more > 0)
+        return aligned(rows, left=(len(head),)) + [f"... and {more} more clusters"] * (more > 0)
 
     def _facts(self) -> dict[str, str]:
         """Return the lines below the table."""
@@ -243,15 +251,24 @@ class TableClusters:
             f"(gap {one['gap']:.2f})"
             for one in found["alternatives"]
         ]
-        at, gap = f"resolution {found['resolution']:.2g}", f"{max(found['gap'], 0):.2f}"
-        if found["chosen_by"] != "gap":
-            reason = f"the {found['chosen_by'].replace('n_', 'number of ')} was given; {at}"
-        elif found["n_clusters"] == 1:
-            reason = f"no partition stands out from rows of one cluster (largest gap {gap})"
-        else:
-            reason = f"the gap to rows of one cluster is largest, {gap}, at {at}"
-            if max((one["gap"] for one in found["alternatives"]), default=0) > found["gap"]:
-                reason = f"the gap to rows of one cluster, {gap} at {at}, is nearly the largest"
+        count, gap = counted(found["n_clusters"], "cluster"), f"{max(found['gap'], 0):.2f}"
+        alpha, at = f"level {self.model.estimator.alpha:g}", f"resolution {found['resolution']}"
+        reason = {
+            "n_clusters": "the number of clusters was given",
+            "resolution": f"{at} was given",
+            "modes": f"the density has {count.replace('cluster', 'mode')} ({alpha})",
+            "components": f"no finer partition stands out from unimodal data (largest gap {gap}; "
+            f"{alpha})",
+            "gap": f"the gap to unimodal data is {gap} at {at} ({alpha})",
+        }[found["chosen_by"]]
         if others:
-            reason += f"; next best: {', '.join(others)}"
+            reason += f"; other resolutions: {', '.join(others)}"
         return {"number of clusters": reason}
+
+
+def _shown(separation: float | None) -> str:
+    return "full" if separation is None else f"{separation:.3g}"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -346,7 +346,7 @@ def _draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | No
     axes.axhline(0, color=RULE, lw=0.8, zorder=0)
     axes.set(xscale="log", xlabel="resolution", ylabel="gap to one cluster")
     axes.margins(x=0.08, y=0.22)
-    if resolution is not None:
+    if resolution is not None and np.isfinite(resolution):
         axes.axvline(resolution, color=INK, lw=1.0, ls=":")
     ranked = [place for place in np.argsort(-gaps, kind="stable") if gaps[place] > 0]
     named: list[int] = []
@@ -421,6 +421,8 @@ def cluster_tree(
     """
     tree = to_array(linkage).reshape(-1, 4).copy()
     count, heights = len(tree) + 1, tree[:, 2]
+    if resolution is not None and not np.isfinite(resolution):
+        resolution = None
     apart = heights > (np.inf if resolution is None else np.log(resolution / NO_FLOW))
     top = 1.1 * max(heights[~apart].max(initial=0.0), 1e-9 if (~apart).any() else 1.0)
     heights[apart] = 1.15 * top
