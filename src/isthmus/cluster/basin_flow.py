@@ -86,7 +86,7 @@ class BasinFlow(DensityEstimator):
 
     1. Columns are standardised, and seen in their principal components.
     2. In up to three of these, clusters are modes of the density: peaks that rise above the saddle
-       to a higher one by more than chance allows at level alpha.
+       to a higher one by more than chance allows at level alpha (in one, by Hartigan's dip test).
     3. In more, rows between which retrieval never passes are different clusters.
     4. Inside them, the null has unimodal columns with the rank correlations of the data. The
        resolution is the one at which the energy lies furthest below that of the null.

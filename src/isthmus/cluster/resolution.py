@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from diptest import diptest
 from scipy.cluster.hierarchy import cut_tree
 from scipy.sparse import diags_array
 from scipy.special import ndtr, ndtri
@@ -99,7 +101,8 @@ def choose(
     if resolution is not None:
         return Choice(memories, path.labels[-1], resolution, gap, curve, "resolution")
     if points.shape[1] <= DENSITY_DIM:
-        return Choice(memories, _modes(points, memories, alpha, seed), np.nan, gap, curve, "modes")
+        labels = _modes(points, weights, memories.patterns, alpha, seed)
+        return Choice(memories, labels, np.nan, gap, curve, "modes")
     count = len(levels)
     spread = levels[:, best].std(ddof=1) * np.sqrt(1 + 1 / count)
     if possible.any() and gap - LEAST_GAP > student.ppf(1 - alpha, count - 1) * spread:
@@ -207,17 +210,48 @@ def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
     return Choice(memories, labels, np.nan, 0.0, curve, "components")
 
 
-def _modes(points: FloatArray, memories: Memories, alpha: float, seed: int) -> IntArray:
-    """Return the mode of the density that each memory belongs to."""
+def _modes(
+    points: FloatArray, weights: FloatArray, patterns: FloatArray, alpha: float, seed: int
+) -> IntArray:
+    """Return the mode of the density that each pattern belongs to."""
+    if points.shape[1] == 1:
+        return np.searchsorted(_valleys(points[:, 0], weights, alpha), patterns[:, 0])
     if len(points) > DENSITY_ROWS:
-        kept = np.random.RandomState(seed).permutation(len(points))[:DENSITY_ROWS]
-        points = points[kept]
-    labels = basins(points, alpha)
-    if len(memories.patterns) == len(points):
-        return labels
-    owners = nearest(memories.patterns, points, 1)[:, 0]
-    found: IntArray = np.unique(labels[owners], return_inverse=True)[1]
-    return found
+        points = points[np.random.RandomState(seed).permutation(len(points))[:DENSITY_ROWS]]
+    owners = nearest(patterns, points, 1)[:, 0]
+    labels: IntArray = np.unique(basins(points, alpha)[owners], return_inverse=True)[1]
+    return labels
+
+
+def _valleys(values: FloatArray, weights: FloatArray, alpha: float) -> FloatArray:
+    """Return the borders between modes of one column, by Hartigan's dip test.
+
+    Neighbouring groups are joined, the most alike first, while their union passes for unimodal.
+    """
+    order = np.argsort(values)
+    values, weights = values[order], weights[order]
+    if np.ptp(weights) > 0:  # equal values are spread halfway to the next ones
+        middles = (values[1:] + values[:-1]) / 2
+        ends = [2 * values[0] - middles[0], *middles, 2 * values[-1] - middles[-1]]
+        count = min(max(round(weights.sum()), len(values)), DENSITY_ROWS)
+        shares = np.append(0, np.cumsum(weights)) / weights.sum()
+        values = np.interp((np.arange(count) + 0.5) / count, shares, ends)
+    labels = basins(values[:, None], 0.5)
+    centres = [np.median(values[labels == number]) for number in range(labels.max() + 1)]
+    ranks = np.argsort(np.argsort(centres))[labels]
+    # A border has the most values of lower groups below it, and of higher ones above.
+    sides = [np.where(ranks < border, -1, 1).cumsum() for border in range(1, len(centres))]
+    groups = np.split(values, np.unique([int(side.argmin()) + 1 for side in sides]).astype(int))
+    while len(groups) > 1:
+        # Of a large group, the part beside a small one is compared with it.
+        sizes = [2 * min(len(left), len(right)) for left, right in pairwise(groups)]
+        near = [np.append(l[-n:], r[:n]) for n, (l, r) in zip(sizes, pairwise(groups), strict=True)]
+        levels = [diptest(each)[1] if len(each) > 3 else 1.0 for each in near]
+        place = int(np.argmax(levels))
+        if levels[place] <= alpha:
+            break
+        groups[place : place + 2] = [np.append(groups[place], groups[place + 1])]
+    return np.array([(left[-1] + right[0]) / 2 for left, right in pairwise(groups)])
 
 
 def _with_count(
