@@ -35,9 +35,9 @@ for name, model in models.items():
 # %%
 # A cluster is a set of rows that rarely recall rows outside it. How rarely is rare enough depends
 # on a resolution, from fine (many clusters) to coarse (few). At each resolution, the *gap*
-# compares the table with Gaussian noise of the same covariance: how much better do clusters
-# explain the table than they explain the noise? The largest gap decides. If no gap is large, as
-# for the blob, there is one cluster.
+# compares the table with tables of unimodal columns: how much better do clusters explain the table
+# than they explain those? In more than three dimensions the largest gap decides, if it is larger
+# than chance allows. In fewer, as here, clusters are the modes of the density.
 
 fig, axes = plt.subplots(2, 3, figsize=(10, 6.2), layout="constrained", height_ratios=(1.3, 1))
 for (name, X), scatter, curve in zip(tables.items(), axes[0], axes[1], strict=True):
@@ -49,13 +49,13 @@ for (name, X), scatter, curve in zip(tables.items(), axes[0], axes[1], strict=Tr
     tried, gap = model.gap_curve_["n_clusters"], model.gap_curve_["gap"]
     curve.plot(tried, gap, "o-", color="0.5", markersize=4)
     if model.n_clusters_ > 1:
-        curve.plot(model.n_clusters_, model.gap_, "o", color="C3", markersize=9, label="chosen")
+        curve.axvline(model.n_clusters_, color="C3", label="found")
         curve.legend(frameon=False)
     curve.set(xscale="log", xlabel="clusters", xlim=(1.7, 36), ylim=(-0.1, 1.5))
     curve.set_xticks([2, 4, 8, 16, 32], labels=["2", "4", "8", "16", "32"])
     curve.minorticks_off()
     curve.spines[["top", "right"]].set_visible(False)
-axes[1, 0].set_ylabel("gap to Gaussian noise")
+axes[1, 0].set_ylabel("gap to unimodal data")
 plt.show()
 
 # %%
@@ -80,7 +80,7 @@ for ax, center, size in zip(axes, model.cluster_centers_, np.bincount(model.labe
 plt.show()
 
 # %%
-# Real tables often have no true number of clusters. Set ``resolution`` above or below
-# ``model.resolution_`` for finer or coarser clusters, or ``n_clusters`` to fix their number.
+# Real tables often have no true number of clusters. A larger ``resolution`` gives finer clusters,
+# a smaller one coarser ones, and ``n_clusters`` fixes their number.
 # ``model.linkage_`` is the tree in which they merge. ``isthmus cluster table.csv --plot map.png``
-# does the same for a file, and prints the next best numbers.
+# does the same for a file, and prints other numbers.

@@ -55,6 +55,11 @@ class Groups:
         sums = members.T @ np.nan_to_num(X.astype(np.float64))
         return cls(np.bincount(labels, weights, minlength=size), sums, members.T @ known)
 
+    @property
+    def means(self) -> NDArray[Any]:
+        """Means (K, D) of known values; zero without any."""
+        return self.sums / np.maximum(self.masses, 1e-300)
+
     def __add__(self, other: Groups) -> Groups:
         return Groups(
             self.counts + other.counts, self.sums + other.sums, self.masses + other.masses
@@ -244,9 +249,8 @@ class BasinFlow(DensityEstimator):
         own = rank[np.minimum(leaves, len(rank) - 1).astype(np.int64)]
         renamed = np.where(leaves < len(rank), own, leaves)
         self.linkage_[:, :2] = np.sort(renamed, axis=1)
-        known = groups.masses[order] > 0
-        means = groups.sums[order] / np.where(known, groups.masses[order], 1.0)
-        self.cluster_centers_ = np.where(known, means, self.cluster_centers_[order])
+        known = groups.masses > 0
+        self.cluster_centers_ = np.where(known, groups.means, self.cluster_centers_)[order]
         return rank
 
     def _check_settings(self, n_rows: int) -> None:
@@ -341,7 +345,7 @@ class BasinFlow(DensityEstimator):
         if not stored:
             owners = nearest(points, memories.patterns, 1)[:, 0]
             masses = np.bincount(owners, weights, minlength=len(memories.patterns))
-            inside = _group_means(table, weights, owners, len(masses))
+            inside = Groups.of(table, weights, owners, len(masses)).means
         self.memories_ = self._units.to_user(torch.from_numpy(inside)).astype(rows.dtype)
         self._weights = masses
         self.beta_ = 0.5 / (self._units.scale * self._width(inside)) ** 2
@@ -365,28 +369,27 @@ class BasinFlow(DensityEstimator):
             self.separation_ = total * (1 - total) / (total - np.diag(flow))
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
-        self.cluster_centers_ = self._means(table, weights, found, self.n_clusters_)
+        means = Groups.of(table, weights, found, self.n_clusters_).means
+        self.cluster_centers_ = self._units.to_user(torch.from_numpy(means))
         return found
 
     def _without_small(
         self, choice: Choice, retrieval: Recollection, weights: NDArray[Any]
     ) -> NDArray[Any]:
-        """Return the labels of the memories after small clusters, and empty ones, have joined."""
-        from isthmus.cluster.resolution import without_small
+        """Join small clusters, and empty ones, to the one that they exchange most flow with."""
+        from isthmus.cluster.partition import flux_ratios
 
         least = self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
         labels = choice.labels
         while True:
-            size = int(labels.max()) + 1
-            sizes = np.bincount(retrieval.labels(labels), weights, minlength=size)
-            if size == 1 or sizes.min() >= least:
+            sizes = np.bincount(retrieval.labels(labels), weights, minlength=labels.max() + 1)
+            small = int(sizes.argmin())
+            if len(sizes) == 1 or sizes[small] >= least:
                 return labels
-            labels = without_small(choice.memories, labels, sizes, least)
-
-    def _means(
-        self, table: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
-    ) -> NDArray[Any]:
-        return self._units.to_user(torch.from_numpy(_group_means(table, weights, labels, size)))
+            ratios = flux_ratios(choice.memories.graph.flow(labels))[small]
+            ratios[small] = -1.0
+            labels = np.where(labels == small, ratios.argmax(), labels)
+            labels = labels - (labels > small)
 
     @staticmethod
     def _width(memories: NDArray[Any]) -> float:
@@ -454,18 +457,6 @@ class BasinFlow(DensityEstimator):
         broad -= known.sum(1) * (0.5 * np.log(2 * np.pi) + np.log(2 * self._units.scale))
         rows = self._units.to_user(torch.from_numpy(2 * inside)).astype(X.dtype)
         return expit(broad - self._log_density(rows) - np.log(self._weights.sum()))
-
-
-def _group_means(
-    table: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
-) -> NDArray[Any]:
-    """Return the weighted mean of the rows of each label; zero without rows. (size, D)"""
-    from scipy.sparse import csr_array
-
-    members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
-    masses = np.asarray(members.sum(0))
-    means: NDArray[Any] = (members.T @ table) / np.maximum(masses, 1e-300)[:, None]
-    return means
 
 
 def _components(

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
-from isthmus.cluster.partition import FloatArray, Graph, IntArray, Path, flux_ratios, merge_tree
+from isthmus.cluster.partition import FloatArray, Graph, IntArray, Path, merge_tree
 from isthmus.cluster.retrieval_graph import LEARNING_ROWS, Memories, basins, nearest
 from isthmus.compiled import compiled
 
@@ -49,11 +49,6 @@ class Choice(NamedTuple):
     reason: str
 
 
-def n_nulls(n_rows: int) -> int:
-    """Return the number of null draws: more for few rows, whose energies vary more."""
-    return 20 if n_rows < 500 else 10 if n_rows < 2000 else 5
-
-
 def choose(
     table: FloatArray,
     rotation: FloatArray,
@@ -79,7 +74,8 @@ def choose(
     path = lowest_path(graph, gammas, seed)
     draw = Unimodal(table, weights, owners)
     null = []
-    for number in range(n_nulls(len(points))):
+    # More for few rows, whose energies vary more.
+    for number in range(20 if len(points) < 500 else 10 if len(points) < 2000 else 5):
         stream = np.random.RandomState((seed + 1 + number) % 2**32)
         rows, masses = draw(stream)
         other = remember(rows @ rotation, masses, stream).graph
@@ -187,17 +183,11 @@ def _hull(x, y, sign):
 
 def lowest_path(graph: Graph, gammas: FloatArray, seed: int) -> Path:
     """Return the partition of the lowest energy among several starts at each resolution."""
-    paths = [
-        graph.path(gammas, (seed + start * len(RESOLUTIONS)) % 2**31) for start in range(STARTS)
-    ]
-    best = np.argmin([path.energies for path in paths], 0)
-    chosen = [paths[start] for start in best]
-    places = range(len(gammas))
-    return Path(
-        np.array([path.labels[place] for path, place in zip(chosen, places, strict=True)]),
-        np.array([path.sizes[place] for path, place in zip(chosen, places, strict=True)]),
-        np.array([path.energies[place] for path, place in zip(chosen, places, strict=True)]),
-    )
+    starts = [(seed + start * len(RESOLUTIONS)) % 2**31 for start in range(STARTS)]
+    paths = [graph.path(gammas, start) for start in starts]
+    best = enumerate(np.argmin([path.energies for path in paths], 0))
+    chosen = [[field[place] for field in paths[start]] for place, start in best]
+    return Path(*map(np.array, zip(*chosen, strict=True)))
 
 
 def one_cluster(points: FloatArray, weights: FloatArray) -> Choice:
@@ -243,15 +233,19 @@ def _valleys(values: FloatArray, weights: FloatArray, alpha: float) -> FloatArra
     sides = [np.where(ranks < border, -1, 1).cumsum() for border in range(1, len(centres))]
     groups = np.split(values, np.unique([int(side.argmin()) + 1 for side in sides]).astype(int))
     while len(groups) > 1:
-        # Of a large group, the part beside a small one is compared with it.
-        sizes = [2 * min(len(left), len(right)) for left, right in pairwise(groups)]
-        near = [np.append(l[-n:], r[:n]) for n, (l, r) in zip(sizes, pairwise(groups), strict=True)]
-        levels = [diptest(each)[1] if len(each) > 3 else 1.0 for each in near]
+        levels = [_level(left, right) for left, right in pairwise(groups)]
         place = int(np.argmax(levels))
         if levels[place] <= alpha:
             break
         groups[place : place + 2] = [np.append(groups[place], groups[place + 1])]
     return np.array([(left[-1] + right[0]) / 2 for left, right in pairwise(groups)])
+
+
+def _level(left: FloatArray, right: FloatArray) -> float:
+    """Return the level at which the dip test tells two groups apart."""
+    size = 2 * min(len(left), len(right))  # of a large group, the part beside the small one
+    both = np.append(left[-size:], right[:size])
+    return float(diptest(both)[1]) if len(both) > 3 else 1.0
 
 
 def _with_count(
@@ -269,20 +263,3 @@ def _with_count(
         groups = cut_tree(tree, n_clusters=n_clusters)[:, 0]
         labels = groups[labels].astype(np.int64)
     return labels, chosen
-
-
-def without_small(
-    memories: Memories, labels: IntArray, sizes: FloatArray, least: float
-) -> IntArray:
-    """Join each cluster below the least size to the one it exchanges most flow with."""
-    sizes = sizes.copy()
-    while len(sizes) > 1 and sizes.min() < least:
-        small = int(sizes.argmin())
-        ratios = flux_ratios(memories.graph.flow(labels))[small]
-        ratios[small] = -1.0
-        other = int(ratios.argmax())
-        labels = np.where(labels == small, other, labels)
-        sizes[other] += sizes[small]
-        labels = labels - (labels > small)
-        sizes = np.delete(sizes, small)
-    return labels

@@ -27,8 +27,6 @@ ROW_NEIGHBOURS, FEWEST_NEIGHBOURS, MEMORY_NEIGHBOURS = 40, 10, 10
 MODE_LINKS = 12
 # Memories are learned from at most this many rows, in this many iterations.
 LEARNING_ROWS, LEARNING_STEPS = 30_000, 10
-# Above this many rows, neighbours are approximate if pynndescent is installed.
-EXACT_ROWS = 50_000
 
 
 @compiled
@@ -134,8 +132,6 @@ def _basins(order, density, neighbours, prominence):
 
 def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = False) -> IntArray:
     """Return the places of the k nearest patterns, without a query's own place if `others`."""
-    if others and len(queries) > EXACT_ROWS and (found := _approximate(queries, k)) is not None:
-        return found
     lengths = np.einsum("nd,nd->n", patterns, patterns)
     # Far from the others, rounded products would not tell near patterns apart.
     far = max(lengths.max(), np.einsum("nd,nd->n", queries, queries).max(initial=0.0))
@@ -151,19 +147,6 @@ def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = Fa
             distances[rows, rows + start] = np.inf
         _smallest(distances, places[start : start + size])
     return places
-
-
-def _approximate(points: FloatArray, k: int) -> IntArray | None:
-    """Return approximate neighbours among the points, or None without pynndescent."""
-    try:
-        from pynndescent import NNDescent
-    except ImportError:
-        return None
-    places = NNDescent(points, n_neighbors=k + 1, random_state=0).neighbor_graph[0]
-    found = np.empty((len(points), k), dtype=np.int64)
-    for i, row in enumerate(places):
-        found[i] = row[row != i][:k]
-    return found
 
 
 def recall(
