@@ -155,7 +155,7 @@ def test_an_energy_that_is_no_memory() -> None:
 
     found = ist.anneal(Noised, ist.noise_schedule(30.0, 0.1), 2000)
     assert kstest(found.draws[:, 0].numpy(), norm(0, np.sqrt(1.01)).cdf).pvalue > 0.01
-    with pytest.raises(IsthmusError, match="has no memories; pass them"):
+    with pytest.raises(IsthmusError, match="memories"):
         found.judge()
     assert found.judge(found.draws[:20]).participation.shape == (2000,)
 

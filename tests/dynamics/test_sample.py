@@ -188,7 +188,7 @@ def test_the_global_random_streams_are_not_touched(memory: GaussianKDE) -> None:
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, "many", None])
 def test_n_that_is_no_number_of_draws_is_named(n: object) -> None:
-    with pytest.raises(IsthmusError, match="n must be a whole number of at least 1"):
+    with pytest.raises(IsthmusError, match="number"):
         sample(Bowl(), n)  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_bad_starts_are_named(init: object, error: type[Exception], message: str
 
 
 def test_a_table_of_starts_must_fit_the_chains() -> None:
-    with pytest.raises(ShapeError, match="init has 3 rows for 2 chains"):
+    with pytest.raises(ShapeError, match="chains"):
         sample(Bowl(), 4, init=np.zeros((3, 2)), chains=2)
 
 
@@ -230,12 +230,12 @@ def test_an_energy_of_any_dimension_needs_a_start() -> None:
 
 @pytest.mark.parametrize("sampler", [Langevin, "mala", 0.01])
 def test_what_is_no_sampler_is_named(sampler: object) -> None:
-    with pytest.raises(InvalidInputError, match="sampler must be an object such as"):
+    with pytest.raises(InvalidInputError, match="sampler"):
         sample(Bowl(), 3, sampler)  # type: ignore[arg-type]
 
 
 def test_what_is_no_energy_is_named() -> None:
-    with pytest.raises(UnsupportedOperationError, match=r"must be an isthmus\.Energy, not a func"):
+    with pytest.raises(UnsupportedOperationError, match="isthmus"):
         sample(lambda x: x, 3)  # type: ignore[arg-type]
 
 

@@ -150,9 +150,8 @@ class Memory(Energy):
     def _answer(self, method: Callable[..., Any], x: Any, *arguments: Any) -> Any:
         answer = super()._answer(method, x, *arguments)
         for part in answer if isinstance(answer, tuple) else (answer,):
-            values = torch.as_tensor(part)
-            if not is_transforming() and math.isnan(values.sum().item()):
-                require_no_nan(values, "A product or squared distance of x and memories")
+            if not is_transforming() and math.isnan(part.sum().item()):
+                require_no_nan(torch.as_tensor(part), "A product or squared distance of x and memories")
         return answer
 
     @property
@@ -281,10 +280,6 @@ class Memory(Energy):
     def moved(self, memories: Tensor) -> Self:
         """Return :meth:`with_memories` of these after a shift or a linear map of all of them."""
         return self.with_memories(memories)
-
-    def _given(self, x: Any, observed: Any) -> tuple[Tensor, Tensor | None]:
-        """Return points, and a mask of their observed coordinates if there is one."""
-        return (self.as_input(x), None) if observed is None else self._partial(x, observed)
 
     def __repr__(self) -> str:
         parts = [f"N={self.n_memories}", f"D={self.dim}"]
