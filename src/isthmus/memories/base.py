@@ -151,7 +151,9 @@ class Memory(Energy):
         answer = super()._answer(method, x, *arguments)
         for part in answer if isinstance(answer, tuple) else (answer,):
             if not is_transforming() and math.isnan(part.sum().item()):
-                require_no_nan(torch.as_tensor(part), "A product or squared distance of x and memories")
+                require_no_nan(
+                    torch.as_tensor(part), "A product or squared distance of x and memories"
+                )
         return answer
 
     @property
