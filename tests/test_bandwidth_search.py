@@ -202,8 +202,12 @@ def test_bad_requests_are_refused():
         choose(np.ones((5, 2)))
     with pytest.raises(InvalidInputError, match="kind must be one of"):
         choose(table(), "square")
-    with pytest.raises(InvalidInputError, match="sigma must be one of 'auto', 'scott'"):
+    with pytest.raises(InvalidInputError, match="sigma"):
         ist.GaussianKDE(table(), "wide")
+    with pytest.raises(InvalidInputError, match="covariance"):
+        ist.GaussianKDE(table(), "auto", covariance=np.ones((3, 3)))
+    with pytest.raises(InvalidInputError, match="factors"):
+        ist.GaussianKDE(table(), "scott", factors=-np.ones(120))
     with pytest.raises(InvalidInputError, match="not one number"):
         float(choose(table(), "columns"))
     assert float(choose(table(), "round")) > 0

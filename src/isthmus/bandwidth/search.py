@@ -104,21 +104,22 @@ def choose(
     return max(found, key=lambda one: problem.cross_fitted(one[1], *one[2]))[0]
 
 
-def named(
-    rule: str, rows: FloatArray, log_weights: FloatArray | None, covariance: Any, factors: Any
-) -> Bandwidth:
-    """Return the bandwidth that a rule finds, of the given shape if there is one."""
+def named(rule: str, X: Any, log_weights: Any, covariance: Any, factors: Any) -> Bandwidth:
+    """Return the bandwidth that a rule finds, of the given (checked) shape if there is one."""
     as_choice(rule, "sigma", ("auto", "scott", "silverman"))
+    rows = as_rows(X)
+    weights = None if log_weights is None else as_array(log_weights, "log_weights")
+    if rule == "auto" and covariance is None and factors is None:
+        return choose(rows, log_weights=weights)
+    own = None if covariance is None else as_array(covariance, "covariance")
+    widths = None if factors is None else as_array(factors, "factors")
+    found = replace(by_rule(rows, rule, weights, own), factors=widths)
     if rule != "auto":
-        return replace(by_rule(rows, rule, log_weights, covariance), factors=factors)
-    if covariance is None and factors is None:
-        return choose(rows, log_weights=log_weights)
-    if covariance is None:
-        covariance = by_rule(rows, "scott", log_weights).covariance
-    root = np.linalg.cholesky(as_array(covariance, "covariance"))
-    problem = _WidthSearch(_mapped(root, rows), log_weights, True, seed=0)
-    log_factors = None if factors is None else np.log(as_array(factors, "factors"))[problem.first]
-    return Bandwidth("full", problem.round_scale(log_factors), covariance, factors)
+        return found
+    mapped = _mapped(np.asarray(np.linalg.cholesky(found.covariance), np.float64), rows)
+    problem = _WidthSearch(mapped, weights, True, seed=0)
+    logs = None if widths is None else np.log(widths)[problem.first]
+    return replace(found, sigma=problem.round_scale(logs))
 
 
 class _WidthSearch:

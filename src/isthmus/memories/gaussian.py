@@ -528,16 +528,20 @@ class GaussianKDE(ShapedMemory):
         index: Setting = "auto",
     ) -> None:
         super().__init__(memories, log_weights=log_weights, index=index)
+        count, dim = self.memories.shape
         if isinstance(sigma, str):
-            rows, weights = self.memories.detach(), self.log_weights
-            weights = None if weights is None else weights.detach().cpu().double().numpy()
-            chosen = named(sigma, rows.cpu().double().numpy(), weights, covariance, factors)
-            sigma, covariance, factors = chosen.sigma, chosen.covariance, chosen.factors
+            if covariance is not None:
+                root_of(
+                    as_spread(covariance, "covariance", self.memories, (dim, dim), positive=False)
+                )
+            if factors is not None:
+                as_spread(factors, "factors", self.memories, (count,))
+            sigma = named(sigma, self.memories, self.log_weights, covariance, factors)
+            covariance = factors = None
         if isinstance(sigma, Bandwidth):
             covariance = _only("covariance", covariance, sigma.covariance)
             factors = _only("factors", factors, sigma.factors)
             sigma = sigma.sigma
-        count, dim = self.memories.shape
         if getattr(sigma, "ndim", isinstance(sigma, list | tuple)):
             if covariance is not None:
                 raise InvalidInputError(
