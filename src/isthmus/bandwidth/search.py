@@ -116,6 +116,7 @@ def named(rule: str, X: Any, log_weights: Any, covariance: Any, factors: Any) ->
     found = replace(by_rule(rows, rule, weights, own), factors=widths)
     if rule != "auto":
         return found
+    assert found.covariance is not None
     mapped = _mapped(np.asarray(np.linalg.cholesky(found.covariance), np.float64), rows)
     problem = _WidthSearch(mapped, weights, True, seed=0)
     logs = None if widths is None else np.log(widths)[problem.first]
