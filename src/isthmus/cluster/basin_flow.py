@@ -161,6 +161,7 @@ class BasinFlow(DensityEstimator):
     n_clusters_: int
     cluster_centers_: NDArray[Any]
     barriers_: NDArray[Any]
+    separation_: NDArray[Any]
     linkage_: NDArray[Any]
     _pattern_labels: NDArray[Any]
 
@@ -298,7 +299,7 @@ class BasinFlow(DensityEstimator):
             points = table @ _components(table, weights, generator)
             memories = self._remember(points, weights, generator)
             own = len(memories.patterns) == len(points)
-            shares = recall(points, memories.patterns, memories.weights, memories.k, others=own)
+            shares, _ = recall(points, *memories[:3], others=own)
             held = shares.T @ known
             means = (shares.T @ (known * table)) / np.maximum(held, 1e-12)
             parts = shares @ (held > 1e-12)
@@ -363,10 +364,11 @@ class BasinFlow(DensityEstimator):
         gamma = 1.0 if np.isnan(choice.resolution) else choice.resolution
         self.objective_ = memories.graph.energy(labels, gamma)
         flow = memories.graph.flow(labels)
-        total = flow.sum(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        total, leaving = flow.sum(1), np.where(np.eye(len(flow)), 0.0, flow).sum(1)
+        with np.errstate(divide="ignore"):
             self.barriers_ = -np.log(flux_ratios(flow))
-            self.separation_ = total * (1 - total) / (total - np.diag(flow))
+            apart = total * (1 - total) / leaving if len(flow) > 1 else np.full(1, np.nan)
+        self.separation_ = apart
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
         means = Groups.of(table, weights, found, self.n_clusters_).means

@@ -151,13 +151,6 @@ def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = Fa
 
 def recall(
     queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
-) -> csr_array:
-    """Return the share of each of k patterns in the retrieval of each query. (n, M)"""
-    return _retrieval(queries, patterns, weights, k, others)[0]
-
-
-def _retrieval(
-    queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
 ) -> tuple[csr_array, IntArray]:
     """Return the shares (n, M), and the entry of each query's match within its row, or -1."""
     neighbours = nearest(queries, patterns, k, others)
@@ -186,7 +179,7 @@ class Memories(NamedTuple):
         """Store every row."""
         weights = weights / weights.mean()
         k = row_neighbours(len(points))
-        steps = diags_array(weights) @ recall(points, points, weights, k, others=True)
+        steps = diags_array(weights) @ recall(points, points, weights, k, others=True)[0]
         return cls(points, weights, k, Graph.of(steps + steps.T))
 
     @classmethod
@@ -206,7 +199,7 @@ class Memories(NamedTuple):
             patterns[held] = (members.T @ points)[held] / masses[held, None]
         patterns, masses = patterns[held], masses[held]
         k = min(MEMORY_NEIGHBOURS, len(patterns))
-        shares = recall(points, patterns, np.ones(len(patterns)), k)
+        shares, _ = recall(points, patterns, np.ones(len(patterns)), k)
         graph = Graph.of(shares.T @ (diags_array(weights) @ shares))
         return cls(patterns, np.ones(len(patterns)), k, graph)
 
@@ -225,7 +218,7 @@ class Recollection(NamedTuple):
         cls, queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int
     ) -> Recollection:
         """Retrieve the k nearest patterns of each query."""
-        shares, matches = _retrieval(queries, patterns, weights, k)
+        shares, matches = recall(queries, patterns, weights, k)
         stored = np.flatnonzero(matches >= 0)
         entries = stored * k + matches[stored]
         rest = 1 - shares.data[entries]

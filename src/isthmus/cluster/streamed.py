@@ -169,7 +169,8 @@ def cluster_file(
     with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
         found, start = None, 0
         for block in blocks:
-            beside = source(*blocks.places[block.number], list(aside.values())).frame
+            where, group = blocks.places[block.number]
+            beside = source(where, group, list(aside.values())).frame
             part, frame = _described(model, block.values, table, posteriors)
             ids = np.arange(start + 1, start + len(frame) + 1)
             frame.isetitem(0, beside[aside["id"]].array if "id" in aside else ids)
