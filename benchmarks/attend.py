@@ -1,6 +1,6 @@
 """Speed and memory of one retrieval update, against its peers, as ratios from one run.
 
-    python benchmarks/attend.py                 # the table in docs/performance.md
+    python benchmarks/attend.py                 # the table in benchmarks/RESULTS.md
     python benchmarks/attend.py --sizes small   # the first row only
     python benchmarks/attend.py --one-query     # one query against 1e6 x 64 memories
 

@@ -1,6 +1,6 @@
 """Speed and memory of the clusterers against scikit-learn's, as ratios from one run.
 
-    python benchmarks/cluster.py                          # the table in docs/clustering.md
+    python benchmarks/cluster.py                          # the tables of RESULTS.md
     python benchmarks/cluster.py --threads 2
     python benchmarks/cluster.py --basin-flow             # the comparisons of BasinFlow only
     ISTHMUS_DATA=path/to/npz/files python benchmarks/cluster.py --covertype

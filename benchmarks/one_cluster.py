@@ -1,6 +1,6 @@
 """Error rates of BasinFlow on data whose number of clusters is known.
 
-    python benchmarks/one_cluster.py                  # the table in docs/clustering.md
+    python benchmarks/one_cluster.py                  # the tables of RESULTS.md
     python benchmarks/one_cluster.py --draws 20 --rows 100 300 --only one far
 
 Each draw is a new sample from the named density, fitted with default settings. An answer is right

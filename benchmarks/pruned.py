@@ -1,6 +1,6 @@
 """Pruned attention against all memories and against other packages, as ratios from one run.
 
-    python benchmarks/pruned.py                  # the tables of docs/scale.md
+    python benchmarks/pruned.py                  # the tables of RESULTS.md
     python benchmarks/pruned.py --sizes small    # synthetic sets of 100,000 memories
 
 Ratios are of CPU seconds on one thread; above 1 means that the index is faster. Queries are rows

@@ -1,6 +1,6 @@
 """Agreement with known classes on 15 real datasets, against scikit-learn's clusterers.
 
-    ISTHMUS_DATA=path/to/npz/files python benchmarks/quality.py  # tables of docs/clustering.md
+    ISTHMUS_DATA=path/to/npz/files python benchmarks/quality.py  # tables of RESULTS.md
 
 Features are standardised, and nothing else is done to them. Sets of more than 10,000 rows are
 cut to 10,000 random ones, the same for all. Boston's last column is left out, since its labels are

@@ -1,6 +1,6 @@
 """Held-out likelihood of pretrained("tables") on real tables, against classical densities.
 
-    ISTHMUS_DATA=path/to/npz/files python benchmarks/tables_incontext.py  # tables of docs/tables.md
+    ISTHMUS_DATA=path/to/npz/files python benchmarks/tables_incontext.py  # tables of RESULTS.md
 
 `--figure docs/img/tables-pairs.png` draws the figure of that page.
 

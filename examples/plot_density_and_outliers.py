@@ -64,4 +64,4 @@ plt.show()
 # density table.csv --score new.csv`` does it for files. The density has conditionals as well:
 # ``density.conditional([200, np.nan, 50, np.nan])`` is that of the other two columns. How good it
 # is on real tables, beside kernel densities and Gaussian mixtures, is measured in
-# :doc:`../tables`.
+# :doc:`../incontext`.

@@ -81,5 +81,5 @@ plt.show()
 
 # %%
 # For an analysis that should account for the gaps, run it on each of some twenty draws and pool
-# the results by Rubin's rules; :doc:`../gaps` has an example. Text and categories are filled as
+# the results by Rubin's rules; :doc:`../tables` has an example. Text and categories are filled as
 # well, with probabilities. ``isthmus complete table.csv`` fills the gaps of a file.

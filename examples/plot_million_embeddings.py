@@ -99,7 +99,7 @@ plt.show()
 # %%
 # Memories take the index as well: ``ist.GaussianKDE(embeddings, sigma=noise, index=index)`` uses
 # it for ``log_prob``, ``step``, and all that moves on an energy. Pruning pays where a query has
-# few neighbours compared with the number of embeddings; :doc:`../scale` has measurements, and
-# cases where it does not. For up to tens of thousands of embeddings,
+# few neighbours compared with the number of embeddings; :doc:`../scale` names cases where it does
+# and where it does not. For up to tens of thousands of embeddings,
 # :func:`isthmus.capacity.certify` proves more: from how far away a query is guaranteed to find
 # its embedding.

@@ -29,7 +29,7 @@ TRACEBACK = "ISTHMUS_TRACEBACK"
 ENVIRONMENT = f"""
 ISTHMUS_DATA         a directory of datasets, searched before anything is downloaded
 {LIMIT_VARIABLE}
-                     bytes that a compressed table may hold; see docs/reliability.md
+                     bytes that a compressed table may hold; see docs/cli.md
 {TRACEBACK}=1  print the traceback of an error
 """
 STDOUT = "stdout"

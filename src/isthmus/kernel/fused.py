@@ -219,7 +219,7 @@ def _has_flash_kernel(tensor: Tensor) -> bool:
 def _has_efficient_kernel(tensor: Tensor) -> bool:
     """Return True on CUDA, whose memory-efficient kernel returns the log-sum-exp.
 
-    Not tested on real hardware; see docs/gpu.md.
+    Not tested on real hardware; see docs/scale.md.
     """
     return tensor.device.type == "cuda" and tensor.dtype == torch.float32
 
