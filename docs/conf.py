@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ smartquotes = False  # a quote may be part of a name
 # The pages are written for GitHub too: its maths, its fences, its links to headings.
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 autosummary_generate = False  # tables only; the entries stand below them
 autodoc_member_order = "bysource"
@@ -108,8 +111,31 @@ def write_llms_text(app: Sphinx, exception: Exception | None) -> None:
         (Path(app.outdir) / "llms.txt").write_text(llms_text(), encoding="utf-8")
 
 
+def layers_table() -> str:
+    """Return the import layers of pyproject.toml, with what each module says of itself."""
+    root = Path(__file__).parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    lines = ["| layer | module | contents |", "|---|---|---|"]
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    for number, layer in enumerate(layers, 1):
+        for name in re.findall(r"\w+", layer):
+            path = root / "src" / "isthmus" / name
+            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            summary = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition(
+                "\n\n"
+            )[0]
+            lines.append(f"| {number} | `{name}` | {' '.join(summary.split())} |")
+    return "\n".join(lines)
+
+
+def insert_layers(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the table of layers into the page on the architecture."""
+    source[0] = source[0].replace("<!-- layers of pyproject.toml -->", layers_table())
+
+
 def setup(app: Sphinx) -> None:
     """Tell Sphinx about the functions above."""
     import_lazy_names("isthmus.study")
     app.connect("autodoc-skip-member", skip_what_others_document)
     app.connect("build-finished", write_llms_text)
+    app.connect("source-read", insert_layers)
