@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -98,19 +99,34 @@ DENSITIES: dict[str, MakeMemory] = {
 ENERGIES: dict[str, MakeMemory] = {**HOPFIELDS, **DENSE, **SPARSE, **DENSITIES}
 
 
-@pytest.fixture(params=ENERGIES)
+# One of each kind; the other settings are marked slow.
+REPRESENTATIVES = {
+    *("hopfield-asynchronous", "dense-continuous", "sparse-hopfield", "modern-hopfield"),
+    *("gaussian-kde", "mixture-one-left-out", "crp", "epanechnikov-kde", "student-mixture"),
+    "von-mises-fisher",
+}
+
+
+def each(energies: dict[str, MakeMemory]) -> list[Any]:
+    return [
+        pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow)
+        for name in energies
+    ]
+
+
+@pytest.fixture(params=each(ENERGIES))
 def make_energy(request: pytest.FixtureRequest) -> MakeMemory:
     """Each energy in each of its settings, as a function of its memories (N, D)."""
     return ENERGIES[request.param]
 
 
-@pytest.fixture(params=DENSITIES)
+@pytest.fixture(params=each(DENSITIES))
 def make_density(request: pytest.FixtureRequest) -> MakeMemory:
     """Those of them whose density is known."""
     return DENSITIES[request.param]
 
 
-@pytest.fixture(params=GAUSSIANS)
+@pytest.fixture(params=each(GAUSSIANS))
 def make_gaussian(request: pytest.FixtureRequest) -> MakeMemory:
     """Those of them whose density is a mixture of Gaussians."""
     return GAUSSIANS[request.param]

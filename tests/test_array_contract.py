@@ -135,14 +135,6 @@ def test_energies_made_of_others_draw_as_they_do(tmp_path):
         assert isinstance(found.judge().new, type(memories))
 
 
-def test_methods_of_the_same_name_but_without_points_are_left_alone():
-    class Trained(Bowl):
-        def step(self):
-            return "stepped"
-
-    assert Trained().step() == "stepped"
-
-
 def test_chains_follow_init_and_else_the_memories():
     rows = np.array([[0.0, 0.0], [3.0, 4.0]])
     options = {"burn_in": 5, "sampler": ist.MALA(0.1)}
@@ -191,21 +183,6 @@ def test_an_energy_of_ones_own_sees_tensors_only():
         energy.energy([np.nan, 0.0])
     with pytest.raises(TypeError, match="x"):
         energy.energy()
-
-
-def test_arrays_build_no_graph_and_tensors_keep_theirs(make_energy, memories, points):
-    energy = make_energy(memories).requires_grad_()
-    assert type(energy.energy(points.numpy())) is np.ndarray
-    leaf = points.clone().requires_grad_()
-    total = energy.energy(leaf).sum()
-    (gradient,) = torch.autograd.grad(total, leaf, retain_graph=True)
-    torch.testing.assert_close(energy.score(leaf), -gradient, rtol=1e-7, atol=1e-9)
-
-
-def test_functional_transforms_see_the_method_alone(make_energy, memories, points):
-    energy = make_energy(memories)
-    each = torch.func.vmap(torch.func.grad(energy.energy))(points)
-    torch.testing.assert_close(each, -energy.score(points), rtol=1e-7, atol=1e-9)
 
 
 def test_contexts_are_followed_as_memories_are():

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 
-import isthmus as ist
 from isthmus.bandwidth import leave_one_out, left_out_log_density, rules, scott, silverman
-from isthmus.errors import InvalidInputError, ShapeError
 
 tables = st.builds(
     lambda n, dim, seed, scale: scale * np.random.default_rng(seed).normal(size=(n, dim)),
@@ -56,15 +53,6 @@ def test_rules_scale_with_the_data_and_ignore_an_offset(X: np.ndarray, factor: f
         assert rule(moved).sigma == rule(X).sigma
 
 
-@settings(max_examples=10)
-@given(tables)
-def test_scott_and_silverman_are_those_of_scipy(X: np.ndarray) -> None:
-    for rule, name in ((scott, "scott"), (silverman, "silverman")):
-        expected = gaussian_kde(X.T, name).logpdf(X.T)
-        for sigma in (name, rule(X)):
-            np.testing.assert_allclose(ist.GaussianKDE(X, sigma).log_prob(X), expected, rtol=1e-6)
-
-
 def test_duplicates_count_once() -> None:
     X = np.random.default_rng(0).normal(size=(50, 3))
     assert leave_one_out(np.concatenate([X, X, X[:7]])) == leave_one_out(X)
@@ -76,17 +64,3 @@ def test_a_subset_is_corrected_for_its_size(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rules, "MAX_PAIRED_ROWS", 200)
     assert leave_one_out(X) == pytest.approx(whole, rel=0.2)
     assert leave_one_out(X, seed=1) == leave_one_out(X, seed=1) != leave_one_out(X, seed=2)
-
-
-def test_tables_without_a_bandwidth_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="one distinct row"):
-        leave_one_out(np.ones((4, 2)))
-    with pytest.raises(InvalidInputError, match="at least two"):
-        left_out_log_density(np.ones((1, 2)), 1.0)
-    for X in (np.ones((1, 2)), np.ones((9, 2)), np.arange(9.0)[:, None] * [1.0, 2.0]):
-        with pytest.raises(InvalidInputError):
-            silverman(X)
-    with pytest.raises(ShapeError, match="table"):
-        scott(np.ones(3))
-    with pytest.raises(InvalidInputError, match="NaN"):
-        scott(np.array([[np.nan], [1.0]]))

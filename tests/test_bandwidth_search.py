@@ -195,21 +195,3 @@ def test_a_bandwidth_is_combined_with_settings_that_it_leaves_open():
     for setting in ({"covariance": np.eye(3)}, {"factors": factors}):
         with pytest.raises(InvalidInputError):
             ist.GaussianKDE(X, choose(X, "full", adaptive=True), **setting)
-
-
-def test_bad_requests_are_refused():
-    with pytest.raises(InvalidInputError, match="one distinct row"):
-        choose(np.ones((5, 2)))
-    with pytest.raises(InvalidInputError, match="kind must be one of"):
-        choose(table(), "square")
-    with pytest.raises(InvalidInputError, match="sigma"):
-        ist.GaussianKDE(table(), "wide")
-    with pytest.raises(InvalidInputError, match="covariance"):
-        ist.GaussianKDE(table(), "auto", covariance=np.ones((3, 3)))
-    with pytest.raises(InvalidInputError, match="factors"):
-        ist.GaussianKDE(table(), "scott", factors=-np.ones(120))
-    with pytest.raises(InvalidInputError, match="not one number"):
-        float(choose(table(), "columns"))
-    assert float(choose(table(), "round")) > 0
-    with pytest.raises(InvalidInputError, match="too large"):
-        choose(np.random.default_rng(0).normal(size=(3, 2001)), "full")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 import isthmus as ist
-from isthmus.energy import ConditionalMean, Energy, FixedPoint
-from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.energy import Energy
+from isthmus.errors import InvalidInputError
 from isthmus.memories import Hopfield
 
 DOUBLE = torch.float64
@@ -61,11 +61,6 @@ def plane_points() -> Tensor:
     return torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
 
 
-def test_an_energy_must_say_its_energy():
-    with pytest.raises(TypeError, match="abstract"):
-        Energy()
-
-
 def test_the_score_of_a_custom_energy_is_minus_its_gradient(plane_points):
     energy = Ridge()
     torch.testing.assert_close(energy.score(plane_points), ridge_force(plane_points))
@@ -74,11 +69,6 @@ def test_the_score_of_a_custom_energy_is_minus_its_gradient(plane_points):
     torch.testing.assert_close(energy.score(folded), ridge_force(folded))
     assert energy.score(plane_points.numpy()).shape == plane_points.shape
     assert energy.score(plane_points[:0]).shape == (0, 2)
-
-
-def test_calling_an_energy_is_its_energy(plane_points):
-    energy = Ridge()
-    assert torch.equal(energy(plane_points), energy.energy(plane_points))
 
 
 def test_the_score_keeps_a_graph_only_when_one_is_wanted(plane_points):
@@ -118,20 +108,6 @@ def test_scores_of_custom_energies_can_be_transformed(plane_points):
     torch.testing.assert_close(jacobian, -hessian)
 
 
-def test_log_prob_without_a_normalizer_says_what_can_be_done(plane_points):
-    with pytest.raises(UnknownNormalizerError) as caught:
-        Ridge().log_prob(plane_points)
-    message = str(caught.value)
-    assert "Ridge" in message
-    for way_out in ("inverse_temperature", "isthmus.sample", "with_normalizer"):
-        assert way_out in message
-
-
-def test_the_inverse_temperature_is_one_unless_stated():
-    assert Ridge().inverse_temperature == 1
-    assert Ridge().inverse_temperature.shape == ()
-
-
 @pytest.mark.parametrize("beta", [0.3, 1.0, 5.0])
 def test_log_prob_goes_through_the_inverse_temperature(beta):
     # Erratum E28: p = exp(-beta E) / Z, not exp(-E) / Z.
@@ -140,32 +116,6 @@ def test_log_prob_goes_through_the_inverse_temperature(beta):
     x = np.array([[0.5, 0.1], [1.0, -2.0]])
     expected = stats.multivariate_normal(mean.numpy(), np.eye(2) / 4).logpdf(x)
     np.testing.assert_allclose(energy.log_prob(x), expected, rtol=1e-7)
-
-
-def test_input_takes_the_dtype_of_the_parameters_and_must_fit_the_dimension():
-    energy = Gaussian(torch.zeros(2), precision=1.0, beta=1.0)
-    assert energy.as_input(np.zeros((3, 2))).dtype == torch.float32
-    with pytest.raises(ShapeError, match="3 coordinates"):
-        energy.energy(torch.zeros(4, 3))
-    with pytest.raises(InvalidInputError, match="NaN"):
-        energy.energy(torch.full((2,), torch.nan))
-
-
-def test_what_an_energy_can_do_is_seen_from_its_methods(memories):
-    assert not isinstance(Ridge(), FixedPoint)
-    assert not isinstance(Ridge(), ConditionalMean)
-    assert isinstance(ist.Mixture(memories), FixedPoint)
-    assert isinstance(ist.Mixture(memories), ConditionalMean)
-
-
-def test_any_leading_shape_gives_the_same_numbers(make_energy, memories, points):
-    energy = make_energy(memories)
-    folded = points.reshape(5, 1, 1, 3).expand(5, 2, 1, 3)
-    assert energy.energy(folded).shape == (5, 2, 1)
-    for method in (energy.energy, energy.score, energy.step):
-        flat = method(points)
-        torch.testing.assert_close(method(points[2]), flat[2])
-        torch.testing.assert_close(method(folded)[:, 1, 0], flat)
 
 
 def test_no_points_are_fine(make_energy, memories):
@@ -179,35 +129,6 @@ def test_no_points_are_fine(make_energy, memories):
         assert energy.log_prob(nothing).shape == (0,)
         assert len(energy.responsibilities(nothing)) == 0
         assert energy.sample(0).shape == (0, 3)
-
-
-def test_arrays_of_any_layout_are_memories_and_points(make_energy, memories, points):
-    expected = make_energy(memories).energy(points)
-    frozen = points.numpy().copy()
-    frozen.flags.writeable = False
-    views = [
-        frozen,
-        points.numpy()[::-1].copy()[::-1],
-        np.asfortranarray(points.numpy()),
-        points.numpy().astype(">f8"),
-        np.repeat(points.numpy(), 2, axis=1)[:, ::2],
-        points.tolist(),
-    ]
-    for view in views:
-        np.testing.assert_allclose(make_energy(memories).energy(view), expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [ist.Hopfield, ist.ModernHopfield, ist.GaussianKDE, ist.EpanechnikovKDE, ist.Mixture],
-)
-def test_arrays_of_any_layout_are_memories(kind, memories, points):
-    expected = kind(memories).energy(points)
-    array = memories.numpy()
-    frozen = array.copy()
-    frozen.flags.writeable = False
-    for view in (frozen, array[::-1], np.asfortranarray(array), array.astype(">f8")):
-        torch.testing.assert_close(kind(view).energy(points), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -226,44 +147,6 @@ def test_everything_comes_in_the_dtype_of_the_memories(
             assert energy.log_prob(x).dtype == dtype
             assert energy.responsibilities(x).dtype == dtype
             assert energy.sample(2).dtype == dtype
-
-
-def test_settings_of_another_dtype_are_taken_over(memories, points):
-    x = points.float()
-    beta = torch.tensor(0.7, dtype=DOUBLE)
-    weights = torch.zeros(7, dtype=DOUBLE)
-    for energy in (
-        ist.Mixture(memories.float(), beta, weights),
-        ist.CRPMixture(memories.float(), weights + 2, beta, rho=torch.tensor(1)),
-        ist.ModernHopfield(memories.float(), beta),
-    ):
-        assert energy.log_prob(x[0]).dtype == torch.float32
-        assert energy.energy(x[0]).dtype == torch.float32
-
-
-def test_changing_dtype_changes_all_of_it(make_energy, memories, points):
-    double = make_energy(memories.float()).double()
-    assert {value.dtype for value in double.state_dict().values()} == {DOUBLE}
-    assert double.energy(points).dtype == DOUBLE
-    single = make_energy(memories).float()
-    assert single.energy(points).dtype == torch.float32
-    expected = make_energy(memories).energy(points).float()
-    torch.testing.assert_close(single.energy(points), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_no_tensor_is_made_on_a_device_of_its_own_choice(make_energy, memories, points, on_sphere):
-    energy = make_energy(memories)
-    points = on_sphere(energy, points)
-    mask = torch.tensor([True, False, True])
-    with torch.device("meta"):  # where a tensor made without a device would go, and fail
-        assert torch.isfinite(energy.energy(points)).all()
-        assert torch.isfinite(energy.score(points)).all()
-        assert torch.isfinite(energy.step(points, mask)).all()
-        assert torch.isfinite(energy.conditional_mean(points, mask)).all()
-        if not isinstance(energy, WITHOUT_DENSITY):
-            assert torch.isfinite(energy.log_prob(points)).all()
-            assert torch.isfinite(energy.responsibilities(points)).all()
-            assert torch.isfinite(energy.sample(3)).all()
 
 
 def test_derivatives_in_points_and_in_every_parameter(make_energy, memories, points):
@@ -381,16 +264,6 @@ def test_a_swapped_energy_shares_what_is_being_learned(memories, points):
     assert beta.grad is not None
 
 
-def test_swapping_for_another_number_of_memories(memories, points):
-    for energy in (ist.GaussianKDE(memories), ist.Mixture(memories), ist.ModernHopfield(memories)):
-        assert energy.with_memories(memories[:2]).n_memories == 2
-    weighted = ist.Mixture(memories, log_weights=torch.zeros(7))
-    with pytest.raises(ShapeError, match="log_weights"):
-        weighted.with_memories(memories[:2])
-    with pytest.raises(ShapeError, match="counts"):
-        ist.CRPMixture(memories, np.ones(7)).with_memories(memories[:2])
-
-
 def test_a_subset_takes_along_what_belongs_to_it(make_energy, memories, points):
     energy = make_energy(memories)
     order = [6, 0, 3, 1, 5, 2, 4]
@@ -401,16 +274,6 @@ def test_a_subset_takes_along_what_belongs_to_it(make_energy, memories, points):
         assert torch.equal(few.counts, energy.counts[[1, 4]])
     if isinstance(energy, ist.Mixture) and energy.log_weights is not None:
         assert torch.equal(few.log_weights, energy.log_weights[[1, 4]])
-
-
-def test_state_dict_round_trip(make_energy, memories, points):
-    energy = make_energy(memories)
-    other = energy.with_memories(torch.ones_like(memories))
-    with torch.no_grad():
-        for value in other.parameters():
-            value.fill_(0.123)
-    other.load_state_dict(energy.state_dict())
-    assert torch.equal(other.energy(points), energy.energy(points))
 
 
 def test_a_deep_copy_is_independent(make_energy, memories, points):
@@ -496,69 +359,6 @@ def test_memories_that_became_nan_are_refused(make_gaussian, memories, points):
         energy.memories[0, 0] = torch.nan
     with pytest.raises(InvalidInputError, match="NaN"):
         energy.step(points)
-
-
-@pytest.mark.parametrize("offset", [1e4, 1e6])
-def test_float32_scores_keep_their_digits_far_from_the_origin(offset, memories, points):
-    # Multiples of 1/8 are exact in float32 even there.
-    grid, x = (memories * 8).round() / 8, (points * 8).round() / 8
-    for kind in (ist.GaussianKDE, ist.Mixture):
-        expected = kind(grid).score(x)
-        found = kind((grid + offset).float()).score((x + offset).float())
-        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_repr_says_what_it_is(make_energy, memories):
-    energy = make_energy(memories.float())
-    text = repr(energy)
-    assert text.startswith(f"{type(energy).__name__}(N=7, D=3")
-    assert text.endswith("float32)")
-    assert "tensor" not in text
-
-
-def test_repr_shows_settings(memories):
-    assert repr(ist.GaussianKDE(memories, sigma=1 / 3)) == (
-        "GaussianKDE(N=7, D=3, sigma=0.3333, float64)"
-    )
-    crp = ist.CRPMixture(memories, np.ones(7), 2.0, 0.5, 3.0, discount=0.25, normalized=False)
-    assert repr(crp) == (
-        "CRPMixture(N=7, D=3, beta=2, rho=0.5, alpha=3, discount=0.25, normalized=False, float64)"
-    )
-    weighted = ist.Mixture(memories, log_weights=torch.zeros(7))
-    assert "weighted=True" in repr(weighted)
-    hopfield = ist.Hopfield(memories.sign(), update="asynchronous", zero_diagonal=True)
-    assert "states=binary, update=asynchronous, zero_diagonal=True" in repr(hopfield)
-
-
-def test_duplicated_memories_and_constant_columns_just_work(make_energy, memories, points):
-    odd = torch.cat([memories, memories[:2], memories[:2]])
-    odd[:, 1] = 0.25
-    energy = make_energy(odd)
-    assert torch.isfinite(energy.energy(points)).all()
-    assert torch.isfinite(energy.score(points)).all()
-    assert ist.retrieve(energy, points).state.isfinite().all()
-    filled = ist.complete(energy, torch.where(points > 0, points, torch.nan))
-    assert filled.isfinite().all()
-
-
-def test_a_single_memory_just_works(make_energy, memories):
-    energy = make_energy(memories[:1])
-    start = memories[:1] + 0.1
-    assert torch.isfinite(energy.energy(start)).all()
-    found = ist.retrieve(energy, start)
-    assert found.converged.all()
-    if isinstance(energy, (ist.GaussianKDE, ist.ModernHopfield, ist.Mixture, ist.EpanechnikovKDE)):
-        torch.testing.assert_close(found.state, memories[:1])
-
-
-def test_sampling_leaves_the_global_stream_alone(make_density, memories):
-    energy = make_density(memories)
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    energy.sample(10, seed=3)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
 
 
 def test_samples_follow_their_seed(make_density, memories):

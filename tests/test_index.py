@@ -198,15 +198,6 @@ def test_an_index_of_other_memories_is_refused() -> None:
         attend(queries, memories, index=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "memories",
-    [torch.full((3, 2), torch.nan), torch.zeros(0, 2), torch.zeros(3), "text", [[1e200]]],
-)
-def test_memories_that_cannot_be_indexed_are_refused(memories: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        Index(memories)
-
-
 def test_a_saved_index_is_the_same(tmp_path: Path) -> None:
     memories, queries, sigma = adversarial("clustered", torch.float32)
     index = Index(memories)

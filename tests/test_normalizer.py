@@ -8,7 +8,6 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.normalizer import LogIntegral, NormalizedEnergy, estimate_log_normalizer
 
 DOUBLE = torch.float64
@@ -133,22 +132,6 @@ def test_known_normalizers_are_taken_as_they_are(memories, points):
     assert float(density.normalizer.error) == 0
     torch.testing.assert_close(density.log_prob(points), kde.log_prob(points))
     torch.testing.assert_close(density.step(points), kde.step(points))
-
-
-def test_what_has_no_normalizer_is_refused():
-    with pytest.raises(UnknownNormalizerError, match="does not fall"):
-        estimate_log_normalizer(ist.Hopfield(torch.eye(2)), centre=0.0, scale=1.0)
-    kde = ist.GaussianKDE(torch.zeros(1, 3))
-    with pytest.raises(InvalidInputError, match="too many nodes"):
-        estimate_log_normalizer(kde, method="grid")
-    with pytest.raises(InvalidInputError, match="method must be one of"):
-        estimate_log_normalizer(kde, method="guess")
-    with pytest.raises(ShapeError, match=r"\(3,\)"):
-        estimate_log_normalizer(kde, centre=[0.0, 1.0])
-    with pytest.raises(InvalidInputError, match="above zero"):
-        estimate_log_normalizer(kde, scale=-1.0)
-    with pytest.raises(InvalidInputError, match=r"isthmus\.Energy"):
-        ist.with_normalizer(torch.eye(2))
 
 
 def test_a_poor_estimate_is_warned_of():

@@ -65,11 +65,3 @@ def test_any_error_of_a_parser_becomes_a_line(error: Exception, words: str, tmp_
     assert str(tmp_path / "file") in str(caught.value)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_error_that_names_the_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    error = InvalidInputError(f"{tmp_path / 'file'} is empty.")
-    with pytest.raises(InvalidInputError) as caught, reading(tmp_path / "file", "thing"):
-        raise error
-    assert caught.value is error

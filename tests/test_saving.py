@@ -2,14 +2,12 @@
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
-from isthmus.io.archive import write_archive
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -94,13 +92,6 @@ def test_damage_is_noticed(tmp_path):
     path.write_bytes(content.replace(b"GaussianKDE", b"GaussianKDF"))
     with pytest.raises(InvalidInputError, match="altered"):
         ist.load(path)
-
-
-@pytest.mark.parametrize("content", ['{"kind": "FutureKDE", "state": {}}', "[]", '{"kind": 3}'])
-def test_a_file_of_an_unknown_energy_is_refused(content, tmp_path):
-    write_archive(tmp_path / "energy", "isthmus-energy-1", content, {"x": np.zeros(1)})
-    with pytest.raises(InvalidInputError, match="cannot read"):
-        ist.load(tmp_path / "energy")
 
 
 def test_energies_of_your_own_are_refused(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy import stats
 
-from isthmus.errors import InvalidInputError
 from isthmus.special import (
     log_vmf_normalizer,
     sample_vmf,
@@ -99,14 +98,6 @@ def test_density_matches_scipy(dim):
         expected = stats.vonmises_fisher(pole, kappa).logpdf(pole)
         found = log_vmf_normalizer(dim, tensor(kappa)).item() + kappa
         assert found == pytest.approx(expected, abs=1e-10)
-
-
-@pytest.mark.parametrize("dim", [0, 2.5])
-def test_a_dimension_must_be_a_positive_whole_number(dim):
-    with pytest.raises(InvalidInputError, match="dim"):
-        log_vmf_normalizer(dim, tensor(1.0))
-    with pytest.raises(InvalidInputError, match="kappa"):
-        log_vmf_normalizer(3, tensor(-1.0))
 
 
 def draws(dim: int, kappa, count: int, seed: int = 0):

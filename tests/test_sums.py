@@ -14,10 +14,6 @@ import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.compose import WeightedSum
 from isthmus.errors import (
-    DtypeError,
-    InvalidInputError,
-    MissingOperationError,
-    ShapeError,
     UnknownNormalizerError,
     UnsupportedOperationError,
 )
@@ -133,25 +129,6 @@ def test_weights_and_terms_can_be_learned(memories, points):
     assert copy.deepcopy(ist.GaussianKDE(memories) + ist.GaussianKDE(memories)) is not None
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "complaint"),
-    [
-        (lambda e: e + ist.GaussianKDE(torch.eye(2)), ShapeError, "2 and 3 coordinates"),
-        (lambda e: e + ist.ModernHopfield(torch.eye(3), 2.0), InvalidInputError, "in_nats"),
-        (lambda e: float("nan") * e, InvalidInputError, "weight of an energy"),
-        (lambda e: "two" * e, DtypeError, "weight of an energy"),
-        (lambda e: torch.ones(2) * e, ShapeError, "one number"),
-        (lambda e: e / 0, InvalidInputError, "divided by zero"),
-        (lambda e: e + 1, TypeError, "unsupported operand"),
-        (lambda e: e * e, TypeError, "unsupported operand"),
-        (lambda e: e / e, TypeError, "unsupported operand"),
-    ],
-)
-def test_what_does_not_add_is_refused(make, error, complaint):
-    with pytest.raises(error, match=complaint):
-        make(ist.GaussianKDE(torch.eye(3)))
-
-
 MATRIX = np.array([[2.0, 0.5, 0.0], [0.0, 1.5, -0.3], [0.2, 0.0, 0.7]])
 MAPS = {
     "scale": {"scale": [2.0, -0.5, 3.0], "shift": [1.0, 2.0, -1.0]},
@@ -221,29 +198,6 @@ def test_completion_in_other_units(memories):
         ist.complete(ist.Affine(inner, matrix=MATRIX), nan)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"scale": 1.0, "matrix": MATRIX}, "not both"),
-        ({"scale": [1.0, 0.0, 2.0]}, "zeros"),
-        ({"scale": [1.0, 2.0]}, r"\(3,\)"),
-        ({"shift": [np.nan, 0.0, 0.0]}, "NaN"),
-        ({"matrix": np.ones((3, 3))}, "singular"),
-        ({"matrix": np.eye(2)}, r"\(3, 3\)"),
-    ],
-)
-def test_bad_maps_are_refused(arguments, complaint, memories):
-    with pytest.raises(InvalidInputError, match=complaint):
-        ist.Affine(ist.GaussianKDE(memories), **arguments)
-
-
-def test_other_things_than_energies_of_known_size_are_refused(memories):
-    with pytest.raises(UnsupportedOperationError, match=r"isthmus\.Energy"):
-        ist.Affine(memories)
-    with pytest.raises(InvalidInputError, match="property dim"):
-        ist.Affine(Bowl())
-
-
 def test_conditions_are_ratios_of_densities(memories):
     """p(free | known) = p(free, known) / p(known), with the denominator by quadrature."""
     given = torch.tensor([0.4, torch.nan, -0.2], dtype=DOUBLE)
@@ -275,15 +229,3 @@ def test_the_built_in_sum_adds_energies() -> None:
     torch.testing.assert_close(sum([a, b]).energy(x), a.energy(x) + b.energy(x))
     with pytest.raises(TypeError):
         sum([a, b], start=1)
-
-
-def test_an_energy_without_exact_draws_names_the_function_that_draws() -> None:
-    a = ist.GaussianKDE(torch.randn(5, 2), sigma=1.0)
-    for energy in (a + a, ist.SparseHopfield(torch.randn(5, 2), beta=1.0)):
-        assert not energy.has_exact_draws
-        with pytest.raises(MissingOperationError, match=r"isthmus.sample\(energy, n\)"):
-            energy.sample(3)
-        with pytest.raises(AttributeError, match="no attribute 'samples'"):
-            energy.samples(3)
-    with pytest.raises(UnknownNormalizerError, match="^WeightedSum has no"):
-        (a + a + a).log_prob(torch.zeros(1, 2))

@@ -108,15 +108,6 @@ def test_the_same_seed_gives_the_same_rows():
     assert not one.equals(other)
 
 
-def test_bad_tables_are_refused():
-    with pytest.raises(InvalidInputError, match="two or more"):
-        draw_rows(people(1))
-    with pytest.raises(InvalidInputError, match="missing numbers"):
-        draw_rows(pd.DataFrame({"x": [1.0, np.nan, 2.0]}))
-    with pytest.raises(InvalidInputError, match="whole number"):
-        draw_rows(people(9), 0)
-
-
 def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.gamma(2, 10, 200).round(1)})

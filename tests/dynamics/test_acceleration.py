@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.errors import UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory
 
 KINDS = ("kde", "mixture", "hopfield")
@@ -96,10 +95,3 @@ def test_a_limit_on_updates_leaves_no_leap_unchecked() -> None:
         assert found.steps.tolist() == [most, most]
         assert (found.energy <= height + 1e-12).all()
         height = found.energy
-
-
-def test_acceleration_of_other_energies_is_refused() -> None:
-    memory = ist.EpanechnikovKDE(torch.zeros(2, 1))
-    with pytest.raises(UnsupportedOperationError, match="accelerate"):
-        ist.retrieve(memory, torch.zeros(1, 1), accelerate=True)
-    assert ist.retrieve(memory, torch.zeros(1, 1)).converged.all()

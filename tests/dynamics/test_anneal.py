@@ -18,21 +18,6 @@ def covariance_of(seed: int) -> torch.Tensor:
     return root @ root.T + 0.2 * torch.eye(2, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("levels", [20, 40, 80])
-def test_the_flow_of_a_gaussian_scales_points(levels: int) -> None:
-    centre = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-    energy = ist.GaussianKDE(centre, sigma=0.7)
-    start = centre + 5 * torch.randn(
-        30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
-    schedule = ist.noise_schedule(8.0, 0.05, levels)
-    found = ist.anneal(energy, schedule, 30, init=start).draws
-    factor = np.sqrt((0.7**2 + 0.05**2) / (0.7**2 + 8.0**2))
-    error = (found - (centre + factor * (start - centre))).abs().max()
-    # Of second order: at most 8 / levels^2, four times smaller with twice the levels.
-    assert 0 < error < 8 / levels**2
-
-
 def test_the_error_of_the_flow_is_of_second_order() -> None:
     energy = ist.GaussianKDE(torch.zeros(1, 1, dtype=torch.float64), sigma=0.7)
     start = torch.tensor([[4.0]], dtype=torch.float64)
@@ -158,73 +143,3 @@ def test_an_energy_that_is_no_memory() -> None:
     with pytest.raises(IsthmusError, match="memories"):
         found.judge()
     assert found.judge(found.draws[:20]).participation.shape == (2000,)
-
-
-def test_in_context_energies_of_noisy_points() -> None:
-    from isthmus.incontext import ICLEBM, ICLEBMConfig
-
-    torch.manual_seed(0)
-    model = ICLEBM(ICLEBMConfig(dim=2))
-    points = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    noise = torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
-    schedule = [1.0, 0.5, 0.1]
-    for method in ("flow", "langevin"):
-        found = ist.anneal(
-            lambda sigma: model.condition(points + sigma * noise),
-            schedule,
-            3,
-            method=method,
-            steps=2,
-        )
-        assert found.draws.shape == (3, 2)
-        assert bool(torch.isfinite(found.draws).all())
-        assert found.judge(points).participation.shape == (3,)
-
-
-def test_seeds() -> None:
-    energy, schedule = ist.GaussianKDE(MEMORIES, 0.3), [3.0, 1.0, 0.1]
-    first, again, other = (
-        ist.anneal(energy, schedule, 5, method="langevin", seed=seed).draws for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schedule": [1.0, 2.0]}, "must fall from level to level"),
-        ({"schedule": [2.0, 2.0, 1.0]}, "must fall from level to level"),
-        ({"schedule": [1.0, 0.0]}, "noise levels above zero"),
-        ({"schedule": [1.0, -1.0]}, "noise levels above zero"),
-        ({"schedule": [float("inf"), 1.0]}, "noise levels above zero"),
-        ({"schedule": [float("nan"), 1.0]}, "must not contain NaN"),
-        ({"schedule": []}, "schedule must have shape"),
-        ({"schedule": 3.0}, "schedule must have shape"),
-        ({"schedule": "falling"}, "schedule must hold numbers"),
-        ({"n": 0}, "n must be a whole number"),
-        ({"method": "sde"}, "method must be one of"),
-        ({"step_size": 3.0}, "step_size must be"),
-        ({"steps": 0}, "steps must be"),
-        ({"init": [[0.0]]}, r"init must have shape \(4, D\)"),
-        ({"init": [[0.0, 1.0]] * 4}, "coordinates in its last axis"),
-        ({"energy_at": 3.0}, "energy_at must be an Energy or a function"),
-        ({"energy_at": lambda sigma: sigma}, "must return an Energy"),
-        ({"energy_at": ist.EpanechnikovKDE(MEMORIES)}, "has no closed form with noise added"),
-    ],
-)
-def test_bad_input(changes: dict[str, Any], words: str) -> None:
-    arguments = {"energy_at": ist.GaussianKDE(MEMORIES), "schedule": [2.0, 1.0], "n": 4} | changes
-    with pytest.raises(IsthmusError, match=words):
-        ist.anneal(**arguments)
-
-
-def test_other_bad_input() -> None:
-    with pytest.raises(IsthmusError, match="smallest must be"):
-        ist.noise_schedule(1.0, 2.0)
-    with pytest.raises(IsthmusError, match="few must be"):
-        ist.judge_draws(ist.GaussianKDE(MEMORIES), [[0.0]], few=1.0)
-    with pytest.raises(IsthmusError, match="draws must have shape"):
-        ist.judge_draws(ist.GaussianKDE(MEMORIES), [0.0])
-    with pytest.raises(IsthmusError, match="sigma must be"):
-        ist.widen(ist.GaussianKDE(MEMORIES), 0.0)

@@ -25,13 +25,6 @@ def test_starts_that_are_joined_end_where_each_would_end_alone(
     assert len(sizes) == len(found.fixed_points)
 
 
-def test_modes_rest() -> None:
-    X = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 3)))
-    memory = ist.GaussianKDE(X, 0.5)
-    modes = torch.from_numpy(find_modes(memory, X, tol=1e-7).fixed_points)
-    assert_allclose(memory.step(modes), modes, atol=1e-3)
-
-
 def test_one_start_and_too_few_steps() -> None:
     X = torch.tensor([[0.0], [1.9], [8.0]], dtype=torch.float64)
     memory = ist.GaussianKDE(X, 1.0)
@@ -39,13 +32,6 @@ def test_one_start_and_too_few_steps() -> None:
     hurried = find_modes(memory, X, tol=1e-9, max_steps=2)
     assert hurried.steps == 2
     assert not hurried.converged[:2].any()
-
-
-def test_many_starts_and_too_few_steps() -> None:
-    X = torch.from_numpy(np.random.default_rng(0).normal(size=(MANY, 2)))
-    hurried = find_modes(ist.GaussianKDE(X, 0.3), X, tol=1e-9, max_steps=1)
-    assert hurried.steps == 1
-    assert not hurried.converged.any()
 
 
 def test_points_are_one_where_a_chain_joins_them() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.dynamics.samplers import MetropolisState
-from isthmus.errors import IsthmusError
 
 DOUBLE = torch.float64
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=DOUBLE)
@@ -180,12 +179,6 @@ def test_tuning_reaches_the_target_and_the_state_is_consistent() -> None:
     torch.testing.assert_close(state.score, energy.score(state.position))
 
 
-@pytest.mark.parametrize("settings", [{"step_size": 0.0}, {"max_depth": 0}, {"temperature": -1.0}])
-def test_bad_settings(settings: dict[str, float]) -> None:
-    with pytest.raises(IsthmusError, match=next(iter(settings))):
-        ist.NUTS(**settings)
-
-
 # Parallel tempering
 
 
@@ -232,19 +225,3 @@ def test_exchanges_keep_the_densities_of_all_temperatures() -> None:
         assert stats.kstest(found, stats.norm(0, b**-0.5).cdf).pvalue > 1e-3
         torch.testing.assert_close(replica.energy, energy.energy(replica.position))
     assert state.steps == 6
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"sampler": ist.Langevin()}, "sampler must be isthmus.HMC, MALA or NUTS"),
-        ({"inverse_temperatures": (1.0,)}, "two or more numbers"),
-        ({"inverse_temperatures": (0.5, 0.2)}, "begin with 1 and fall"),
-        ({"inverse_temperatures": (1.0, 1.0)}, "begin with 1 and fall"),
-        ({"inverse_temperatures": (1.0, 0.0)}, "inverse_temperatures must be"),
-        ({"inverse_temperatures": "hot"}, "two or more numbers"),
-    ],
-)
-def test_bad_ladders(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(IsthmusError, match=words):
-        ist.Tempering(**settings)

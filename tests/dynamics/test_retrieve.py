@@ -1,7 +1,5 @@
 """Retrieval lets points fall and rest; completion starts from the exact conditional mean."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 DOUBLE = torch.float64
 NAN = torch.nan
@@ -152,22 +150,6 @@ def test_each_row_ends_as_if_it_were_alone(make_energy, memories):
         assert alone.steps == together.steps[row]
 
 
-def test_a_smaller_tolerance_rests_closer_to_the_fixed_point():
-    energy = ist.GaussianKDE(torch.tensor([[0.0], [1.9]], dtype=DOUBLE))
-    x = torch.tensor([[0.1]], dtype=DOUBLE)
-    loose, tight = (ist.retrieve(energy, x, tol=tol) for tol in (1e-3, 1e-12))
-    assert loose.steps < tight.steps
-    moved = (energy.step(tight.state) - tight.state).abs()
-    assert moved < 1e-11
-    assert (energy.step(loose.state) - loose.state).abs() < 1e-3
-
-
-def test_float32_far_from_the_origin_still_comes_to_rest(make_gaussian):
-    memories = (draw(50, 3) + 1e4).float()
-    found = ist.retrieve(make_gaussian(memories), (draw(10, 3, seed=1) + 1e4).float())
-    assert found.converged.all()
-
-
 def test_rounding_does_not_keep_a_row_from_resting():
     # On a sphere in float32 many rows jump between neighbouring numbers for ever.
     found = ist.retrieve(ist.Hopfield(draw(40, 6).float()), draw(50, 6, seed=1).float(), tol=0.0)
@@ -187,51 +169,6 @@ def test_the_trace_holds_every_state():
     assert ist.retrieve(energy, x).trace is None
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (1, 2, 2)])
-def test_results_have_the_leading_shape_of_the_points(shape):
-    found = ist.retrieve(ist.GaussianKDE(draw(6, 3)), torch.zeros(*shape, 3))
-    assert found.state.shape == (*shape, 3)
-    assert found.energy.shape == found.steps.shape == found.converged.shape == shape
-    assert found.steps.dtype == torch.int64
-    assert found.converged.dtype == torch.bool
-
-
-@pytest.mark.parametrize("energy", [ist.GaussianKDE(draw(6, 2)), Tilted()])
-def test_no_steps_leave_the_points_where_they_are(energy):
-    x = draw(4, 2, seed=1)
-    found = ist.retrieve(energy, x, max_steps=0, trace=True)
-    assert torch.equal(found.state, x)
-    assert torch.equal(found.energy, energy.energy(x))
-    assert found.steps.tolist() == [0] * 4
-    assert not found.converged.any()
-    assert found.trace.shape == (1, 4, 2)
-
-
-@pytest.mark.parametrize("energy", [ist.GaussianKDE(draw(6, 2)), Tilted()])
-def test_no_rows_are_fine(energy):
-    found = ist.retrieve(energy, torch.zeros(0, 2, dtype=DOUBLE), trace=True)
-    assert found.state.shape == (0, 2)
-    assert repr(found) == "Retrieval(no rows)"
-
-
-def test_rows_that_ran_out_of_steps_are_not_converged():
-    energy = ist.GaussianKDE(torch.tensor([[0.0], [1.9]], dtype=DOUBLE))
-    found = ist.retrieve(energy, torch.tensor([[0.1], [30.0]], dtype=DOUBLE), max_steps=2)
-    assert not found.converged.any()
-    assert found.steps.tolist() == [2, 2]
-
-
-def test_the_result_prints_well_and_cannot_be_changed():
-    found = ist.retrieve(ist.GaussianKDE(draw(6, 3)), draw(4, 3, seed=1))
-    text = repr(found)
-    assert text.startswith("Retrieval(4 of 4 rows converged, ")
-    assert f"{int(found.steps.max())} steps at most" in text
-    assert f"mean energy {float(found.energy.mean()):.4g}" in text
-    assert "outside" not in text
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.state = None
-
-
 def test_the_points_given_are_not_changed():
     x = draw(4, 3, seed=1)
     before = x.clone()
@@ -240,30 +177,6 @@ def test_the_points_given_are_not_changed():
     array = before.numpy().copy()
     ist.complete(ist.GaussianKDE(draw(6, 3)), array)
     assert np.array_equal(array, before)
-
-
-def test_retrieval_keeps_no_graph():
-    memories = draw(6, 3).requires_grad_()
-    found = ist.retrieve(ist.GaussianKDE(memories), draw(4, 3, seed=1).requires_grad_())
-    assert not found.state.requires_grad
-    assert not found.energy.requires_grad
-
-
-def test_masks_may_be_arrays_and_broadcast(memories):
-    x = draw(4, 3, seed=1)
-    mask = np.array([False, True, False])
-    found = ist.retrieve(ist.GaussianKDE(memories), x, mask)
-    assert torch.equal(found.state[:, 1], x[:, 1])
-    assert not torch.equal(found.state[:, 0], x[:, 0])
-    each = torch.eye(4, dtype=torch.bool)[:, :3]
-    found = ist.retrieve(ist.GaussianKDE(memories), x, each)
-    assert torch.equal(found.state[each], x[each])
-
-
-@pytest.mark.parametrize("options", [{"tol": -1.0}, {"tol": np.nan}, {"max_steps": -1}])
-def test_limits_that_make_no_sense_are_named(options, memories):
-    with pytest.raises(InvalidInputError, match=r"must be .* at least 0"):
-        ist.retrieve(ist.GaussianKDE(memories), memories, **options)
 
 
 def gaussian_conditional_mean(
@@ -370,12 +283,6 @@ def test_a_row_with_nothing_known_starts_at_the_mean_and_a_whole_one_stays(make_
     assert torch.equal(ist.complete(energy, x)[1], whole[0])
 
 
-def test_infinite_values_are_not_unknown_ones(make_energy, memories):
-    x = torch.tensor([[torch.inf, NAN, 0.0]], dtype=DOUBLE)
-    with pytest.raises(InvalidInputError, match="coordinates"):
-        ist.complete(make_energy(memories), x)
-
-
 def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
     x = torch.tensor([[0.3, NAN], [NAN, NAN]], dtype=DOUBLE)
     with pytest.raises(UnsupportedOperationError, match="Pass init="):
@@ -409,21 +316,6 @@ def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
     assert error(answer) < 0.75 * error(known.mean(0))
     start = ist.complete(memory, question, max_steps=0)
     assert error(start) < 0.65 * error(known.mean(0))
-
-
-def test_swapped_arguments_are_named():
-    with pytest.raises(UnsupportedOperationError, match="points come second"):
-        ist.retrieve(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))
-    with pytest.raises(UnsupportedOperationError, match="points come second"):
-        ist.complete(torch.zeros(1, 2), ist.GaussianKDE(torch.zeros(1, 2)))
-
-
-def test_starting_values_must_fit_the_points():
-    memory = ist.GaussianKDE(draw(4, 2))
-    x = torch.tensor([[0.1, NAN]], dtype=DOUBLE)
-    assert ist.complete(memory, x, init=[0.0, 0.0]).shape == (1, 2)
-    with pytest.raises(ShapeError, match="init must have the shape"):
-        ist.complete(memory, x, init=draw(3, 2))
 
 
 def test_the_memory_of_each_row_is_known() -> None:

@@ -1,26 +1,18 @@
 """sample and sample_chains: shapes, starts, seeds, errors, progress, and the right law."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from isthmus.dynamics.diagnostics import Chains
 from isthmus.dynamics.sample import sample, sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Info, Langevin, LangevinState
 from isthmus.energy import Energy
 from isthmus.errors import (
     DivergenceError,
-    DtypeError,
     InvalidInputError,
-    IsthmusError,
     OutsideSupportError,
-    ShapeError,
-    UnsupportedOperationError,
 )
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.kernels import EpanechnikovKDE
@@ -74,11 +66,6 @@ def test_the_default_sampler_draws_from_a_normal() -> None:
     assert all(stats.kstest(column, "norm").pvalue > 1e-3 for column in draws.T)
 
 
-def test_few_long_chains_draw_from_the_same_law_as_many_short_ones() -> None:
-    draws = sample(Bowl(centre=3.0), 4000, MALA(step_size=0.8), chains=40, burn_in=50, thin=10)
-    assert stats.kstest(draws.flatten() - 3, "norm").pvalue > 1e-3
-
-
 @pytest.mark.parametrize(
     "sampler", [Langevin(0.01), MALA(0.2), HMC(0.3, n_leapfrog=5)], ids=lambda s: type(s).__name__
 )
@@ -106,10 +93,6 @@ def test_n_draws_come_from_the_chains_in_turn(chains: int | None, expected: list
     assert draws[:, 0].tolist() == expected
 
 
-def test_more_chains_than_draws_is_fine() -> None:
-    assert sample(Bowl(), 3, Counting(), chains=8).shape == (3, 2)
-
-
 def test_a_table_of_starts_sets_the_number_of_chains() -> None:
     starts = torch.tensor([[0.0], [100.0]])
     draws = sample(Bowl(1), 3, Counting(), init=starts, burn_in=0, thin=1)
@@ -133,19 +116,6 @@ def test_chains_start_at_heavy_memories_more_often() -> None:
     assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
 
 
-def test_chains_without_memories_start_at_standard_normal_points() -> None:
-    draws = sample(Bowl(3), 2000, Stays(), burn_in=0)
-    assert stats.kstest(draws.flatten(), "norm").pvalue > 1e-3
-    assert draws.dtype == torch.float32
-
-
-def test_chains_start_in_the_dtype_of_the_energys_own_numbers() -> None:
-    assert sample(Bowl(3).double(), 4, burn_in=0).dtype == torch.float32
-    energy = Bowl(3)
-    energy.register_buffer("precision", torch.ones(3, dtype=torch.float64))
-    assert sample(energy, 4, burn_in=0).dtype == torch.float64
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_draws_have_the_dtype_of_init_but_memories_come_first(
     dtype: torch.dtype, memory: GaussianKDE
@@ -153,12 +123,6 @@ def test_draws_have_the_dtype_of_init_but_memories_come_first(
     assert sample(Bowl(3), 4, init=torch.zeros(3, dtype=dtype), burn_in=0).dtype == dtype
     init = torch.zeros(3, dtype=torch.float64)
     assert sample(memory.to(dtype), 4, init=init, burn_in=0).dtype == dtype
-
-
-def test_init_is_not_written_to() -> None:
-    init = np.zeros((4, 2))
-    sample(Bowl(), 4, MALA(), init=init, burn_in=5)
-    assert not init.any()
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(memory: GaussianKDE) -> None:
@@ -177,66 +141,10 @@ def test_a_generator_goes_on_where_it_was() -> None:
     assert not torch.equal(first, sample(Bowl(), 5, seed=generator, burn_in=5))
 
 
-def test_the_global_random_streams_are_not_touched(memory: GaussianKDE) -> None:
-    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    for sampler in (Langevin(), MALA(), HMC()):
-        sample(memory, 5, sampler, burn_in=5)
-        sample(Bowl(), 5, sampler, burn_in=5)
-    assert torch.equal(torch.get_rng_state(), torch_before)
-    assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
-
-
-@pytest.mark.parametrize("n", [0, -3, 2.5, True, "many", None])
-def test_n_that_is_no_number_of_draws_is_named(n: object) -> None:
-    with pytest.raises(IsthmusError, match="number"):
-        sample(Bowl(), n)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["burn_in", "thin", "chains", "seed"])
-@pytest.mark.parametrize("value", [-1, 1.5])
-def test_settings_that_cannot_work_are_named(name: str, value: object) -> None:
-    with pytest.raises(InvalidInputError, match=f"{name} must be a whole number"):
-        sample(Bowl(), 3, **{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("init", "error", "message"),
-    [
-        ([0.0, float("nan")], InvalidInputError, "init has 1 NaN"),
-        ([0.0, float("inf")], InvalidInputError, "init has 1 infinite"),
-        ([0.0, 0.0, 0.0], ShapeError, "init has 3 coordinates"),
-        (0.0, ShapeError, "init is a single number"),
-        (np.zeros((1, 3, 2)), ShapeError, "init must have shape"),
-        (np.zeros((0, 2)), ShapeError, "init must have shape"),
-        ([[0.0, 0.0], [1.0]], ShapeError, "init is not a rectangular array"),
-        (["a", "b"], DtypeError, "init holds"),
-    ],
-)
-def test_bad_starts_are_named(init: object, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        sample(Bowl(), 3, init=init)
-
-
-def test_a_table_of_starts_must_fit_the_chains() -> None:
-    with pytest.raises(ShapeError, match="chains"):
-        sample(Bowl(), 4, init=np.zeros((3, 2)), chains=2)
-
-
 def test_an_energy_of_any_dimension_needs_a_start() -> None:
     with pytest.raises(InvalidInputError, match="Pass init"):
         sample(Bowl(dim=None), 3)
     assert sample(Bowl(dim=None), 3, init=np.zeros(5), burn_in=0).shape == (3, 5)
-
-
-@pytest.mark.parametrize("sampler", [Langevin, "mala", 0.01])
-def test_what_is_no_sampler_is_named(sampler: object) -> None:
-    with pytest.raises(InvalidInputError, match="sampler"):
-        sample(Bowl(), 3, sampler)  # type: ignore[arg-type]
-
-
-def test_what_is_no_energy_is_named() -> None:
-    with pytest.raises(UnsupportedOperationError, match="isthmus"):
-        sample(lambda x: x, 3)  # type: ignore[arg-type]
 
 
 def test_divergence_says_when_and_what_to_do() -> None:
@@ -275,36 +183,6 @@ def test_chains_report_whether_they_mixed() -> None:
     starts = 30.0 * torch.arange(4)[:, None].expand(4, 2)
     stuck = sample_chains(Bowl(), 100, Langevin(1e-4), init=starts, burn_in=0, thin=1)
     assert bool((stuck.r_hat > 10).all())
-
-
-def test_chains_print_in_two_lines() -> None:
-    chains = sample_chains(Bowl(), 50, MALA(step_size=1.0), burn_in=5, thin=10)
-    first, second = str(chains).splitlines()
-    assert first.startswith("Chains(draws=50, chains=4, D=2, acceptance=0.")
-    assert "R-hat at most" in second
-    assert str(Chains(torch.zeros(1, 3, 2), torch.ones(3))).count("\n") == 0
-
-
-def test_flatten_takes_the_first_draw_of_every_chain_first() -> None:
-    draws = torch.arange(12.0).reshape(3, 2, 2)
-    assert torch.equal(Chains(draws, torch.ones(2)).flatten(), draws.reshape(6, 2))
-
-
-@pytest.mark.parametrize(("progress", "shown"), [(None, False), (True, True), (False, False)])
-def test_a_bar_is_shown_on_demand(
-    capfd: pytest.CaptureFixture[str], progress: bool | None, shown: bool
-) -> None:
-    sample(Bowl(), 3, Stays(), burn_in=10, progress=progress)
-    assert ("sampling" in capfd.readouterr().err) == shown
-
-
-def test_sampling_does_not_import_rich_unless_a_bar_is_shown() -> None:
-    code = (
-        "import sys, torch, isthmus as ist\n"
-        "ist.sample(ist.GaussianKDE(torch.zeros(2, 2)), 2, burn_in=2)\n"
-        "assert 'rich' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_chains_that_never_move_are_not_passed_off_as_draws():

@@ -1,7 +1,5 @@
 """Tuned chains against exact moments, on energies of very different scales."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,8 @@ from scipy import stats
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.dynamics.sample import DualAveraging
-from isthmus.dynamics.samplers import Info, LangevinState
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 
 DOUBLE = torch.float64
 
@@ -128,35 +124,6 @@ def test_the_default_burn_in_costs_about_a_thousand_scores() -> None:
         Counted.scores = 0
         ist.sample(Counted(1.0, 2), 10, sampler)
         assert 1000 <= Counted.scores < 1300
-
-
-@given(target=st.floats(0.3, 0.9), scale=st.floats(-20, 20))
-@settings(max_examples=30, deadline=None, derandomize=True)
-def test_dual_averaging_finds_the_root_of_a_falling_rate(target: float, scale: float):
-    averaging = DualAveraging(math.exp(scale / 3), target)
-    for _ in range(2000):
-        averaging.update(1 / (1 + averaging.step_size / math.exp(scale)))
-    assert 1 / (1 + averaging.average / math.exp(scale)) == pytest.approx(target, abs=0.03)
-
-
-def test_an_energy_without_a_scale_does_not_overflow_the_step_size() -> None:
-    averaging = DualAveraging(1.0, 0.8)
-    for _ in range(20_000):
-        averaging.update(1.0)
-    assert math.isfinite(averaging.step_size)
-
-
-def test_only_known_samplers_can_be_tuned() -> None:
-    class Still:
-        def init(self, energy: Energy, x: Tensor) -> LangevinState:
-            return LangevinState(x)
-
-        def step(self, energy: Energy, state: LangevinState, generator: torch.Generator):
-            ones = torch.ones(len(state.position))
-            return state, Info(ones, ones.bool())
-
-    with pytest.raises(InvalidInputError, match="tune=True needs"):
-        ist.sample(Bowl(1.0, 2), 3, Still(), tune=True)
 
 
 @pytest.mark.parametrize("contexts", [1, 2, 3])

@@ -49,13 +49,6 @@ def test_bad_memories(kind, memories, error, complaint):
     assert "me" in str(caught.value).split(" ")[0]  # it names the argument: memories or means
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "Hopfield"])
-@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf, "wide", None, 2j, [1.0]])
-def test_bad_temperatures_and_bandwidths(name, scale):
-    with pytest.raises(InvalidInputError, match=r"beta|sigma|bandwidth"):
-        KINDS[name](GOOD, scale)
-
-
 BAD_POINTS = {
     "text": (["a", "b"], DtypeError, "x holds"),
     "complex": (torch.ones(1, 2, dtype=torch.complex64), DtypeError, "x holds"),
@@ -73,22 +66,6 @@ def test_bad_points(kind, x, error, complaint):
     for method in (energy.energy, energy.score, energy.step, lambda x: ist.retrieve(energy, x)):
         with pytest.raises(error, match=complaint):
             method(x)
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_bad_masks(kind):
-    energy = kind(GOOD)
-    for mask, error, complaint in (
-        (np.ones((3, 2)), DtypeError, "boolean mask"),
-        (["a", "b"], DtypeError, "boolean mask"),
-        (np.ones((2, 2), dtype=bool), ShapeError, "does not broadcast"),
-    ):
-        with pytest.raises(error, match=complaint):
-            energy.step(GOOD, mask)
-        with pytest.raises(error, match=complaint):
-            energy.conditional_mean(GOOD, mask)
-        with pytest.raises(error, match=complaint):
-            ist.retrieve(energy, GOOD, mask)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -116,32 +93,6 @@ BAD_COUNTS = {
 def test_bad_counts(counts, error, complaint):
     with pytest.raises(error, match=complaint):
         ist.CRPMixture(GOOD, counts, discount=0.5)
-
-
-@pytest.mark.parametrize(
-    ("log_weights", "error"),
-    [
-        (np.zeros(2), ShapeError),
-        (np.zeros((3, 1)), ShapeError),
-        (["a", "b", "c"], DtypeError),
-        ([0.0, np.inf, 0.0], InvalidInputError),
-    ],
-)
-def test_bad_weights(log_weights, error):
-    with pytest.raises(error, match="log_weights"):
-        ist.Mixture(GOOD, log_weights=log_weights)
-
-
-@pytest.mark.parametrize("index", [[], [0.5], [9], [True, False]])
-def test_a_subset_must_choose_among_the_memories(index, memories):
-    with pytest.raises(InvalidInputError, match="index must choose"):
-        ist.GaussianKDE(memories).subset(index)
-
-
-@pytest.mark.parametrize("kind", [ist.GaussianKDE, ist.Mixture, ist.ModernHopfield])
-def test_memories_whose_squares_overflow_are_refused(kind):
-    with pytest.raises(InvalidInputError, match="memories has values of 1e\\+300|means has values"):
-        kind([[1e300, 0.0], [0.0, 1.0]])
 
 
 @pytest.mark.parametrize(

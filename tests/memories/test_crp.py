@@ -116,18 +116,6 @@ def test_the_force_of_the_new_cluster_is_scaled(discount, normalized):
     np.testing.assert_allclose(-gradient, expected, rtol=1e-9, atol=1e-12)
 
 
-@SETTINGS
-@pytest.mark.parametrize("held", [None, [True, False]])
-def test_steps_never_raise_the_energy_and_end_where_nothing_pulls(held, discount, normalized):
-    crp = make(2 * draw(3, 2), discount, normalized)
-    found = ist.retrieve(crp, 3 * draw(40, 2, seed=1), held, tol=1e-12, trace=True)
-    heights = crp.energy(found.trace)
-    assert (heights[1:] <= heights[:-1] + 1e-12).all()
-    assert found.converged.all()
-    force = crp.score(found.state)
-    assert (force if held is None else force[:, 1]).abs().max() < 1e-8
-
-
 def test_a_step_solves_for_the_weighted_mean_of_unequal_components():
     means, x = draw(3, 2), draw(8, 2, seed=1)
     crp = make(means)

@@ -33,17 +33,6 @@ def test_log_prob_equals_that_of_scikit_learn(dim, bandwidth):
     assert (found[~inside] == -np.inf).all()
 
 
-def test_energy_as_defined_and_infinite_outside_the_support():
-    memories, x = draw(6, 3), 1.5 * draw(40, 3, seed=1)
-    kde = ist.EpanechnikovKDE(memories, bandwidth=1.3)
-    squares = np.square(x.numpy()[:, None] - memories.numpy()).sum(-1)
-    with np.errstate(divide="ignore"):
-        expected = -np.log(np.maximum(0, 1 - squares / 1.69).sum(1))
-    assert np.isinf(expected).any()
-    assert np.isfinite(expected).any()
-    np.testing.assert_allclose(kde.energy(x), expected, rtol=1e-9, atol=1e-12)
-
-
 def test_retrieval_from_outside_stays_and_says_so():
     kde = ist.EpanechnikovKDE(torch.tensor([[0.0], [1.0]]), bandwidth=2.0)
     found = ist.retrieve(kde, torch.tensor([[50.0], [0.3]]))
@@ -65,18 +54,6 @@ def test_a_step_is_the_plain_mean_of_the_memories_in_reach():
     near = np.square(x.numpy()[:, None] - memories.numpy()).sum(-1) < 1.44
     expected = [memories.numpy()[row].mean(0) for row in near]
     np.testing.assert_allclose(ist.EpanechnikovKDE(memories, 1.2).step(x), expected, rtol=1e-11)
-
-
-@pytest.mark.parametrize("held", [None, [True, False]])
-def test_steps_never_raise_the_energy_and_arrive_exactly(held):
-    kde = ist.EpanechnikovKDE(2 * draw(60, 2), bandwidth=1.5)
-    x = 2 * draw(40, 2, seed=1)
-    x = x[torch.isfinite(kde.energy(x))]
-    found = ist.retrieve(kde, x, held, tol=0.0, trace=True)
-    heights = kde.energy(found.trace)
-    assert (heights[1:] <= heights[:-1] + 1e-12).all()
-    assert found.converged.all()
-    assert torch.equal(kde.step(found.state, held), found.state)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 7])

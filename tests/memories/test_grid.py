@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 
 @pytest.mark.parametrize("dim", [1, 2])
@@ -45,19 +44,3 @@ def test_widths_of_columns_and_points_out_of_reach() -> None:
         assert grid.log_prob(torch.tensor([far, 0.0], dtype=torch.float64)) == -torch.inf
     assert grid.log_prob(points.reshape(2, 1, 2)).shape == (2, 1)
     assert "cells, error" in repr(grid)
-
-
-def test_what_a_grid_cannot_hold_is_refused() -> None:
-    with pytest.raises(UnsupportedOperationError, match="one or two dimensions"):
-        ist.GaussianKDE(torch.zeros(2, 3)).on_grid()
-    with pytest.raises(UnsupportedOperationError, match="without covariance"):
-        ist.GaussianKDE(torch.zeros(3, 2), covariance=torch.eye(2)).on_grid()
-    with pytest.raises(InvalidInputError, match="cells; at most"):
-        ist.GaussianKDE(torch.tensor([[0.0, 0.0], [1e6, 1e6]]), 0.1).on_grid()
-    with pytest.raises(InvalidInputError, match="cells_per_sigma"):
-        ist.GaussianKDE(torch.zeros(2, 1)).on_grid(0)
-    grid = ist.GaussianKDE(torch.zeros(2, 1)).on_grid()
-    with pytest.raises(InvalidInputError, match="coordinates"):
-        grid.log_prob(torch.zeros(2, 2))
-    with pytest.raises(InvalidInputError, match="NaN"):
-        grid.log_prob(torch.full((2, 1), torch.nan))

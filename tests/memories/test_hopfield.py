@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, UnknownNormalizerError
 
 DOUBLE = torch.float64
 
@@ -140,23 +139,6 @@ def test_unknown_coordinates_on_the_sphere_have_the_size_of_the_known_ones():
     torch.testing.assert_close(
         start[:, ~observed].square().mean(1), memories[:, observed].square().mean(1)
     )
-
-
-def test_the_density_is_not_known():
-    memory = ist.Hopfield(patterns(3, 8))
-    with pytest.raises(UnknownNormalizerError, match="Hopfield"):
-        memory.log_prob(patterns(1, 8))
-
-
-def test_settings_that_make_no_sense_are_named():
-    memories = patterns(3, 8)
-    for options, complaint in (
-        ({"states": "spin"}, "'binary', 'continuous'"),
-        ({"update": "random"}, "'synchronous', 'asynchronous'"),
-        ({"states": "continuous", "update": "asynchronous"}, "sphere"),
-    ):
-        with pytest.raises(InvalidInputError, match=complaint):
-            ist.Hopfield(memories, **options)
 
 
 @pytest.mark.parametrize("kind", [ist.Hopfield, ist.DenseAssociativeMemory])

@@ -14,7 +14,7 @@ import isthmus as ist
 from isthmus.attend import Index
 from isthmus.capacity import basins, certify
 from isthmus.cluster import GaussianMeanShift
-from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError
 from isthmus.index import policy as pruning
 
 CENTRES, DIM = 40, 6
@@ -150,20 +150,3 @@ def test_one_index_serves_many_energies_and_copies() -> None:
     assert other.index is True
     assert "index=Index(" in repr(energy)
     assert ist.ModernHopfield(memories, 2.0, index=index).energy(points).shape == (50,)
-
-
-def test_wrong_settings_are_refused() -> None:
-    memories = clusters(100)
-    with pytest.raises(InvalidInputError, match="index must be"):
-        ist.GaussianKDE(memories, 0.3, index="always")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="other memories"):
-        ist.GaussianKDE(memories, 0.3, index=Index(memories + 1))
-    with pytest.raises(InvalidInputError, match="other memories"):
-        ist.Mixture(memories, 0.3, index=Index(memories.float()))
-    factors = torch.ones(100)
-    with pytest.raises(UnsupportedOperationError, match="kernels of one shape"):
-        ist.GaussianKDE(memories, 0.3, factors=factors, index=True)
-    with pytest.raises(UnsupportedOperationError, match="kernels of one shape"):
-        ist.Mixture(memories, covariance=factors, index=Index(memories))
-    own = ist.GaussianKDE(memories, 0.3, factors=factors)
-    assert "a width of its own" in str(own.index_report())

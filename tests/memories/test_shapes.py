@@ -217,17 +217,6 @@ def test_the_fused_kernel_gives_the_same_as_plain_operations(kind, dtype, monkey
         assert ((found - expected).abs().max() / scale) < tolerance
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_transforms_of_functions_work(kind):
-    energy, _ = made(kind, draw(N, D))
-    x, seen = draw(5, D, seed=9), torch.tensor([True, False, True])
-    torch.testing.assert_close(torch.func.vmap(energy.log_prob)(x), energy.log_prob(x))
-    score = torch.func.vmap(torch.func.grad(energy.energy))(x)
-    torch.testing.assert_close(score, -energy.score(x))
-    mapped = torch.func.vmap(lambda point: energy.log_prob(point, seen))(x)
-    torch.testing.assert_close(mapped, energy.log_prob(x, seen))
-
-
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_a_fitted_mixture_of_scikit_learn_is_taken_as_it_is(kind):
     X = draw(200, D).numpy()
@@ -260,27 +249,3 @@ def test_certificates_are_in_the_metric_of_the_kernel():
     assert (shaped.stored == plain.stored).all()
     with pytest.raises(UnsupportedOperationError, match="one covariance"):
         certify(ist.GaussianKDE(memories, 1.0, factors=np.ones(12)))
-
-
-def test_shapes_that_cannot_be_are_refused():
-    memories = draw(N, D)
-    with pytest.raises(InvalidInputError, match="positive definite"):
-        ist.GaussianKDE(memories, covariance=-torch.eye(D))
-    with pytest.raises(ShapeError, match=r"covariance must have the shape \(3, 3\)"):
-        ist.GaussianKDE(memories, covariance=torch.eye(2))
-    with pytest.raises(InvalidInputError, match="both describe the shape"):
-        ist.GaussianKDE(memories, [1.0, 1, 1], covariance=torch.eye(D))
-    with pytest.raises(InvalidInputError, match="factors must be above zero"):
-        ist.GaussianKDE(memories, factors=np.zeros(N))
-    with pytest.raises(ShapeError, match="sigma"):
-        ist.GaussianKDE(memories, [1.0, 2.0])
-    with pytest.raises(InvalidInputError, match="NaN"):
-        ist.GaussianKDE(memories, [1.0, np.nan, 1.0])
-    with pytest.raises(InvalidInputError, match="ambiguous"):
-        ist.Mixture(draw(D, D), covariance=torch.eye(D))
-    with pytest.raises(InvalidInputError, match="covariance_type must be one of"):
-        ist.Mixture(memories, covariance=torch.eye(D), covariance_type="round")
-    with pytest.raises(InvalidInputError, match="columns"):
-        ist.GaussianKDE(memories).marginal([])
-    with pytest.raises(UnsupportedOperationError, match="accelerated"):
-        ist.retrieve(ist.GaussianKDE(memories, [1.0, 1, 1]), memories, accelerate=True)

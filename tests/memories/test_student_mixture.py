@@ -10,7 +10,6 @@ from scipy import integrate, stats
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
 
 DOUBLE = torch.float64
 
@@ -90,25 +89,6 @@ def test_the_normalizer_keeps_its_digits(dof):
         exact = mpmath.loggamma((v + dim) / 2) - mpmath.loggamma(v / 2)
         exact -= mpmath.mpf(dim) / 2 * mpmath.log(v * mpmath.pi)
         assert at_zero == pytest.approx(float(exact), abs=1e-9)
-
-
-def test_the_score_is_that_of_autograd(mixture):
-    x = (3 * normal(20, 3, seed=1)).requires_grad_()
-    (gradient,) = torch.autograd.grad(mixture.energy(x).sum(), x)
-    torch.testing.assert_close(mixture.score(x.detach()), -gradient)
-
-
-@pytest.mark.parametrize("held", [None, [True, False, False], [False, True, True]])
-def test_steps_never_raise_the_energy(mixture, held):
-    x = torch.cat([6 * normal(300, 3, seed=1), mixture.means])
-    height = mixture.energy(x)
-    for _ in range(40):
-        new = mixture.step(x, held)
-        if held is not None:
-            assert torch.equal(new[:, held], x[:, held])
-        x, before = new, height
-        height = mixture.energy(x)
-        assert (height <= before + 1e-12 * (1 + before.abs())).all()
 
 
 def test_a_step_is_the_minimum_of_the_bound(mixture):
@@ -226,42 +206,3 @@ def test_blocks_do_not_change_results(mixture, monkeypatch):
     for name, value in zip(("energy", "score", "step"), expected, strict=True):
         torch.testing.assert_close(getattr(mixture, name)(x), value)
     torch.testing.assert_close(mixture.step(x, held), held_step)
-
-
-EYES = torch.eye(2).repeat(3, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("scales", "dof", "error", "words"),
-    [
-        (torch.ones(2), 1.0, ShapeError, r"scale_trils must be a number, \(3,\)"),
-        (torch.ones(3, 2, 1), 1.0, ShapeError, r"\(3, 2, 2\)"),
-        (-EYES, 1.0, InvalidInputError, "positive diagonals"),
-        (EYES + 0.1, 1.0, InvalidInputError, "lower triangles"),
-        (EYES * math.nan, 1.0, InvalidInputError, "NaN"),
-        (0.0, 1.0, InvalidInputError, "positive"),
-        ("wide", 1.0, InvalidInputError, "scale_trils"),
-        (1.0, 0.0, InvalidInputError, "dof must be above zero"),
-        (1.0, math.nan, InvalidInputError, "dof"),
-        (1.0, [1.0, 2.0], ShapeError, r"\(3,\), one per component"),
-        (1.0, "many", InvalidInputError, "dof"),
-    ],
-)
-def test_bad_arguments(scales, dof, error, words):
-    with pytest.raises(error, match=words) as caught:
-        ist.StudentMixture(torch.zeros(3, 2), scales, dof)
-    assert isinstance(caught.value, IsthmusError)
-
-
-def test_bad_columns_and_rows(mixture):
-    for columns in ([], [0, 0], [3], [-4], 1, "ab"):
-        with pytest.raises(InvalidInputError, match="columns"):
-            mixture.marginal(columns)
-    with pytest.raises(ShapeError, match="one point"):
-        mixture.conditional(normal(2, 3))
-    with pytest.raises(InvalidInputError, match="no NaN"):
-        mixture.conditional(normal(3))
-    with pytest.raises(InvalidInputError, match="infinite"):
-        mixture.conditional([math.inf, math.nan, 0.0])
-    everything = mixture.conditional([math.nan] * 3)
-    torch.testing.assert_close(everything.log_prob(normal(4, 3)), mixture.log_prob(normal(4, 3)))

@@ -9,7 +9,7 @@ from scipy import stats
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.errors import OutsideSupportError
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 DOUBLE = torch.float64
@@ -160,16 +160,3 @@ def test_rows_are_normalised_on_entry_and_while_they_are_learned():
     )
     energy.log_prob(x).sum().backward()
     assert (learned.grad * learned).sum(1).abs().max() < 1e-12
-
-
-def test_refuses_rows_without_a_direction():
-    with pytest.raises(InvalidInputError, match="all zero"):
-        VonMisesFisherMixture(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-    with pytest.raises(ShapeError, match="at least two"):
-        VonMisesFisherMixture(torch.ones(3, 1))
-    with pytest.raises(ShapeError, match="table"):
-        VonMisesFisherMixture(torch.ones(3))
-    with pytest.raises(InvalidInputError, match="beta"):
-        VonMisesFisherMixture(torch.eye(3), beta=-1.0)
-    with pytest.raises(ShapeError, match="log_weights"):
-        VonMisesFisherMixture(torch.eye(3), 1.0, torch.zeros(2))
