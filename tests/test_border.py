@@ -106,6 +106,44 @@ def test_own_methods_see_tensors_and_super_means_the_one_beneath():
     )
 
 
+def test_own_energies_may_be_mixed_with_other_classes_take_options_and_state_plain_numbers():
+    class Round:
+        def energy(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return scale * x.square().sum(-1)
+
+    class Bowl(Round, ist.Energy):
+        dim, inverse_temperature = 2, 0.5
+
+        def log_normalizer(self) -> float:
+            return float(np.log(2 * np.pi))
+
+    energy, x = Bowl(), torch.ones(1, 2)
+    assert energy.energy([[1, 1]]) == [2.0]
+    assert energy.energy(x, scale=3.0) == energy.energy(x, 3.0) == 6
+    torch.testing.assert_close(energy.score(x), -2 * x)
+    assert (energy + energy).energy(x) == energy.in_nats().energy(2 * x) == 4
+    log_prob = torch.tensor([-1 - np.log(2 * np.pi)], dtype=torch.float32)
+    for density in (energy, ist.with_normalizer(energy), energy.in_nats()):
+        torch.testing.assert_close(density.log_prob(x).float(), log_prob)
+
+
+def test_states_of_wrappers_load():
+    kde = ist.GaussianKDE(torch.randn(4, 3))
+    for make in (lambda b: ist.Affine(kde, 2.0 + b, shift=b), lambda b: (2 + b) * kde):
+        energy = make(1.0)
+        energy.load_state_dict(make(0.0).state_dict())
+        torch.testing.assert_close(energy.energy(torch.ones(3)), make(0.0).energy(torch.ones(3)))
+
+
+def test_affine_maps_keep_their_numbers():
+    scale, shift = np.ones(2), torch.zeros(2)
+    mapped = ist.Affine(ist.GaussianKDE(np.eye(2)), scale, shift=shift)
+    before = mapped.energy([[1.0, 2.0]])
+    scale *= 3
+    shift += 1
+    assert mapped.energy([[1.0, 2.0]]) == before
+
+
 def test_what_an_energy_cannot_do_is_stated_and_refused_by_its_name():
     kde = ist.GaussianKDE(torch.zeros(2, 2))
     for energy in (kde - kde, ist.with_normalizer(Counts()), ist.Affine(Counts(), 2.0)):
@@ -140,6 +178,7 @@ def test_a_wrapper_can_do_all_that_its_energy_can(wrapped):
         lambda e: e.energy(x),
         lambda e: e.score(x),
         lambda e: e.log_prob(x),
+        lambda e: e.log_prob(x, known),
         lambda e: e.step(x),
         lambda e: e.step(x, known),
         lambda e: e.responsibilities(x),

@@ -178,9 +178,9 @@ class Affine(Wrapper):
                 "property dim."
             )
         dim = energy.dim
-        self.register_buffer("shift", self._part(shift, "shift", (), (dim,)).expand(dim))
+        self.register_buffer("shift", self._part(shift, "shift", (), (dim,)))
         if matrix is None:
-            scale = self._part(1.0 if scale is None else scale, "scale", (), (dim,)).expand(dim)
+            scale = self._part(1.0 if scale is None else scale, "scale", (), (dim,))
             if bool((scale.detach() == 0).any()):
                 raise InvalidInputError("scale has zeros, which no division undoes.")
         else:
@@ -199,7 +199,7 @@ class Affine(Wrapper):
             allowed = " or ".join(map(str, shapes))
             raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(part.shape)}.")
         require_finite(part, name, "Pass finite numbers.")
-        return part
+        return part.expand(shapes[-1]).clone()  # a copy, which load_state_dict can write to
 
     def to_inner(self, y: Tensor) -> Tensor:
         """Return x of each y. (..., D) -> (..., D)"""
@@ -345,7 +345,7 @@ class WeightedSum(Wrapper):
                 f"Energies of {' and '.join(map(str, dims))} coordinates do not add: each must "
                 "take the same points."
             )
-        kinds = [term.inverse_temperature.detach() for term in terms]
+        kinds = [torch.as_tensor(term.inverse_temperature).detach() for term in terms]
         if not tempered and not all(_equal(kinds[0], kind) for kind in kinds):
             words = " and ".join(f"{float(kind):g}" for kind in sorted(kinds))
             raise InvalidInputError(
@@ -426,6 +426,11 @@ class WeightedSum(Wrapper):
             if known is not None:
                 return known
         return super().log_normalizer()
+
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is None or not self._alone or not bool(self.weights == 1):
+            return super()._log_prob(x, seen)
+        return self.inner._log_prob(x, seen)
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         """Return starting points of terms that have them, each term's as often as the others'."""

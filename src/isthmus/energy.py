@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -112,7 +112,9 @@ class Energy(nn.Module, ABC):
         """Make public methods that a subclass defines the private ones, which see tensors."""
         super().__init_subclass__(**kwargs)
         for name, (_, flag) in BORDERS.items():
-            own = vars(cls).get(name)
+            home = next(base for base in cls.__mro__ if name in vars(base))
+            # Of a class that is no energy too, which an energy was mixed with.
+            own = None if home is not cls and issubclass(home, Energy) else vars(home)[name]
             if inspect.isfunction(own) and len(inspect.signature(own).parameters) > 1:
                 setattr(cls, f"_{name}", own)
                 setattr(cls, name, _public(name, own))
@@ -408,7 +410,8 @@ def _public(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     def public(self: Energy, *args: Any, **kwargs: Any) -> Any:
         from_outside = getattr(type(self), name) is public
         method = getattr(self, f"_{name}") if from_outside else own.__get__(self)
-        return border(self, method, *args, **kwargs)
+        options = {key: kwargs.pop(key) for key in kwargs.keys() - {"x", "observed"}}
+        return border(self, partial(method, **options), *args, **kwargs)
 
     return public
 

@@ -492,7 +492,7 @@ def with_normalizer(energy: Energy, **settings: Any) -> NormalizedEnergy:
             f"with_normalizer needs an isthmus.Energy, not a {type(energy).__name__}."
         )
     try:
-        known = energy.log_normalizer().detach().double()
+        known = torch.as_tensor(energy.log_normalizer()).detach().double()
         return NormalizedEnergy(energy, LogIntegral(known, torch.zeros_like(known)))
     except UnknownNormalizerError:
         return NormalizedEnergy(energy, estimate_log_normalizer(energy, **settings))

@@ -66,6 +66,20 @@ def test_density_matches_scipy(dim):
     np.testing.assert_allclose(energy.responsibilities(points), posterior, rtol=1e-8)
 
 
+def test_responsibilities_of_some_coordinates_leave_the_others_out():
+    energy, x = mixture(4, 3, beta=3.0), unit(5, 3, seed=1)
+    radius = (1 - x[:, :1].square()).sqrt()
+    ring = torch.cat([x[:, None, :1].expand(5, 200, 1), radius[..., None] * circle(200)], 2)
+    heights = (3.0 * ring @ energy.directions.mT).logsumexp(1) + energy.log_weights
+    for rows in (x, torch.cat([x[:, :1], torch.full((5, 2), torch.nan, dtype=DOUBLE)], 1)):
+        found = energy.responsibilities(rows, torch.tensor([True, False, False]))
+        torch.testing.assert_close(found, heights.softmax(1))
+    nothing = energy.responsibilities(x, torch.zeros(3, dtype=torch.bool))
+    torch.testing.assert_close(nothing, energy.log_weights.softmax(0).expand(5, 4))
+    everything = energy.responsibilities(x, torch.ones(3, dtype=torch.bool))
+    torch.testing.assert_close(everything, energy.responsibilities(x))
+
+
 def test_log_prob_is_differentiable_in_the_concentration():
     x = unit(3, 4, seed=5)
     beta = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)

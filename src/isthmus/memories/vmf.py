@@ -111,6 +111,13 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         logits = attention_logits(x, self._keys(), self.log_weights, self.beta, "dot")
+        if seen is not None:
+            # The free coordinates are von Mises-Fisher on a sphere of the length that is left.
+            squares = (~seen).to(x.dtype) @ self.directions.square().mT
+            lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+            kappa, count = self.beta * _length_left(x) * lengths, (~seen).sum(-1, keepdim=True)
+            for one in set(count.flatten().tolist()) - {0}:
+                logits = torch.where(count == one, logits - log_vmf_normalizer(one, kappa), logits)
         return torch.softmax(logits, -1).to(x.dtype)
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
