@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import sys
-import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from sphinx_gallery.sorting import ExplicitOrder
 from isthmus import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
+from layers import with_layers
 from llms_index import llms_text
 
 project = "isthmus"
@@ -111,26 +109,9 @@ def write_llms_text(app: Sphinx, exception: Exception | None) -> None:
         (Path(app.outdir) / "llms.txt").write_text(llms_text(), encoding="utf-8")
 
 
-def layers_table() -> str:
-    """Return the import layers of pyproject.toml, with what each module says of itself."""
-    root = Path(__file__).parents[1]
-    settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
-    lines = ["| layer | module | contents |", "|---|---|---|"]
-    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    for number, layer in enumerate(layers, 1):
-        for name in re.findall(r"\w+", layer):
-            path = root / "src" / "isthmus" / name
-            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-            summary = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition(
-                "\n\n"
-            )[0]
-            lines.append(f"| {number} | `{name}` | {' '.join(summary.split())} |")
-    return "\n".join(lines)
-
-
 def insert_layers(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the table of layers into the page on the architecture."""
-    source[0] = source[0].replace("<!-- layers of pyproject.toml -->", layers_table())
+    """Renew the table of layers in the page on the architecture."""
+    source[0] = with_layers(source[0])
 
 
 def setup(app: Sphinx) -> None:
