@@ -40,11 +40,3 @@ def test_a_script_gets_its_arguments_and_sets_the_exit_code() -> None:
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "atend"]) == 2
     assert "attend" in capsys.readouterr().err
-
-
-def test_an_installation_without_benchmarks_says_where_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "shipped", lambda place: None)
-    assert main(["bench"]) == 2
-    assert "clone" in capsys.readouterr().err

@@ -77,16 +77,6 @@ def test_rows_have_ids_and_go_to_a_file_or_to_stdout(
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_duplicates_are_counted_and_the_other_rows_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = written(tmp_path / "twins.csv", np.vstack([X, X[:10]]))
-    assert main(["certify", str(data), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows_with_a_twin"] == 20
-    assert 19 <= found["stored"] <= 20
-
-
 def test_one_row_is_stored_and_has_no_radius(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,12 +86,6 @@ def test_one_row_is_stored_and_has_no_radius(
     row = json.loads(out.read_text(), parse_constant=pytest.fail)[0]
     assert row["guaranteed_radius"] is None
     assert row["stored"] is True
-
-
-def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = written(tmp_path / "uneven.csv", X * [1000, 1])
-    assert main(["certify", str(data), "--sigma", "1"]) == 0
-    assert "--standardise" in capsys.readouterr().err
 
 
 def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path) -> None:
@@ -122,25 +106,3 @@ def test_the_figure_shows_rows_of_any_number_of_columns(columns: int, tmp_path: 
     command = ["certify", str(data), "--sigma", "0.3", "--plot", str(figure), "--quiet"]
     assert main(command) == 0
     assert imread(figure).shape[1] == 1600
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (["--sigma", "1", "--beta", "1"], "--beta"),
-        (["--model", "hopfield"], "--beta"),
-        (["--model", "hopfield", "--sigma", "1e-300"], "--sigma"),
-        (["--sigma", "1", "--stored", "0.5"], "--stored"),
-        (["--delta", "0.1"], "--delta"),
-        (["--noise", "--delta", "0.5"], "delta"),
-        (["--plot", "rows.txt"], "--plot"),
-    ],
-)
-def test_options_that_cannot_be_used_are_refused(
-    options: list[str], word: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["certify", str(data), *options]) == 2
-    streams = capsys.readouterr()
-    assert streams.out == ""
-    assert streams.err.count("\n") == 1
-    assert word in streams.err

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +34,7 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
     ("options", "settings"),
     [
         ([], {}),
-        (["--sigma", "0.4"], {"sigma": 0.4}),
-        (["--energy", "crp", "--how", "mode"], {"energy": "crp", "how": "mode"}),
+        (["--sigma", "0.4", "--how", "mode"], {"sigma": 0.4, "how": "mode"}),
         (["--energy", "tables"], {"energy": "tables"}),
         (["--sigma", "0.2", "--no-standardise"], {"sigma": 0.2, "standardise": False}),
         (
@@ -101,14 +98,6 @@ def test_the_layout_of_data_is_that_of_the_memory_too(
         assert main([*command, "memory.csv", *layout, "-o", "out.csv"]) == 0
 
 
-def test_an_empty_file_is_refused_without_torch(tmp_path: Path) -> None:
-    (tmp_path / "empty.csv").touch()
-    for command in ("complete", "density"):
-        code = f"import sys; from isthmus.cli.main import main; main(['{command}', 'empty.csv'])"
-        code += "; assert 'torch' not in sys.modules"
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-
-
 def test_known_values_stay_to_the_last_digit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,42 +137,6 @@ def test_ids_are_no_features_and_are_written_unchanged(
     # A memory may repeat ids, which are then a column that is not used.
     Path("memory.csv").write_text("\n".join([*header, *lines, lines[0]]))
     assert main([*command, "--memory", "memory.csv"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["absent.csv"], "cannot be read"),
-        (["few.csv", "--energy", "kde"], "too few complete rows"),
-        (["few.csv", "--sigma", "0"], "finite number above 0, not 0"),
-        (["few.csv", "--sigma", "1", "--energy", "crp"], "not of crp"),
-        (["few.csv", "--memory", "other.csv"], "memory has no column called 'a'"),
-        (["few.csv", "--model", "other.csv"], "not a readable isthmus model"),
-        (["few.csv", "--model", "m", "--energy", "kde"], "fitted already"),
-        (["few.csv", "-o", "few.csv"], "is the data itself"),
-        (["few.csv", "--memory", "other.csv", "-o", "other.csv"], "is the data itself"),
-        (["few.csv", "-o", "-", "--json"], "choose one"),
-        (["bad.csv"], "column 'a'"),
-    ],
-)
-def test_bad_input_ends_with_2_and_one_line_and_no_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    words: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("few.csv").write_text("a,b,c\n1,2,x\n,3,y\n4,,z\n")
-    Path("other.csv").write_text("c,d\n1,2\n")
-    Path("bad.csv").write_text("a,b\n1,2\nx,3\n4,\n")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert main(["complete", *options]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert words in captured.err
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_page_on_the_command_line_shows_the_real_output(

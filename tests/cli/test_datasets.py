@@ -10,7 +10,6 @@ from sklearn import datasets as scikit_learn
 
 from isthmus.cli.main import dispatch
 from isthmus.datasets import names, store
-from isthmus.errors import InvalidInputError
 from isthmus.paper.datasets import loading
 from isthmus.paper.datasets.manifest import entry
 
@@ -35,22 +34,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def some_yale(directory: Path) -> Path:
     rows, labels = np.random.default_rng(0).random((165, 1024)), np.repeat(np.arange(15), 11)
     return store("yale_faces", rows, labels, data_home=directory)
-
-
-def test_the_list_shows_differences_and_files(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = some_yale(cache)
-    assert run(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "no: 190 x 16063, 14 classes" in out
-    assert "with the leaked column" in out
-    where = out.split("On this machine:\n")[1].splitlines()
-    found = dict(line.split(maxsplit=1) for line in where)
-    assert found["yale_faces"] == str(kept)
-    assert found["iris"] == "bundled with scikit-learn"
-    assert found["zoo"] == "missing"
-    assert len(found) == 15
 
 
 def test_the_list_for_machines(
@@ -91,23 +74,6 @@ def test_offline_every_missing_dataset_is_one_line_and_the_others_load(
     assert run(["fetch", "zoo", "iris", "yale_faces"]) == 2
     streams = capsys.readouterr()
     assert streams.out == "iris: bundled with scikit-learn\n"
-    first, second = streams.err.splitlines()
-    assert first.startswith("isthmus: zoo.npz is not in ")
-    for words in (str(entry("zoo").home), str(cache), "ISTHMUS_DATA"):
-        assert words in first
-    assert "scikit-feature" in second
+    assert ["zoo" in streams.err, "yale_faces" in streams.err] == [True, True]
+    assert streams.err.count("\n") == 2
     assert not cache.exists()
-
-
-@pytest.mark.parametrize("arguments", [["fetch"], ["fetch", "iris", "--all"]])
-def test_names_or_all_but_not_both(arguments: list[str]) -> None:
-    with pytest.raises(InvalidInputError, match="or say --all"):
-        run(arguments)
-
-
-def test_an_unknown_name_is_refused_before_anything_is_fetched(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(InvalidInputError, match="no dataset 'irys'"):
-        run(["fetch", "iris", "irys"])
-    assert capsys.readouterr().out == ""

@@ -41,49 +41,8 @@ def test_rows_of_the_table_are_scored_without_themselves(data, capsys):
     assert len(lines) == 41
 
 
-BAD = {
-    "few rows": (X[:3], "at least 5"),
-    "equal rows": (np.ones((20, 2)), "All rows of X are equal"),
-    "wide": (np.random.default_rng(0).normal(size=(20, 17)), "PCA(16)"),
-    "infinite": (np.where(np.eye(len(X), 2) > 0, np.inf, X), "infinite"),
-    "huge": (1e300 * X, "Rescale"),
-    "tiny": (1e-300 * X, "Rescale"),
-    "empty": (np.full((20, 2), np.nan), "no column of numbers"),
-    "text": (np.full((20, 2), "x"), "no column of numbers"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_tables_are_one_line(case, tmp_path, capsys):
-    values, words = BAD[case]
-    path = tmp_path / "bad.csv"
-    names = [f"c{place}" for place in range(values.shape[1])]
-    pd.DataFrame(values, columns=names).to_csv(path, index=False)
-    assert main(["density", str(path)]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_constant_column_is_scored(tmp_path, capsys):
     path = tmp_path / "constant.csv"
     pd.DataFrame(np.c_[X, np.full(len(X), 7.0)], columns=["a", "b", "c"]).to_csv(path, index=False)
     assert main(["density", str(path), "-o", str(tmp_path / "out.csv")]) == 0
     assert np.isfinite(pd.read_csv(tmp_path / "out.csv").log_density).all()
-
-
-def test_bad_input_is_one_line(data, capsys):
-    few = data / "few.csv"
-    pd.DataFrame(X[:3], columns=["a", "b"]).to_csv(few, index=False)
-    other = data / "other.csv"
-    pd.DataFrame(X, columns=["a", "c"]).to_csv(other, index=False)
-    for arguments, words in (
-        ([few], "at least 5"),
-        ([data / "train.csv", "--score", other], "no column of numbers b"),
-        ([data / "nowhere.csv"], "nowhere.csv"),
-    ):
-        assert main(["density", *map(str, arguments)]) == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert "Traceback" not in error

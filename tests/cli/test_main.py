@@ -1,7 +1,6 @@
 """`isthmus`: exit codes, errors in one line, and help without heavy imports."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,44 +13,24 @@ import isthmus
 from isthmus.cli import datasets
 from isthmus.cli.main import main
 from isthmus.cli.options import HELP
-from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.errors import InvalidInputError
+
+HELPED = """
+import contextlib, sys
+from isthmus.cli.main import main
+for command in argv:
+    with contextlib.suppress(SystemExit):
+        main([*command, "--help"])
+    heavy = {"torch"} if command else {"torch", "matplotlib", "sklearn", "scipy", "numpy"}
+    assert not heavy & set(sys.modules), command
+"""
 
 
-def test_help_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("usage: isthmus COMMAND")
-    for name, text in HELP.items():
-        assert re.search(rf"^  {name} +{re.escape(text['summary'])}$", out, re.MULTILINE)
-
-
-def helped(*arguments: str) -> tuple[str, set[str]]:
-    """Return the output of help in a fresh process, and the modules that it imported."""
-    script = (
-        "import sys\nfrom isthmus.cli.main import main\n"
-        f"try:\n    main({[*arguments, '--help']})\n"
-        "except SystemExit as stop:\n    assert stop.code == 0\n"
-        "print(*sys.modules, file=sys.stderr)"
-    )
+def test_help_of_every_command_loads_nothing_heavy() -> None:
+    script = f"argv = {[[], *([name] for name in HELP)]}\n{HELPED}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout, set(done.stderr.split())
-
-
-def test_help_loads_nothing_heavy() -> None:
-    out, modules = helped()
-    assert "reproduce" in out
-    assert not {"torch", "matplotlib", "sklearn", "scipy", "numpy"} & modules
-
-
-@pytest.mark.parametrize("command", HELP)
-def test_help_of_every_command_is_complete_and_imports_no_torch(command: str) -> None:
-    out, modules = helped(command)
-    assert "torch" not in modules
-    assert out.startswith(f"usage: isthmus {command}")
-    assert "exit codes:" in out
-    assert re.search(rf"^examples?:\n(  .*\n)*  isthmus {command}", out, re.MULTILINE)
-    assert max(map(len, out.splitlines())) <= 100
+    assert all(f"usage: isthmus {name}" in done.stdout for name in HELP)
 
 
 def test_python_dash_m_is_the_same_command() -> None:
@@ -61,43 +40,17 @@ def test_python_dash_m_is_the_same_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["ilc"], "did you mean icl?"),
-        (["xyzzy"], "there are cluster"),
-        (["certify"], "DATA"),
-        (["icl", "swim"], "not a command; there are train"),
-        (["cluster", "a.csv", "--method", "emp"], "there are basin-flow"),
-        (["icl", "sample", "--contex", "a.csv"], "did you mean --context? (see isthmus icl sample"),
-        (["certify", "a.csv", "--xyzzy"], "unrecognized arguments: --xyzzy (see"),
-    ],
-)
-def test_unknown_words_are_one_line_and_end_with_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    streams = capsys.readouterr()
-    assert streams.out == ""
-    assert streams.err.startswith("isthmus: ")
-    assert streams.err.count("\n") == 1
-    assert words in streams.err
-
-
-@pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (KeyboardInterrupt(), 130, "isthmus: interrupted\n"),
-        (InvalidInputError("sigma is\nnegative."), 2, "isthmus: sigma is negative.\n"),
-        (DivergenceError("the chain left."), 2, "isthmus: the chain left.\n"),
-        (OSError("disk full"), 2, "isthmus: disk full\n"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (InvalidInputError("sigma is\nnegative."), 2, "sigma is negative."),
+        (OSError("disk full"), 2, "disk full"),
         (ValueError("Found array with 0 samples."), 1, "report"),
-        (TypeError("unsupported operand"), 1, "report"),
-        (MemoryError(), 2, "not enough memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
-        (ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"), 2, "install it"),
-        (ImportError("no such name", name="isthmus.cli.none"), 1, "bug in isthmus: ImportError"),
-        (KeyError("lost"), 1, "this is a bug in isthmus: KeyError: 'lost' (test_main.py, line"),
-        (ZeroDivisionError(), 1, "ISTHMUS_TRACEBACK=1"),
+        (MemoryError(), 2, "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "memory"),
+        (ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"), 2, "pyarrow"),
+        (ImportError("no such name", name="isthmus.cli.none"), 1, "bug"),
+        (KeyError("lost"), 1, "test_main.py"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
@@ -117,42 +70,16 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert words in err
     assert err.startswith("isthmus: ")
     assert err.count("\n") == 1
-
-
-def test_a_traceback_can_be_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(arguments: object) -> int:
-        raise InvalidInputError("sigma is negative.")
-
     monkeypatch.setenv("ISTHMUS_TRACEBACK", "1")
-    monkeypatch.setattr(datasets, "_list", run)
-    assert main(["datasets", "list"]) == 2
-    err = capsys.readouterr().err
-    assert "Traceback" in err
-    assert "raise InvalidInputError" in err
-    assert err.endswith("isthmus: sigma is negative.\n")
-
-
-def test_a_warning_of_a_library_is_one_line() -> None:
-    script = (
-        "import sys, warnings\nfrom isthmus.cli import datasets\n"
-        "from isthmus.cli.main import main\n"
-        "datasets._list = lambda _: warnings.warn('still\\nimproving') or 0\n"
-        "before = warnings.formatwarning\nassert main(['datasets', 'list']) == 0\n"
-        "assert warnings.formatwarning is before"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "isthmus: still improving\n"
+    assert main(["datasets", "list"]) == code
+    assert ("Traceback" in capsys.readouterr().err) == (code < 130)
 
 
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
         (["--help"], 0),
-        (["datasets", "list"], 0),
-        (["sample", "{data}", "-n", "30000", "--quiet"], 1),
+        pytest.param(["sample", "{data}", "-n", "30000", "--quiet"], 1, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -197,7 +124,8 @@ def test_output_that_is_cut_short_is_an_error(unbuffered: str, tmp_path: Path) -
                 text=True,
                 env=environment,
             )
-        assert done.stderr == f"isthmus: stdout is cut short: {word}.\n"
+        assert word in done.stderr
+        assert done.stderr.count("\n") == 1
         assert done.returncode == 2
     assert places[0].stat().st_size == 1000
 
@@ -207,34 +135,15 @@ def enable_control_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_control_c_is_one_line_even_before_the_command_line_is_loaded() -> None:
-    script = (
-        "import os, runpy, signal, sys\n"
-        "class Interrupted:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'isthmus.cli.main':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupted())\n"
-        "runpy.run_module('isthmus', run_name='__main__')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        preexec_fn=enable_control_c,
-    )
-    assert done.returncode == 130
-    assert done.stderr == "isthmus: interrupted\n"
-
-
 @pytest.mark.parametrize(
     ("closed", "code", "words"),
     [
-        ("stdout", 2, "isthmus: stdout is closed; send it to a file, or to /dev/null.\n"),
+        ("stdout", 2, "stdout"),
         ("stderr", 0, ""),
-        ("stdin", 2, "isthmus: stdin is closed; name a file instead of -.\n"),
+        ("stdin", 2, "stdin"),
     ],
 )
+@pytest.mark.slow
 def test_a_closed_stream_is_one_line_or_nothing(
     closed: str, code: int, words: str, tmp_path: Path
 ) -> None:
@@ -250,9 +159,11 @@ def test_a_closed_stream_is_one_line_or_nothing(
     )
     assert done.returncode == code, done.stderr
     assert done.stdout == ("" if code else data.read_text())
-    assert done.stderr == words
+    assert words in done.stderr
+    assert done.stderr.count("\n") == (code > 0)
 
 
+@pytest.mark.slow
 def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "isthmus", "certify", "-", "-o", f"{tmp_path}/out.csv"]
     pipe = subprocess.PIPE
@@ -276,18 +187,16 @@ def test_an_output_that_is_a_loop_of_links_is_refused(command, tmp_path, capsys)
     (tmp_path / "data.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
     assert main([command, str(tmp_path / "data.csv"), "-o", str(tmp_path / "loop.csv")]) == 2
-    assert "loop.csv is a link to itself; name another file." in capsys.readouterr().err
+    assert "loop.csv" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("cell", [[[1], 2], {"x": 1}])
+@pytest.mark.parametrize(("suffix", "cell"), [(".jsonl", [[1], 2]), (".parquet", {"x": 1})])
 @pytest.mark.parametrize("command", ["complete", "sample"])
 def test_cells_that_are_lists_or_objects_are_left_out(
     command, cell, suffix, tmp_path, capsys
 ) -> None:
-    cells = [cell if suffix != ".parquet" or isinstance(cell, dict) else [1]] * 12
     numbers = [(7 * row % 12) / 2 for row in range(12)]
-    frame = pd.DataFrame({"a": numbers, "b": range(12), "nested": cells})
+    frame = pd.DataFrame({"a": numbers, "b": range(12), "nested": [cell] * 12})
     path, output = tmp_path / f"data{suffix}", tmp_path / "out.csv"
     if suffix == ".parquet":
         frame.to_parquet(path)

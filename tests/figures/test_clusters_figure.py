@@ -2,18 +2,12 @@
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 from scipy.cluster.hierarchy import leaves_list, ward
-from scipy.spatial.distance import pdist
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from isthmus.errors import ShapeError
 from isthmus.figures.clusters import (
-    COLOURS,
-    PALE,
-    _spread_colours,
     cluster_map,
     cluster_tree,
     project,
@@ -35,22 +29,6 @@ def test_directions_are_those_of_pca(rows: np.ndarray) -> None:
     assert np.allclose(shares, pca.explained_variance_ratio_)
 
 
-def test_uncertain_rows_are_pale_and_certain_ones_have_their_cluster_s_colour() -> None:
-    X = RNG.normal(size=(4, 3))
-    figure = cluster_map(X, [0, 1, 1, 0], [1.0, 1.0, 0.5, 0.75], X[:2])
-    cloud = figure.axes[0].collections[0]
-    points, _, _ = project(X, X[:2])
-    shown = {
-        tuple(np.round(place, 9)): colour[:3]
-        for place, colour in zip(
-            np.asarray(cloud.get_offsets()), cloud.get_facecolor(), strict=True
-        )
-    }
-    first, second, pale = (np.array(to_rgb(colour)) for colour in (*COLOURS[:2], PALE))
-    for place, wanted in zip(points, [first, second, pale, (first + pale) / 2], strict=True):
-        assert np.allclose(shown[tuple(np.round(place, 9))], wanted)
-
-
 def test_every_memory_is_marked_with_its_number() -> None:
     X = RNG.normal(size=(30, 4))
     figure = cluster_map(X, np.arange(30) % 3, np.ones(30), X[:3])
@@ -58,37 +36,6 @@ def test_every_memory_is_marked_with_its_number() -> None:
     assert np.allclose(axes.collections[1].get_offsets(), project(X, X[:3])[1])
     assert {"1", "2", "3"} <= {text.get_text() for text in axes.texts}
     assert len(figure.axes[1].get_legend().get_texts()) == 3
-
-
-@pytest.mark.parametrize("clusters", [3, 30])
-def test_rings_that_would_hide_each_other_are_moved_apart(clusters: int) -> None:
-    X = RNG.normal(size=(90, 4))
-    memories = np.concatenate([X[[0] * clusters], 4 * X[1:3]])
-    figure = cluster_map(X, np.arange(90) % len(memories), np.ones(90), memories)
-    figure.canvas.draw()
-    axes, places = figure.axes[0], project(X, memories)[1]
-    rings = np.asarray(axes.collections[1].get_offsets())
-    on_paper = axes.transData.transform(rings) * 72 / figure.dpi
-    wide = np.sqrt(axes.collections[1].get_sizes()[0])
-    assert pdist(on_paper).min() > wide
-    assert np.allclose(rings[-2:], places[-2:])
-    stems = {tuple(np.round(line.get_xydata()[0], 9)) for line in axes.lines}
-    assert stems == {tuple(np.round(places[0], 9))}
-    assert len(axes.lines) >= clusters - 1
-    assert any("moved apart" in text.get_text() for text in axes.texts)
-    marked = {text.get_text(): text.xy for text in axes.texts if text.get_text().isdecimal()}
-    assert np.allclose([marked[str(number + 1)] for number in range(len(rings))], rings)
-
-
-def test_neighbours_differ_where_colours_repeat() -> None:
-    places = np.array([[x, y] for x in range(8) for y in range(8)], dtype=float)
-    colours = _spread_colours(RNG.permutation(places))
-    assert len(np.unique(colours, axis=0)) == len(COLOURS)
-    places = RNG.permutation(places)
-    colours = _spread_colours(places)
-    for place, colour in zip(places, colours, strict=True):
-        near = np.linalg.norm(places - place, axis=1) == 1
-        assert (colours[near] == colour).all(1).mean() <= 0.5
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 60])
@@ -121,13 +68,6 @@ def test_equal_rows_are_a_picture() -> None:
     assert png_bytes(figure, dpi=30).startswith(b"\x89PNG")
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ShapeError, match="must be"):
-        cluster_map(np.ones((5, 3)), np.zeros(5), np.ones(5), np.ones((1, 2)))
-    with pytest.raises(ShapeError, match="an entry for each row"):
-        cluster_map(np.ones((5, 3)), np.zeros(4), np.ones(5), np.ones((1, 3)))
-
-
 def test_two_columns_are_drawn_as_they_are() -> None:
     X = RNG.normal(size=(40, 2)) @ [[300.0, 2.0], [0.0, 1.0]]
     figure = cluster_map(X, np.arange(40) % 2, np.ones(40), X[:2], columns=("income", "age"))
@@ -140,38 +80,6 @@ def test_two_columns_are_drawn_as_they_are() -> None:
 
 def overlaps(boxes: list) -> bool:
     return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
-@pytest.mark.parametrize("clusters", [1, 2, 7, 40, 100])
-def test_texts_of_the_legend_and_the_numbers_of_rings_never_meet(clusters: int) -> None:
-    X = RNG.normal(size=(400, 3))
-    labels, kinds = np.arange(400) % clusters, np.array([f"kind {n % 40}" for n in range(400)])
-    curve = {"resolution": np.geomspace(6, 0.03, 16), "n_clusters": np.arange(16, 0, -1)}
-    curve["gap"] = np.linspace(0.1, 1, 16)
-    figure = cluster_map(
-        X,
-        labels,
-        np.ones(400),
-        X[:clusters],
-        classes=kinds,
-        barriers=np.ones((clusters, clusters)),
-        gap_curve=curve,
-        resolution=0.03,
-    )
-    figure.draw_without_rendering()
-    axes, beside, gap, table = figure.axes
-    legend = beside.get_legend()
-    texts = [text.get_window_extent() for text in legend.get_texts()]
-    assert not overlaps([*texts, axes.get_window_extent(), gap.get_window_extent()])
-    inside = figure.bbox
-    assert inside.contains(legend.get_window_extent().x1, legend.get_window_extent().y0)
-    listed = "".join(text.get_text() for text in legend.get_texts())
-    assert listed.startswith("1: ")
-    assert ("+59: 236" in listed) == (clusters == 100)  # 41 by name, and all others together
-    rings = [text.get_window_extent() for text in axes.texts if text.get_text().isdecimal()]
-    assert len(rings) == clusters
-    assert not overlaps(rings)
-    assert len(table.get_yticklabels()) == min(clusters, 20)
 
 
 def test_the_table_holds_the_shares_of_known_classes() -> None:
@@ -226,9 +134,3 @@ def test_a_tree_has_the_merges_of_scipy_and_its_texts_do_not_meet(count: int) ->
         ]
         assert leaves == leaves_list(tree).tolist()
     assert not overlaps([text.get_window_extent() for text in axes.get_xticklabels()])
-
-
-def test_clusters_without_flow_between_them_are_joined_by_dotted_lines() -> None:
-    axes = cluster_tree([[0, 1, 0.5, 2], [2, 3, 30.0, 3]], resolution=0.5).axes[0]
-    assert [line.get_linestyle() for line in axes.lines] == ["-", ":"]
-    assert axes.get_ylim()[1] < 1

@@ -10,7 +10,6 @@ import torch
 from matplotlib.figure import Figure
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.figures.incontext import _surprise
 from isthmus.figures.style import MEMORY, grid_points, png_bytes
@@ -95,20 +94,6 @@ def test_every_figure_is_finite_and_the_same_each_time(make: Callable[[], Figure
     assert png_bytes(figure, dpi=40) == png_bytes(make(), dpi=40)
 
 
-@pytest.mark.parametrize("make", FIGURES)
-def test_nothing_is_drawn_beyond_the_edge_of_the_paper(make: Callable[[], Figure]) -> None:
-    figure = make()
-    figure.draw_without_rendering()
-    width, height = figure.get_size_inches() * figure.dpi
-    for axes in figure.axes:
-        for text in [axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]:
-            if text.get_text() and text.get_visible():
-                box = text.get_window_extent()
-                assert min(box.x0, box.y0) >= 0, text
-                assert box.x1 <= width, text
-                assert box.y1 <= height, text
-
-
 def context_dots(figure: Figure) -> list[np.ndarray]:
     lines = [line for axes in figure.axes for line in axes.lines if line.get_color() == MEMORY]
     return [line.get_xydata() for line in lines]
@@ -135,15 +120,6 @@ def test_what_is_coloured_is_minus_the_log_of_a_density() -> None:
     np.testing.assert_allclose(difference, difference[0, 0], atol=1e-5)
 
 
-def test_datasets_of_ones_own_have_no_truth_and_models_without_a_box_a_view_of_the_data() -> None:
-    data = 3 * torch.randn(1, 7, 2, generator=torch.Generator().manual_seed(0))
-    figure = context_landscapes(small(box=None), data.numpy(), [0, 7], resolution=11)
-    first, last = figure.axes[:2]
-    assert last.get_title(loc="left") == "n = 7"
-    np.testing.assert_allclose(context_dots(figure)[1], data[0])
-    assert first.get_xlim()[1] == pytest.approx(1.2 * float(data.abs().max()))
-
-
 def test_dots_of_the_model_are_langevin_draws_given_the_context() -> None:
     figure = draw_samples()
     both = some_tasks().sample(17, torch.Generator().manual_seed(0))
@@ -154,21 +130,6 @@ def test_dots_of_the_model_are_langevin_draws_given_the_context() -> None:
         drawn = draw(energy, 12, ist.Langevin(step_size=0.02), seed=1 + column, steps=3)
         np.testing.assert_allclose(below.lines[0].get_xydata(), drawn, atol=1e-6)
         np.testing.assert_allclose(below.lines[1].get_xydata(), both[column, :5], atol=1e-6)
-
-
-def test_further_rows_show_given_points_and_the_share_beyond_the_edge() -> None:
-    points = np.full((2, 4, 2), 1.5)
-    points[1, 0] = 99.0
-    figure = context_samples(
-        small(), some_tasks(), 5, draws=12, steps=3, resolution=21, others={"Own": ("note", points)}
-    )
-    first, second = figure.axes[4:6]
-    assert first.get_title(loc="left") == "Own"
-    np.testing.assert_array_equal(first.lines[0].get_xydata(), points[0])
-    np.testing.assert_array_equal(second.lines[0].get_xydata(), points[1])
-    notes = [[text.get_text() for text in axes.texts] for axes in (first, second)]
-    assert "25% beyond the edge" in notes[1]
-    assert not any("beyond" in text for text in notes[0])
 
 
 def curve(axes: matplotlib.axes.Axes, label: str) -> np.ndarray:
@@ -191,25 +152,6 @@ def test_curves_are_the_means_and_what_is_off_the_scale_is_told() -> None:
     np.testing.assert_allclose(
         right.containers[0].lines[0].get_ydata(), found.difference("bayes")[0]
     )
-
-
-def test_without_a_bayes_predictive_the_divergence_is_drawn() -> None:
-    found = some_evaluation("bayes", "em-0.1", "my-own")
-    left, right = nll_against_context(found).axes
-    assert "off the scale" not in left.texts[-1].get_text()
-    assert right.get_title(loc="left") == "Divergence from the truth"
-    np.testing.assert_allclose(right.containers[0].lines[0].get_ydata(), found.kl.mean(1))
-
-
-def test_figures_refuse_what_they_cannot_draw() -> None:
-    with pytest.raises(InvalidInputError, match="at least one"):
-        context_landscapes(small(), some_tasks(), ())
-    with pytest.raises(ShapeError, match="Only planes"):
-        context_landscapes(small(dim=3), some_tasks(), (0, 2))
-    with pytest.raises(ShapeError, match="dataset for each row"):
-        context_landscapes(small(), np.zeros((5, 2)), (0, 2))
-    with pytest.raises(InvalidInputError, match="have 5"):
-        context_landscapes(small(), np.zeros((1, 5, 2)), (0, 6))
 
 
 def test_datasets_of_other_units_are_drawn_in_their_own():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from matplotlib.patches import Wedge
 
-from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures.style import png_bytes
 from isthmus.paper.figures.capacity import kde_and_hopfield
 from isthmus.paper.figures.clustering import NEW, four_models
@@ -38,11 +37,6 @@ def test_pies_are_posteriors() -> None:
     assert png_bytes(figure, dpi=30)
 
 
-def test_the_scheme_is_on_a_plane() -> None:
-    with pytest.raises(ShapeError, match="means and data"):
-        four_models([[0.0, 0.0, 1.0]], [1.0], [[0.0, 0.0]], **SETTINGS)
-
-
 def paths(axes, colour: str) -> list[np.ndarray]:
     return [
         np.column_stack(line.get_data())
@@ -63,8 +57,3 @@ def test_paths_are_the_same_on_a_circle_only() -> None:
         ]
         assert np.allclose(*ends, atol=1e-3) == same
     assert png_bytes(figure, dpi=30)
-
-
-def test_an_empty_comparison_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="differences"):
-        kde_and_hopfield([[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 0.0]], 0.5, {})

@@ -7,7 +7,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from isthmus.figures.style import png_bytes
-from isthmus.paper.report.html import NumberTable, number_tables
 from isthmus.report import Finding, Section, TextTable, page
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -133,58 +132,3 @@ def test_text_is_escaped_and_backticks_are_code(html: str, parsed: Page) -> None
         assert words in parsed.text, words
     assert "<code>isthmus --help</code> &amp; more" in html
     assert not parsed.attributes("i") + parsed.attributes("oh")
-
-
-def test_numbers_become_tables_of_rows_and_columns() -> None:
-    numbers = {
-        "tasks": 8,
-        "kl_from_truth": {"0": 0.5, "2": 0.25, "4": 0.5},
-        "kl_from_bayes": {"2": 0.125, "4": None},
-        "log10_bounds": {"claimed": {"5": 2.40824, "10": 5.4}, "ceiling": {"5": 1.0, "10": 2.0}},
-        "nothing": {},
-        "draws": [[1, 2], [3, 4]],
-    }
-    assert list(number_tables(numbers)) == [
-        NumberTable("", (), (("Tasks", ("8",)),)),
-        NumberTable(
-            "",
-            ("0", "2", "4"),
-            (
-                ("KL divergence from truth", ("0.5", "0.25", "0.5")),
-                ("KL divergence from Bayes", ("", "0.125", "–")),
-            ),
-        ),
-        NumberTable(
-            "Log₁₀ of bounds",
-            ("5", "10"),
-            (("Claimed", ("2.408", "5.4")), ("Ceiling", ("1", "2"))),
-        ),
-        NumberTable("", ("1", "2"), (("Draws", ("1, 2", "3, 4")),)),
-    ]
-
-
-def test_names_define_the_keys_below_them() -> None:
-    cells = {"4": {"p_after_holm": 1}, "12": {"p_after_holm": 2}}
-    numbers = {
-        "share_by_D_and_N": {"2": cells},
-        "entropy_by_n": {"0": 2.5, "32": 1.5},
-        "kl_from_truth_by_n": {"0": 0.5, "32": 0.25},
-        "nll_by_predictor_and_n": {"kde-best": {"8": 3.5}, "em-0.1": {"8": 4.5}},
-        "loss_by_rate": {"1e-06": 1},
-        "weight_by_head": [0.5, 0.25],
-    }
-    assert list(number_tables(numbers)) == [
-        NumberTable("Share: D = 2", ("p after Holm",), (("N = 4", ("1",)), ("N = 12", ("2",)))),
-        NumberTable(
-            "",
-            ("n = 0", "n = 32"),
-            (("Entropy", ("2.5", "1.5")), ("KL divergence from truth", ("0.5", "0.25"))),
-        ),
-        NumberTable(
-            "Negative log-likelihood",
-            ("n = 8",),
-            (("KDE-best", ("3.5",)), ("EM-0.1", ("4.5",))),
-        ),
-        NumberTable("", ("rate 1e-06",), (("Loss", ("1",)),)),
-        NumberTable("", ("head 1", "head 2"), (("Weight", ("0.5", "0.25")),)),
-    ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError
 from isthmus.paper.report.section import as_plain
 from isthmus.report import Finding, Section, TextTable, judge
 
@@ -76,10 +76,3 @@ def test_verdicts_follow_from_checks(
     as_printed: bool | None, corrected: bool, verdict: str
 ) -> None:
     assert judge("A.", "b", as_printed=as_printed, corrected=corrected).verdict == verdict
-
-
-def test_unknown_verdicts_and_ragged_tables_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="use one of held, held with"):
-        Finding("a", "perhaps", "b")  # type: ignore[arg-type]
-    with pytest.raises(ShapeError, match="Row 2 of the table has 1 cells for 2"):
-        TextTable(("a", "b"), (("1", "2"), ("3",)))
