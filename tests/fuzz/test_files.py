@@ -53,7 +53,7 @@ from isthmus.report import Section, TextTable
 from isthmus.study import status
 from isthmus.tables import read_table, write_table
 
-TIMES = [16, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+TIMES = [8, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 SECONDS, MEGABYTES = 20, 700
 HUGE = (2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 X = np.random.default_rng(0).normal(size=(24, 3)).round(3) + np.repeat([0, 5, 9], 8)[:, None]
@@ -398,7 +398,6 @@ class Attack:
     def __init__(self, loader: Loader, path: Path) -> None:
         self.loader, self.path = loader, path
         self.wanted = self.result()
-        self.refused = self.equal = self.other = self.made_again = 0
 
     def result(self) -> Any:
         with warnings.catch_warnings(action="ignore"):
@@ -412,17 +411,11 @@ class Attack:
         except Exception as error:
             if not isinstance(error, IsthmusError) or "\n" in str(error):
                 raise AssertionError(f"{how}: {type(error).__name__}: {error}") from error
-            self.refused += 1
             return
         finally:
             assert time.process_time() - began < SECONDS, f"{how} took too long"
-        if found is None:
-            self.made_again += 1
-            return
-        same = essence(found) == self.wanted
-        assert same or not (self.loader.exact if exact is None else exact), f"{how}: changed"
-        self.equal += same
-        self.other += not same
+        if found is not None and (self.loader.exact if exact is None else exact):
+            assert essence(found) == self.wanted, f"{how}: changed"
 
 
 def peak() -> float:
@@ -431,7 +424,7 @@ def peak() -> float:
     return sum(resource.getrusage(one).ru_maxrss for one in whose) / 1024
 
 
-def attack(name: str, folder: Path, times: int) -> Attack:
+def attack(name: str, folder: Path, times: int) -> None:
     loader, marker = LOADERS[name], folder / "marker"
     (folder / "here").mkdir()
     with warnings.catch_warnings(action="ignore"):
@@ -451,15 +444,12 @@ def attack(name: str, folder: Path, times: int) -> Attack:
     assert found.result() == found.wanted
     assert not list(folder.rglob(f"{marker.name}*")), "code in the file was executed"
     assert peak() - before < MEGABYTES, f"{peak() - before:.0f} MB more"
-    return found
 
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("name", LOADERS)
 def test_damaged_files(name: str, times: int, tmp_path: Path) -> None:
-    found = attack(name, tmp_path, times)
-    outcomes = found.refused, found.made_again, found.equal, found.other
-    print("{}: {} refused, {} made again, {} equal, {} other".format(name, *outcomes))
+    attack(name, tmp_path, times)
 
 
 # Files that are whole, but lie -----------------------------------------------------------------
@@ -627,12 +617,12 @@ def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**10)
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"0,1\n" * 10_000))
-    with pytest.raises(InvalidInputError, match="set ISTHMUS_MAX_DECOMPRESSED to a larger number"):
+    with pytest.raises(InvalidInputError, match="ISTHMUS_MAX_DECOMPRESSED"):
         read_table(path)
     monkeypatch.setenv("ISTHMUS_MAX_DECOMPRESSED", "1000000")
     assert read_table(path).X.shape == (10_000, 2)
     monkeypatch.setenv("ISTHMUS_MAX_DECOMPRESSED", "1 GB")
-    with pytest.raises(InvalidInputError, match="must be a number of bytes, not '1 GB'"):
+    with pytest.raises(InvalidInputError, match="1 GB"):
         read_table(path)
 
 

@@ -48,12 +48,6 @@ def test_names_are_drawn_as_text(rows: np.ndarray, capsys: pytest.CaptureFixture
     assert not {"\x1b"} & set("".join(capsys.readouterr()))
 
 
-def test_certificates_of_columns_called_formulas_are_drawn(rows: np.ndarray) -> None:
-    pd.DataFrame(rows, columns=[COLOUR, FORMULA]).to_csv("t.csv", index=False)
-    assert main(["certify", "t.csv", "--sigma", "0.5", "--plot", "t.png", "--quiet"]) == 0
-    assert Path("t.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_text_that_looks_like_a_formula_is_copied_to_csv_unchanged(rows: np.ndarray) -> None:
     frame = pd.DataFrame(rows, columns=["a", "=b"])
     frame["@note"] = np.resize(CELLS, 20)

@@ -16,7 +16,6 @@ import pytest
 
 import isthmus as ist
 from isthmus import datasets
-from isthmus.capacity.certificate import Certificate
 from isthmus.incontext import ICLEBM
 from isthmus.incontext.runs import Checkpoint
 from isthmus.index.index import Index
@@ -25,14 +24,13 @@ from isthmus.study import Store
 
 Kill = Callable[..., bool]
 Finish = Callable[..., float]
-# The moments of a kill are a share of the time of a whole run, from a fixed seed.
-TWO_OR_TWENTY = pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-TWENTY = 20
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def moments(kills: int, seconds: float) -> list[float]:
-    chance = random.Random(kills)
-    return [chance.random() * seconds for _ in range(kills)]
+def moments(seconds: float) -> list[float]:
+    """Return twenty moments of a kill: shares of the time of a whole run, from a fixed seed."""
+    chance = random.Random(20)
+    return [chance.random() * seconds for _ in range(20)]
 
 
 @pytest.fixture
@@ -45,22 +43,17 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-@TWO_OR_TWENTY
-@pytest.mark.parametrize("command", ["cluster", "complete"])
 def test_outputs_are_the_old_files_or_the_new_ones(
-    command: str, kills: int, table: Path, tmp_path: Path, kill: Kill, finish: Finish
+    table: Path, tmp_path: Path, kill: Kill, finish: Finish
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    words: dict[str, list[Any]] = {
-        "cluster": ["-o", out / "rows.csv", "--save", out / "model", "--plot", out / "map.png"],
-        "complete": ["-o", out / "rows.csv"],
-    }
-    argv = [command, table, *words[command], "--quiet"]
+    files = ["-o", out / "rows.csv", "--save", out / "model", "--plot", out / "map.png"]
+    argv = ["cluster", table, *files, "--quiet"]
     seconds = finish(argv)
     new = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert len(new) == len(words[command]) // 2
-    for moment in moments(kills, seconds):
+    assert len(new) == 3
+    for moment in moments(seconds):
         for name in new:
             (out / name).write_bytes(b"old")
         killed = kill(moment, argv)
@@ -74,29 +67,29 @@ def test_outputs_are_the_old_files_or_the_new_ones(
 
 
 def fit_to_continue(
-    argv: list[Any],
-    script: str | None,
-    kills: int,
-    folders: Callable[[int], Path],
+    words: str,
+    place: Path,
     state: Callable[[Path], Any],
     check: Callable[[Path], None],
     kill: Kill,
     finish: Finish,
 ) -> None:
     """Kill runs that continue, in one folder until a run ends, then in the next."""
-    given = [] if script is None else [script]
-    seconds = finish([*argv, folders(0)], *given)
-    whole, place = state(folders(0)), 1
-    for moment in moments(kills, seconds):
-        killed = kill(moment, [*argv, folders(place)], *given)
-        if folders(place).exists():
-            check(folders(place))
+    argv, folder = words.split(), place / "0"
+    seconds = finish([*argv, folder])
+    whole, number = state(folder), 1
+    for moment in moments(seconds):
+        folder = place / str(number)
+        killed = kill(moment, [*argv, folder])
+        if folder.exists():
+            check(folder)
         if not killed:
-            assert state(folders(place)) == whole
-            place += 1
-    finish([*argv, folders(place)], *given)
-    assert state(folders(place)) == whole
-    assert not list(folders(place).rglob(PARTIAL_NAMES))
+            assert state(folder) == whole
+            number += 1
+    folder = place / str(number)
+    finish([*argv, folder])
+    assert state(folder) == whole
+    assert not list(folder.rglob(PARTIAL_NAMES))
 
 
 def state_of_training(folder: Path) -> Any:
@@ -123,19 +116,11 @@ def check_training(folder: Path) -> None:
         pass
 
 
-@TWO_OR_TWENTY
-def test_training_continues_to_the_same_bits(
-    kills: int, tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
+def test_training_continues_to_the_same_bits(tmp_path: Path, kill: Kill, finish: Finish) -> None:
     words = "icl train --preset tiny --updates 25 --batch 4 --quiet --out"
-    folders = lambda number: tmp_path / str(number)  # noqa: E731
-    fit_to_continue(
-        words.split(), None, kills, folders, state_of_training, check_training, kill, finish
-    )
+    fit_to_continue(words, tmp_path, state_of_training, check_training, kill, finish)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_no_fit_of_a_study_is_lost_or_done_twice(
     tmp_path: Path, kill: Kill, finish: Finish
 ) -> None:
@@ -154,12 +139,9 @@ def test_no_fit_of_a_study_is_lost_or_done_twice(
         assert raw["id"].is_unique
         return raw.sort_values("id").drop(columns=changing).to_csv(index=False)
 
-    folders = lambda number: tmp_path / str(number)  # noqa: E731
-    fit_to_continue(words.split(), None, TWENTY, folders, state, check, kill, finish)
+    fit_to_continue(words, tmp_path, state, check, kill, finish)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_report_continues_to_the_same_page(tmp_path: Path, kill: Kill, finish: Finish) -> None:
     words = "reproduce --only landscapes-1d hopfield-equivalence --quiet --out"
 
@@ -174,8 +156,7 @@ def test_a_report_continues_to_the_same_page(tmp_path: Path, kill: Kill, finish:
         assert (folder / "index.html").read_text().rstrip().endswith("</html>")
         return results["parts"], figures
 
-    folders = lambda number: tmp_path / str(number)  # noqa: E731
-    fit_to_continue(words.split(), None, TWENTY, folders, state, check, kill, finish)
+    fit_to_continue(words, tmp_path, state, check, kill, finish)
 
 
 # Each of these writes two files in turn until it is killed, or has done so 30 times.
@@ -194,13 +175,6 @@ WRITERS = {
         for count in range(30):
             ist.save(kept[count % 2], f"{argv[0]}/file")
         """,
-    "certificate": """
-        import numpy as np, isthmus as ist
-        from isthmus.capacity import certify
-        kept = [certify(ist.GaussianKDE(np.arange(40.0)[:, None] * n, 0.1)) for n in (9, 10)]
-        for count in range(30):
-            kept[count % 2].save(f"{argv[0]}/file.npz")
-        """,
     "in-context model": """
         from isthmus.incontext import ICLEBM, ICLEBMConfig
         kept = [ICLEBM(ICLEBMConfig(layers=n, heads=2, width=64)) for n in (1, 2)]
@@ -217,21 +191,19 @@ WRITERS = {
 READERS: dict[str, Callable[[Path], Any]] = {
     "index": lambda place: Index.load(place / "file"),
     "energy": lambda place: ist.load(place / "file"),
-    "certificate": lambda place: Certificate.load(place / "file.npz"),
     "in-context model": lambda place: ICLEBM.from_pretrained(place / "file"),
     "dataset": lambda place: datasets.load("iris", place, download_if_missing=False),
 }
 
 
-@TWO_OR_TWENTY
 @pytest.mark.parametrize("kind", WRITERS)
 def test_whatever_is_saved_can_be_read(
-    kind: str, kills: int, tmp_path: Path, kill: Kill, finish: Finish
+    kind: str, tmp_path: Path, kill: Kill, finish: Finish
 ) -> None:
     script = textwrap.dedent(WRITERS[kind])
     seconds = finish([tmp_path], script)
     READERS[kind](tmp_path)
-    for moment in moments(kills, seconds):
+    for moment in moments(seconds):
         kill(moment, [tmp_path], script)
         READERS[kind](tmp_path)
     finish([tmp_path], script)

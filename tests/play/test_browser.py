@@ -89,14 +89,6 @@ class Page:
     def memories(self) -> list:
         return self.value("isthmusPlay.state.scene.memories")
 
-    def colours(self) -> np.ndarray:
-        """The colours of the landscape, each once. (n, 3)."""
-        pixels = self.value(
-            "(() => { const f = document.querySelector('.ip-field'); "
-            "return Array.from(f.getContext('2d').getImageData(0, 0, f.width, 40).data); })()"
-        )
-        return np.unique(np.array(pixels).reshape(-1, 4)[:, :3], axis=0)
-
     def heights(self) -> np.ndarray:
         header = self.value("isthmusPlay.frame().header")
         data = self.value("Array.from(isthmusPlay.frame().arrays.height.data)")
@@ -263,20 +255,3 @@ def test_a_report_shows_hostile_names_as_text(browser, tmp_path: Path) -> None:
     words = tab.locator("body").inner_text()
     assert all(words.count(name) >= 3 for name in names)
     context.close()
-
-
-def test_a_server_that_stops_is_told(browser) -> None:
-    found = make_server(Playground())
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    page = Page(browser, found.address)
-    found.server.should_exit = True
-    thread.join(20)
-    page.wait("() => !document.querySelector('.ip-notice').hidden")
-    assert "has stopped" in page.tab.locator(".ip-notice").inner_text()
-    # No landscape comes for another size of the window, but the canvas is not left black.
-    page.tab.set_viewport_size({"width": 900, "height": 640})
-    page.wait("() => isthmusPlay.frame() === null")
-    page.tab.wait_for_timeout(100)
-    assert page.colours()[0].tolist() == [255, 255, 255]
-    page.context.close()

@@ -55,6 +55,7 @@ def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.Monk
         assert likelihood.numbers["nll_by_predictor_and_n"]["kde-best"]["0"] is None
 
 
+@pytest.mark.slow
 def test_a_flat_model_is_judged_by_its_volume_outside_the_prior(
     small: ICLEBM, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

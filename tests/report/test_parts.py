@@ -43,7 +43,7 @@ def numbers_of(name: str) -> dict[str, Any]:
         ("hopfield-equivalence", ["held", "did not hold"]),
         ("four-models", ["held"]),
         ("elbo-dynamics", [CORRECTED, CORRECTED, "did not hold"]),
-        ("engrams", [CORRECTED]),
+        pytest.param("engrams", [CORRECTED], marks=pytest.mark.slow),
     ],
 )
 def test_verdicts(part: str, expected: list[str]) -> None:
@@ -87,6 +87,7 @@ def test_a_pattern_at_a_saddle_is_not_stored() -> None:
     assert not capacity.first_is_stored(np.array([[0.0, 0.0, 0.0], *beside]))
 
 
+@pytest.mark.slow
 def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
     monkeypatch.setattr(capacity, "MOST", 8)
@@ -164,6 +165,7 @@ def test_keys_determine_weights_unless_these_are_their_own() -> None:
     assert shares[-1] > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", clustering.ALPHAS)
 def test_new_points_do_not_flow_to_the_origin(alpha: float) -> None:
     axis = clustering.REACH * (np.arange(40) - 19.5) / 20
@@ -189,6 +191,7 @@ def test_new_points_do_not_flow_to_the_origin(alpha: float) -> None:
     assert found[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["landscapes-1d", "landscapes-2d"])
 def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
     for name, numbers in numbers_of(part).items():
@@ -207,6 +210,7 @@ def test_completion_beats_filling_with_the_mean() -> None:
     assert numbers["share_with_the_right_digit"] > 0.8
 
 
+@pytest.mark.slow
 def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
     numbers = numbers_of("samples")
     distances = numbers["energy_distance_to_exact_draws"]

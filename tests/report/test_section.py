@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -20,6 +20,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(st.text(), values), st.text(), st.binary() | st.none())
 def test_a_section_is_read_as_it_was_written(
     numbers: dict[str, Any], caption: str, figure: bytes | None

@@ -17,7 +17,6 @@ from isthmus.paper.study.statistics import mean_ranks, pairwise
 from isthmus.study import METHODS, Store, compare, make_report
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
-UNKNOWN = [name for name, method in METHODS.items() if method.kind == "K unknown"]
 OURS, THEIRS = "ClAM+ELBO (random start)", "ClAM (Saha et al.)"
 RANDOM = np.random.default_rng(3)
 
@@ -112,20 +111,6 @@ def test_the_outcome_of_the_claim(shift: Any, outcome: str, verdict: str) -> Non
     }
     assert claim.outcomes["supervised metrics"] == outcome
     assert claim.outcomes["all of them"] == outcome
-    words = f"The claim by scores with a common scale, under supervised metrics: **{outcome}**"
-    assert words in str(claim)
-
-
-def test_units_of_a_dataset_do_not_matter_where_there_is_no_common_scale() -> None:
-    table = {"ClAM": RANDOM.random(9) + 0.1, "ClAM+ELBO": RANDOM.random(9) + 0.1}
-    units = 10.0 ** np.arange(9)
-    for metric in ("calinski_harabasz", "davies_bouldin"):
-        small, large = (
-            compare(rows_of({m: (v * unit).tolist() for m, v in table.items()}), metric, "K given")
-            for unit in (1.0, units)
-        )
-        assert small.pairs[0].raw_p_value == pytest.approx(large.pairs[0].raw_p_value)
-        assert small.pairs[0].difference == pytest.approx(large.pairs[0].difference)
 
 
 def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
@@ -135,7 +120,6 @@ def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
     assert found.ranks["ClAM"] == pytest.approx((1 + 1 + 2) / 3)
     assert found.pairs[0].datasets == 2
     assert found.mean("KMeans", "ClAM") == pytest.approx(0.4)
-    assert "| d02 | none | 0.100 |" in str(found)
 
 
 def test_scores_that_differ_by_rounding_share_their_rank() -> None:
@@ -158,9 +142,6 @@ def test_numbers_of_clusters_are_those_of_the_selected_fits_beside_the_classes()
     assert (found.within, found.outcome) == (3, "did not hold")
     assert replace(found, found=dict.fromkeys(found.found, 4.0)).outcome == "held"
     assert replace(found, found={"d1": 4.0}).outcome == "undecided"
-    text = make_report(rows).text(metrics=[])
-    assert "ClAM+CRP: median factor 2.00, within 1.5 on 3 of 7 datasets" in text
-    assert "| d5 | 4 | 40 |" in text
 
 
 def test_every_failed_fit_is_counted() -> None:
@@ -180,9 +161,6 @@ def test_every_failed_fit_is_counted() -> None:
     assert means["selects_by"] == "inertia"
     bad = {(each["method"], each["status"]): (each["fits"], each["of"]) for each in found.failures}
     assert bad == {("KMeans", "timeout"): (1, 4), ("Spectral", "memory"): (1, 1)}
-    text = str(found)
-    assert "| iris | KMeans | timeout | 1 of 4 | Not done / after 1 s |" in text
-    assert "| iris | 90 of 900 rows; ClAM: 30 |" in text
     spectral = next(each for each in found.methods if each["method"] == "Spectral")
     assert spectral["median_seconds"] is None
 
@@ -205,10 +183,6 @@ def test_json_has_no_nan_and_only_what_was_asked_for() -> None:
     assert found["comparisons"][0]["scores"] == [[0.5, 0.5], [None, 0.4]]
     assert found["claims"][0]["metrics"]["ari"]["verdict"] == "undecided"
     assert len(json.loads(report.to_json())["comparisons"]) == 2 * 7 * 3
-    text = report.text(metrics=["nmi"], kinds=["K given"], views=["selected"])
-    assert text.count("\n## K ") == 1
-    assert "## K given: nmi, selected" in text
-    assert str(report) == report.text()
 
 
 def test_the_published_tables_are_what_the_command_prints() -> None:

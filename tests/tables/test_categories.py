@@ -52,19 +52,6 @@ def test_every_command_points_it_out_unless_told(
         assert ("--drop species" in notes) is told
 
 
-def test_models_of_tables_point_it_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "table.csv"
-    MEASURED.assign(species=np.arange(60) % 3).to_csv(path, index=False)
-    words = ["icl", "sample", "--model", "tables", "--context", str(path), "-n", "2"]
-    assert main(words) == 0
-    notes = capsys.readouterr().err
-    assert "'species' looks like a label" in notes
-    assert "--drop species leaves it out" in notes
-    assert "--label" not in notes
-    assert main([*words, "--drop", "species"]) == 0
-    assert "label" not in capsys.readouterr().err
-
-
 def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     frame = MEASURED.assign(id=range(60), city=["Rome", "Oslo"] * 30, whole=np.arange(60) // 3)

@@ -1,6 +1,5 @@
 """Text tables are read as their authors meant them, or refused with the place and the reason."""
 
-import gzip
 import io
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pandas as pd
 import pytest
 
 from isthmus.errors import InvalidInputError
-from isthmus.tables import FileFormat, Table, read_table, write_table
+from isthmus.tables import FileFormat, read_table, write_table
 
 NAN = float("nan")
 
@@ -63,24 +62,6 @@ def test_layouts_are_understood(tmp_path: Path, content: str, X: object, columns
     table = read_table(written(tmp_path, content))
     assert same(table.X, X)
     assert table.columns == tuple(columns)
-
-
-@pytest.mark.parametrize(
-    ("content", "note"),
-    [
-        ("a;b\n1,5;2\n3;4\n", "line 2, column 'a', 1,5 is 1.5"),
-        ("a;b\n1,200;x\n0,250;y\n", "line 3, column 'a', 0,250 is 0.250"),
-        ("a\tb\n-1,200\t1\n2,345\t3,1\n", "line 3, column 'b', 3,1 is 3.1"),
-        ("a;b\n1.5;2\n3;4\n", ""),
-        ("a;b\n1;1,200\n2;Rome\n3;Oslo\n", ""),
-    ],
-)
-def test_a_note_names_the_cell_that_shows_decimal_commas(
-    tmp_path: Path, content: str, note: str
-) -> None:
-    notes = " ".join(read_table(written(tmp_path, content)).notes)
-    assert ("Commas in numbers are decimal marks" in notes) == bool(note)
-    assert note in notes
 
 
 @pytest.mark.parametrize(
@@ -191,13 +172,6 @@ def test_only_line_feeds_and_carriage_returns_end_lines(tmp_path: Path, mark: st
     assert table.frame["d"].tolist() == [f"x{mark}y", "z"]
 
 
-def test_many_columns_of_one_name_are_named_in_linear_time(tmp_path: Path) -> None:
-    count = 5_000
-    lines = [",".join([cell] * count) for cell in ("a", "1")]
-    table = read_table(written(tmp_path, "\n".join(lines)))
-    assert (table.columns[:3], table.columns[-1]) == (("a", "a.2", "a.3"), f"a.{count}")
-
-
 @pytest.mark.parametrize(
     "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"]
 )
@@ -221,11 +195,6 @@ def test_options_overrule_detection(tmp_path: Path) -> None:
             read_table(path, **wrong)
     with pytest.raises(InvalidInputError, match="not text in ascii"):
         read_table(written(tmp_path, "größe\n1\n"), encoding="ascii")
-
-
-def test_stdin_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a;b\n1;2\n")))
-    assert same(read_table("-").X, [[1, 2]])
 
 
 def test_words_and_empty_columns_are_left_out_and_named(tmp_path: Path) -> None:
@@ -319,23 +288,6 @@ def test_files_of_pandas_and_numpy_come_back(tmp_path: Path, index: bool) -> Non
     assert table.columns == ("a", "b", "c")
 
 
-def test_absent_files_directories_and_columns_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
-        read_table(tmp_path / "absent.csv")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InvalidInputError, match="is a directory; name a file in it"):
-        read_table(tmp_path / "folder.csv")
-    path = written(tmp_path, "a,b\n1,2\n")
-    for wrong in ({"id": "c"}, {"label": "9"}, {"drop": ["zz"]}):
-        with pytest.raises(InvalidInputError, match="no such column; it has a, b"):
-            read_table(path, **wrong)
-    with pytest.raises(InvalidInputError, match="Option array"):
-        read_table(path, array="X")
-    for content in (b"plain", gzip.compress(b"a,b\n1,2\n" * 99)[:-9]):
-        with pytest.raises(InvalidInputError, match=r"not a readable \.gz file"):
-            read_table(written(tmp_path, content, "data.csv.gz"))
-
-
 def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n$1.50,2 %,3 €\n-,4.5 %,-1€\n-$3,n/a,\n")
@@ -401,32 +353,6 @@ def test_one_unit_is_no_part_of_the_numbers(
         assert table.filled(np.full((3, 2), 1.5)).cells["a"].tolist()[1] == new
 
 
-def test_bytes_of_windows_are_characters(tmp_path: Path) -> None:
-    table = read_table(written(tmp_path, "Preis €,b\n1,2\n3,4\n".encode("cp1252")))
-    assert table.columns == ("Preis €", "b")
-    assert any("Windows-1252" in note for note in table.notes)
-
-
-def test_an_error_of_our_own_is_not_one_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise TypeError("a bug")
-
-    monkeypatch.setattr("isthmus.tables.text.parse_cells", fail)
-    with pytest.raises(TypeError, match="a bug"):
-        read_table(written(tmp_path, "a,b\n1,2\n"))
-
-
-def test_columns_of_words_are_looked_up_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = pd.DataFrame({f"w{place}": ["u", "v"] * 10 for place in range(9)}).assign(a=1.5)
-    frame.iloc[3] = None
-    frame.to_csv(tmp_path / "wide.csv", index=False)
-    table = read_table(tmp_path / "wide.csv", as_written=True)
-    words, calls = table.words, []
-    monkeypatch.setattr(Table, "words", property(lambda _: calls.append(0) or words))
-    filled = table.filled(np.full((20, 1), 1.5), words.fillna("u"))
-    assert filled.cells.iloc[3].tolist() == ["u"] * 9 + ["1.5"]
-    assert len(calls) == 1
+def test_stdin_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a;b\n1;2\n")))
+    assert same(read_table("-").X, [[1, 2]])
