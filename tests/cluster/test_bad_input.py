@@ -4,19 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO
 from isthmus.errors import InvalidInputError
-
-ANSWERS = ("predict", "predict_proba", "transform", "score_samples", "score", "complete")
-
-
-def test_fewer_rows_than_memories(make_parametric, blobs):
-    for method in ("fit", "partial_fit"):
-        with pytest.raises(ValueError, match="X has 2 rows .* n_clusters=3. Use at most 2"):
-            getattr(make_parametric(), method)(blobs[:2])
-    weights = np.r_[np.ones(2), np.zeros(88)]
-    with pytest.raises(ValueError, match="X has 2 rows to learn from"):
-        make_parametric().fit(blobs, sample_weight=weights)
 
 
 def test_one_row(make, blobs):
@@ -52,30 +41,25 @@ def test_fewer_different_rows_than_memories(make_parametric):
         assert model.labels_[0] != model.labels_[-1]
 
 
-def test_the_scale_of_the_data_does_not_matter(make, overlapping):
-    model = make(beta="auto").fit(overlapping)
-    stream = make(beta="auto").partial_fit(overlapping[:80])
-    for scale in (1e30, 1e-30):
-        for kind, precise in ((np.float64, 1e-6), (np.float32, 2e-2)):
-            rows = (scale * overlapping).astype(kind)
-            scaled = make(beta="auto").fit(rows)
-            np.testing.assert_allclose(scaled.memories_ / scale, model.memories_, rtol=precise)
-            np.testing.assert_allclose(scaled.beta_ * scale**2, model.beta_, rtol=precise)
-            np.testing.assert_array_equal(scaled.labels_, model.labels_)
-            scores = scaled.score_samples(rows) + 3 * np.log(scale)
-            expected = model.score_samples(overlapping)
-            np.testing.assert_allclose(scores, expected, atol=10 * precise)
-            distances = scaled.transform(rows) / scale
-            np.testing.assert_allclose(distances, model.transform(overlapping), atol=precise)
-            assert np.isfinite(scaled.partial_fit(rows).memories_).all()
-            streamed = make(beta="auto").partial_fit(rows[:80])
-            np.testing.assert_allclose(streamed.memories_ / scale, stream.memories_, rtol=precise)
+@pytest.mark.parametrize(
+    ("scale", "kind", "precise"), [(1e30, np.float64, 1e-6), (1e-30, np.float32, 2e-2)]
+)
+def test_the_scale_of_the_data_does_not_matter(make, overlapping, scale, kind, precise):
+    model, rows = make(beta="auto").fit(overlapping), (scale * overlapping).astype(kind)
+    scaled = make(beta="auto").fit(rows)
+    np.testing.assert_allclose(scaled.memories_ / scale, model.memories_, rtol=precise)
+    np.testing.assert_allclose(scaled.beta_ * scale**2, model.beta_, rtol=precise)
+    np.testing.assert_array_equal(scaled.labels_, model.labels_)
+    scores = scaled.score_samples(rows) + 3 * np.log(scale)
+    np.testing.assert_allclose(scores, model.score_samples(overlapping), atol=10 * precise)
+    distances = scaled.transform(rows) / scale
+    np.testing.assert_allclose(distances, model.transform(overlapping), atol=precise)
+    assert np.isfinite(scaled.partial_fit(rows).memories_).all()
 
 
 def test_where_the_data_lie_does_not_matter(make, blobs):
     model, moved = make().fit(blobs), make().fit(blobs + 1e6)
     np.testing.assert_allclose(moved.memories_ - 1e6, model.memories_, atol=1e-3)
-    np.testing.assert_array_equal(moved.labels_, model.labels_)
 
 
 def test_far_off_queries_get_an_answer(make, blobs):
@@ -88,65 +72,6 @@ def test_far_off_queries_get_an_answer(make, blobs):
     if hasattr(model, "novelty"):
         np.testing.assert_allclose(model.novelty(far), 1)
         np.testing.assert_allclose(model.novelty(1e200 * far), 1)
-
-
-def test_a_row_of_no_memory_still_has_one_that_is_nearest(make, blobs):
-    # In single precision the posterior of known memories is zero at some ten deviations.
-    model = make().fit(blobs.astype(np.float32))
-    far = np.float32([[60.0, 1.0], [1.0, 60.0], [-60.0, -61.0]])
-    expected = np.linalg.norm(far[:, None] - model.memories_, axis=2).argmin(1)
-    np.testing.assert_array_equal(model.predict(far), expected)
-    np.testing.assert_allclose(model.predict_proba(far).max(1), 1)
-
-
-SHARED = {
-    "max_iter": [0, 2.5, None],
-    "tol": [-1e-3, np.nan],
-    "warm_start": ["yes"],
-    "verbose": [-1],
-}
-PARAMETRIC = SHARED | {
-    "n_clusters": [0, 2.5, None, True],
-    "init": ["k_means", np.zeros((2, 2)), np.full((3, 2), np.nan), None],
-    "n_init": [0, "some"],
-    "weights": ["heavy", [1.0, 1.0], [1.0, 1.0, -1.0], [1.0, np.nan, 1.0]],
-    "beta": [0.0, np.inf, np.nan, "soft", None, [1.0]],
-}
-CLAM = PARAMETRIC | {
-    "objective": ["elbo"],
-    "likelihood": [None],
-    "schedule": ["cosine"],
-    "n_steps": [0, 1.5],
-    "rate": [0.0, 1.5, np.nan],
-    "mask_fraction": [0.0, 1.0],
-    "learning_rate": [0.0, np.inf],
-    "batch_size": [0, 10.5],
-}
-CRP = SHARED | {
-    "alpha": [0.0, np.nan, "big"],
-    "discount": [-0.1, 1.0],
-    "beta": [0.0, np.inf, "soft"],
-    "rho": [-1.0, None],
-    "normalized": ["no"],
-    "min_cluster_size": [-1, "small"],
-    "init": ["k-means", np.zeros((2, 5)), np.full((2, 2), np.nan)],
-    "n_init": [0, "auto"],
-}
-ELBO = PARAMETRIC | {"dynamics": ["newton"]}
-WRONG = [
-    (kind, name, value)
-    for kind, table in ((ClAM, CLAM), (ClAMELBO, ELBO), (ClAMCRP, CRP))
-    for name, values in table.items()
-    for value in values
-]
-
-
-@pytest.mark.parametrize(("kind", "name", "value"), WRONG)
-def test_a_setting_that_makes_no_sense_is_named(blobs, kind, name, value):
-    settings = {"n_clusters": 3} if kind in (ClAM, ClAMELBO) else {}
-    model = kind(**{**settings, name: value})
-    with pytest.raises(ValueError, match=name):
-        model.fit(blobs)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import gamma, logsumexp, softmax
+from scipy.special import logsumexp
 
-import isthmus as ist
 from isthmus.cluster import crp_inference
 from isthmus.cluster.crp_inference import CRPPrior, partition_log_prior, reassign, sequential_pass
 from isthmus.cluster.data import Rows, Units
@@ -66,12 +65,6 @@ def test_the_prior_over_partitions_is_the_product_of_the_chances_of_each_row(n, 
         logs.append(partition_log_prior(counts, alpha, discount))
         assert logs[-1] == pytest.approx(math.log(chance), abs=1e-9)
     assert logsumexp(logs) == pytest.approx(0, abs=1e-9)
-
-
-def test_fractional_sizes_have_the_gamma_function_between_factorials():
-    found = partition_log_prior([2.5, 1.5], alpha=2.0)
-    expected = 2.0**2 * gamma(2.5) * gamma(1.5) * gamma(2.0) / gamma(6.0)
-    assert found == pytest.approx(math.log(expected))
 
 
 @pytest.mark.parametrize("alpha", [1e-250, 1e12])
@@ -159,76 +152,6 @@ def test_the_sequential_pass_is_that_of_the_naive_rule_in_the_given_order(monkey
     assert len(expected) > 2
     assert found.counts.tolist() == [len(own) for own in expected]
     np.testing.assert_allclose(found.sums, [np.sum(own, 0) for own in expected], atol=1e-12)
-
-
-def opened_by(values, prior):
-    """Clusters that rows of one block open: each founder takes the later rows that fit."""
-    clusters, waiting = [], values
-    while len(waiting):
-        logits = logits_of(waiting, [waiting[:1]], replace(prior, alpha=1.0))
-        mass = math.log(prior.alpha + prior.discount * (len(clusters) + 1))
-        new = logits[:, 1] - math.log(1.0 + prior.discount) + mass
-        joins = logits[:, 0] >= new
-        joins[0] = True
-        clusters.append(waiting[joins])
-        waiting = waiting[~joins]
-    return clusters
-
-
-@pytest.mark.parametrize("discount", [0.0, 0.7])
-def test_in_a_block_rows_join_those_who_opened_before_them(discount):
-    values = normal_rows(13, 80, 2, scale=4.0)
-    prior = make_prior(rho=0.05, alpha=0.1, discount=discount)
-    found = sequential_pass(make_rows(values), np.arange(80), prior)
-    assert found.counts.tolist() == [len(own) for own in opened_by(values, prior)]
-
-
-@pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("normalized", [True, False])
-def test_logits_of_a_fit_are_those_of_the_energy(normalized, missing):
-    values = normal_rows(8, 30, 5, scale=2.0)
-    if missing:
-        values[::3, 1:3] = np.nan
-    rows, prior = make_rows(values), make_prior(discount=0.2, normalized=normalized)
-    clusters = clusters_of(rows, np.arange(30) % 4)
-    known = prior.parameters(clusters, torch.float64)
-    logits = torch.cat([known.log_joint(rows), prior.new_logits(rows, 4)[:, None]], 1)
-    energy = ist.CRPMixture(
-        known.means, clusters.counts, prior.beta, prior.rho, prior.alpha, 0.2, normalized
-    )
-    expected = energy.responsibilities(values, torch.from_numpy(~np.isnan(values)))
-    np.testing.assert_allclose(torch.softmax(logits, 1), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("soft", [False, True])
-def test_every_row_and_weight_is_assigned(soft):
-    values, weights = normal_rows(9, 300, 2, scale=3.0), np.linspace(0.5, 2, 300)
-    values[::7, 0] = np.nan
-    rows, prior = make_rows(values, weights), make_prior(rho=0.05)
-    found = reassign(rows, sequential_pass(rows, np.arange(300), prior), prior, soft)
-    assert float(found.counts.sum()) == pytest.approx(weights.sum())
-    sums = (weights[:, None] * np.nan_to_num(values)).sum(0)
-    np.testing.assert_allclose(found.sums.sum(0), sums, atol=1e-9)
-    known = (weights[:, None] * ~np.isnan(values)).sum(0)
-    np.testing.assert_allclose(found.masses.sum(0), known, rtol=1e-9)
-
-
-def test_soft_rows_are_divided_by_the_posterior_over_existing_and_new_clusters():
-    values = np.concatenate([normal_rows(10, 40, 2), normal_rows(11, 6, 2) + 9, [[-9.0, 9.0]]])
-    rows, prior = make_rows(values), make_prior(rho=0.05)
-    members = [values[k:40:3] for k in range(3)]
-    logits = logits_of(values, members, prior)
-    strange = logits[:, -1] > logits[:, :-1].max(1)
-    assert 1 < strange.sum() < 10
-    shares = softmax(
-        logits_of(values, [*members, *opened_by(values[strange], prior)], prior)[:, :-1], 1
-    )
-    found = reassign(rows, clusters_of(rows.take(slice(0, 40)), np.arange(40) % 3), prior, True)
-    # Strangers open clusters in an order of their own.
-    found, shares = found.select(found.counts.argsort()), shares[:, shares.sum(0).argsort()]
-    np.testing.assert_allclose(found.counts, shares.sum(0), rtol=1e-9)
-    np.testing.assert_allclose(found.sums, shares.T @ values, atol=1e-9)
-    assert found.entropy == pytest.approx(stats.entropy(shares, axis=1).sum())
 
 
 def test_the_evidence_counts_the_entropy_and_soft_assignment_raises_it():

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import isthmus as ist
-from isthmus.cluster.clam import _Learned, loss_gradient, reconstruct, summed_loss
+from isthmus.cluster.clam import _Learned, loss_gradient, summed_loss
 from isthmus.cluster.data import Rows, Units
 
 N, D, K = 23, 4, 5
@@ -55,11 +54,3 @@ def test_loss_and_gradient_are_those_of_the_dynamics(masked, missing, steps, rat
     found = summed_loss(rows, hidden, LEARNED.parameters(), steps, rate)
     assert found.item() == pytest.approx(loss.item(), rel=1e-12)
     torch.testing.assert_close(loss_gradient(rows, hidden, LEARNED, steps, rate), expected)
-
-
-def test_full_steps_are_those_of_the_energy():
-    # ClAM trains on the very dynamics by which the learned energy retrieves.
-    x, parameters = make_rows(missing=False).values, LEARNED.parameters()
-    mixture = ist.Mixture(*parameters)
-    found = reconstruct(x, None, parameters, 2, 1.0)
-    torch.testing.assert_close(found, mixture.step(mixture.step(x)))

@@ -1,27 +1,19 @@
 """save and load: one file, all or nothing, and nothing in it is executed."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors import safe_open
 from sklearn.datasets import make_blobs
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster import ClAM, ClAMCRPELBO, ClAMELBO
 from isthmus.errors import InvalidInputError
-from isthmus.io.archive import write_archive
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "model.safetensors"
-
-
-def saved_parts(path):
-    with safe_open(path, framework="numpy") as file:
-        return dict(file.metadata()), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def test_a_loaded_model_answers_the_same(make, with_gaps, path):
@@ -56,19 +48,10 @@ def test_a_loaded_model_goes_on_with_its_stream(make, overlapping, path, first):
     assert loaded.beta_ == model.beta_
 
 
-def test_a_random_stream_cannot_be_saved_and_says_what_to_do(make, blobs, path):
-    model = make(random_state=np.random.RandomState(0)).fit(blobs)
-    with pytest.raises(InvalidInputError, match=r"random_state.*integer seed"):
-        model.save(path)
-    assert not path.exists()
-
-
 def test_a_model_of_another_kind_is_refused_with_its_name(blobs, path):
     ClAMELBO(3, random_state=0).fit(blobs).save(path)
-    with pytest.raises(InvalidInputError, match=r"holds a ClAMELBO.*ClAMELBO\.load"):
-        ClAM.load(path)
     with pytest.raises(InvalidInputError, match="ClAMELBO"):
-        ClAMCRP.load(path)
+        ClAM.load(path)
 
 
 OLD = Path(__file__).parent / "saved"
@@ -90,25 +73,3 @@ def test_files_of_the_first_format_still_load_and_continue(kind):
     model.partial_fit(rows[:50] + 1)
     found = score, model.beta_, model.memories_.mean()
     np.testing.assert_allclose(found, WRITTEN[kind], rtol=1e-8)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content.pop("state"),
-        lambda content: content["parameters"].update(surprise=1),
-        lambda content: content["state"].update(memories_={"array": "nowhere"}),
-        lambda content: content.update(parameters=[1, 2]),
-    ],
-    ids=["no-state", "unknown-parameter", "no-such-array", "no-parameters"],
-)
-def test_a_file_altered_with_care_is_refused_by_name(blobs, path, change):
-    # With a digest that fits, so that only its meaning is wrong.
-    ClAMELBO(3, random_state=0).fit(blobs).save(path)
-    metadata, arrays = saved_parts(path)
-    content = json.loads(metadata["content"])
-    change(content)
-    changed = json.dumps(content)
-    write_archive(path, metadata["format"], changed, arrays, estimator=metadata["estimator"])
-    with pytest.raises(InvalidInputError, match="cannot read"):
-        ClAMELBO.load(path)

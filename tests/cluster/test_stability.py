@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from isthmus.cluster import ClAMCRP, ClAMELBO, TableModel, refit_agreement
+from isthmus.cluster import TableModel, refit_agreement
 
 
 def plain_agreement(rows: np.ndarray, n_clusters: int) -> float:
@@ -36,14 +36,3 @@ def test_clusters_that_are_not_there_are_certain_but_not_found_again() -> None:
     places = 2 * np.random.default_rng(3).normal(size=(6, 200))[np.arange(400) % 6]
     found = TableModel.fit(blob + places, n_clusters=6).describe(blob + places).summary
     assert found["refit_agreement"] == 1
-
-
-def test_halves_that_cannot_be_fitted_have_no_agreement() -> None:
-    rows = np.arange(10.0).reshape(5, 2)
-    assert refit_agreement(ClAMELBO(4), rows) is None
-    assert refit_agreement(ClAMCRP(), rows[:1]) is None
-    gaps = np.full((6, 2), np.nan)
-    gaps[:, 0] = np.arange(6)
-    gaps[0, 1] = 1.0
-    assert refit_agreement(ClAMCRP(), gaps) is None
-    assert "refit_agreement" not in TableModel.fit(rows, n_clusters=4).describe(rows).summary

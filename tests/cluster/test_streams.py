@@ -56,15 +56,6 @@ def test_two_batches_are_those_of_brute_force_online_em(overlapping):
     np.testing.assert_allclose(0.5 / model.beta_, variance, rtol=1e-9)
 
 
-def test_a_stream_goes_on_from_a_fit(make, blobs):
-    model = make().fit(blobs)
-    before = model.memories_.copy()
-    model.partial_fit(blobs[:30])
-    assert model.n_clusters_ == 3
-    np.testing.assert_allclose(model.memories_, before, atol=0.3)
-    assert not np.array_equal(model.memories_, before)
-
-
 @pytest.mark.parametrize("order", ["shuffled", "sorted"])
 def test_a_stream_ends_near_the_batch_fit(make_crp, order):
     # Tails of rows far from every cluster must not leave a memory in each batch.

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.integrate import trapezoid
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
@@ -24,8 +23,8 @@ from isthmus.cluster import (
     GaussianMeanShift,
     TableModel,
 )
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError
-from isthmus.scaling import Scaling, as_table
+from isthmus.errors import InvalidInputError
+from isthmus.scaling import Scaling
 
 IRIS = load_iris(as_frame=True)
 X = IRIS.data.to_numpy()
@@ -64,26 +63,6 @@ def test_every_method_is_the_estimator_on_standardised_columns(
         np.testing.assert_allclose(found.certainty, posteriors.max(1), rtol=0, atol=1e-12)
     if hasattr(expected, "novelty"):
         np.testing.assert_allclose(found.novelty, expected.novelty(Z), rtol=0, atol=1e-12)
-
-
-def test_columns_are_used_as_they_are_without_standardising() -> None:
-    model = TableModel.fit(X, method="crp", standardise=False)
-    expected = ClAMCRP(random_state=0).fit(X)
-    found = model.describe(X)
-    np.testing.assert_array_equal(found.labels, expected.labels_)
-    np.testing.assert_allclose(found.log_density, expected.score_samples(X))
-    assert "not standardised" in str(found)
-
-
-def test_the_density_integrates_to_one_in_the_units_of_the_table() -> None:
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.normal(0, 1, (40, 2)), rng.normal(7, 1, (40, 2))]) * [3.0, 0.2]
-    model = TableModel.fit(rows, n_clusters=2)
-    low, high = rows.min(0) - 5 * rows.std(0), rows.max(0) + 5 * rows.std(0)
-    a, b = np.linspace(low[0], high[0], 201), np.linspace(low[1], high[1], 201)
-    grid = np.stack(np.meshgrid(a, b, indexing="ij"), -1).reshape(-1, 2)
-    density = np.exp(model.describe(grid).log_density).reshape(201, 201)
-    assert trapezoid(trapezoid(density, b), a) == pytest.approx(1, abs=1e-3)
 
 
 def test_the_density_of_a_row_with_gaps_counts_known_columns_only() -> None:
@@ -139,16 +118,6 @@ def test_a_saved_model_finds_its_columns_in_any_order(tmp_path: Path) -> None:
         loaded.describe(IRIS.data.iloc[:, 1:])
 
 
-def test_files_that_are_no_models_of_tables_are_refused(tmp_path: Path) -> None:
-    ClAMELBO(1).fit(Z).save(tmp_path / "bare")
-    (tmp_path / "text").write_text("a,b\n1,2\n")
-    for name, words in {"bare": "columns", "text": "readable", "none": "No such file"}.items():
-        with pytest.raises(InvalidInputError, match=words):
-            TableModel.load(tmp_path / name)
-    with pytest.raises(InvalidInputError, match="stores all rows"):
-        TableModel.fit(X, method="mean-shift").save(tmp_path / "shift")
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -163,57 +132,10 @@ def test_columns_without_variation_are_noted(rows: list, words: str) -> None:
     assert np.isfinite(model.describe(rows).log_density).all()
 
 
-@pytest.mark.parametrize("standardise", [True, False])
-def test_columns_of_two_values_are_noted_where_they_may_split_clusters(standardise: bool) -> None:
-    numbers = np.arange(20)
-    rows = pd.DataFrame(
-        {
-            "a": np.random.default_rng(0).normal(size=20),
-            "half": np.where(numbers == 4, np.nan, numbers % 2),
-            "once": numbers == 3,
-            "third": numbers % 3,
-        }
-    )
-    notes = TableModel.fit(rows, n_clusters=2, standardise=standardise).notes
-    assert any("split clusters in two: half. " in note for note in notes) == standardise
-    assert not TableModel.fit(rows.drop(columns="half"), n_clusters=2).notes
-
-
-def test_posteriors_of_many_clusters_are_written_on_request() -> None:
-    rows = np.random.default_rng(0).normal(size=(200, 2))
-    found = TableModel.fit(rows, n_clusters=40).describe(rows)
-    assert "p1" not in found.to_frame()
-    assert "p40" in found.to_frame(posteriors=True)
-    assert "15 more clusters" in str(found)
-
-
 def test_a_given_column_does_not_hide_a_result() -> None:
     rows = [[1.0], [1.5], [9.0], [9.5]]
     found = TableModel.fit(rows, n_clusters=2).describe(rows, classes=[*"xyxy"], class_name="p1")
     assert list(found.to_frame())[:3] == ["row", "p1_given", "cluster"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"method": "elbo"}, "needs the number of clusters"),
-        ({"method": "crp", "n_clusters": 3}, "is for elbo, clam and basin-flow, not for crp"),
-        ({"n_clusters": 151}, "150 rows to learn from, but n_clusters=151"),
-        ({"n_clusters": 3, "alpha": 1}, "alpha is for crp and crp-elbo"),
-        ({"bandwidth": 1}, "bandwidth is for mean-shift"),
-        ({"method": "kde", "sigma": 1, "beta": 1}, "give one"),
-        ({"sigma": 1}, "sigma is for kde and hopfield"),
-        ({"method": "kmeans"}, "method must be one of"),
-    ],
-)
-def test_settings_that_do_not_belong_together_are_refused(options: dict, words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        TableModel.fit(X, **options)
-
-
-def test_mean_shift_needs_complete_rows() -> None:
-    with pytest.raises(InvalidInputError, match="needs complete rows"):
-        TableModel.fit([[1.0, np.nan], [2.0, 1.0]], method="mean-shift")
 
 
 @given(arrays(np.float64, (6, 2), elements=st.floats(-1e6, 1e6) | st.just(np.nan)))
@@ -226,31 +148,12 @@ def test_scaling_is_that_of_scikit_learn_and_reverses(rows: np.ndarray) -> None:
     np.testing.assert_allclose(scaling.log_volume(rows), known @ np.log(scaler.scale_), atol=1e-9)
 
 
-def test_tables_are_checked() -> None:
-    with pytest.raises(DtypeError, match="numbers only"):
-        as_table([["a", "b"]])
-    with pytest.raises(ShapeError, match="must be a table"):
-        as_table([1.0, 2.0])
-    with pytest.raises(ShapeError, match="1 names for 2 columns"):
-        as_table([[1.0, 2.0]], ["a"])
-
-
 POINTS = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]
 
 
 def draws(X: object, n: int, sampling: dict | None = None, **settings: object) -> np.ndarray:
     model = TableModel.fit(X, **{"method": "kde", "leave_out_constants": True, **settings})
     return model.sample(n, **(sampling or {}))[0].to_numpy()
-
-
-def test_draws_have_the_mean_and_covariance_of_the_density_in_closed_form() -> None:
-    found, scale = draws(POINTS, 20000, sigma=0.5), POINTS.std(0)
-    # A Gaussian KDE: the mean of the rows, and their covariance plus that of the kernel.
-    covariance = np.cov(POINTS.T, bias=True) + np.diag((0.5 * scale) ** 2)
-    error = np.sqrt(np.diag(covariance) / 20000)
-    assert (abs(found.mean(0) - POINTS.mean(0)) < 4 * error).all()
-    outer = np.outer(scale, scale)
-    np.testing.assert_allclose(np.cov(found.T) / outer, covariance / outer, atol=0.06)
 
 
 def test_draws_are_those_of_the_energy() -> None:
@@ -274,29 +177,6 @@ def test_the_default_bandwidth_is_that_of_leave_one_out() -> None:
     np.testing.assert_allclose(found.std(0), 2, rtol=0.1)
 
 
-@pytest.mark.parametrize("sampler", ["mala", "hmc", "langevin"])
-def test_chains_follow_the_density(sampler: str) -> None:
-    table = np.random.default_rng(3).normal(size=(40, 2))
-    found, chains = TableModel.fit(table, method="kde", sigma=1).sample(
-        1600, sampler=sampler, burn_in=100
-    )
-    assert float(chains.r_hat.max()) < 1.05
-    error = found.std() / np.sqrt(float(chains.ess.min()))
-    assert (abs(found.mean() - table.mean(0)) < 5 * error).all()
-    np.testing.assert_allclose(found.var(), 2 * table.var(0), rtol=0.25)
-
-
-def test_clusters_are_drawn_from_even_with_gaps() -> None:
-    generator = np.random.default_rng(4)
-    centres = np.repeat([[0.0, 0.0], [400.0, 4.0]], 60, axis=0)
-    table = centres + generator.normal(size=(120, 2)) * [10, 0.1]
-    table[::7, 1] = np.nan
-    found = draws(table, 2000, method="elbo", n_clusters=2)
-    right = found[:, 0] > 200
-    assert right.mean() == pytest.approx(0.5, abs=0.08)
-    np.testing.assert_allclose(found[right].mean(0), [400, 4], rtol=0.05)
-
-
 def test_a_constant_column_keeps_its_value_in_draws_of_saved_models_too(tmp_path: Path) -> None:
     table = np.column_stack([POINTS[:, 0], np.full(60, 7.25), POINTS[:, 1]])
     model = TableModel.fit(
@@ -310,17 +190,6 @@ def test_a_constant_column_keeps_its_value_in_draws_of_saved_models_too(tmp_path
     model.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model").sample(50)[0]
     pd.testing.assert_frame_equal(again, model.sample(50)[0])
-
-
-def test_settings_of_samplers_are_checked() -> None:
-    model = TableModel.fit(POINTS, method="kde")
-    for settings, words in (
-        ({"n": 0}, "n must be a whole number"),
-        ({"step_size": 1}, "are for langevin, mala and hmc"),
-        ({"sampler": "gibbs"}, "sampler must be one of"),
-    ):
-        with pytest.raises(InvalidInputError, match=words):
-            model.sample(**settings)
 
 
 def test_the_summary_states_why_there_are_so_many_clusters_and_other_numbers() -> None:
@@ -364,3 +233,18 @@ def test_a_saved_basin_flow_labels_rows_as_before(tmp_path: Path) -> None:
     np.testing.assert_array_equal(after.labels, before.labels)
     assert after.summary["alternatives"] == before.summary["alternatives"]
     assert "refit_agreement" not in after.summary
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "crp", "n_clusters": 3},
+        {"n_clusters": 3, "alpha": 1},
+        {"bandwidth": 1},
+        {"sigma": 1},
+        {"method": "kde", "sigma": 1, "beta": 1},
+    ],
+)
+def test_settings_that_do_not_belong_together_are_refused(options: dict) -> None:
+    with pytest.raises(InvalidInputError):
+        TableModel.fit(X, **options)
