@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
-from isthmus.attention import PreNormAttention, VMFMixture, entanglement, vmf_view
+from isthmus.attention import PreNormAttention, entanglement, vmf_view
 from isthmus.special import log_vmf_normalizer
 
 WIDTH, HEADS = 12, 3
@@ -50,25 +49,3 @@ def test_keys_that_nobody_sees_do_not_count(randomize, draw):
     assert_close(masked.correlation, alone.correlation)
     causal = entanglement(vmf_view(layer, x, is_causal=True))
     assert_close(causal.correlation, entanglement(vmf_view(layer, x)).correlation)
-
-
-def test_mixtures_that_differ_by_query_count_each_pair_once(draw):
-    """As rotary positions make them; a causal mask leaves half of the pairs."""
-    view = VMFMixture(
-        concentration=draw(1, 2, 5, 5).abs(),
-        coordinates=nn.functional.normalize(draw(1, 2, 5, 5, 3), dim=-1),
-        log_weight=draw(1, 2, 5, 5, seed=3),
-        query_direction=nn.functional.normalize(draw(1, 5, 3), dim=-1),
-        query_radius=torch.ones(1, 5, dtype=torch.float64),
-        centred=False,
-        mask=torch.full((1, 1, 5, 5), -torch.inf, dtype=torch.float64).triu(1),
-    )
-    report = entanglement(view)
-    assert report.n_keys == 15
-    rows = [
-        (view.concentration[0, 1, s, : s + 1], view.log_weight[0, 1, s, : s + 1]) for s in range(5)
-    ]
-    kappa = np.concatenate([centred(k[None]) for k, _ in rows])
-    weight = np.concatenate([centred(w[None]) for _, w in rows])
-    expected = (kappa @ weight) / np.sqrt((kappa @ kappa) * (weight @ weight))
-    assert report.correlation[1].item() == pytest.approx(expected)

@@ -6,9 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
 from isthmus.attention import vmf_view
-from isthmus.errors import (
-    InvalidInputError,
-)
+from isthmus.errors import InvalidInputError
 
 transformers = pytest.importorskip("transformers")
 
@@ -138,20 +136,3 @@ def test_a_sliding_window_must_be_in_the_mask(randomize, kind, changes):
     ago = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
     view = vmf_view(block, states[1], mask=(ago < 0) | (ago >= 3))
     assert_close(view.responsibilities(), weights[1], rtol=0, atol=1e-12)
-
-
-def test_rotary_positions_give_each_query_a_mixture_of_its_own(randomize):
-    model = build("llama", randomize, num_key_value_heads=2)
-    x = run(model)[0][0]
-    view = vmf_view(model.layers[0], x, is_causal=True)
-    per_query = (BATCH, HEADS, LENGTH, LENGTH)
-    assert view.concentration.shape == view.log_mixing.shape == view.log_weight.shape == per_query
-    assert view.mean_direction.shape == (*per_query, WIDTH)
-    assert view.sphere_dim == WIDTH
-    length = torch.linalg.vector_norm(view.mean_direction, dim=-1)
-    assert_close(length, torch.ones_like(length))
-    direct = torch.einsum("bsd,bhstd->bhst", view.query_direction, view.mean_direction)
-    direct = view.concentration * direct * view.query_radius[:, None, :, None] + view.log_weight
-    assert_close(torch.softmax(direct + view.mask, -1), view.responsibilities())
-    assert view.sample(5).shape == (5, BATCH, HEADS, LENGTH, WIDTH)
-    assert view.log_prob().shape == (BATCH, HEADS, LENGTH)

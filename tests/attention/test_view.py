@@ -55,16 +55,9 @@ def masks(kind: str):
 
 
 MASKS = [
-    "none",
-    "boolean",
-    "additive",
-    "per-head",
-    "four-axes",
-    "causal",
-    "padding",
-    "additive-padding",
-    "all",
-]
+    "none", "boolean", "additive", "per-head", "four-axes", "causal", "padding",
+    "additive-padding", "all",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("bias", [True, False])

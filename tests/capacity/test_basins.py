@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import t as student_t
 
-from isthmus.capacity import basins, certify, merge_tree
+from isthmus.capacity import basins, merge_tree
 from isthmus.errors import IsthmusError
 from isthmus.incontext import pretrained
 from isthmus.memories import StudentMixture
@@ -27,17 +27,6 @@ def test_two_patterns_merge_at_half_their_distance() -> None:
     assert_allclose(tree.merge_sigma, 1.1)
     assert_array_equal(tree.n_basins[[0, -1]], [2, 1])
     assert "2 basins at sigma 0.8" in str(tree)
-
-
-def test_basins_are_those_of_the_certificate() -> None:
-    X = np.random.default_rng(0).normal(size=(60, 3)) * 2
-    found, certificate = basins(X, 0.8), certify(X, 0.8)
-    same = found.labels[:, None] == found.labels
-    assert_array_equal(same, certificate.basin[:, None] == certificate.basin)
-    assert_allclose(found.fixed_points[found.labels], certificate.fixed_point, atol=1e-3)
-    assert found.converged.all()
-    assert (np.diff(np.bincount(found.labels)) <= 0).all()
-    assert f"{found.n_basins} basins for 60 patterns" in str(found)
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-4, 1e5])

@@ -5,8 +5,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from isthmus.capacity import capacity_curve, certify, choose_sigma
-from isthmus.errors import InvalidInputError
-from isthmus.memories.modern import ModernHopfield
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.9])
@@ -32,19 +30,3 @@ def test_a_curve_falls_from_all_to_none() -> None:
     assert (curve.proved <= curve.stored).all()
     assert (np.diff(curve.stored) <= 0).all()
     assert len(str(curve).splitlines()) == 5
-
-
-def test_what_cannot_be_had_is_said() -> None:
-    with pytest.raises(InvalidInputError, match="duplicate"):
-        choose_sigma([[0.0], [0.0], [1.0]])
-    with pytest.raises(InvalidInputError, match="single pattern"):
-        choose_sigma([[0.0]])
-    with pytest.raises(InvalidInputError, match="stored"):
-        choose_sigma([[0.0], [1.0]], 1.5)
-    with pytest.raises(InvalidInputError, match="sigmas"):
-        capacity_curve([[0.0], [1.0]], [-1.0])
-    with pytest.raises(InvalidInputError, match="Gaussian KDE"):
-        capacity_curve(ModernHopfield([[0.0], [1.0]]), [1.0])
-    with pytest.raises(InvalidInputError, match="iterate"):
-        capacity_curve([[0.0], [1.0]], [1.0], iterate="x")
-    assert choose_sigma([[0.0], [0.0], [1.0], [2.0]], 0.5).stored == 0.5

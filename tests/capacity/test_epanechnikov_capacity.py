@@ -43,18 +43,3 @@ def test_patterns_farther_apart_than_the_bandwidth_are_stored_without_error(shar
     near = torch.linalg.vector_norm(X[i] - X[j], dim=1) < 2 * h
     between = resting(memory, (X[i] + X[j])[near] / 2) if near.any() else np.empty((0, 5))
     assert (len(between) > 0) == (share > 0.5)
-
-
-def test_a_polygon_nearer_than_the_bandwidth_is_stored_with_an_error() -> None:
-    angles = 2 * np.pi * np.arange(12) / 12
-    X = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], 1))
-    assert float(torch.pdist(X).min()) == pytest.approx(0.518, abs=1e-3)
-    around = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 1, 2)))
-    around *= 0.09 / torch.linalg.vector_norm(around, dim=-1, keepdim=True)
-    goal = X * (1 + 2 * np.cos(np.pi / 6)) / 3
-    memory = ist.EpanechnikovKDE(X, 0.7)
-    for share in (0.0, 0.5, 1.0):
-        ends = memory.step(X + share * around)
-        torch.testing.assert_close(ends, goal.expand_as(ends), rtol=0, atol=1e-12)
-    torch.testing.assert_close(memory.step(goal), goal, rtol=0, atol=1e-12)
-    assert float(torch.linalg.vector_norm(goal - X, dim=1).max()) < 0.09

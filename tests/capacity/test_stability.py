@@ -181,25 +181,3 @@ def test_memories_left_out_do_not_decide_about_stability(monkeypatch: pytest.Mon
             chosen, _ = near.of(point)
             assert 1 - float(share[chosen].sum()) < 1e-12
         assert len(near.of(ends[0])[0]) < 800
-
-
-def test_the_ray_through_a_vertex_of_a_polygon_has_one_fixed_point() -> None:
-    radius = np.linspace(0.01, 2, 400)[:, None]
-    for count in range(4, 201):
-        cosines = np.cos(2 * np.pi * np.arange(count) / count)
-        weights = np.exp(2 * radius * (cosines - 1))
-        ratio = 2 * (weights @ cosines) / weights.sum(1) / radius[:, 0]
-        assert (np.diff(ratio) < 0).all()
-        assert ratio[0] > 1 > ratio[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_all_vectors_of_e8_are_stored() -> None:
-    X = 2 * 7**0.5 * e8_shell()
-    memory = ist.GaussianKDE(X, 1.0)
-    fixed = ist.retrieve(memory, torch.from_numpy(X), tol=1e-9).state
-    np.testing.assert_allclose(np.linalg.norm(fixed.numpy() - X, axis=1), 0.6150, atol=1e-3)
-    assert is_attracting(memory, fixed).all()
-    ends = ist.retrieve(memory, adversarial_starts(X, 1000), tol=1e-6).state
-    assert float((ends - fixed[0]).abs().max()) < 1e-3

@@ -5,7 +5,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 from typing import Any
 
 import dask.array as da
@@ -15,7 +14,6 @@ import torch
 
 import isthmus as ist
 from isthmus.distributed import connect, connection, shard
-from isthmus.distributed.blocks import explained
 from isthmus.errors import ClusterError, InvalidInputError
 
 distributed = pytest.importorskip("distributed")
@@ -50,32 +48,6 @@ def test_a_worker_killed_during_retrieval_changes_nothing(client: Any, kill_work
     expected = ist.retrieve(ist.GaussianKDE(X, 0.6), POINTS, tol=1e-9)
     assert killed
     torch.testing.assert_close(found.state, expected.state, rtol=0, atol=1e-8)
-
-
-def test_errors_of_a_worker_name_the_block(client: Any) -> None:
-    bad = np.where((np.arange(300) == 250)[:, None], np.nan, X)
-    with pytest.raises(InvalidInputError, match="Block 4 of data: memories has 4 NaN"):
-        shard(ist.GaussianKDE, da.from_array(bad, chunks=(60, 4)), client=client)
-
-
-def test_failures_of_a_cluster_are_explained() -> None:
-    with pytest.raises(ClusterError, match="killed: use smaller blocks"), explained():
-        raise distributed.KilledWorker("overfull", None, 3)
-    with pytest.raises(ClusterError, match="ran out of memory"), explained():
-        raise MemoryError("unable to allocate")
-    with pytest.raises(ClusterError, match="lost on the way"), explained():
-        raise CancelledError("scheduler-connection-lost")
-
-
-def test_another_version_on_the_workers_is_named(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = client.get_versions(packages=connection.PACKAGES)
-    assert found["client"]["packages"]["torch"] == torch.__version__
-    next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
-    monkeypatch.setattr(client, "get_versions", lambda packages: found)
-    with pytest.warns(UserWarning, match="torch 1.0"):
-        shard(ist.GaussianKDE, da.from_array(X), client=client, sigma=0.6)
 
 
 @pytest.fixture

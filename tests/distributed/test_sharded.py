@@ -11,7 +11,7 @@ import torch
 
 import isthmus as ist
 from isthmus.distributed import shard
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 N, D = 203, 4
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -133,37 +133,3 @@ def test_frames_and_parquet_are_read_in_blocks(source: str, tmp_path: Any) -> No
     many = shard(ist.GaussianKDE, data, sigma=0.6)
     one, x = ist.GaussianKDE(frame.to_numpy(dtype=float), 0.6), torch.from_numpy(POINTS)
     torch.testing.assert_close(many.energy(x), one.energy(x), rtol=1e-12, atol=1e-12)
-
-
-def frame_of(**columns: Any) -> Any:
-    return dd.from_pandas(pd.DataFrame(columns), npartitions=1)
-
-
-GAP = np.where((np.arange(N) == 150)[:, None], np.nan, X)
-BAD: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
-    "not finite": (da.from_array(GAP, chunks=(50, D)), {}, InvalidInputError, "Block 3"),
-    "in memory": (X, {}, InvalidInputError, "Dask array"),
-    "one axis": (da.ones(9), {}, ShapeError, "table"),
-    "text": (frame_of(a=[1.0], b=["x"]), {}, DtypeError, "'b'"),
-    "half": (da.ones((4, 2), dtype=np.float16), {}, DtypeError, "float16"),
-    "no rows": (da.ones((0, 2)), {}, InvalidInputError, "no rows"),
-    "no file": ("nowhere/*.parquet", {}, InvalidInputError, "nowhere"),
-    "rule": (da.ones((4, 2)), {"sigma": "scott"}, InvalidInputError, "sigma"),
-    "factors": (da.ones((4, 2)), {"factors": np.ones(4)}, InvalidInputError, "factors"),
-    "weights": (da.ones((4, 2)), {"log_weights": np.ones(5)}, ShapeError, "weights"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named(case: str) -> None:
-    data, settings, error, words = BAD[case]
-    with pytest.raises(error, match=words):
-        shard(ist.GaussianKDE, data, **{"sigma": 1.0, **settings})
-
-
-def test_other_energies_are_refused() -> None:
-    with pytest.raises(UnsupportedOperationError, match="GaussianKDE, Mixture, ModernHopfield"):
-        shard(ist.EpanechnikovKDE, da.ones((4, 2)))  # type: ignore[type-var]
-    many = shard(ist.GaussianKDE, da.from_array(X), sigma=1.0)
-    with pytest.raises(UnsupportedOperationError, match="torch.func"):
-        torch.func.vmap(many.energy)(torch.from_numpy(POINTS))

@@ -6,10 +6,9 @@ import pytest
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
 
-from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer
 from isthmus.impute.retrieval import FilledMemories, Recipe
-from isthmus.impute.shape import Covariance, Factors, kinds, learn_covariance, learn_factors
+from isthmus.impute.shape import Covariance
 
 RNG = np.random.default_rng(0)
 NAN = np.nan
@@ -36,49 +35,6 @@ def error(found: np.ndarray, X: np.ndarray, gaps: np.ndarray) -> float:
 TRUTH = curved(600)
 GAPS = with_gaps(TRUTH, 0.2)
 FITTED = MemoryImputer().fit(GAPS)
-
-
-@pytest.mark.parametrize("ridge", [0.0, 0.3])
-@pytest.mark.parametrize("kind", ["covariance", "factors"])
-def test_regression_is_that_of_the_gaussian(kind: str, ridge: float) -> None:
-    loadings, noise = RNG.normal(size=(5, 3)), RNG.uniform(0.1, 1, 5)
-    covariance = loadings @ loadings.T + np.diag(noise)
-    shape = Factors(np.zeros(5), loadings, noise)
-    if kind == "covariance":
-        shape = Covariance(np.zeros(5), covariance)
-    known = RNG.random((20, 5)) < 0.6
-    residuals = np.where(known, RNG.normal(size=(20, 5)), 0)
-    found = shape.regression(known, ridge)(residuals)
-    for row in range(20):
-        own = known[row]
-        system = covariance[np.ix_(own, own)] + ridge * np.diag(np.diag(covariance)[own])
-        expected = covariance[np.ix_(~own, own)] @ np.linalg.solve(system, residuals[row, own])
-        np.testing.assert_allclose(found[row, ~own], expected, atol=1e-10)
-
-
-def test_a_covariance_is_learned_in_spite_of_gaps() -> None:
-    """The gaps depend on a known column, so that complete rows alone would mislead."""
-    first = RNG.normal(size=20_000)
-    second = first + 0.5 * RNG.normal(size=20_000)
-    Z = np.column_stack([first, np.where(first > 0, NAN, second)])
-    shape = learn_covariance(Z, np.ones(len(Z)), 0.0)
-    for _ in range(12):
-        shape = learn_covariance(Z, np.ones(len(Z)), 0.0, shape)
-    assert abs(shape.mean[1]) < 0.1
-    np.testing.assert_allclose(shape.covariance, [[1, 1], [1, 1.25]], atol=0.1)
-
-
-def test_factors_are_learned_in_spite_of_gaps() -> None:
-    loadings = RNG.normal(size=(12, 2))
-    rows = RNG.normal(size=(4000, 2)) @ loadings.T + 0.5 * RNG.normal(size=(4000, 12))
-    rows /= rows.std(0)
-    given, weights = with_gaps(rows, 0.3), np.ones(4000)
-    shape = learn_factors(given, weights, 2)
-    for _ in range(20):
-        shape = learn_factors(given, weights, 2, shape)
-    found = shape.loadings @ shape.loadings.T + np.diag(shape.noise)
-    found /= np.sqrt(np.outer(shape.variances, shape.variances))
-    np.testing.assert_allclose(found, np.corrcoef(rows.T), atol=0.06)
 
 
 def brute_force(memories: FilledMemories, query: np.ndarray, recipe: Recipe) -> np.ndarray:
@@ -115,22 +71,6 @@ def test_retrieval_is_a_weighted_mean_and_a_regression_on_the_rest() -> None:
     np.testing.assert_allclose(other.estimates(rows[3:4], recipe)[1], found[3:4], rtol=1e-6)
 
 
-def test_local_covariances_are_those_of_the_weighted_memories() -> None:
-    rows = RNG.normal(size=(60, 3)) @ RNG.normal(size=(3, 3))
-    shape = Covariance(rows.mean(0), np.cov(rows.T))
-    memories = FilledMemories(rows, rows, shape, np.ones(60))
-    query = np.array([[0.2, NAN, -0.4]])
-    queries = memories.queries(query)
-    shares = memories.responsibilities(queries, 1.0)
-    covariance = np.cov(rows.T, aweights=shares[0], bias=True) + 0.2 * shape.covariance
-    mean, known = shares[0] @ rows, np.array([0, 2])
-    system = covariance[np.ix_(known, known)]
-    system = system + 0.05 * 0.2 * np.diag(shape.variances[known])
-    step = covariance[1, known] @ np.linalg.solve(system, query[0, known] - mean[known])
-    found = memories.local(queries, shares, 0.2)[0, 1] + shape.mean[1]
-    assert found == pytest.approx(mean[1] + step, rel=1e-4)
-
-
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_curved_tables_are_filled_better_than_by_scikit_learn() -> None:
     gaps = np.isnan(GAPS)
@@ -150,31 +90,6 @@ def test_linear_tables_are_filled_as_well_as_by_regression() -> None:
     given = with_gaps(X, 0.2)
     best = error(IterativeImputer(random_state=0).fit_transform(given), X, np.isnan(given))
     assert error(MemoryImputer().fit_transform(given), X, np.isnan(given)) < 1.05 * best
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_columns_that_follow_from_the_others_are_filled_nearly_as_by_regression() -> None:
-    """Smooth curves: a covariance that shrinks with columns over rows would blur them."""
-    rng = np.random.default_rng(3)
-    times = np.linspace(0, 1, 30)
-    waves = np.stack([np.sin(k * times + rng.uniform(0, 6, (90, 1))) for k in range(1, 6)])
-    X = (waves * rng.normal(size=(5, 90, 1))).sum(0) + 0.01 * rng.normal(size=(90, 30))
-    given = with_gaps(X, 0.05)
-    # Fills stay within the bounds of a column.
-    hidden = np.isnan(given) & (np.nanmin(given, 0) < X) & (np.nanmax(given, 0) > X)
-    best = error(IterativeImputer(random_state=0).fit_transform(given), X, hidden)
-    assert error(MemoryImputer().fit_transform(given), X, hidden) < 1.1 * best
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((3000, 18), (1, 0)), ((150, 4), (3, 0)), ((360, 90), (3, 5)), ((60, 300), (0, 4))],
-)
-def test_kinds_of_shape_suit_the_table(shape: tuple[int, int], expected: tuple[int, int]) -> None:
-    found = kinds(*shape)
-    factors = [kind.factors for kind in found if kind.factors]
-    assert (len(found) - len(factors), len(factors)) == expected
-    assert all(0 < kind.shrink <= 0.5 for kind in found if not kind.factors)
 
 
 def test_only_gaps_change_and_rows_do_not_depend_on_each_other() -> None:
@@ -326,9 +241,7 @@ def test_tables_with_more_columns_than_rows() -> None:
     "X",
     [
         [[1.0]],
-        [[1.0, 2.0], [NAN, 2.0]],
         [[1.0, 3.0], [NAN, NAN]],
-        [[1.0, 2], [NAN, 3], [4, NAN]],
         [[NAN, NAN, NAN], [1, 2, 5], [3, 4, 5], [2, NAN, 5], [2, 3, 5]],
         np.where(np.eye(8) > 0, NAN, 3.0),
         np.repeat(with_gaps(RNG.normal(size=(30, 1)), 0.2), 4, axis=1),
@@ -362,27 +275,3 @@ def test_a_column_of_very_many_categories() -> None:
         filled = imputer.fit_transform(frame)
     assert filled.notna().all().all()
     assert len(imputer.categories_["b"]) == 20
-
-
-@pytest.mark.parametrize(
-    ("settings", "X", "words"),
-    [
-        ({"max_memories": 1}, [[1.0], [2.0]], "max_memories must be"),
-        ({"integers": "floor"}, [[1.0], [2.0]], "integers must be one of"),
-        ({}, [[1.0, np.inf], [2.0, 3.0]], "infinity"),
-        ({}, pd.DataFrame({"a": ["x", "y"], "b": [np.inf, 1]}), "infinite values"),
-    ],
-)
-def test_bad_input_is_refused(settings: dict, X: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        MemoryImputer(**settings).fit(X)
-
-
-def test_frames_of_numbers_keep_their_names() -> None:
-    frame = pd.DataFrame(GAPS, columns=[*"abcdef"])
-    imputer = MemoryImputer().set_output(transform="pandas").fit(frame)
-    filled = imputer.transform(frame)
-    assert list(filled.columns) == list(imputer.get_feature_names_out()) == [*"abcdef"]
-    np.testing.assert_array_equal(filled.to_numpy(), FITTED.transform(GAPS))
-    with pytest.raises(InvalidInputError, match="how must be one of"):
-        FITTED.transform(GAPS, how="median")

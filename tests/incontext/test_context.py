@@ -2,14 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from scipy import integrate
 
-import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
 from isthmus.incontext.evaluation import log_normalizer
 
@@ -51,65 +48,12 @@ def test_closed_form_scores_equal_autograd(model, points):
     torch.testing.assert_close(fast, energy.score(candidates).detach(), **EXACT)
 
 
-def test_a_graph_is_built_only_for_an_input_that_requires_a_gradient(model, points, monkeypatch):
-    x, candidates = points
-    expected = model.condition(x).energy(candidates)
-    assert expected.requires_grad  # of the parameters
-    model.requires_grad_(False)
-    monkeypatch.setattr("isthmus.incontext.model.POINTS_PER_BLOCK", 5)
-    energy = model.condition(x)
-    with monkeypatch.context() as patch:
-        patch.setattr(ist.Energy, "_score", None)  # the score by autograd
-        assert not energy.score(candidates).requires_grad
-    assert not energy.energy(candidates).requires_grad
-    torch.testing.assert_close(energy.energy(candidates), expected.detach(), **EXACT)
-    leaf = candidates.clone().requires_grad_()
-    energy.score(leaf).sum().backward()
-    assert leaf.grad.abs().sum() > 0
-    context = x.clone().requires_grad_()
-    assert model.condition(context).energy(candidates).requires_grad
-
-
-def test_no_parameter_changes_and_gradients_reach_the_context(model, points):
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    context = points[0][0].clone().requires_grad_()
-    model.condition(context).energy(points[1][0, 0]).sum().backward()
-    assert context.grad.abs().sum() > 0
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
 @pytest.mark.parametrize("context", [0, 9])
 def test_the_public_battery_passes(context):
     model = ICLEBM(ICLEBMConfig(layers=2, heads=2, width=8, box=3.0)).double()
     generator = torch.Generator().manual_seed(0)
     energy = model.condition(torch.randn(context, 2, generator=generator, dtype=torch.float64))
     check_energy(energy, torch.randn(6, 2, generator=generator, dtype=torch.float64))
-
-
-def test_retrieve_and_sample_work_on_it():
-    model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=2.0))
-    energy = model.condition(torch.zeros(4, 2))
-    found = ist.retrieve(energy, torch.full((3, 2), 2.5))
-    assert (found.energy <= energy.energy(torch.full((3, 2), 2.5))).all()
-    draws = ist.sample(energy, 20, ist.Langevin(step_size=0.02), init=torch.zeros(2), burn_in=50)
-    assert draws.shape == (20, 2)
-    assert draws.abs().max() < 6
-
-
-@pytest.mark.parametrize(
-    ("context", "message"),
-    [
-        (np.full((3, 2), np.nan), "NaN"),
-        (np.zeros((3, 4)), "should end in 2"),
-        (np.zeros(2), "dataset"),
-        (np.zeros((0, 3, 2)), "empty batch"),
-        (np.zeros((1, 1, 3, 2)), "dataset"),
-    ],
-)
-def test_bad_contexts_are_refused(context, message):
-    with pytest.raises(InvalidInputError, match=message):
-        ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4)).condition(context)
 
 
 def test_log_densities_in_the_plane_are_normalised(monkeypatch):

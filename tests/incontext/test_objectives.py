@@ -128,24 +128,6 @@ def test_every_objective_reaches_every_parameter_and_follows_its_generator(objec
     assert not torch.equal(loss, run(2)[0])
 
 
-def test_the_pool_keeps_chains_going_and_can_be_saved():
-    model = ICLEBM(SMALL)
-    objective = PersistentContrastiveDivergence(pool=2, refresh=0.0)
-    generator = torch.Generator().manual_seed(0)
-    batches = [torch.full((1, 2, 2), float(number)) for number in range(8)]
-    for x in batches:
-        objective(model, x, generator)
-    state = objective.state_dict()
-    assert sorted(state) == ["0.n", "0.x", "1.n", "1.x"]
-    # Without refreshing, the pool holds the batches that filled it first.
-    assert float(state["0.x"].max()) == 0.0
-    other = PersistentContrastiveDivergence(pool=2, refresh=0.0)
-    other.load_state_dict(state)
-    a = objective(model, batches[0], torch.Generator().manual_seed(3))
-    b = other(model, batches[0], torch.Generator().manual_seed(3))
-    assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("uniform", [0.3, 1.0])
 def test_a_proposal_integrates_to_one_and_draws_from_itself(uniform):
     proposal = Proposal(box=2.0, uniform=uniform, bandwidth=0.4)

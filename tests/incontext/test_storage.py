@@ -41,24 +41,6 @@ def test_truncated_or_changed_weights_are_refused(saved, change):
         ICLEBM.from_pretrained(path.parent)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"colour": "red"}, "newer version"),
-        ({"dim": -3}, "dim"),
-        ({"dim": 5}, "size mismatch"),
-        ({"layers": 1_000_000}, "1000000 layers"),
-    ],
-)
-def test_settings_that_do_not_fit_the_weights_are_refused(saved, settings, message):
-    model, folder = saved
-    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    content = json.dumps({**model.config.to_dict(), **settings})
-    write_archive(folder / "model.safetensors", ICLEBM.format, content, arrays)
-    with pytest.raises(InvalidInputError, match=message):
-        ICLEBM.from_pretrained(folder)
-
-
 def test_models_that_had_an_energy_head_are_read_without_it(tmp_path):
     model = ICLTables(TableConfig(width=8, cell_width=4, layers=1, heads=2))
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
@@ -68,16 +50,6 @@ def test_models_that_had_an_energy_head_are_read_without_it(tmp_path):
     again = ICLTables.from_pretrained(tmp_path)
     x = np.random.default_rng(0).normal(size=(9, 2))
     np.testing.assert_array_equal(again.condition(x).log_prob(x), model.condition(x).log_prob(x))
-
-
-def test_other_formats_and_missing_files_are_named(saved, tmp_path):
-    _, folder = saved
-    with pytest.raises(InvalidInputError, match="isthmus-icltables"):
-        ICLTables.from_pretrained(folder)
-    with pytest.raises(InvalidInputError, match=r"model\.safetensors cannot be read"):
-        ICLEBM.from_pretrained(tmp_path / "nowhere")
-    with pytest.raises(InvalidInputError, match="mixtures-2d"):
-        pretrained("elephants")
 
 
 @pytest.fixture(scope="module")

@@ -89,15 +89,3 @@ def test_a_stopped_run_ends_as_it_would_have(tmp_path):
     other = TableTraining(model=TINY.model, updates=7)
     with pytest.raises(InvalidInputError, match="other settings: updates"):
         train_tables(other, tmp_path)
-
-
-def test_passes_and_batches_share_the_tables_of_an_update():
-    split = TINY.on_devices(2)
-    assert (split.passes, split.on_devices(2)) == (2, split)
-    for update in range(4):
-        whole, parts = TINY.draw(update)[0], [split.draw(update, part)[0] for part in range(2)]
-        assert all(part.shape[1:] == whole.shape[1:] for part in parts)
-        assert not torch.equal(parts[0], parts[1])
-        assert all(len(part) == max(1, len(whole) // 2) for part in parts)
-    double = TINY.with_batch(8)
-    assert (double.tables, double.context_rows) == (8, 128)

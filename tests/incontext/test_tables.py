@@ -3,24 +3,14 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
 from sklearn.datasets import load_iris, load_wine
-from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
 from isthmus.incontext import ICLTables, TableConfig, pretrained
-from isthmus.incontext.tables.features import (
-    LEFT_OUT,
-    PLAIN_BANDWIDTHS,
-    WHITE_BANDWIDTHS,
-    features,
-)
-from isthmus.incontext.tables.network import neighbourhood
 from isthmus.incontext.tables.resolution import column_resolution
 
 
@@ -117,22 +107,6 @@ def test_densities_of_one_and_two_columns_integrate_to_one(model):
     assert float(mass) == pytest.approx(1, abs=0.02)
 
 
-def test_the_resolution_of_columns_against_brute_force():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        x = np.round(rng.normal(size=(12, 2)) * rng.uniform(0.5, 8), rng.integers(0, 2))
-        x[rng.random(x.shape) < 0.1] = np.nan
-        for column, found in zip(x.T, column_resolution(torch.from_numpy(x)), strict=True):
-            known = column[~np.isnan(column)]
-            gaps = [
-                abs(a - b)
-                for a in known
-                for b in known
-                if a != b and max((known == a).sum(), (known == b).sum()) > 1
-            ]
-            assert float(found) == pytest.approx(min(gaps, default=0.0))
-
-
 @pytest.mark.parametrize("step", [1.0, 0.25])
 def test_repeated_values_have_no_density_above_one_per_step(model, step):
     rng = np.random.default_rng(0)
@@ -188,20 +162,6 @@ def test_copies_of_rows_are_read_once(model):
         assert abs(model.condition(doubled).log_prob(x[:, columns]) - once).max() > 1e-3
 
 
-def test_gaps_are_worth_more_than_dropping_their_rows(model):
-    rng = np.random.default_rng(0)
-    gains = []
-    for _ in range(5):
-        mixing = rng.normal(size=(4, 4))
-        x = rng.normal(size=(260, 4)) @ mixing
-        context, rows = x[:60].copy(), x[60:]
-        context[rng.random(context.shape) < 0.25] = np.nan
-        complete = context[~np.isnan(context).any(1)]
-        with_all = model.condition(context).log_prob(rows).mean()
-        gains.append(float(with_all - model.condition(complete).log_prob(rows).mean()))
-    assert np.mean(gains) > 0.1
-
-
 def test_more_rows_than_one_pass_reads(model):
     x = draw(3000, 2)
     small = ICLTables(TableConfig(max_rows=200)).double()
@@ -214,41 +174,6 @@ def test_more_rows_than_one_pass_reads(model):
     held = x[1000:2000]
     one = model.condition(x[:200]).log_prob(held).mean()
     assert small.condition(x[:800]).log_prob(held).mean() > one
-
-
-GOOD = draw(20, 2)
-BAD = {
-    "few rows": (GOOD[:4], InvalidInputError, "4 rows.*at least 5"),
-    "one row": (GOOD[:1], InvalidInputError, "1 row with"),
-    "no rows": (GOOD[:0], InvalidInputError, "0 rows|no values"),
-    "a list of numbers": (GOOD[:, 0], ShapeError, r"\(n, D\)"),
-    "a cube": (GOOD[None], ShapeError, r"\(n, D\)"),
-    "no columns": (GOOD[:, :0], InvalidInputError, "0 columns"),
-    "too many columns": (np.zeros((20, 17)), InvalidInputError, "17 columns.*PCA"),
-    "equal rows": (np.ones((20, 3)), InvalidInputError, "equal"),
-    "only NaN": (np.full((20, 2), np.nan), InvalidInputError, r"\[0, 1\].*no values"),
-    "an empty column": (np.where([True, False], np.nan, GOOD), InvalidInputError, "Columns"),
-    "infinite": (np.where(np.eye(20, 2) > 0, np.inf, GOOD), InvalidInputError, "infinite"),
-    "text": (np.array([["a", "b"]] * 9), DtypeError, "text"),
-    "numbers as text": (np.array([["1", "2"]] * 9), DtypeError, "text"),
-    "a frame with text": (
-        pd.DataFrame({"a": range(9), "b": list("abcdefghi")}),
-        DtypeError,
-        "text",
-    ),
-    "dates": (pd.DataFrame({"a": pd.date_range("2020", periods=9)}), DtypeError, "dates"),
-    "complex": (GOOD + 1j, DtypeError, "not numbers"),
-    "ragged": ([[1.0], [1.0, 2.0]], ShapeError, "rectangular"),
-    "a span too large": (1e308 * np.sign(draw(20, 2)[:, 1:]), InvalidInputError, "Rescale"),
-    "a span too small": (1e-310 * np.arange(9.0)[:, None], InvalidInputError, "Rescale"),
-}
-
-
-@pytest.mark.parametrize(("table", "error", "words"), BAD.values(), ids=BAD)
-def test_bad_tables_are_refused(model, table, error, words):
-    with pytest.raises(error, match=words) as caught:
-        model.condition(table)
-    assert isinstance(caught.value, IsthmusError)
 
 
 @pytest.mark.parametrize("loader", [load_iris, load_wine])
@@ -278,44 +203,3 @@ def test_densities_are_calibrated(model):
         levels.append(np.searchsorted(own, density.log_prob(x[64:])) / 2000)
     for level in (0.1, 0.5, 0.9):
         assert np.mean(np.concatenate(levels) < level) == pytest.approx(level, abs=0.05)
-
-
-def test_leave_one_out_densities_are_those_of_scikit_learn():
-    x = draw(20, 3)
-    x = (x - x.mean(0)) / x.std(0)
-    found = features(torch.from_numpy(x)[None], torch.zeros(1, 3))
-    row = found.row[0, :, -2 * LEFT_OUT :].numpy()
-    covariance = found.correlation[0].numpy()
-    factor = np.linalg.cholesky(covariance)
-    white = np.linalg.solve(factor, x.T).T
-    gaussian = stats.multivariate_normal(np.zeros(3), covariance).logpdf(x)
-    log_det = np.log(np.diag(factor)).sum()
-    expected = []
-    for points, widths, shift in (
-        (white, WHITE_BANDWIDTHS, -log_det),
-        (x, PLAIN_BANDWIDTHS, 0.0),
-    ):
-        for width in widths:
-            kde = KernelDensity(bandwidth=width)
-            scores = [
-                kde.fit(np.delete(points, i, 0)).score_samples(points[[i]])[0] for i in range(20)
-            ]
-            expected.append((np.array(scores) + shift - gaussian) / 3)
-    expected = np.clip(np.stack(expected, 1), -4, 4)
-    np.testing.assert_allclose(row[:, :LEFT_OUT], expected, atol=1e-6)
-    np.testing.assert_allclose(row[:, LEFT_OUT:], np.tile(expected.mean(0), (20, 1)), atol=1e-6)
-
-
-def test_statistics_of_neighbours_against_numpy():
-    rng = np.random.default_rng(0)
-    x, weights = rng.normal(size=(5, 2)), rng.dirichlet(np.ones(5), 5)
-    covariances = np.stack([np.cov(x.T, aweights=row, ddof=0) for row in weights])
-    away = x - weights @ x
-    of_row, of_cell = neighbourhood(
-        *(torch.from_numpy(each)[None, None] for each in (weights, covariances, away))
-    )
-    spread = 0.5 * np.log(np.stack([np.diag(each) for each in covariances]) + 1e-4)
-    count = 0.5 * np.log(1 / (weights**2).sum(1))
-    np.testing.assert_allclose(of_row[0], np.stack([count, spread.mean(1)], 1), atol=1e-10)
-    expected = np.stack([spread, 0.5 * np.log(away**2 + 1e-4)], 2)
-    np.testing.assert_allclose(of_cell[0], expected, atol=1e-10)

@@ -9,7 +9,6 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 import isthmus as ist
-from isthmus.errors import InvalidInputError
 from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling
 
 SEPARATIONS = ["softmax", "entmax", "sparsemax", 1.3]
@@ -100,15 +99,7 @@ def written_out(
 @pytest.mark.parametrize(("name", "weigh"), [("softmax", softmax), ("sparsemax", sparsemax)])
 def test_steps_equal_loops_over_patterns_and_heads(name: str, weigh: Any, steps: int) -> None:
     layer = make(
-        Hopfield,
-        6,
-        4,
-        3,
-        num_heads=2,
-        stored_size=5,
-        steps=steps,
-        separation=name,
-        beta=[0.4, 1.5],
+        Hopfield, 6, 4, 3, num_heads=2, stored_size=5, steps=steps, separation=name, beta=[0.4, 1.5]
     )
     stored, states = bags(3, 7, 5), bags(3, 2, 6, seed=1)
     found = layer((stored, states, stored)).detach().numpy()
@@ -224,19 +215,3 @@ def test_export_with_any_number_of_bags_and_patterns(separation: Any) -> None:
     program = torch.export.export(layer, (x, padding), dynamic_shapes=(axes, axes))
     longer, mask = bags(4, 8, 6, seed=2), padding_of([8, 1, 3, 2], 8)
     torch.testing.assert_close(program.module()(longer, mask), layer(longer, mask))
-
-
-@pytest.mark.parametrize("separation", SEPARATIONS)
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_bags_without_patterns(separation: Any, need_weights: bool) -> None:
-    layer = make(HopfieldPooling, 6, steps=2, separation=separation)
-    x, padding = bags(3, 5, 6), padding_of([5, 0, 4], 5)
-    with pytest.raises(InvalidInputError, match="1 of 3 bags .* Leave out empty bags"):
-        layer(x, padding, need_weights=need_weights)
-    with pytest.raises(InvalidInputError, match="The bag is empty"):
-        layer(x[:, :0], need_weights=need_weights)
-    # Masks cannot be read inside vmap: nothing is retrieved, and nothing is NaN.
-    found = torch.func.vmap(lambda b, p: layer(b, p, need_weights=need_weights))(x, padding)
-    pooled = found[0] if need_weights else found
-    torch.testing.assert_close(pooled[1], layer.hopfield.out_proj.bias)
-    torch.testing.assert_close(pooled[[0, 2]], layer(x[[0, 2]], padding[[0, 2]]))

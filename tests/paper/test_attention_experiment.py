@@ -5,34 +5,12 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
-from torch.testing import assert_close
 
 from isthmus.errors import InvalidInputError
 from isthmus.paper import attention as experiment
-from isthmus.paper.attention import (
-    VARIANTS,
-    Experiment,
-    PatchTransformer,
-    compare_variants,
-    digit_patches,
-)
+from isthmus.paper.attention import Experiment, compare_variants
 
 SMALL = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}
-
-
-def test_all_variants_start_alike_and_two_of_them_as_one_function():
-    patches = digit_patches()[0][:5]
-    models = {name: PatchTransformer(name, seed=3).double() for name in VARIANTS}
-    outputs = {name: model(patches.double()) for name, model in models.items()}
-    assert_close(outputs["SALN"], outputs["pre-norm"], rtol=0, atol=1e-6)
-    assert not torch.allclose(outputs["QK-norm"], outputs["pre-norm"], atol=1e-3)
-    for model in models.values():
-        assert torch.equal(model.places, models["pre-norm"].places)
-        for view in model.views(patches.double()):
-            assert view.responsibilities().shape == (5, 4, 16, 16)
-    with pytest.raises(InvalidInputError, match="variant"):
-        PatchTransformer("post-norm")
 
 
 def test_a_good_rate_learns_and_an_absurd_one_diverges():
@@ -67,20 +45,6 @@ def test_a_run_can_be_interrupted_and_goes_on(tmp_path: Path, monkeypatch):
     assert resumed == whole == Experiment.load(path)
     with pytest.raises(InvalidInputError, match="another file"):
         compare_variants(learning_rates=[0.01], path=path, **{**SMALL, "steps": 11})
-
-
-def test_medians_over_seeds_count_missing_values_as_infinite():
-    run = experiment.TrainingRun("SALN", 0.1, 0, 0.5, 0.6, 0.9, False, 12.0, 0.25)
-    lost = experiment.TrainingRun("SALN", 0.1, 1, None, None, None, True, 300.0, None)
-    found = Experiment(
-        (run, lost, experiment.TrainingRun("SALN", 0.1, 2, 0.7, 0.8, 0.8, False, 9.0, 0.5))
-    )
-    assert found.median("loss", "SALN", 0.1) == 0.7
-    assert found.median("largest_logit", "SALN", 0.1) == 12
-    assert Experiment((lost,)).median("loss", "SALN", 0.1) == math.inf
-    assert found.fraction_diverged("SALN", 0.1) == pytest.approx(1 / 3)
-    with pytest.raises(InvalidInputError, match="no run"):
-        found.of("SALN", 0.2)
 
 
 def test_pairs_are_of_equal_rate_and_seed_and_the_lost_are_the_largest():

@@ -24,13 +24,6 @@ def test_required_separation_and_radius_follow_the_formulas():
     assert required_separation(4**3, math.sqrt(12)) == pytest.approx(11.51, abs=0.01)
 
 
-def test_a_single_pattern_needs_no_room_and_is_exact():
-    assert required_separation(1, 6.0) == -math.inf
-    assert guaranteed_radius(1, 5.0) == 0.2
-    assert retrieval_error_bound(math.inf, 1, 6.0) == 0
-    assert one_step_error_bound(math.inf, 1, 6.0, 1.0, [0.1, 3.0]).tolist() == [0, 0]
-
-
 def test_error_bounds_follow_the_formulas():
     n, norm, sigma, separation, distance, fixed = 20, 4.0, 0.7, 9.0, 0.05, 0.02
     beta = 1 / sigma**2

@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from isthmus.capacity import (
-    capacity_bound,
-    capacity_rate,
-    dense_radius,
-    random_coding,
-)
-from isthmus.paper.counts import (
-    log_kernel_mean,
-    log_levenshtein,
-)
-
-KINDS = ["claimed", "packing", "random", "certified", "half-weight", "dense"]
+from isthmus.capacity import capacity_bound, capacity_rate, dense_radius, random_coding
+from isthmus.paper.counts import log_kernel_mean, log_levenshtein
 
 
 def uniform_on_sphere(count, dim, radius, seed=0):
@@ -72,16 +62,6 @@ def test_the_claim_is_made_in_its_two_cases_only(dim, factor, stated):
     found = capacity_bound(dim, 1.5, 1.5 * factor * math.sqrt(dim - 1), "claimed", log=True)
     assert math.isnan(found) != stated
     assert not stated or found == pytest.approx(2 * (dim - 1) * math.log(2))
-
-
-@pytest.mark.parametrize("factor", [0.6, 1.7, 2.0, 5.0])
-def test_lower_bounds_stay_below_the_ceiling(factor):
-    for dim in [*range(4, 201, 1 if factor == 2 else 14), 1000, 10_000]:
-        norm = factor * math.sqrt(dim - 1)
-        ceiling = capacity_bound(dim, 1.0, norm, "half-weight", log=True)
-        for kind in ("packing", "random", "certified"):
-            bound = capacity_bound(dim, 1.0, norm, kind, log=True)
-            assert math.isnan(bound) or 0 <= bound < ceiling
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.7, 2.0, 4.0])
@@ -142,13 +122,6 @@ def test_dense_radius_is_at_rest_under_a_uniform_density(dim, factor):
     assert dense_radius(dim, 1.0, 0.99 * math.sqrt(dim)) == 0
 
 
-def test_no_radius_allows_more_patterns_than_the_best():
-    for dim, norm in [(5, 4.0), (10, 6.0), (40, 300.0)]:
-        best = random_coding(dim, 1.0, norm)
-        for radius in best.radius * np.geomspace(0.1, 10, 31):
-            assert random_coding(dim, 1.0, norm, radius).log_count <= best.log_count + 1e-9
-
-
 def test_half_of_a_random_draw_of_twice_the_count_is_certified():
     dim, radius = 8, random_coding(8).radius
     count = 1 + math.floor(2 * math.exp(random_coding(8).log_count))
@@ -175,8 +148,3 @@ def test_no_arrangement_beats_the_ceiling(dim):
     for points in [*arrangements, ring] if dim == 2 else arrangements:
         inverse_own_weight = np.exp(-0.5 * distances(points) ** 2).sum(1)
         assert inverse_own_weight.mean() >= len(points) * math.exp(log_mean) * (1 - 1e-12)
-
-
-def test_bounds_on_whole_numbers_are_whole() -> None:
-    assert [capacity_bound(dim, kind="packing") for dim in (10, 20)] == [64, 5750]
-    assert [capacity_bound(dim, kind="claimed") for dim in (4, 20)] == [4**3, 4**19]

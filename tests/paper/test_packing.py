@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from isthmus.capacity import (
-    certify,
-    dense_radius,
-    measured_capacity,
-    spread_on_sphere,
-)
+from isthmus.capacity import certify, dense_radius, measured_capacity, spread_on_sphere
 
 
 def smallest_angle(count: int, dim: int) -> float:
@@ -62,12 +57,3 @@ def test_a_polygon_is_stored_if_its_fixed_points_are_nearer_than_half_its_side(
         assert across < 1  # stable for every number of patterns, by Proposition 15
         assert (2 - r < 2 * mpmath.sin(mpmath.pi / count)) == stored
         assert float(r) == pytest.approx(dense_radius(2), abs=1e-4)
-
-
-@pytest.mark.parametrize(("count", "dim"), [(24, 3), (64, 4)])
-def test_stable_fixed_points_are_no_deeper_than_their_trace_allows(count: int, dim: int) -> None:
-    M = 2 * np.sqrt(dim - 1)
-    found = certify(M * spread_on_sphere(count, dim))
-    depth = M**2 - np.linalg.norm(found.fixed_point[found.stored], axis=1) ** 2
-    assert (depth <= dim + 1e-6).all()
-    assert dim - 1 < M**2 - dense_radius(dim) ** 2 < dim

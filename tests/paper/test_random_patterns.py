@@ -33,16 +33,6 @@ def test_the_dimension_for_a_base_inverts_the_base_for_a_dimension(factor, dim):
     assert again.c == pytest.approx(found.c, rel=1e-9)
 
 
-def test_dimensions_from_the_theorem():
-    assert random_pattern_dimension(3.154614, 3.0) == pytest.approx(20, abs=1e-2)
-    assert random_pattern_dimension(1.371878, 1.0) == pytest.approx(75, abs=1e-1)
-    # a = 0: c = exp(2 K^2 / (5 c)), solved by c = 2 for K^2 = 5 ln 2.
-    norm_ratio = math.sqrt(5 * math.log(2))
-    at_zero = 1 + 1 / (math.e * 2 * 1e-3 * norm_ratio**2)
-    assert random_pattern_dimension(2.0 + 1e-9, norm_ratio) == pytest.approx(at_zero, rel=1e-6)
-    assert math.isnan(random_pattern_dimension(1.0, 20.0))
-
-
 def test_random_patterns_are_as_separated_as_the_theorem_says():
     dim, norm = 50, 14.0
     count = math.floor(math.exp(random_pattern_capacity(dim, max_norm=norm).log_count))

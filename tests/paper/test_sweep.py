@@ -55,19 +55,6 @@ def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
     assert cell.normalized_ratio == pytest.approx(ratio / between, rel=1e-3)
 
 
-def test_a_second_run_does_nothing_again(tmp_path: Path, monkeypatch: Any) -> None:
-    path = tmp_path / "cells.jsonl"
-    first = sweep([3], [5], path=path, **SMALL)
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("the cell was there already")
-
-    monkeypatch.setattr(MODULE, "_measure", refuse)
-    assert sweep([3], [5], path=path, **SMALL) == first
-    with pytest.raises(AssertionError, match="already"):
-        sweep([3], [5], path=path, sigma=2.0, **SMALL)
-
-
 def test_a_run_goes_on_after_a_line_that_was_cut_short(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "cells.jsonl"
     first = sweep([3], [5, 7], path=path, **SMALL)
