@@ -51,18 +51,6 @@ def test_every_form_of_points_has_the_values_of_tensors_as_arrays(
         assert type(as_tuple(method(array[0]))[0]) is np.ndarray
 
 
-def test_whole_numbers_are_points(make_energy, memories):
-    whole = np.array([[1, 0, 0], [0, -1, 0]])
-    for dtype in (torch.float32, DOUBLE):
-        energy = make_energy(memories.to(dtype))
-        expected = energy.energy(torch.from_numpy(whole).to(dtype))
-        for given in (whole, whole.astype(np.int8), whole.tolist()):
-            found = energy.energy(given)
-            assert isinstance(found, np.ndarray)
-            np.testing.assert_array_equal(found, expected)
-            assert found.dtype == expected.numpy().dtype
-
-
 def test_a_mask_goes_with_either(make_energy, memories, points, on_sphere):
     energy = make_energy(memories)
     x = 0.9 * on_sphere(energy, points)

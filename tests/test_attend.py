@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
-from isthmus.attend import Keys, Metric, attend, attention_logits
+from isthmus.attend import Keys, Metric, attend
 from isthmus.kernel import fused
 
 DOUBLE = torch.float64
@@ -252,18 +252,6 @@ def test_float32_far_from_the_origin_agrees_with_float64(path, centres, take_pat
     np.testing.assert_allclose(found.mean, expected[1], atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_float32_distances_over_observed_coordinates_agree_with_float64(path, take_path):
-    take_path(path)
-    memories, queries = clouds([-5e3, 5e3], 400, seed=0), clouds([-5e3, 5e3], 20, seed=10)
-    seen = torch.tensor([True, False, True])
-    found = attend(queries, memories, beta=0.5, metric="sqeuclidean", observed=seen)
-    exact = brute_logits(queries[:, seen], memories[:, seen], 0.5, None, "sqeuclidean")
-    np.testing.assert_allclose(found.logsumexp, logsumexp(exact, 1), atol=1e-3, rtol=0)
-    expected = softmax(exact, 1) @ np.float64(memories)
-    np.testing.assert_allclose(found.mean, expected, atol=1e-3, rtol=0)
-
-
 @pytest.mark.parametrize("beta", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("distance", [0.0, 1e6])
 @pytest.mark.parametrize("metric", METRICS)
@@ -298,35 +286,6 @@ def test_a_cloud_far_from_the_origin_does_not_cost_float64(path, take_path):
     with Recorder() as recorder:
         attend(queries, memories, beta=0.5, metric="sqeuclidean")
     assert DOUBLE not in recorder.dtypes
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_logits_themselves(metric):
-    queries, memories, bias = draw(4, 3), draw(5, 3, seed=1), draw(5, seed=2)
-    beta = torch.tensor(0.7, dtype=DOUBLE)
-    for chosen in (bias, None):
-        found = attention_logits(queries, memories, chosen, beta, metric)
-        expected = brute_logits(queries, memories, 0.7, chosen, metric)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own, inside forward mode
-@pytest.mark.parametrize("metric", METRICS)
-def test_function_transforms(metric, take_path):
-    take_path("fused")  # transforms take the plain path by themselves
-    queries, memories = draw(4, 3), draw(5, 3, seed=1)
-    whole = attend(queries, memories, metric=metric)
-
-    def total(query: Tensor) -> Tensor:
-        return attend(query, memories, metric=metric).logsumexp
-
-    torch.testing.assert_close(torch.func.vmap(total)(queries), whole.logsumexp)
-    slope = torch.func.vmap(torch.func.grad(total))(queries)
-    force = whole.mean if metric == "dot" else 2 * (whole.mean - queries)
-    torch.testing.assert_close(slope, force)
-    curvature = torch.func.hessian(total)(queries[0])
-    expected = torch.autograd.functional.hessian(total, queries[0])
-    torch.testing.assert_close(curvature, expected)
 
 
 def test_a_modern_hopfield_step_is_scaled_dot_product_attention(take_path):

@@ -74,13 +74,6 @@ def test_layers_compute_where_their_weights_are(device: torch.device) -> None:
     assert ClAMLoss(3, 6).to(device)(bags[0]).device.type == "meta"
 
 
-def test_widening_and_the_flow(device: torch.device) -> None:
-    energy = ist.GaussianKDE(
-        torch.randn(7, 3, device=device), sigma=0.5, factors=torch.ones(7).to(device)
-    )
-    assert ist.widen(energy, 0.3).score(torch.randn(2, 3, device=device)).device.type == "meta"
-
-
 def efficient_attention(
     query: Tensor,
     key: Tensor,
@@ -121,10 +114,3 @@ def test_the_kernel_of_cuda_gives_the_same_numbers(
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-4)
     (own,) = torch.autograd.grad(found.logsumexp.sum() + found.mean.sum(), queries)
     torch.testing.assert_close(own, gradient, rtol=1e-4, atol=1e-4)
-
-
-def test_torch_has_the_kernel_of_cuda_with_these_arguments() -> None:
-    queries, keys = torch.empty(45, 5, device="meta"), torch.empty(2000, 5, device="meta")
-    sums, means = fused._efficient(queries, keys, torch.empty(2000, device="meta"))
-    assert sums.shape == (45,)
-    assert means.shape == (45, 5)

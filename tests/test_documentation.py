@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -48,3 +50,13 @@ def test_commands_have_the_files_and_options_that_they_name(page: Path) -> None:
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         else:
             assert program in OTHER_PROGRAMS, line
+
+
+def test_documented_modules_need_no_import_of_their_own() -> None:
+    pages = (ROOT / "docs" / "api").glob("*.rst")
+    found = re.findall(
+        r"(?:auto|current)module:: (isthmus\.\w+)", "\n".join(map(Path.read_text, pages))
+    )
+    assert "isthmus.synthesis" in found
+    script = "import isthmus; print(" + ", ".join(sorted(set(found))) + ")"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -6,7 +6,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -24,31 +23,6 @@ class Ridge(Energy):
 
     def energy(self, x: Tensor) -> Tensor:
         return x.square().sum(-1) + torch.cos(x[..., 0] * x[..., 1])
-
-
-class Gaussian(Energy):
-    """N(mean, 1 / precision) in units of 1 / beta, with all that is known about it."""
-
-    def __init__(self, mean: Tensor, precision: float, beta: float) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(mean)
-        self.precision = precision
-        self.beta = beta
-
-    @property
-    def dim(self) -> int:
-        return len(self.mean)
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        return torch.tensor(self.beta)
-
-    def energy(self, x) -> Tensor:
-        x = self.as_input(x)
-        return 0.5 * self.precision / self.beta * (x - self.mean).square().sum(-1)
-
-    def log_normalizer(self) -> Tensor:
-        return 0.5 * self.dim * torch.log(torch.tensor(2 * np.pi / self.precision, dtype=DOUBLE))
 
 
 def ridge_force(x: Tensor) -> Tensor:
@@ -81,13 +55,6 @@ def test_the_score_keeps_a_graph_only_when_one_is_wanted(plane_points):
     assert not score.requires_grad
 
 
-def test_a_score_without_anything_to_learn_has_no_graph(plane_points):
-    assert not Ridge().score(plane_points).requires_grad
-    learnable = Gaussian(plane_points[0], precision=2.0, beta=1.0)
-    assert learnable.score(plane_points).requires_grad
-    assert not learnable.requires_grad_(False).score(plane_points).requires_grad
-
-
 def test_a_score_keeps_the_graph_of_tensors_that_are_not_registered(plane_points):
     hidden = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
 
@@ -108,16 +75,6 @@ def test_scores_of_custom_energies_can_be_transformed(plane_points):
     torch.testing.assert_close(jacobian, -hessian)
 
 
-@pytest.mark.parametrize("beta", [0.3, 1.0, 5.0])
-def test_log_prob_goes_through_the_inverse_temperature(beta):
-    # Erratum E28: p = exp(-beta E) / Z, not exp(-E) / Z.
-    mean = torch.tensor([1.0, -2.0], dtype=DOUBLE)
-    energy = Gaussian(mean, precision=4.0, beta=beta)
-    x = np.array([[0.5, 0.1], [1.0, -2.0]])
-    expected = stats.multivariate_normal(mean.numpy(), np.eye(2) / 4).logpdf(x)
-    np.testing.assert_allclose(energy.log_prob(x), expected, rtol=1e-7)
-
-
 def test_no_points_are_fine(make_energy, memories):
     energy = make_energy(memories)
     nothing = torch.zeros(0, 3)
@@ -129,24 +86,6 @@ def test_no_points_are_fine(make_energy, memories):
         assert energy.log_prob(nothing).shape == (0,)
         assert len(energy.responsibilities(nothing)) == 0
         assert energy.sample(0).shape == (0, 3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_everything_comes_in_the_dtype_of_the_memories(
-    dtype, make_energy, memories, points, on_sphere
-):
-    energy = make_energy(memories.to(dtype))
-    mask = torch.tensor([True, False, True])
-    points = on_sphere(energy, points)
-    for x in (points, points[0]):
-        assert energy.energy(x).dtype == dtype
-        assert energy.score(x).dtype == dtype
-        assert energy.step(x).dtype == dtype
-        assert energy.conditional_mean(x, mask).dtype == dtype
-        if not isinstance(energy, WITHOUT_DENSITY):
-            assert energy.log_prob(x).dtype == dtype
-            assert energy.responsibilities(x).dtype == dtype
-            assert energy.sample(2).dtype == dtype
 
 
 def test_derivatives_in_points_and_in_every_parameter(make_energy, memories, points):
@@ -274,16 +213,6 @@ def test_a_subset_takes_along_what_belongs_to_it(make_energy, memories, points):
         assert torch.equal(few.counts, energy.counts[[1, 4]])
     if isinstance(energy, ist.Mixture) and energy.log_weights is not None:
         assert torch.equal(few.log_weights, energy.log_weights[[1, 4]])
-
-
-def test_a_deep_copy_is_independent(make_energy, memories, points):
-    energy = make_energy(memories)
-    before = energy.energy(points)
-    twin = copy.deepcopy(energy)
-    assert torch.equal(twin.energy(points), before)
-    with torch.no_grad():
-        twin.memories.add_(1.0)
-    assert torch.equal(energy.energy(points), before)
 
 
 def change_in_place(energy, new):

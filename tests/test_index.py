@@ -1,7 +1,5 @@
 """Attention over an index: its certificate holds, and bad input is refused."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import isthmus as ist
 from isthmus.attend import Index, Keys, attend
 from isthmus.errors import InvalidInputError
 
@@ -136,41 +133,6 @@ def test_bounds_hold_with_biases_and_dot_products(dtype: torch.dtype, tol: float
     check(queries, memories, 0.5, bias, metric="dot", tol=tol)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [2, 9, 30])
-def test_bounds_hold_for_many_queries(dim: int) -> None:
-    generator = torch.Generator().manual_seed(dim)
-    centres = 3 * torch.randn(50, dim, generator=generator)
-    chosen = torch.randint(50, (46_000,), generator=generator)
-    points = centres[chosen] + 0.3 * torch.randn(46_000, dim, generator=generator)
-    memories, queries = points[:12_000], points[12_000:]
-    for sigma, rows in ((0.05, 12_000), (0.2, 12_000), (0.6, 10_000)):
-        check(queries[:rows], memories, 0.5 / sigma**2)
-
-
-def test_memories_far_away_are_left_out() -> None:
-    memories, queries, sigma = adversarial("clustered", torch.float32)
-    from isthmus.index.pruned import Plan, Weights
-
-    index, beta = Index(memories), 0.5 / sigma**2
-    plan = Plan(
-        queries, index, Weights(index, None, beta, "sqeuclidean"), beta, "sqeuclidean", 1e-6
-    )
-    assert plan.run(memories.mean(0)).kept < 0.2
-    assert plan.kept_share() < 0.2
-
-
-def test_gradients_are_those_of_all_memories() -> None:
-    memories, queries, sigma = adversarial("clustered", torch.float64)
-    leaf = queries[:5].clone().requires_grad_()
-    arguments = {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
-    found = attend(leaf, memories, index=Index(memories), **arguments)
-    assert found.error_bound is None
-    (gradient,) = torch.autograd.grad(found.logsumexp.sum(), leaf)
-    expected = (found.mean - leaf) / sigma**2
-    torch.testing.assert_close(gradient, expected.detach())
-
-
 def test_any_batch_shape_and_no_queries() -> None:
     memories, queries, sigma = adversarial("clustered", torch.float64)
     index, arguments = Index(memories), {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
@@ -277,13 +239,3 @@ def test_forged_files_are_refused_or_give_the_right_sums(
         return
     exact, _ = brute_force(queries, memories, 0.5 / sigma**2, None, "sqeuclidean")
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
-
-
-def test_the_module_is_still_the_function() -> None:
-    assert ist.attend.Index is Index
-    assert ist.attend(torch.zeros(1, 2), torch.eye(2)).mean.shape == (1, 2)
-
-
-def test_numba_is_imported_with_the_first_index_only() -> None:
-    code = "import sys, isthmus.attend, isthmus.memories; assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,12 +16,6 @@ def test_a_requested_bar_shows_title_amount_and_note(capsys):
     assert shown.out == ""
 
 
-def test_bytes_are_shown_as_sizes(capsys):
-    with progress("mnist.npz", 2_000_000, show=True, unit="bytes") as report:
-        report(1_000_000)
-    assert "1.0/2.0 MB" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("show", [None, False])
 def test_nothing_is_shown_where_stderr_is_not_a_terminal(capsys, monkeypatch, show):
     monkeypatch.setattr(module, "PATIENCE", 0.0)

@@ -77,17 +77,6 @@ def test_a_sum_of_memories_descends_by_its_step(weights, seed, dim):
     assert total.score(found.state).abs().max() < 1e-5
 
 
-def test_which_sums_have_a_step(memories):
-    kde, student = ist.GaussianKDE(memories), ist.StudentKDE(memories)
-    hopfield = ist.ModernHopfield(memories, 2.0) + ist.SparseHopfield(memories, 2.0)
-    for energy in (kde + kde, 2 * student, hopfield):
-        assert energy.has_step
-    for energy in (kde - kde, kde + student, -kde, kde + Bowl()):
-        assert not energy.has_step
-    torch.testing.assert_close((5 * kde).step(memories), kde.step(memories))
-    torch.testing.assert_close((kde + kde).step(memories), kde.step(memories))
-
-
 def test_the_product_of_two_mixtures_is_normalised(memories):
     """Against a product of all pairs of components, computed by scipy."""
     one = ist.GaussianKDE(memories[:, :1], 0.7)

@@ -78,17 +78,6 @@ def test_what_the_check_finds(line: str) -> None:
     assert len([*faults(line)]) == 1
 
 
-def test_what_the_check_allows() -> None:
-    text = """
-torch.load(path, weights_only=True)
-np.load(path, allow_pickle=False)
-subprocess.run(["ls"], shell=False)
-model.eval()
-ast.literal_eval("1")
-"""
-    assert not [*faults(text)]
-
-
 def test_actions_are_pinned_by_commit() -> None:
     workflows = (ROOT / ".github" / "workflows").glob("*.yml")
     used = [u for path in workflows for u in re.findall(r"uses: *(\S+)", path.read_text())]

@@ -101,13 +101,6 @@ def test_small_and_degenerate_tables(n):
     assert draws.rows.x.between(0, table.x.max()).all()
 
 
-def test_the_same_seed_gives_the_same_rows():
-    table = people(60)
-    one, same, other = (draw_rows(table, 5, seed=seed, check=False).rows for seed in (1, 1, 2))
-    pd.testing.assert_frame_equal(one, same)
-    assert not one.equals(other)
-
-
 def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.gamma(2, 10, 200).round(1)})

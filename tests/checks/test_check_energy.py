@@ -58,15 +58,6 @@ def test_points_can_be_given(memories, points):
         check_energy(ist.GaussianKDE(memories), points[:0])
 
 
-def test_the_energy_is_left_as_it_was(make_energy, memories):
-    energy = make_energy(memories.float())
-    before = {name: value.clone() for name, value in energy.state_dict().items()}
-    check_energy(energy)
-    for name, value in energy.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert not value.requires_grad
-
-
 class Bowl(Energy):
     """A custom energy without memories that keeps all its promises."""
 

@@ -79,19 +79,3 @@ def test_homes_are_where_plain_iteration_leads(homes_of, least: int) -> None:
         assert (distance <= balls.radii[homes[homes >= 0]]).all()
         found += len(starts)
     assert found > least
-
-
-def test_what_does_not_rest_has_no_ball() -> None:
-    memory = ist.GaussianKDE(torch.tensor([[-1.0], [1.0]], dtype=torch.float64), 0.5)
-    points = torch.tensor([[0.0], [0.5], [-1.0]], dtype=torch.float64)  # a saddle, a slope
-    assert attractors(memory, points[:2]).radii.tolist() == []
-    mode = torch.from_numpy(find_modes(memory, points[2:], tol=1e-9).fixed_points)
-    balls = attractors(memory, mode)
-    assert 0 < float(balls.radii) < 1
-    assert balls.holding(points).tolist() == [-1, -1, 0]
-    assert balls.placed(points, balls.holding(points))[:2].tolist() == [[0.0], [0.5]]
-    assert_allclose(balls.placed(points, balls.holding(points))[2:], mode)
-    none = Attractors(mode[:0], mode.new_zeros(0))
-    assert none.holding(points).tolist() == [-1, -1, -1]
-    assert homes_after_one_update(memory, points, none).tolist() == [-1, -1, -1]
-    assert homes_in_float32(memory, points, none).tolist() == [-1, -1, -1]

@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_blobs
 
 import isthmus as ist
-from isthmus.capacity import basins, certify, merge_tree
+from isthmus.capacity import basins, certify
 from isthmus.cluster import GaussianMeanShift
-from isthmus.dynamics.modes import MANY, Attractors, distances, find_modes
+from isthmus.dynamics.modes import MANY, find_modes
 
 SIGMA = 1.0
 
@@ -70,20 +70,3 @@ def test_float32_states_far_from_the_origin_rest_where_those_near_it_do(shift: f
         assert found.converged.all()
         assert_allclose(found.state - shift, expected.state, atol=0.04)  # steps of 1/16 at 1e6
         assert_allclose(found.energy, expected.energy, rtol=1e-4)
-
-
-def test_basins_merge_in_the_same_way_far_from_the_origin() -> None:
-    far, near = shifted_blobs(200, 1.7e9, np.float64)
-    found, expected = (merge_tree(X, [0.3, 1.0, 3.0]).n_basins for X in (far, near))
-    assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_distances_come_from_differences(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 4, generator=generator, dtype=dtype) + 1e5
-    y = torch.randn(40, 4, generator=generator, dtype=dtype) + 1e5
-    expected = torch.linalg.vector_norm(x.double()[:, None] - y.double(), dim=2)
-    assert_allclose(distances(x, y), expected, rtol=1e-6)
-    ball = Attractors(x[:1], torch.tensor([1e-3], dtype=dtype))
-    assert ball.holding(x).tolist() == [0] + [-1] * 59

@@ -67,18 +67,6 @@ def test_moments_of_a_correlated_gaussian(step_size: float) -> None:
     torch.testing.assert_close(draws.T.cov(), COVARIANCE, atol=0.1, rtol=0)
 
 
-def test_draws_of_a_mixture_are_distributed_as_exact_ones() -> None:
-    memories = torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=DOUBLE)
-    energy = ist.GaussianKDE(memories, sigma=0.7, log_weights=[math.log(0.3), math.log(0.7)])
-    draws, exact = (
-        run(ist.NUTS(0.4), energy, memories[:1].expand(2000, 2), 25),
-        energy.sample(2000, 1),
-    )
-    for direction in ([1.0, 0.0], [0.7, 0.7], [0.7, -0.7]):
-        along = torch.tensor(direction, dtype=DOUBLE)
-        assert stats.ks_2samp(draws @ along, exact @ along).pvalue > 1e-3
-
-
 def test_one_step_keeps_a_skewed_density_and_is_reversible() -> None:
     start = torch.tensor(stats.gumbel_r.rvs(size=(8000, 1), random_state=0))
     end = run(ist.NUTS(0.7), Gumbel(), start, 1)

@@ -93,12 +93,6 @@ def test_n_draws_come_from_the_chains_in_turn(chains: int | None, expected: list
     assert draws[:, 0].tolist() == expected
 
 
-def test_a_table_of_starts_sets_the_number_of_chains() -> None:
-    starts = torch.tensor([[0.0], [100.0]])
-    draws = sample(Bowl(1), 3, Counting(), init=starts, burn_in=0, thin=1)
-    assert draws[:, 0].tolist() == [1, 101, 2]
-
-
 def test_chains_start_at_memories(memory: GaussianKDE) -> None:
     draws = sample(memory, 300, Stays(), burn_in=1)
     same = (draws[:, None] == memory.memories).all(-1)
@@ -114,15 +108,6 @@ def test_chains_start_at_heavy_memories_more_often() -> None:
     draws = sample(memory, 2000, Stays(), burn_in=0)
     counts = [int((draws == 50.0 * place).sum()) for place in range(3)]
     assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_draws_have_the_dtype_of_init_but_memories_come_first(
-    dtype: torch.dtype, memory: GaussianKDE
-) -> None:
-    assert sample(Bowl(3), 4, init=torch.zeros(3, dtype=dtype), burn_in=0).dtype == dtype
-    init = torch.zeros(3, dtype=torch.float64)
-    assert sample(memory.to(dtype), 4, init=init, burn_in=0).dtype == dtype
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(memory: GaussianKDE) -> None:
@@ -154,16 +139,6 @@ def test_divergence_says_when_and_what_to_do() -> None:
 
     with pytest.raises(DivergenceError, match=r"3 of 3 chains .* at step \d+ of 1001. Reduce step"):
         sample(Steep(), 3, Langevin(step_size=1.0), init=[2.0, 2.0])
-
-
-def test_large_but_finite_states_are_not_called_divergent() -> None:
-    class Slope(Bowl):
-        def energy(self, x: Tensor) -> Tensor:
-            return x.mean(-1)
-
-    largest = torch.finfo(torch.float32).max
-    draws = sample(Slope(1), 4, Stays(), init=torch.tensor([largest]), burn_in=0)
-    assert bool((draws == largest).all())
 
 
 def test_draws_where_the_density_is_zero_are_refused() -> None:

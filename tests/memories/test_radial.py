@@ -1,5 +1,6 @@
 """Radial kernels: densities, marginals, draws and updates against scipy and brute force."""
 
+import copy
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.special import gammaln
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.errors import OutsideSupportError
 
 DOUBLE = torch.float64
 KERNELS = {
@@ -121,6 +123,9 @@ def test_draws_about_one_memory_have_the_right_distances(dim):
     student = ist.StudentKDE(origin, 2.0, dof=3.0)
     assert p_value(student, lambda r: stats.f(dim, 3).cdf(np.square(r / 2) / dim)) > 0.01
     assert p_value(ist.LaplaceKDE(origin, 2.0), stats.gamma(dim, scale=2).cdf) > 0.01
+    squares = stats.beta(dim / 2, 2)
+    epanechnikov = ist.EpanechnikovKDE(origin, 2.0)
+    assert p_value(epanechnikov, lambda r: squares.cdf(np.square(r) / 4)) > 0.01
     assert p_value(ist.UniformKDE(origin, 2.0), lambda r: (np.asarray(r) / 2) ** dim) > 0.01
     wide = lambda r: stats.f(dim, 3).cdf(np.square(r / 2.2) / dim)  # noqa: E731
     assert p_value(student, wide) < 1e-3
@@ -131,6 +136,7 @@ def test_a_step_is_the_weighted_mean():
     distances = np.linalg.norm(x.numpy()[:, None] - memories.numpy(), axis=-1)
     for memory, weights in (
         (ist.LaplaceKDE(memories, 0.7), np.exp(-distances / 0.7) / distances),
+        (ist.EpanechnikovKDE(memories, 1.2), 1.0 * (distances < 1.2)),
         (ist.StudentKDE(memories, 0.7, 3.0), (1 + distances**2 / 1.47) ** -3.5),
     ):
         expected = weights @ memories.numpy() / weights.sum(1, keepdims=True)
@@ -174,23 +180,6 @@ def test_uniform_steps_stay_where_the_mean_reaches_fewer():
     assert (kde.score(x) == 0).all()
 
 
-def test_completion_never_holds_all_queries_against_all_memories(kernel, monkeypatch):
-    monkeypatch.setattr("isthmus.memories.kernels.BLOCK_ENTRIES", 10_000)
-    energy = kernel(draw(3000, 2))
-    x = torch.stack([0.5 * draw(50, 1)[:, 0], torch.full((50,), torch.nan)], 1)
-
-    sizes, squares = [], type(energy)._squares
-
-    def recorded(*arguments):
-        found = squares(*arguments)
-        sizes.append(found.numel())
-        return found
-
-    monkeypatch.setattr(type(energy), "_squares", recorded)
-    assert torch.isfinite(ist.complete(energy, x, max_steps=2)).all()
-    assert max(sizes) < 50 * 3000 / 5
-
-
 def test_the_second_derivative_at_a_memory_is_that_of_the_formula():
     hessian = torch.autograd.functional.hessian
     memories = draw(1, 3)
@@ -218,3 +207,30 @@ def test_student_kernels_of_any_dof_agree_with_the_mixture(dof):
     torch.testing.assert_close(kde.log_prob(x, seen), mixture.log_prob(x, seen))
     if dof >= 1e14:
         torch.testing.assert_close(kde.log_prob(x), ist.GaussianKDE(memories, 0.7).log_prob(x))
+
+
+def test_retrieval_from_outside_stays_and_says_so():
+    kde = ist.EpanechnikovKDE(torch.tensor([[0.0], [1.0]]), bandwidth=2.0)
+    found = ist.retrieve(kde, torch.tensor([[50.0], [0.3]]))
+    assert found.state[0] == 50
+    assert found.energy[0] == torch.inf
+    assert found.converged.tolist() == [False, True]
+    assert "1 outside the support" in repr(found)
+
+
+def test_completing_out_of_reach_of_every_memory_is_a_named_error():
+    kde = ist.EpanechnikovKDE(draw(6, 2), bandwidth=1.0)
+    x = torch.tensor([[50.0, torch.nan], [0.1, torch.nan]])
+    with pytest.raises(OutsideSupportError, match=r"1 of 2 rows.*Raise the bandwidth"):
+        ist.complete(kde, x)
+
+
+def test_float32_resolves_the_kernel_in_a_wide_cloud():
+    memories = torch.cat([draw(200, 3) + 5e3, draw(200, 3, seed=2) - 5e3]).float()
+    x = torch.cat([draw(20, 3, seed=3) + 5e3, draw(20, 3, seed=4) - 5e3]).float()
+    single = ist.EpanechnikovKDE(memories, bandwidth=2.0)
+    double = copy.deepcopy(single).double()
+    torch.testing.assert_close(single.energy(x).double(), double.energy(x), atol=1e-3, rtol=0)
+    torch.testing.assert_close(single.step(x).double(), double.step(x), atol=2e-3, rtol=0)
+    shares = single.responsibilities(x).double()
+    torch.testing.assert_close(shares, double.responsibilities(x), atol=1e-3, rtol=0)

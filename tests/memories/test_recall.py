@@ -37,11 +37,6 @@ def test_values_are_weighted_by_responsibilities(make):
     assert memory.recall(x[:0], values).shape == (0, 4, 5)
 
 
-def test_recall_of_the_memories_themselves_is_the_step():
-    memory, x = ist.ModernHopfield(draw(6, 3), 2.0), draw(4, 3, seed=1)
-    torch.testing.assert_close(memory.recall(x, memory.memories), memory.step(x))
-
-
 @pytest.mark.parametrize("kind", [ist.ModernHopfield, ist.GaussianKDE, ist.SparseHopfield])
 def test_batches_of_memories_are_mapped(kind):
     batch, x = draw(3, 6, 2), draw(3, 4, 2, seed=1)

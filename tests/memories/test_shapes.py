@@ -166,24 +166,6 @@ def test_conditionals_are_joint_over_marginal(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_never_raise_the_energy_with_coordinates_held(kind):
-    energy, _ = made(kind, 2 * draw(N, D))
-    x = 3 * draw(20, D, seed=9)
-    held = draw(20, D, seed=8) > 0.3
-    heights = [energy.energy(x)]
-    for _ in range(30):
-        new = energy.step(x, held)
-        assert torch.equal(new[held], x[held])
-        x = new
-        heights.append(energy.energy(x))
-    trace = torch.stack(heights)
-    assert (trace[1:] <= trace[:-1] + 1e-10).all()
-    # At rest, no force is left on the free coordinates.
-    rest = ist.retrieve(energy, x, held, tol=1e-12, max_steps=20_000)
-    assert energy.score(rest.state)[~held].abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_samples_have_the_moments_of_the_mixture(kind):
     energy, kernels = made(kind, draw(N, D))
     drawn = energy.sample(200_000, seed=1).numpy()

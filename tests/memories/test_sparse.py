@@ -4,12 +4,15 @@ import entmax
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import isthmus as ist
 from isthmus.capacity import certify
 from isthmus.kernel import sparse
 from isthmus.kernel.sparse import Separation, sparse_weights
+from isthmus.kernel.sparse import entmax as own_entmax
 
 DOUBLE = torch.float64
 ENTMAX = [1.0001, 1.05, 1.5, 1.8, 2.0]
@@ -151,3 +154,46 @@ def test_the_certified_radius_is_the_largest():
         assert (outside != pattern).any(1).any()
     assert (found.retrieval_error[proved] == 0).all()
     assert "Santos' bound" in str(found)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, 2.0])
+def test_first_and_second_derivatives_match_finite_differences(alpha: float) -> None:
+    logits = 2 * draw(3, 5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: own_entmax(z, alpha), logits)
+    assert torch.autograd.gradgradcheck(lambda z: own_entmax(z, alpha), logits)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.5, 2.0])
+def test_minus_infinity_leaves_an_entry_out_and_has_no_gradient(alpha: float) -> None:
+    logits = 2 * draw(6)
+    masked = logits.clone()
+    masked[2] = -torch.inf
+    masked.requires_grad_()
+    found = own_entmax(masked, alpha)
+    rest = torch.tensor([0, 1, 3, 4, 5])
+    torch.testing.assert_close(found[rest], own_entmax(logits[rest], alpha))
+    (gradient,) = torch.autograd.grad(found[0], masked)
+    assert found[2] == 0
+    assert gradient[2] == 0
+    assert bool(torch.isfinite(gradient).all())
+
+
+@given(
+    rows=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20),
+    alpha=st.floats(1.02, 2.0),
+    single=st.booleans(),
+)
+def test_entmax_is_always_a_distribution(rows: list[float], alpha: float, single: bool) -> None:
+    logits = torch.tensor(rows, dtype=torch.float32 if single else torch.float64)
+    found = own_entmax(logits, alpha)
+    assert bool((found >= 0).all())
+    assert abs(float(found.sum()) - 1) < (1e-5 if single else 1e-12)
+    assert found.argmax() == logits.argmax() or found.max() == found[logits.argmax()]
+
+
+def test_vmap_and_compile_see_through_it() -> None:
+    logits = 2 * draw(3, 5)
+    mapped = torch.func.vmap(lambda z: own_entmax(z, 1.5))(logits)
+    torch.testing.assert_close(mapped, own_entmax(logits, 1.5))
+    compiled = torch.compile(own_entmax, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(logits, 1.5), own_entmax(logits, 1.5))

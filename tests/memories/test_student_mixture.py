@@ -1,12 +1,11 @@
 """StudentMixture: densities, marginals, conditionals, draws and updates against scipy."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import stats
 from torch import Tensor
 
 import isthmus as ist
@@ -134,30 +133,6 @@ def test_conditionals_are_joint_over_marginal(mixture, known):
     expected = scipy_log_prob(mixture, joint) - float(mixture.marginal(known).log_prob(row[known]))
     np.testing.assert_allclose(found.log_prob(y), expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.dof, mixture.dof + len(known))
-
-
-def test_conditional_means_against_integration(mixture):
-    row = torch.tensor([0.8, math.nan, -1.1], dtype=DOUBLE)
-    given = mixture.conditional(row)
-
-    def density(t: float) -> float:
-        return float(given.log_prob(torch.tensor([t], dtype=DOUBLE)).exp())
-
-    # Tails of x times a density of 2.7 degrees of freedom and more fall fast enough.
-    edges = [-400, -20, -3, 3, 20, 400]
-    mean = sum(
-        integrate.quad(lambda t: t * density(t), a, b, limit=200)[0] for a, b in pairwise(edges)
-    )
-    filled = mixture.conditional_mean(row, ~row.isnan())
-    assert float(filled[1]) == pytest.approx(mean, abs=2e-3)
-    assert torch.equal(filled[[0, 2]], row[[0, 2]])
-    shares = given.log_mixing_weights.exp()
-    assert float(filled[1]) == pytest.approx(float(shares @ given.means[:, 0]))
-    many = torch.stack([row, torch.full_like(row, math.nan), torch.zeros_like(row)])
-    guesses = mixture.conditional_mean(many, ~many.isnan())
-    torch.testing.assert_close(guesses[0], filled)
-    torch.testing.assert_close(guesses[1], mixture.log_mixing_weights.exp() @ mixture.means)
-    assert torch.equal(guesses[2], many[2])
 
 
 def test_draws_have_the_density(mixture):
