@@ -11,9 +11,8 @@ from isthmus.incontext import pretrained
 from isthmus.memories import StudentMixture
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_modes_on_a_line_only_ever_merge(seed: int) -> None:
-    X = np.random.default_rng(seed).normal(size=(20, 1)) * 3
+def test_modes_on_a_line_only_ever_merge() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 1)) * 3
     tree = merge_tree(X, n_sigmas=8, tol=1e-4)
     assert (np.diff(tree.n_basins) <= 0).all()
     assert tree.n_basins[0] > tree.n_basins[-1] >= 1

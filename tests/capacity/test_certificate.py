@@ -98,8 +98,8 @@ def test_no_start_leaves_a_certified_ball_of_a_kde(kind: str) -> None:
     for n, dim in SIZES:
         X = DATA[kind](n, dim)
         for sigma in (0.1, 0.3, 0.9, 1.5, 4.0):
-            tried += attack(ist.GaussianKDE(X, sigma), most=20)
-    assert tried > 20_000
+            tried += attack(ist.GaussianKDE(X, sigma), most=8)
+    assert tried > 5_000
 
 
 @pytest.mark.parametrize("kind", DATA)
@@ -108,8 +108,8 @@ def test_no_start_leaves_a_certified_ball_of_a_modern_hopfield_network(kind: str
     for n, dim in SIZES[2:]:
         X = DATA[kind](n, dim)
         for beta in (0.05, 0.3, 1.0, 6.0):
-            tried += attack(ist.ModernHopfield(X, beta), most=20)
-    assert tried > 14_000
+            tried += attack(ist.ModernHopfield(X, beta), most=8)
+    assert tried > 4_000
 
 
 def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0, 0.0], [7.0, 0.0, 0.0], [0.0, 7.0, 1.0]])
 X = 5 + np.repeat(CENTRES, N // 3, axis=0) + RNG.normal(size=(N, D))
 X = np.concatenate([X, X[:50]])[RNG.permutation(N + 50)]  # some rows twice
-CHUNKS = [(650,), (1, 0, 349, 300), (130,) * 5]
+CHUNKS = [(1, 0, 349, 300), (130,) * 5]
 
 ESTIMATORS: dict[str, Any] = {
     "elbo": ClAMELBO(3, random_state=0),

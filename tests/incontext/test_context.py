@@ -56,6 +56,7 @@ def test_the_public_battery_passes(context):
     check_energy(energy, torch.randn(6, 2, generator=generator, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_log_densities_in_the_plane_are_normalised(monkeypatch):
     model = pretrained("mixtures-2d")
     contexts = 2 * torch.randn(2, 8, 2, generator=torch.Generator().manual_seed(0))

@@ -39,11 +39,11 @@ def test_a_row_does_not_explain_itself():
 def test_percentiles_are_uniform_for_rows_of_the_same_law():
     rng = np.random.default_rng(1)
     levels = []
-    for _ in range(20):
+    for _ in range(10):
         x = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 3))
         levels.append(score_rows(x, draws=1000).percentile)
     shares = [np.mean(np.concatenate(levels) < level) for level in (5, 25, 50, 75)]
-    np.testing.assert_allclose(shares, [0.05, 0.25, 0.5, 0.75], atol=0.06)
+    np.testing.assert_allclose(shares, [0.05, 0.25, 0.5, 0.75], atol=0.08)
 
 
 def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:

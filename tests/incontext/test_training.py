@@ -121,6 +121,7 @@ def test_an_interrupted_run_ends_bit_equal_to_an_uninterrupted_one(tmp_path, obj
     assert weights_equal(pretrained(tmp_path), whole.model)
 
 
+@pytest.mark.slow
 def test_two_processes_get_the_gradients_of_one(tmp_path):
     """With plain gradient descent in AdamW's clothes, equal weights mean equal gradients."""
     settings = replace(SMALL, updates=3, clip=None, epsilon=1e6, learning_rate=1e6, warmup=0)
