@@ -95,6 +95,16 @@ def test_own_methods_see_tensors_and_super_means_the_one_beneath():
         def step(self, x: torch.Tensor, observed: Any = None) -> torch.Tensor:
             return super().step(x, observed)
 
+    class Doubled(ist.Energy):
+        def score(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().score(x)
+
+    class Both(Counts, Doubled):
+        pass
+
+    np.testing.assert_array_equal(Both().score([[1.0, 2.0]]), [[-2.0, -4.0]])
+    compiled = torch.compile(Raised().energy, backend="eager")
+    assert compiled(torch.ones(1, 2)) == 2
     assert Bowl().energy([[1, 1]]) == [1.0]
     np.testing.assert_array_equal(Bowl().score([[1.0, 2.0]]), [[-2.0, -4.0]])
     assert Raised().energy([[1, 1]]) == [2.0]

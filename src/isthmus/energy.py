@@ -105,8 +105,8 @@ class Energy(nn.Module, ABC):
     _is_pointwise: bool = False
     # True if the memories are elsewhere, on the workers of a cluster.
     _in_shards: bool = False
-    # The first class that defines a public method itself, by the name of the method.
-    _first_own: ClassVar[dict[str, type[Energy]]] = {}
+    # The classes that define a public method themselves, the last in line first, by its name.
+    _owners: ClassVar[dict[str, list[type[Energy]]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make public methods that a subclass defines the private ones, which see tensors."""
@@ -117,15 +117,19 @@ class Energy(nn.Module, ABC):
             own = None if home is not cls and issubclass(home, Energy) else vars(home)[name]
             if inspect.isfunction(own) and len(inspect.signature(own).parameters) > 1:
                 setattr(cls, f"_{name}", own)
-                setattr(cls, name, _public(name, own))
-                cls._first_own = {name: cls} | cls._first_own
+                setattr(cls, name, _public(name, own, cls))
                 if flag is not None:
                     setattr(cls, flag, True)
+        energies = [base for base in cls.__mro__ if issubclass(base, Energy)][:-1]
+        cls._owners = {
+            name: [base for base in energies if hasattr(vars(base).get(name), "__wrapped__")]
+            for name in BORDERS
+        }
 
     def _private(self, name: str) -> Callable[..., Any]:
         """Return the private method, or the one that ``super()`` in a subclass's own means."""
-        first = self._first_own.get(name)
-        return getattr(self if first is None else super(first, self), f"_{name}")
+        owners = self._owners[name]
+        return getattr(super(owners[-1], self) if owners else self, f"_{name}")
 
     @property
     def dim(self) -> int | None:
@@ -402,14 +406,15 @@ BORDERS: dict[str, tuple[Callable[..., Any], str | None]] = {
 }
 
 
-def _public(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+def _public(name: str, own: Callable[..., Any], owner: type[Energy]) -> Callable[..., Any]:
     """Return the public method of a class that defines it: called from outside, or by super()."""
     border = BORDERS[name][0]
 
     @wraps(own)
     def public(self: Energy, *args: Any, **kwargs: Any) -> Any:
-        from_outside = getattr(type(self), name) is public
-        method = getattr(self, f"_{name}") if from_outside else own.__get__(self)
+        from_outside = self._owners[name][0] is owner
+        # Not a bound method, which torch.compile would look up on the energy by its name.
+        method = getattr(self, f"_{name}") if from_outside else partial(own, self)
         options = {key: kwargs.pop(key) for key in kwargs.keys() - {"x", "observed"}}
         return border(self, partial(method, **options), *args, **kwargs)
 
