@@ -133,18 +133,6 @@ def test_bounds_hold_with_biases_and_dot_products(dtype: torch.dtype, tol: float
     check(queries, memories, 0.5, bias, metric="dot", tol=tol)
 
 
-def test_any_batch_shape_and_no_queries() -> None:
-    memories, queries, sigma = adversarial("clustered", torch.float64)
-    index, arguments = Index(memories), {"beta": 0.5 / sigma**2, "metric": "sqeuclidean"}
-    flat = attend(queries[:12], memories, index=index, **arguments)
-    shaped = attend(queries[:12].reshape(3, 4, -1), memories, index=index, **arguments)
-    assert shaped.error_bound is not None
-    assert shaped.error_bound.mean.shape == (3, 4)
-    torch.testing.assert_close(shaped.mean.reshape(12, -1), flat.mean)
-    assert attend(queries[:0], memories, index=index, **arguments).mean.shape == (0, 20)
-    assert attend(queries[0], memories, index=index, **arguments).logsumexp.shape == ()
-
-
 def test_an_index_of_other_memories_is_refused() -> None:
     memories, queries, _ = adversarial("clustered", torch.float32)
     index = Index(memories)

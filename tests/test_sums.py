@@ -54,7 +54,7 @@ def test_sums_differences_multiples_and_quotients(memories, points):
     assert one + Bowl() + Bowl() is not None
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     weights=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=3),
     seed=st.integers(0, 50),

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from isthmus.errors import InvalidInputError
 from isthmus.synthesis import draw_rows
 
 
@@ -121,15 +120,6 @@ def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
     assert np.corrcoef(related.a, related.b)[0, 1] > 0.9
     assert draw_rows(table, 5, model="kernel", check=False).kernel != "tables"
     assert draw_rows(table, 5, sigma=0.1, check=False).kernel == "given"
-
-
-@pytest.mark.parametrize("table", [people(30), people(30)[["rooms"]], people(4)[["height"]]])
-def test_other_tables_are_drawn_by_kernels(table):
-    assert draw_rows(table, 5, check=False).kernel != "tables"
-    with pytest.raises(InvalidInputError, match="5 to 1,024 rows"):
-        draw_rows(table, 5, model="tables")
-    with pytest.raises(InvalidInputError, match="model"):
-        draw_rows(table, 5, model="gan")
 
 
 def test_repeated_rows_are_counted_where_every_cell_has_few_values():

@@ -37,7 +37,7 @@ def memories(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> GaussianMem
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_no_update_ends_higher_than_the_plain_update(dtype: torch.dtype, data: st.DataObject):
     memory = data.draw(memories(dtype))
     held = data.draw(st.lists(st.booleans(), min_size=memory.dim, max_size=memory.dim))
@@ -55,7 +55,7 @@ def test_no_update_ends_higher_than_the_plain_update(dtype: torch.dtype, data: s
 
 
 @given(memory=memories())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_the_end_is_no_higher_than_that_of_plain_iteration(memory: GaussianMemory):
     sigma, starts = float(memory.sigma), memory.memories.detach()
     found = ist.retrieve(memory, starts, tol=1e-8 * sigma, max_steps=20_000)
@@ -64,7 +64,7 @@ def test_the_end_is_no_higher_than_that_of_plain_iteration(memory: GaussianMemor
 
 
 @pytest.mark.parametrize("kind", ["kde", "hopfield"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_point_ends_where_plain_iteration_ends(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     n, dim = int(rng.integers(5, 100)), int(rng.choice([1, 2, 3, 8, 20]))

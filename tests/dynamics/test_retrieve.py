@@ -269,7 +269,7 @@ def test_an_energy_without_a_lower_bound_is_reported() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-@pytest.mark.parametrize("gap", [1.9, 1.99, 1.9999, 2.0, 2.0001, 2.01, 2.1])
+@pytest.mark.parametrize("gap", [1.9, 1.9999, 2.0, 2.01])
 def test_rows_that_converged_are_at_the_fixed_point_where_two_memories_merge(gap, dtype):
     memories = torch.tensor([[-gap / 2], [gap / 2]], dtype=dtype)
     start = torch.tensor([[0.02], [0.3], [gap / 2], [3.0]], dtype=dtype)

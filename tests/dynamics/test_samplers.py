@@ -223,23 +223,6 @@ def test_a_start_outside_the_support_is_refused(sampler: Sampler) -> None:
         sampler.init(Box(), torch.tensor([[0.5], [2.0], [9.0]]))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
-def test_a_step_is_a_pure_function(sampler: Sampler) -> None:
-    assert isinstance(sampler, Sampler)
-    x = torch.randn(5, 7, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(3))
-    state = sampler.init(Gaussian(), x)
-    copies = [part.clone() for part in state]
-    first, info = sampler.step(Gaussian(), state, torch.Generator().manual_seed(0))
-    again, _ = sampler.step(Gaussian(), state, torch.Generator().manual_seed(0))
-    assert all(torch.equal(part, copy) for part, copy in zip(state, copies, strict=True))
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
-    assert first.position.shape == x.shape
-    assert info.acceptance.shape == info.accepted.shape == (5, 7)
-    assert info.accepted.dtype == torch.bool
-    moved = (first.position != state.position).any(-1)
-    assert torch.equal(moved, info.accepted)
-
-
 def test_jitter_frees_a_trajectory_that_only_flips() -> None:
     # Leapfrogs of this step size turn a standard normal by exactly an eighth of a period.
     step_size = math.sqrt(2 - 2 * math.cos(math.pi / 4))

@@ -52,17 +52,6 @@ def test_updates_of_signs_never_raise_the_energy(degree, count, dim, seed, updat
         x = new
 
 
-@given(degree=st.integers(2, 6), seed=st.integers(0, 40))
-def test_updates_on_the_sphere_never_raise_the_energy(degree, seed):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(10, 4, generator=generator, dtype=DOUBLE)
-    dense = ist.DenseAssociativeMemory(rows[:6], degree)
-    x = rows[6:]
-    new = dense.step(x)
-    torch.testing.assert_close(new.norm(dim=1), x.norm(dim=1))
-    assert (dense.energy(new) <= dense.energy(x) + 1e-9).all()
-
-
 def test_the_asynchronous_update_is_the_printed_one():
     """Each coordinate takes the sign with the lower energy, the others as they are by then."""
     memories, x = signs(5, 7), signs(1, 7, seed=3)
