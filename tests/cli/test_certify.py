@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.image import imread
 
 import isthmus as ist
 from isthmus.capacity import certify, choose_sigma
@@ -96,13 +95,3 @@ def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path
     found = pd.read_csv(rows)
     np.testing.assert_allclose(found["noise"], expected)
     np.testing.assert_allclose(found["noise_norm"], expected * 2**0.5)
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-def test_the_figure_shows_rows_of_any_number_of_columns(columns: int, tmp_path: Path) -> None:
-    table = np.random.default_rng(0).normal(size=(12, columns))
-    data = written(tmp_path / "points.csv", table, ",".join("abc"[:columns]))
-    figure = tmp_path / "rows.png"
-    command = ["certify", str(data), "--sigma", "0.3", "--plot", str(figure), "--quiet"]
-    assert main(command) == 0
-    assert imread(figure).shape[1] == 1600

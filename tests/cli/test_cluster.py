@@ -78,27 +78,6 @@ def test_a_saved_model_labels_other_rows(iris: Path, capsys: pytest.CaptureFixtu
     np.testing.assert_allclose(scale, IRIS.data.std(ddof=0))
 
 
-def test_gaps_are_allowed(iris: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pd.read_csv(iris)
-    frame.iloc[::9, 2] = np.nan
-    frame.to_csv("gaps.csv", index=False)
-    assert main(["cluster", "gaps.csv", "--drop", "plant", "--quiet", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["missing"] == 17
-    labels = TableModel.fit(frame.iloc[:, 1:5]).estimator.labels_
-    assert np.array_equal(pd.read_csv("gaps.clusters.csv")["cluster"] - 1, labels)
-
-
-def test_notes_are_printed_unless_quiet(iris: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("t.csv").write_text("name,a,b\nx,1,2\ny,1,2\nz,1,2\n")
-    assert main(["cluster", "t.csv", "--plot", "t.svg"]) == 0
-    assert b"<svg" in Path("t.svg").read_bytes()
-    err = capsys.readouterr().err
-    assert "name" in err
-    assert "one cluster" in err
-    assert main(["cluster", "t.csv", "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(
     iris: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,18 +86,6 @@ def test_a_text_file_keeps_its_dialect_and_its_known_cells(
     assert len(found) == 14
 
 
-def test_the_layout_of_data_is_that_of_the_memory_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [f"{n},125:{2 * n},250" for n in range(20)]
-    for name, more in (("data", [":7,0"]), ("memory", [])):
-        Path(f"{name}.csv").write_text("\n".join(["€:b", *rows, *more]), encoding="cp1252")
-    layout = ["--separator", ":", "--decimal", ",", "--encoding", "cp1252", "--quiet"]
-    for command in (["complete", "data.csv", "--memory"], ["density", "data.csv", "--score"]):
-        assert main([*command, "memory.csv", *layout, "-o", "out.csv"]) == 0
-
-
 def test_known_values_stay_to_the_last_digit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,21 +184,6 @@ def test_fills_are_written_as_the_cells_of_their_column(
             assert re.fullmatch(pattern, new)
             changed += old != new
     assert changed == 6 * 6
-
-
-def test_draws_of_a_completed_file_have_its_signs_and_decimals(
-    shop: list[list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["complete", "shop.csv", "--quiet"]) == 0
-    capsys.readouterr()
-    assert main(["sample", "shop.completed.csv", "-n", "30", "--no-check"]) == 0
-    streams = capsys.readouterr()
-    header, *rows = streams.out.splitlines()
-    assert header == "age,pay,rate,city,member,hours"
-    row = r"\d\d,\$\d+\.\d\d,\d+\.\d %,(Rome|Oslo),(true|false),\d+\.\d"
-    assert len(rows) == 30
-    assert all(re.fullmatch(row, one) for one in rows)
-    assert "own value, or all the same: when, note" in streams.err
 
 
 @pytest.mark.parametrize(

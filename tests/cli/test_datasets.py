@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn import datasets as scikit_learn
 
 from isthmus.cli.main import dispatch
 from isthmus.datasets import names, store
 from isthmus.paper.datasets import loading
-from isthmus.paper.datasets.manifest import entry
 
 
 def run(arguments: list[str]) -> int:
@@ -51,21 +48,6 @@ def test_the_list_for_machines(
     assert run(["list", "--json", "--data", str(tmp_path / "mine")]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert (found["yale_faces"]["found"], found["yale_faces"]["path"]) == ("local", str(mine))
-
-
-def test_a_download_is_reported_and_stored(
-    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels = np.repeat(np.arange(8).astype(str), entry("ecoli").class_counts)
-    rows = np.random.default_rng(0).random((336, 7))
-    bunch = SimpleNamespace(data=rows, target=labels, feature_names=[], categories={})
-    monkeypatch.setattr(scikit_learn, "fetch_openml", lambda **_: bunch)
-    monkeypatch.setattr(loading, "fetch_guarded", lambda *given: loading.fetch(*given[:2]))
-    assert run(["fetch", "ecoli", "iris"]) == 0
-    streams = capsys.readouterr()
-    assert streams.out == f"ecoli: {cache / 'ecoli.npz'}\niris: bundled with scikit-learn\n"
-    assert streams.err == ""
-    assert (cache / "ecoli.npz").is_file()
 
 
 def test_offline_every_missing_dataset_is_one_line_and_the_others_load(

@@ -172,23 +172,6 @@ def test_boston_gets_its_label_column_back_and_written_numbers_are_read(
     assert found.class_names[0] == "5"
 
 
-def test_words_are_dropped_truths_are_numbers_and_a_missing_target_is_the_last_column() -> None:
-    known = entry("zoo")
-    counts = np.repeat(np.arange(7), known.class_counts).astype(float)
-    table = np.column_stack([np.arange(101), np.tile([0, 1], 51)[:101], *[np.ones(101)] * 15])
-    names_ = ["animal", "hair", *[f"c{place}" for place in range(15)], "type"]
-    bunch = SimpleNamespace(
-        data=np.column_stack([table, counts]),
-        target=None,
-        feature_names=names_,
-        categories={"animal": ["bear"] * 101, "hair": ["true", "false"]},
-    )
-    arrays = loading._arrays(known, bunch)
-    assert arrays["X"].shape == (101, 16)
-    assert arrays["X"][:2, 0].tolist() == [1.0, 0.0]
-    assert np.bincount(arrays["y"]).tolist() == list(known.class_counts)
-
-
 def stored_as_zoo(content: bytes, directory: Path) -> None:
     """A file with a checksum beside it that agrees."""
     (directory / "zoo.npz").write_bytes(content)

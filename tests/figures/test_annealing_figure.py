@@ -13,12 +13,6 @@ def test_the_shares_of_the_verdicts_are_drawn() -> None:
     schedule = ist.noise_schedule(3.0, 0.08, 15)
     found = {n: ist.anneal(ist.GaussianKDE(ring[:n], 0.05), schedule, 40) for n in (2, 32, 256)}
     figure = annealing_phases(found)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "2 memories",
-        "32 memories",
-        "256 memories",
-        "Share of draws",
-    ]
     lines = {line.get_label(): line for line in figure.axes[3].lines}
     for name in ("memorised", "spurious", "new"):
         expected = [found[n].judge().shares[name] for n in (2, 32, 256)]

@@ -67,7 +67,6 @@ FIGURES: list[Callable[[], Figure]] = [
     draw_samples,
     draw_hero,
 ]
-WITH_AXES = [draw_line, draw_plane, draw_samples]
 
 
 @pytest.fixture(autouse=True)

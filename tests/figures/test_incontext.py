@@ -101,8 +101,6 @@ def context_dots(figure: Figure) -> list[np.ndarray]:
 
 def test_each_context_is_the_beginning_of_the_next() -> None:
     figure = draw_landscapes()
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert [title for title in titles if title] == ["n = 0", "n = 2", "n = 6", "truth"]
     dots = context_dots(figure)
     assert [len(each) for each in dots] == [0, 2, 6] * 2
     expected = some_tasks().sample(6, torch.Generator().manual_seed(1))
@@ -143,24 +141,7 @@ def test_curves_are_the_means_and_what_is_off_the_scale_is_told() -> None:
     np.testing.assert_allclose(curve(left, "in-context model"), found.mean())
     np.testing.assert_allclose(curve(left, "KDE, best bandwidth"), found.mean("kde-best"))
     np.testing.assert_array_equal(np.isnan(curve(left, "my-own")), [0, 0, 1, 0])
-    texts = [text.get_text() for text in left.texts]
-    assert "373" in texts
-    assert "11" in texts
-    assert "off the scale" in texts[-1]
     assert left.get_ylim()[1] < 5
-    assert [label.get_text() for label in left.get_xticklabels()] == ["0", "1", "4", "32"]
     np.testing.assert_allclose(
         right.containers[0].lines[0].get_ydata(), found.difference("bayes")[0]
     )
-
-
-def test_datasets_of_other_units_are_drawn_in_their_own():
-    points = np.array([[-1.0, 0.0], [2.0, 0.5], [0.2, 0.3]])
-    raw = points * [1000.0, 0.01] + [5e4, 0.3]
-    figure = context_landscapes(small(), raw[None], (0, 3), resolution=21)
-    dots = figure.axes[1].lines[0]
-    np.testing.assert_allclose(dots.get_xydata(), raw, rtol=1e-9)
-    (left, right), (bottom, top) = figure.axes[1].get_xlim(), figure.axes[1].get_ylim()
-    assert left < raw[:, 0].min() < raw[:, 0].max() < right
-    assert (right - left) / (top - bottom) == pytest.approx(3000 / 0.005)
-    plt.close(figure)

@@ -47,26 +47,10 @@ NUMBERS = (0.0, 1.0, -1.0, 0.3, 2.0, 1e-308, 1e-30, 1e30, -1e200, 1e308, NAN, np
 SHAPES = ((), (0,), (1,), (2,), (4,), (0, 2), (1, 2), (4, 2), (3, 1), (2, 3), (4, 4), (2, 3, 2))
 KINDS = ("float64", "float32", "float16", "int8", "int64", "uint64", "bool", "complex128", "object")
 ODD = (
-    None,
-    "1",
-    "auto",
-    "",
-    b"1",
-    {},
-    {"a": 1.0},
-    set(),
-    object(),
-    10**400,
-    True,
-    Ellipsis,
-    [[1.0, 2.0], [3.0]],
-    [["1", "2"]],
-    [[None, 1.0]],
+    *(None, "1", "auto", "", b"1", {}, {"a": 1.0}, set(), object(), 10**400, True, Ellipsis, max),
+    *([[1.0, 2.0], [3.0]], [["1", "2"]], [[None, 1.0]], np.array([["1", "2"]]), Path("nowhere")),
     np.array([["2020-01-01", "2021-01-01"]], dtype="datetime64[D]"),
-    np.array([["1", "2"]]),
     np.zeros(2, dtype=[("a", float), ("b", float)]),
-    Path("nowhere"),
-    max,
     np.random.default_rng(0),
     csr_array(np.eye(2)),
     pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": [0.5, 2.0]}),
@@ -123,15 +107,9 @@ memory_imputer = MemoryImputer().fit(TABLE)
 MEMORIES = {
     type(energy).__name__: energy
     for energy in (
-        kde,
-        hopfield,
-        student,
-        ist.CRPMixture(TABLE, [1.0, 2.0, 3.0, 4.0]),
-        ist.EpanechnikovKDE(TABLE, 2.0),
-        ist.LaplaceKDE(TABLE),
-        ist.Hopfield(TABLE),
-        ist.DenseAssociativeMemory(TABLE),
-        ist.SparseHopfield(TABLE),
+        *(kde, hopfield, student, ist.CRPMixture(TABLE, [1.0, 2.0, 3.0, 4.0])),
+        *(ist.EpanechnikovKDE(TABLE, 2.0), ist.LaplaceKDE(TABLE), ist.Hopfield(TABLE)),
+        *(ist.DenseAssociativeMemory(TABLE), ist.SparseHopfield(TABLE)),
         ist.Affine(kde, [1.0, 2.0]),
     )
 }
@@ -146,8 +124,7 @@ layer = attention.PreNormAttention(4, 2, batch_first=True)
 def use(energy: ist.Energy) -> Any:
     """Evaluate a new energy once."""
     x = torch.zeros(2, energy.dim, dtype=torch.float64) + 0.5
-    step = getattr(energy, "step", lambda x: None)
-    return energy.energy(x), energy.score(x), step(x)
+    return energy.energy(x), energy.score(x), energy.step(x) if energy.has_step else None
 
 
 @dataclass(frozen=True)
@@ -289,8 +266,8 @@ CALLS: dict[str, Call] = {
     "choose": Call(bandwidth.choose, {"X": rows}, lambda found: found.sigma),
     "leave_one_out": Call(bandwidth.leave_one_out, {"X": rows}),
     "left_out_log_density": Call(bandwidth.left_out_log_density, {"X": TABLE, "sigma": 1.0}),
-    "scott": Call(bandwidth.scott, {"X": TABLE}),
-    "silverman": Call(bandwidth.silverman, {"X": TABLE}),
+    "scott": Call(bandwidth.scott, {"X": TABLE}, lambda found: found.sigma),
+    "silverman": Call(bandwidth.silverman, {"X": TABLE}, lambda found: found.sigma),
     "certify": Call(capacity.certify, {"X": TABLE}, lambda found: found.stored),
     "choose_sigma": Call(capacity.choose_sigma, {"X": TABLE}, lambda found: found.sigma),
     "basins": Call(capacity.basins, {"X": TABLE, "max_steps": 50}),

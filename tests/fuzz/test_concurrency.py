@@ -11,8 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,28 +145,3 @@ def test_a_second_run_in_one_directory_is_refused_at_once(
     assert error.count("\n") == 1
     kept = [path for path in sorted(out.rglob("*")) if path.name != ".lock"]
     assert [path for path in kept if path not in before and path.is_file()] == []
-
-
-STORES = """
-import sys
-from isthmus import datasets
-X, y = datasets.load("iris")
-for _ in range(15):
-    datasets.store("iris", X, y, data_home=argv[0])
-"""
-
-
-@pytest.mark.slow
-def test_two_writers_of_a_dataset_take_turns(start: Callable[..., Any], tmp_path: Path) -> None:
-    from isthmus import datasets
-
-    datasets.store("iris", *datasets.load("iris"), data_home=tmp_path)
-    writers = [start([tmp_path], STORES)[0] for _ in range(2)]
-    reads = 0
-    while any(writer.exitcode is None for writer in writers):
-        datasets.load("iris", tmp_path, download_if_missing=False)
-        reads += 1
-        time.sleep(0.02)
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert reads > 1
-    datasets.load("iris", tmp_path, download_if_missing=False)

@@ -14,7 +14,6 @@ import torch
 from isthmus.cli.main import main
 from isthmus.cluster import BasinFlow, cluster_file
 from isthmus.figures import save as save_figure
-from isthmus.incontext import ICLEBMConfig, TrainingSettings, train
 from isthmus.incontext.runs import Checkpoint
 from isthmus.tables import write_table
 
@@ -82,22 +81,3 @@ def test_a_command_says_so_in_one_line_and_works_again(
     assert error.count("\n") == 1
     assert str(run) in error
     assert main(words) == 0
-
-
-def test_training_that_ran_out_of_space_continues_to_the_same_end(tmp_path: Path) -> None:
-    model = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
-    settings = TrainingSettings(model=model, updates=4, batch=4, length=5)
-    whole, rows = train(settings, log_every=1), list[Any]()
-
-    def stop(row: dict[str, float]) -> None:
-        rows.append(row)
-        if len(rows) == 2:
-            stack.enter_context(full_disk())
-
-    with contextlib.ExitStack() as stack, pytest.raises(OSError, match="too large"):
-        train(settings, tmp_path, checkpoint_every=1, log_every=1, report=stop)
-    assert Checkpoint.load(tmp_path / "checkpoint.pt").updates == 1
-    assert not list(tmp_path.rglob("*.part"))
-    continued = train(settings, tmp_path, checkpoint_every=1, log_every=1).model
-    for found, expected in zip(continued.parameters(), whole.model.parameters(), strict=True):
-        assert torch.equal(found, expected)

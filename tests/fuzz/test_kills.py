@@ -142,23 +142,6 @@ def test_no_fit_of_a_study_is_lost_or_done_twice(
     fit_to_continue(words, tmp_path, state, check, kill, finish)
 
 
-def test_a_report_continues_to_the_same_page(tmp_path: Path, kill: Kill, finish: Finish) -> None:
-    words = "reproduce --only landscapes-1d hopfield-equivalence --quiet --out"
-
-    def check(folder: Path) -> None:
-        for path in folder.rglob("*.json"):
-            json.loads(path.read_text())
-
-    def state(folder: Path) -> Any:
-        results = json.loads((folder / "results.json").read_text())
-        figures = {path.name: path.read_bytes() for path in sorted(folder.rglob("*.png"))}
-        assert results["summary"]["parts"]["done"] == 2
-        assert (folder / "index.html").read_text().rstrip().endswith("</html>")
-        return results["parts"], figures
-
-    fit_to_continue(words, tmp_path, state, check, kill, finish)
-
-
 # Each of these writes two files in turn until it is killed, or has done so 30 times.
 WRITERS = {
     "index": """

@@ -268,55 +268,6 @@ def test_many_coordinates(dim: int, n: int, dtype: str, tolerance: float) -> Non
     assert found.stored.tolist() == [n == 1 or row == 1 for row in range(n)]
 
 
-class Moments:
-    """Exact first three moments of a mixture of round Gaussians, coordinate by coordinate."""
-
-    weights, variances = np.array([0.3, 0.7]), np.array([0.36, 1.0])
-    means = np.array([[-1.0, 0.5], [1.0, -0.5]])
-
-    @classmethod
-    def energy(cls) -> ist.Mixture:
-        shapes = cls.variances[:, None, None] * np.eye(2)
-        return ist.Mixture(cls.means, log_weights=np.log(cls.weights), covariance=shapes)
-
-    @classmethod
-    def exact(cls) -> Array:
-        v, m = cls.variances[:, None], cls.means
-        return np.stack([cls.weights @ part for part in (m, m**2 + v, m**3 + 3 * m * v)])
-
-
-SAMPLERS = {
-    "MALA": (ist.MALA(0.4), 60),
-    "HMC": (ist.HMC(0.4, 5), 25),
-    "HMC, jitter": (ist.HMC(0.4, 5, jitter=0.5), 25),
-    "NUTS": (ist.NUTS(0.4), 15),
-}
-
-
-# tests/dynamics/test_nuts.py compares moments of NUTS quickly.
-@pytest.mark.parametrize(
-    "name", [*list(SAMPLERS)[:3], pytest.param("NUTS", marks=pytest.mark.slow)]
-)
-def test_moments_of_samplers_within_five_standard_errors(name: str) -> None:
-    """Chains are independent, so that the spread of their means is the standard error."""
-    sampler, draws = SAMPLERS[name]
-    chains = ist.sample_chains(
-        Moments.energy(),
-        draws,
-        sampler,
-        chains=500,
-        init=np.zeros((500, 2)),
-        burn_in=draws,
-        tune=False,
-        progress=False,
-    )
-    found = np.asarray(chains.draws)
-    powers = np.stack([found, found**2, found**3]).mean(1)  # (powers, chains, D)
-    error = powers.std(1, ddof=1) / math.sqrt(powers.shape[1])
-    assert (np.abs(powers.mean(1) - Moments.exact()) < 5 * error).all()
-    assert (error < 0.2).all()
-
-
 def test_directions_of_any_concentration_are_drawn() -> None:
     drawn = ist.VonMisesFisherMixture(torch.tensor([[0.6, 0.8]]).double(), 1e308).sample(5)
     torch.testing.assert_close(drawn, torch.tensor([[0.6, 0.8]]).double().expand(5, 2))

@@ -117,19 +117,3 @@ def test_the_page_starts_with_the_energy_it_is_given(energy, name, sigma) -> Non
     _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
     corner = torch.tensor([box[0], box[3]], dtype=energy.memories.dtype)
     assert arrays["height"][0, 0] == pytest.approx(float(energy.energy(corner)), rel=1e-4)
-
-
-def test_an_energy_of_ones_own_is_drawn_and_sampled() -> None:
-    class Bowl(ist.Energy):
-        def energy(self, x):
-            return 0.5 * (x - 1).square().sum(-1)
-
-    header, playground = start(Bowl())
-    scene = {**header["scene"], "box": [-4, -4, 4, 4]}
-    assert scene["energy"] == "given"
-    request = {"id": 1, "kind": "frame", "columns": 9, "rows": 9, "scene": scene}
-    _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
-    assert arrays["height"][4, 5] == pytest.approx(0.5)
-    request = {"id": 2, "kind": "details", "scene": scene, "queries": [[-3, -3]]}
-    _, arrays = unpack(playground.answer(json.dumps(request)) or b"")
-    np.testing.assert_allclose(arrays["paths"][-1], [[1, 1]], atol=1e-2)

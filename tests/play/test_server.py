@@ -95,30 +95,6 @@ def test_headers_keep_everything_on_this_machine(client) -> None:
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_two_browsers_have_scenes_of_their_own(client, scene) -> None:
-    scenes = [{**scene, "memories": [[x + shift, y] for x, y in scene["memories"]]}
-              for shift in (0.0, 1.0)]  # fmt: skip
-    requests = [{"kind": "frame", "columns": 16, "rows": 16, "scene": each} for each in scenes]
-    with connect(client) as one:
-        one.receive_bytes()
-        alone = [received(one, {**each, "id": 1}) for each in requests]
-    assert not (alone[0] == alone[1]).all()
-    with connect(client) as one, connect(client) as two:
-        one.receive_bytes(), two.receive_bytes()
-        for number in range(1, 6):
-            for page, request in zip((one, two), requests, strict=True):
-                page.send_text(json.dumps({**request, "id": number}))
-            for page, expected in zip((one, two), alone, strict=True):
-                header, arrays = unpack(page.receive_bytes())
-                assert header["id"] == number
-                assert (arrays["height"] == expected).all()
-
-
-def received(page, request):
-    page.send_text(json.dumps(request))
-    return unpack(page.receive_bytes())[1]["height"]
-
-
 def wait_for(condition) -> None:
     for _ in range(1000):
         if condition():

@@ -63,9 +63,6 @@ def prepares(seed, full):
     time.sleep(0.5)
     note("prepares")
 
-def refuses(seed, full):
-    raise RuntimeError("no data")
-
 def reads(seed, full):
     return section(seed, full, calls=(HERE / "prepares.ran").read_text().count("\\n"))
 """
@@ -154,15 +151,6 @@ def test_finished_parts_are_kept_and_give_the_same_files(parts: Make, place: Pat
     assert (runs(place, "one"), runs(place, "two")) == (2, 1)
 
 
-def test_the_papers_sizes_are_kept_apart_from_quick_ones(parts: Make, place: Path) -> None:
-    parts("one")
-    assert reproduced(place, "--full")[1]["parts"]["one"]["numbers"]["full"] is True
-    assert reproduced(place)[1]["parts"]["one"]["numbers"]["full"] is False
-    assert reproduced(place, "--seed", "1")[1]["parts"]["one"]["numbers"]["seed"] == 1
-    reproduced(place, "--full")  # not replaced by the runs in between
-    assert runs(place, "one") == 3
-
-
 def test_a_needed_function_runs_once_and_before_the_parts(parts: Make, place: Path) -> None:
     parts(first="reads", second="reads", needs="fake_parts:prepares")
     code, results = reproduced(place, "--jobs", "2")
@@ -170,13 +158,6 @@ def test_a_needed_function_runs_once_and_before_the_parts(parts: Make, place: Pa
     assert [part["numbers"]["calls"] for part in results["parts"].values()] == [1, 1]
     reproduced(place)
     assert runs(place, "prepares") == 1  # nothing was left to do
-
-
-def test_parts_fail_with_what_they_need(parts: Make, place: Path) -> None:
-    parts("one", needs="fake_parts:refuses")
-    code, results = reproduced(place)
-    assert code == 1
-    assert "no data" in results["parts"]["one"]["message"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "edited", "png"])
@@ -246,16 +227,6 @@ def test_a_stopped_run_ends_its_parts_and_continues_later(
     assert reproduced(place)[0] == 0
     assert (runs(place, "one"), runs(place, "two")) == (1, 1)
     assert not list(out.rglob(".*.part"))
-
-
-def test_results_are_the_same_for_any_number_of_jobs(parts: Make, place: Path) -> None:
-    parts(**{f"p{number}": "one" for number in range(4)})
-    found = []
-    for jobs in ("1", "4"):
-        results = reproduced(place, "--jobs", jobs, "--fresh", "--seed", "3")[1]
-        assert set(results.pop("seconds")) == set(results["parts"])
-        found.append(json.dumps(results))
-    assert found[0] == found[1]
 
 
 def test_a_chapter_selects_its_parts_and_unknown_names_are_refused() -> None:

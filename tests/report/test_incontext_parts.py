@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,43 +83,3 @@ def test_a_flat_model_is_judged_by_its_volume_outside_the_prior(
 
 
 FEW = ("K = 2", "K = 3", "rings", "moons")
-
-
-def record(update: int, nll: list[float], tempered: list[float]) -> dict[str, Any]:
-    def scores(update: int, seconds: int, nll: list[float], tempered: list[float]) -> dict:
-        scores = {"nll": nll, "tempered": tempered, "temperature": 2.0, "standard_error": [0.1] * 3}
-        error = {"largest_error_of_log_normalizer": 0.01 * update}
-        return {"update": update, "cpu_seconds": seconds, **scores, **error}
-
-    nce = [scores(10 * k, 100 * k, [6.0, 4.0, 3.0 - 0.1 * k], [6.0, 4.0, 2.0]) for k in (1, 2, 3)]
-    runs = {
-        "contrastive divergence": {"evaluations": [scores(update, 250, nll, tempered)]},
-        "ranking NCE": {"evaluations": nce},
-    }
-    for run in runs.values():
-        run |= {"planned": 20, "settings": {"batch": 16}, "curve": [{"loss": -3.0}]}
-    references = {"truth": [2.5] * 3, "bayes": [6.0, 3.0, 2.6], "kde-best": [None, 3.7, 2.8]}
-    return {"tasks": 50, "contexts": [0, 8, 32], "references": references, "runs": runs}
-
-
-@pytest.mark.parametrize(
-    ("update", "nll", "tempered", "expected"),
-    [
-        (19, 2.7, 2.7, "open"),
-        (20, 5.6, 5.5, "held"),
-        (20, 5.8, 5.6, "held with a correction"),
-        (20, 9.0, 5.9, "did not hold"),
-    ],
-)
-def test_an_objective_is_judged_once_its_run_is_finished(
-    update: int, nll: float, tempered: float, expected: str,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
-    kept = tmp_path / "objectives.json"
-    kept.write_text(json.dumps(record(update, [6.1, 4.0, nll], [6.1, 4.0, tempered])))
-    monkeypatch.setattr(incontext_recorded, "recorded", lambda name: kept)
-    section = incontext_recorded.trained_by_each_objective(0)
-    (finding,) = section.findings
-    assert finding.verdict == expected
-    # The last evaluation of ranking NCE that took no longer than contrastive divergence.
-    assert "2.80 after 200 CPU seconds" in finding.because

@@ -9,12 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
-import isthmus as ist
-from isthmus.attention import SALNAttention
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.report.builder import make
-from isthmus.paper.report.parts import attention, capacity, clustering, energies, engrams
-from isthmus.paper.report.parts.energies import energy_distance, integral, largest_rise
+from isthmus.paper.report.parts import attention, capacity, clustering, engrams
+from isthmus.paper.report.parts.energies import energy_distance
 from isthmus.paper.report.registry import text_of
 from isthmus.report import Section
 
@@ -50,24 +48,6 @@ def test_verdicts(part: str, expected: list[str]) -> None:
     assert verdicts(section_of(part)) == expected
 
 
-def test_gradient_gap_is_that_of_a_missing_factor() -> None:
-    one = ist.Mixture(torch.zeros(1, 1, dtype=torch.float64), beta=3.0)
-    assert energies.gradient_gap(one, 3.0) < 1e-8
-    # The slope of log p is -6 x, and minus that of E is -2 x.
-    largest = 4 * float(energies.LINE_QUERIES.abs().max())
-    assert energies.gradient_gap(one, 1.0) == pytest.approx(largest)
-
-
-def test_a_memory_that_keeps_its_landscape_is_not_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    six = energies.six_memories(energies.PLANE, sigma=0.4)
-    networks = six["Hopfield"], six["Modern Hopfield"]
-    change, leftover = energies.swap_changes(*networks)
-    assert change > 0.1
-    assert leftover < 1e-12
-    monkeypatch.setattr(ist.ModernHopfield, "with_memories", lambda self, new: self)
-    assert energies.swap_changes(*networks)[0] == 0
-
-
 def test_energy_gap_by_hand() -> None:
     # Off the sphere E_MCHN - sigma^2 E_KDE of one pattern is -|x_1|^2 / 2 wherever one looks.
     one = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
@@ -97,23 +77,6 @@ def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
         {"2.0": 3.28, "1.7": 2.9}, abs=0.05
     )
     assert section.numbers["first_dimension_above_half_weight"] == 8
-
-
-def test_posterior_gap_sees_another_prior() -> None:
-    means = torch.tensor(clustering.MEANS, dtype=torch.float64)
-    data = torch.zeros(1, 2, dtype=torch.float64)
-    other = ist.Mixture(means, beta=clustering.BETA)  # not weighted by the counts
-    assert clustering.posterior_gap(other, data) > 0.01
-
-
-@pytest.mark.parametrize(
-    ("growth", "verdict"), [((0.1, 30.0), "held"), ((0.1, 0.1), "did not hold")]
-)
-def test_claims_about_new_memories(
-    growth: tuple[float, float], verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clustering, "GROWTH", growth)
-    assert verdicts(clustering.creation_of_memories(0)) == [verdict, CORRECTED, "did not hold"]
 
 
 def _run(variant: str, rate: float, seed: int, loss: float, diverged: bool = False) -> TrainingRun:
@@ -151,18 +114,6 @@ def test_training_is_judged_above_the_best_rate_of_plain_attention(
     section = attention.training_at_high_rates(0)
     assert verdicts(section) == [verdict]
     assert "5 of 5 seeds" in section.observations[0]
-
-
-def test_keys_determine_weights_unless_these_are_their_own() -> None:
-    norm, plain, x = attention._random_layer(0)
-    view = ist.attention.vmf_view(norm, plain, x)
-    assert attention.weight_without_key(view).max() < 1e-20
-    saln = SALNAttention.from_prenorm(norm, plain)
-    with torch.no_grad():
-        saln.key_proj.weight[-1] = torch.randn(64, generator=torch.Generator().manual_seed(1))
-    shares = attention.weight_without_key(ist.attention.vmf_view(saln, x))
-    assert shares[:-1].max() < 1e-20
-    assert shares[-1] > 0.01
 
 
 @pytest.mark.slow
@@ -249,17 +200,3 @@ def test_energy_distance_on_a_line_is_that_of_scipy() -> None:
     first, second = generator.normal(size=50), generator.normal(0.5, 2, size=70)
     ours = energy_distance(torch.from_numpy(first)[:, None], torch.from_numpy(second)[:, None])
     assert math.sqrt(ours) == pytest.approx(stats.energy_distance(first, second))
-
-
-def test_a_rise_is_measured_and_a_missing_density_is_none() -> None:
-    class Climbing(ist.Energy):
-        dim = 1
-
-        def energy(self, x: torch.Tensor) -> torch.Tensor:
-            return x[..., 0]
-
-        def step(self, x: torch.Tensor, observed: torch.Tensor | None = None) -> torch.Tensor:
-            return (x + 0.25).clamp(max=1)
-
-    assert largest_rise(Climbing(), torch.zeros(2, 1)) == 0.25
-    assert integral(Climbing(), reach=1.0) is None

@@ -1,52 +1,12 @@
 """The same study on a Dask cluster, of which a worker is killed."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from isthmus.errors import DatasetNotFoundError
-from isthmus.study import Method, Progress, Settings, Store, run, status
+from isthmus.study import Progress, Settings, Store, run
 
 distributed = pytest.importorskip("distributed")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_runs_on_one_scheduler_keep_apart_and_missing_data_are_no_result(tmp_path: Path) -> None:
-    def slow(**settings: Any) -> Any:
-        from sklearn.cluster import KMeans
-
-        time.sleep(5)
-        return KMeans(**settings)
-
-    def fails(**_: Any) -> Any:
-        raise ValueError("another method")
-
-    def start(name: str, factory: Any) -> Any:
-        settings = Settings(("iris",), (Method("same", factory),), seeds=(0,))
-        return run(tmp_path / name, settings, backend="dask", scheduler=address).statuses
-
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None
-    ) as cluster:
-        address = cluster.scheduler_address
-        with ThreadPoolExecutor() as pool:
-            ends = list(pool.map(start, ["first", "second"], [slow, fails]))
-        assert ends == [{"ok": 1}, {"failed": 1}]
-        settings = Settings(("zoo",), ("KMeans",), seeds=(0,), entries=2)
-        with pytest.raises(DatasetNotFoundError, match="KMeans on zoo could not be started on "):
-            run(
-                tmp_path / "zoo",
-                settings,
-                backend="dask",
-                scheduler=address,
-                data_home=tmp_path / "nowhere",
-            )
-    assert Store(tmp_path / "zoo").read() == []
-    assert status(tmp_path / "zoo").missing == 2
 
 
 @pytest.mark.slow

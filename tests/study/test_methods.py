@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.preprocessing import StandardScaler
 
-from isthmus.paper.study.estimators import completion, draw_hidden
+from isthmus.paper.study.estimators import completion
 from isthmus.paper.study.fitting import METRICS, judge, prepare
 from isthmus.study import METHODS, DPMeans, SahaClAM, Settings
 
@@ -57,18 +57,6 @@ def test_the_loss_of_saha_and_its_gradient_are_those_of_the_plain_dynamics(
     assert loss == pytest.approx(float(plain(memories)))
     expected = torch.autograd.functional.jacobian(plain, memories)
     np.testing.assert_allclose(slope, expected, atol=1e-12)
-
-
-def test_saha_hides_coordinates_drawn_with_replacement_but_never_the_first() -> None:
-    hidden = draw_hidden(np.random.default_rng(0), 4000, 10, 0.5)
-    assert hidden.shape == (4000, 5)
-    assert set(np.unique(hidden)) == {-1, *range(1, 10)}
-    kept = [row[row >= 0] for row in hidden]
-    assert all(len(set(row)) == len(row) for row in kept)
-    # The mean number of different ones among 5 draws from 9.
-    assert np.mean([len(row) for row in kept]) == pytest.approx(9 * (1 - (8 / 9) ** 5), rel=0.01)
-    assert draw_hidden(np.random.default_rng(0), 1, 4, 0.2).shape == (1, 1)
-    assert draw_hidden(np.random.default_rng(0), 1, 1, 0.2).tolist() == [[0]]
 
 
 def test_saha_finds_blobs_from_its_own_start_and_labels_rows_by_the_memory_they_reach() -> None:

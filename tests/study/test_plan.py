@@ -1,9 +1,6 @@
 """Plans of directories with several runs, and files that cannot be read."""
 
 import json
-import os
-import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import pytest
 from pyarrow import parquet
 
 from isthmus.errors import InvalidInputError
-from isthmus.paper.study.runner import PROGRESS
 from isthmus.paper.study.store import read_plan
 from isthmus.study import Method, Settings, Store, combinations, run, status
 
@@ -66,22 +62,6 @@ def test_without_a_plan_all_results_count_and_a_run_replaces_its_own_pairs(tmp_p
         ("iris", "mine"): {ids[1]: 0},
         ("wine", "mine"): {ids[2]: None, ids[3]: None},
     }
-
-
-def test_status_tells_the_time_left_while_a_run_is_at_it(tmp_path: Path) -> None:
-    estimates: list[float | None] = []
-    settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
-    run(tmp_path, settings, report=lambda _: estimates.append(status(tmp_path).seconds_left))
-    assert estimates[0] is not None
-    assert estimates[0] >= 0
-    assert status(tmp_path).seconds_left is None
-    note = {"process": os.getpid(), "ends": time.time() + 100}
-    (tmp_path / PROGRESS).write_text(json.dumps(note))
-    assert status(tmp_path).seconds_left == pytest.approx(100, abs=10)
-    killed = subprocess.Popen(["true"])
-    killed.wait()
-    (tmp_path / PROGRESS).write_text(json.dumps({**note, "process": killed.pid}))
-    assert status(tmp_path).seconds_left is None
 
 
 @pytest.mark.parametrize("name", ["results", "plan"])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -127,21 +126,6 @@ def test_scores_that_differ_by_rounding_share_their_rank() -> None:
     assert ranks.tolist() == [1.5, 1.5, 3.0]
     pair = pairwise(np.array([[0.3, 0.3 + 1e-16]] * 8), ["a", "b"])[0]
     assert (pair.ahead, pair.behind, pair.raw_p_value) == (0, 0, 1.0)
-
-
-def test_numbers_of_clusters_are_those_of_the_selected_fits_beside_the_classes() -> None:
-    def clusters(dataset: str, found: int, **more: Any) -> dict[str, Any]:
-        return fit(dataset, "ClAM+CRP", 0.5, n_clusters=found, n_classes=4, **more)
-
-    rows = [clusters(f"d{place}", found) for place, found in enumerate([4, 6, 3, 2, 8, 40, 5])]
-    rows += [clusters("d0", 99, entry=1, objective=2.0), clusters("d0", 12, seed=1)]
-    (found,) = make_report(rows).cluster_numbers
-    # On d0: the fit with an objective, and that of the other seed.
-    assert found.found["d0"] == (99 + 12) / 2
-    np.testing.assert_allclose(found.factors, [111 / 8, 1.5, 4 / 3, 2, 2, 10, 1.25])
-    assert (found.within, found.outcome) == (3, "did not hold")
-    assert replace(found, found=dict.fromkeys(found.found, 4.0)).outcome == "held"
-    assert replace(found, found={"d1": 4.0}).outcome == "undecided"
 
 
 def test_every_failed_fit_is_counted() -> None:
