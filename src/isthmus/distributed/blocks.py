@@ -178,7 +178,7 @@ class FileBlocks(Blocks):
         self.values = self._frame if values is None else values
 
     def _frame(self, path: Path, group: int) -> Any:
-        return read_group(path, group, self.layout.columns).to_pandas()
+        return read_group(path, group, self.layout.columns).to_pandas(ignore_metadata=True)
 
     def __iter__(self) -> Iterator[Any]:
         for number, (path, group) in enumerate(self.places):
