@@ -178,7 +178,9 @@ class FileBlocks(Blocks):
         self.values = self._frame if values is None else values
 
     def _frame(self, path: Path, group: int) -> Any:
-        return read_group(path, group, self.layout.columns).to_pandas(ignore_metadata=True)
+        table = read_group(path, group, self.layout.columns)
+        with reading(path, "Parquet file", f"Row group {group + 1} may be damaged."):
+            return table.to_pandas(ignore_metadata=True)
 
     def __iter__(self) -> Iterator[Any]:
         for number, (path, group) in enumerate(self.places):
