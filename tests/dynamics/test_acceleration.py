@@ -1,5 +1,7 @@
 """Accelerated retrieval against plain iteration: no update ends higher, and the ends agree."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -49,9 +51,10 @@ def test_no_update_ends_higher_than_the_plain_update(dtype: torch.dtype, data: s
     before, after = found.trace[:-1], found.trace[1:]
     plain = memory.step(before, mask)
     kept = (after == before).all(-1)  # a row at rest, or a leap undone
-    heights = memory.energy(torch.where(kept[..., None], before, plain)).double()
+    exact = deepcopy(memory).double()  # energies of single precision are rounded by more
+    heights = exact.energy(torch.where(kept[..., None], before, plain).double())
     rounding = 100 * torch.finfo(dtype).eps * (1 + heights.abs())
-    assert (memory.energy(after) <= heights + rounding).all()
+    assert (exact.energy(after.double()) <= heights + rounding).all()
 
 
 @given(memory=memories())
