@@ -224,7 +224,7 @@ class Energy(nn.Module, ABC):
 
         x: (..., D), which may hold NaN where it is not observed.
         """
-        return self._seeing(self._private("conditional_mean"), x, observed)
+        return self._answer(self._private("conditional_mean"), x, *self._partial(x, observed))
 
     def recall(self, x: Any, values: Any) -> Tensor:
         """Return the mean of `values` under the responsibilities at x: hetero-association.

@@ -27,7 +27,7 @@ from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.base import generator_for
 from isthmus.memories.gaussian import GaussianKDE
-from isthmus.validation import as_array, as_choice, as_count, as_number, as_points
+from isthmus.validation import as_array, as_choice, as_count, as_number, as_points, require_kind
 
 Method = Literal["flow", "langevin"]
 EnergyAt = Energy | Callable[[float], Energy]
@@ -146,6 +146,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     (array([ True, False,  True]), array([False,  True, False]))
     """
     few = as_number(few, "few", above=ONE)
+    require_kind(energy, "energy", Energy)
     if not energy.has_responsibilities:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} has no memories whose responsibilities are known."

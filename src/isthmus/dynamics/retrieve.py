@@ -160,6 +160,7 @@ def settle(
     """Return :func:`retrieve` without its look at the norms of the memories."""
     tol = as_number(tol, "tol", at_least=0)
     max_steps = as_count(max_steps, "max_steps", at_least=0)
+    accelerate = None if accelerate is None else as_flag(accelerate, "accelerate")
     start = energy.as_input(x)
     shape, dtype = start.shape, start.dtype
     if energy._is_far_off() and (exact := energy._in_float64()) is not None:
