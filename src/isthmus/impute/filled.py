@@ -23,7 +23,7 @@ from isthmus.memories.gaussian import GaussianKDE
 from isthmus.printing import aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
-from isthmus.validation import as_choice, as_flag, as_number, as_seed, require_kind
+from isthmus.validation import as_choice, as_flag, as_names, as_number, as_seed, require_kind
 
 How = Literal["mean", "mode"]
 FloatArray = NDArray[np.float64]
@@ -215,6 +215,7 @@ def fill_gaps(
     gaps = np.isnan(rows)
     if words is not None:
         words = _words(words, len(rows))
+    fill = as_names(fill, "fill")
     _require_columns(fill, (*names, *(() if words is None else words.columns)))
     if model is not None:
         require_kind(model, "model", TableModel)
