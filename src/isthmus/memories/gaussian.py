@@ -690,7 +690,7 @@ def as_columns(columns: Any, dim: int) -> list[int]:
             places: list[int] = np.arange(dim)[chosen].tolist()
             if len(set(places)) == len(places):
                 return places
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, ValueError, TypeError, RuntimeError):
         pass
     raise InvalidInputError(
         f"columns must name at least one of the coordinates 0 to {dim - 1}, each once, or be a "
