@@ -105,7 +105,7 @@ class Grid:
                 f"A grid in {self.dim} dimensions would have too many nodes. "
                 "Use annealed_log_normalizer."
             )
-        as_number(self.half_width, "half_width", above=0)
+        object.__setattr__(self, "half_width", as_number(self.half_width, "half_width", above=0))
         if as_count(self.resolution, "resolution", at_least=5) % 2 == 0:
             raise InvalidInputError(f"resolution must be odd, not {self.resolution}.")
 

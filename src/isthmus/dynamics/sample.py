@@ -109,6 +109,7 @@ def sample(
     n = as_count(n, "n", at_most=MOST_DRAWS)
     starts = _read_init(energy, init)
     of_chains = (sampler, init, burn_in, chains, tune)
+    thin = as_count(thin, "thin")
     if energy.has_exact_draws and thin == 1 and all(option is None for option in of_chains):
         return energy.sample(n, seed)
     if chains is None:
