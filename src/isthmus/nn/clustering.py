@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.mixture import Mixture
-from isthmus.validation import as_count, as_flag, as_number, as_points
+from isthmus.validation import as_count, as_flag, as_number, as_points, require_kind
 
 
 @final
@@ -130,6 +130,7 @@ class ClAMLoss(nn.Module):
         decoder : module or function, optional
             From (..., dim) to (..., D).
         """
+        require_kind(z, "z", Tensor)
         if (x is None) != (decoder is None):
             raise InvalidInputError("Pass x and decoder together, or neither.")
         found = self.retrieve(z)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.validation import require_kind
 
 CORE = "association_core."
 NORMS = {
@@ -56,6 +57,7 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     >>> HopfieldPooling(4, norm=False).load_state_dict(convert_state_dict(theirs))
     <All keys matched successfully>
     """
+    require_kind(state_dict, "state_dict", Mapping)
     prefixes = sorted({key.partition(CORE)[0] for key in state_dict if CORE in key})
     if not prefixes:
         raise InvalidInputError(
