@@ -1,4 +1,8 @@
-"""Training objectives: losses, and the proposals and Langevin chains that make candidates."""
+"""Training objectives: losses, and the proposals and Langevin chains that make candidates.
+
+A plain energy is trained as an in-context model whose context is empty (`model.unconditional`): its
+batch is (B, 1, D), and every row may be compared with the candidates of all.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,35 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from isthmus.errors import DivergenceError
+from isthmus.energy import Energy
+from isthmus.errors import DivergenceError, UnsupportedOperationError
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.model import ICLEBM
 from isthmus.validation import as_number
 
 __all__ = [
+    "BinaryNCE",
     "BranchLangevin",
+    "Completion",
     "ContrastiveDivergence",
     "DenoisingScoreMatching",
+    "EnergyProposal",
+    "MaximumLikelihood",
     "Objective",
     "PersistentContrastiveDivergence",
     "Proposal",
     "RankingNCE",
+    "SlicedScoreMatching",
     "StatefulObjective",
 ]
+
+# An in-context model, or an energy as one: `unconditional`, `real_and_branch_energy`,
+# `branch_energy` and `branch_gradient`.
+Model = Any
+# A chain that left its start by more than this many units of the rows has no energy to hold it.
+FARTHEST = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +100,29 @@ class Proposal(CheckedFields):
         return torch.where(index[:, None] == 0, flat, mixed)
 
 
+@dataclass(frozen=True, eq=False)
+class EnergyProposal:
+    """A density to draw candidates from, whatever the context.
+
+    Parameters
+    ----------
+    energy : Energy
+        With exact draws and a known normaliser.
+    """
+
+    energy: Energy
+
+    def sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Draw `count` candidates for each index. x: (B, S, D) -> (B, S, count, D)."""
+        drawn = self.energy._sample(x.shape[:-1].numel() * count, generator)
+        return drawn.to(x).view(*x.shape[:2], count, x.shape[2])
+
+    @torch.no_grad()
+    def log_prob(self, x: Tensor, candidates: Tensor) -> Tensor:
+        """Return log q of candidates (B, S, C, D): (B, S, C)."""
+        return self.energy._log_prob(candidates)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BranchLangevin(CheckedFields):
     r"""Move the candidates of every index n, each on its own energy.
@@ -131,18 +170,16 @@ class BranchLangevin(CheckedFields):
 
     @torch.no_grad()
     def run(
-        self, model: ICLEBM, x: Tensor, candidates: Tensor, generator: torch.Generator
+        self, model: Model, x: Tensor, candidates: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Return candidates (B, S, C, D) moved given the real sequences x (B, S, D)."""
-        length, count = candidates.shape[1:3]
         options: Any = {"generator": generator, "dtype": x.dtype, "device": x.device}
-        index = torch.arange(length, device=x.device).repeat_interleave(count)
-        cache, mask = model.encode(x), model.mask(index, length)
+        gradient_of = model.branch_gradient(x, candidates.shape[2])
         state = candidates.detach().flatten(1, 2).clone()  # (B, S C, D)
         for step in range(self.steps):
             if self.noise:
                 state += self.noise * torch.randn(state.shape, **options)
-            gradient = model.candidate_gradient(state, cache, index, mask)
+            gradient = gradient_of(state)
             if self.clip is not None:
                 gradient.clamp_(-self.clip, self.clip)
             state -= self.step_size * gradient
@@ -153,16 +190,21 @@ class BranchLangevin(CheckedFields):
                     f"Candidates overflowed at step {step + 1} of {self.steps} with "
                     f"step_size={self.step_size:g}. Use a smaller one, or set clip or box."
                 )
+        if model.unconditional and float(state.abs().amax()) > FARTHEST:
+            raise DivergenceError(
+                "Chains left the data: the energy has no lower bound. Add a term that grows with "
+                "the distance, as isthmus.NeuralEnergy has, or set box of the sampler."
+            )
         return state.view(candidates.shape)
 
 
 class Objective(Protocol):
-    """A loss to train an in-context model with.
+    """A loss to train an in-context model, or a plain energy, with.
 
     A frozen dataclass is best: a resumed run compares its ``repr`` with that of the settings.
     """
 
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of sequences x: (B, S, D); random numbers come from the generator."""
         ...
 
@@ -189,30 +231,90 @@ class RankingNCE(CheckedFields):
     .. math:: \log\Bigl(e^{w(x_n)} + \sum_{c=1}^C e^{w(x_c)}\Bigr) - w(x_n), \quad x_c \sim q,
 
     the cross-entropy of picking the real point among C + 1. For every C its minimum is the true
-    conditional density, up to a factor for each context (Ma and Collins, 2018).
+    conditional density, up to a factor for each context (Ma and Collins, 2018). Rows without a
+    context share their candidates.
 
     Parameters
     ----------
     candidates : int
         C, for each index.
-    proposal : Proposal
+    proposal : Proposal or EnergyProposal
     """
 
     candidates: int = 4
-    proposal: Proposal = field(default_factory=Proposal)
+    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
 
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of sequences x: (B, S, D)."""
-        candidates = self.proposal.sample(x, self.candidates, generator)
-        everything = torch.cat([x[:, :, None], candidates], dim=2)  # (B, S, 1 + C, D), real first
-        log_proposal = self.proposal.log_prob(x, everything)
-        real, branch = model.real_and_branch_energy(x, candidates)
-        weight = -torch.cat([real[..., None], branch], dim=2) - log_proposal
-        # A real point where the proposal has no mass carries no information about the ranking.
-        usable = torch.isfinite(log_proposal[..., 0])
-        weight = torch.where(usable[..., None], weight, 0.0)
-        loss = weight.logsumexp(dim=-1) - weight[..., 0]
+        weight, usable = weigh(model, x, self.proposal, self.candidates, generator)
+        if model.unconditional:
+            shared = weight[..., 1:].flatten().logsumexp(0)
+            loss = torch.logaddexp(weight[..., 0], shared) - weight[..., 0]
+        else:
+            loss = weight.logsumexp(dim=-1) - weight[..., 0]
         return (loss * usable).sum() / usable.sum().clamp(min=1)
+
+
+def weigh(
+    model: Model,
+    x: Tensor,
+    proposal: Proposal | EnergyProposal,
+    count: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Return -E - log q of real points and candidates, (B, S, 1 + C), and which are usable (B, S).
+
+    A real point where the proposal has no mass carries no information and has the weights 0.
+    """
+    candidates = proposal.sample(x, count, generator)
+    everything = torch.cat([x[:, :, None], candidates], dim=2)  # (B, S, 1 + C, D), real first
+    log_proposal = proposal.log_prob(x, everything)
+    real, branch = model.real_and_branch_energy(x, candidates)
+    weight = -torch.cat([real[..., None], branch], dim=2) - log_proposal
+    usable = torch.isfinite(log_proposal[..., 0])
+    return torch.where(usable[..., None], weight, 0.0), usable
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryNCE(CheckedFields):
+    r"""Noise-contrastive estimation: tell a real point from C candidates one by one.
+
+    .. math:: -\log \varsigma(v(x_n)) - \sum_{c=1}^C \log \varsigma(-v(x_c)), \qquad
+        v(x) = -E(x) - \log q(x) - \log C
+
+    At its minimum the energy is the negative log-density itself, normaliser included (Gutmann and
+    Hyvärinen, 2012).
+
+    Parameters
+    ----------
+    candidates : int
+        C, for each index.
+    proposal : Proposal or EnergyProposal
+    """
+
+    candidates: int = 4
+    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
+
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the loss of sequences x: (B, S, D)."""
+        weight, usable = weigh(model, x, self.proposal, self.candidates, generator)
+        weight = weight - math.log(self.candidates)
+        loss = F.softplus(-weight[..., 0]) + F.softplus(weight[..., 1:]).sum(dim=-1)
+        return (loss * usable).sum() / usable.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class MaximumLikelihood:
+    """The mean negative log-density, of energies whose normaliser is known."""
+
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the loss of rows x: (B, 1, D)."""
+        if not model.unconditional:
+            raise UnsupportedOperationError(
+                "The normaliser of an in-context energy is not known. Use RankingNCE."
+            )
+        loss: Tensor = -model.log_prob(x).mean()
+        return loss
 
 
 def contrast(real: Tensor, branch: Tensor, regularization: float) -> Tensor:
@@ -237,7 +339,7 @@ class ContrastiveDivergence(CheckedFields):
     candidates : int
         Negatives for each index.
     sampler : BranchLangevin
-    proposal : Proposal
+    proposal : Proposal or EnergyProposal
         Distribution of the chains' starting points.
     regularization : float
         Weight of the mean squared energy.
@@ -245,7 +347,7 @@ class ContrastiveDivergence(CheckedFields):
 
     candidates: int = 3
     sampler: BranchLangevin = field(default_factory=BranchLangevin.calibrated)
-    proposal: Proposal = field(default_factory=Proposal)
+    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
     regularization: float = 1e-3
 
     zero = ("regularization",)
@@ -260,11 +362,12 @@ class ContrastiveDivergence(CheckedFields):
         """Use chains at temperature 1 that start near the data."""
         return cls(sampler=BranchLangevin.calibrated(box), proposal=Proposal(box=box))
 
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of sequences x: (B, S, D)."""
         start = self.proposal.sample(x, self.candidates, generator)
         negative = self.sampler.run(model, x, start, generator)
-        return contrast(*model.real_and_branch_energy(x, negative), self.regularization)
+        real, branch = model.real_and_branch_energy(x, negative)
+        return contrast(real, branch, self.regularization)
 
 
 @dataclass(kw_only=True)
@@ -272,7 +375,8 @@ class PersistentContrastiveDivergence(CheckedFields):
     """Contrastive divergence whose chains continue from call to call.
 
     Chains belong to a dataset, so a buffer holds batches with their chains: each call picks one at
-    random and continues its chains, or replaces it by the new batch and starts chains there.
+    random and continues its chains, or replaces it by the new batch and starts chains there. Chains
+    of a plain energy belong to none: the batch is always the new one.
 
     Parameters
     ----------
@@ -294,7 +398,7 @@ class PersistentContrastiveDivergence(CheckedFields):
         super().__post_init__()
         self._kept: list[tuple[Tensor, Tensor]] = []
 
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of x: (B, S, D), or of a batch in the buffer."""
         place, chance = torch.rand(2, generator=generator, device=generator.device).tolist()
         slot, renew = int(place * self.pool), chance < self.refresh
@@ -302,10 +406,12 @@ class PersistentContrastiveDivergence(CheckedFields):
             slot = min(slot, len(self._kept))
             negative = self.chains.proposal.sample(x, self.chains.candidates, generator)
             self._kept[slot : slot + 1] = [(x, negative)]
-        x, negative = self._kept[slot]
+        kept, negative = self._kept[slot]
+        x = x if model.unconditional else kept
         negative = self.chains.sampler.run(model, x, negative, generator)
         self._kept[slot] = (x, negative)
-        return contrast(*model.real_and_branch_energy(x, negative), self.chains.regularization)
+        real, branch = model.real_and_branch_energy(x, negative)
+        return contrast(real, branch, self.chains.regularization)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the batches and chains in the buffer."""
@@ -336,13 +442,87 @@ class DenoisingScoreMatching(CheckedFields):
     sigma: float = 0.15
     candidates: int = 1
 
-    def __call__(self, model: ICLEBM, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the loss of sequences x: (B, S, D)."""
         shape = (*x.shape[:2], self.candidates, x.shape[2])
         noise = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-        blurred = (x[:, :, None] + self.sigma * noise).requires_grad_()
-        energy = model.branch_energy(x, blurred)
-        (gradient,) = torch.autograd.grad(energy.sum(), blurred, create_graph=True)
+        energy, gradient = slope(model, x, x[:, :, None] + self.sigma * noise)
         loss = 0.5 * (self.sigma * gradient - noise).square().sum(dim=-1).mean()
-        # Distributed training needs a gradient for every parameter, and the bias has none here.
-        return loss + 0 * energy.sum()
+        return loss + energy
+
+
+def slope(model: Model, x: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 0 and the gradient of the energy at points (B, S, C, D), with a graph.
+
+    The 0 has a graph too: distributed training needs a gradient for every parameter.
+    """
+    if model.unconditional:
+        return points.new_zeros(()), model.branch_gradient(x, points.shape[2])(points)
+    points = points.requires_grad_()
+    energy = model.branch_energy(x, points).sum()
+    (gradient,) = torch.autograd.grad(energy, points, create_graph=True)
+    return 0 * energy, gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicedScoreMatching(CheckedFields):
+    r"""Fit the score along random directions v, without noise and without a sampler.
+
+    .. math:: \tfrac12 \lVert \nabla E(x_n) \rVert^2 - v^\top \nabla^2 E(x_n)\, v,
+        \qquad v \sim N(0, I)
+
+    Its mean is that of score matching (Song et al., 2019).
+
+    Parameters
+    ----------
+    candidates : int
+        Directions for each point.
+    """
+
+    candidates: int = 1
+
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the loss of sequences x: (B, S, D)."""
+        shape = (*x.shape[:2], self.candidates, x.shape[2])
+        direction = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
+        points = x[:, :, None].expand(shape).clone().requires_grad_()
+        energy, gradient = slope(model, x, points)
+        (curved,) = torch.autograd.grad((gradient * direction).sum(), points, create_graph=True)
+        loss = 0.5 * gradient.square().sum(dim=-1) - (curved * direction).sum(dim=-1)
+        return loss.mean() + energy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(CheckedFields):
+    """The squared error of hidden coordinates after some steps of retrieval, the others held.
+
+    For plain energies with a ``step``. Hidden coordinates start at their means, and the error is in
+    the units of the data. Half of the rows lose coordinates at random, and half a run of
+    neighbours, as a part of an image.
+
+    Parameters
+    ----------
+    steps : int
+        Through which the gradient passes.
+    hidden : float
+        Share of the coordinates that is hidden.
+    """
+
+    steps: int = 4
+    hidden: float = 0.5
+
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the loss of rows x: (B, 1, D)."""
+        if not model.unconditional:
+            raise UnsupportedOperationError("In-context energies have no step to complete with.")
+        options: Any = {"generator": generator, "device": x.device}
+        batch, _, dim = x.shape
+        start = torch.rand(batch, 1, 1, **options)
+        along = (torch.arange(dim, device=x.device) / dim - start).remainder(1)
+        chance = torch.where(start.new_tensor(range(batch))[:, None, None] % 2 == 0, along,
+                             torch.rand(x.shape, **options))  # fmt: skip
+        held = chance >= self.hidden
+        state = torch.where(held, x, 0.0)
+        for _ in range(self.steps):
+            state = model.step(state, held)
+        return ((state - x) * model.scale)[~held].square().mean()

@@ -4,5 +4,13 @@ from isthmus.nn.clustering import ClAMLoss
 from isthmus.nn.conversion import convert_state_dict
 from isthmus.nn.hopfield import Hopfield
 from isthmus.nn.pooling import HopfieldLayer, HopfieldPooling
+from isthmus.nn.transformer import EnergyTransformer
 
-__all__ = ["ClAMLoss", "Hopfield", "HopfieldLayer", "HopfieldPooling", "convert_state_dict"]
+__all__ = [
+    "ClAMLoss",
+    "EnergyTransformer",
+    "Hopfield",
+    "HopfieldLayer",
+    "HopfieldPooling",
+    "convert_state_dict",
+]

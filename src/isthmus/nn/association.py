@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.kernel.sparse import entmax
-from isthmus.validation import as_flag, as_number, is_transforming
+from isthmus.validation import as_number, is_transforming
 
 SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}
 
@@ -77,36 +77,7 @@ def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> Non
         raise ShapeError(f"{name} must have shape {words}, not {tuple(mask.shape)}.")
 
 
-def associate(
-    states: Tensor,
-    stored: Tensor,
-    values: Tensor,
-    *,
-    beta: Tensor,
-    steps: int,
-    alpha: float,
-    masks: Masks,
-    drop: float,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Move states to the mean of the stored patterns `steps - 1` times, then read the values.
-
-    states (..., H, L, d), stored (..., H, S, d), values (..., H, S, v), beta (H,)
-    -> (..., H, L, v), and the last weights (..., H, L, S) if needed.
-    """
-    scale = beta[:, None, None]
-    for _ in range(steps - 1):
-        states = _mixed(scale * states, stored, stored, alpha, masks.hidden)
-    if as_flag(need_weights, "need_weights"):
-        weights = _weights(scale * states, stored, alpha, masks.hidden)
-        if masks.alive is not None:
-            weights = weights * masks.alive
-        return dropout(weights, drop).to(values.dtype) @ values, weights
-    found = _mixed(scale * states, stored, values, alpha, masks.hidden, drop)
-    return (found if masks.alive is None else found * masks.alive), None
-
-
-def _mixed(
+def mixed(
     queries: Tensor,
     stored: Tensor,
     values: Tensor,
@@ -114,16 +85,17 @@ def _mixed(
     hidden: Tensor | None,
     drop: float = 0.0,
 ) -> Tensor:
+    """Return the means of values (..., S, v) at queries (..., L, d). (..., L, v)."""
     if alpha == 1:
         seen = None if hidden is None else ~hidden
         return scaled_dot_product_attention(
             queries.to(stored.dtype), stored, values, seen, drop, scale=1.0
         )
-    weights = _weights(queries, stored, alpha, hidden)
+    weights = weights_of(queries, stored, alpha, hidden)
     return dropout(weights, drop).to(values.dtype) @ values
 
 
-def _weights(queries: Tensor, stored: Tensor, alpha: float, hidden: Tensor | None) -> Tensor:
+def weights_of(queries: Tensor, stored: Tensor, alpha: float, hidden: Tensor | None) -> Tensor:
     """Return the weights (..., L, S), at least in float32."""
     logits = queries.to(stored.dtype) @ stored.mT
     if logits.dtype in (torch.bfloat16, torch.float16):

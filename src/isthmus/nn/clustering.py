@@ -133,6 +133,8 @@ class ClAMLoss(nn.Module):
         require_kind(z, "z", Tensor)
         if (x is None) != (decoder is None):
             raise InvalidInputError("Pass x and decoder together, or neither.")
+        if z.numel() == 0:
+            raise ShapeError(f"z of shape {tuple(z.shape)} has no points, so no mean loss.")
         found = self.retrieve(z)
         if x is None or decoder is None:
             return (found - z).square().sum(-1).mean()

@@ -9,12 +9,13 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from isthmus.energy import Energy
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.nn.association import as_alpha, associate, merge_masks
+from isthmus.nn.association import as_alpha, merge_masks, mixed, weights_of
 from isthmus.validation import as_count, as_flag, as_number
 
 Patterns = Tensor | tuple[Tensor, Tensor, Tensor]
@@ -192,17 +193,19 @@ class Hopfield(nn.Module):
         if stored_pattern_padding_mask is not None:
             padding = stored_pattern_padding_mask[..., None]
             stored, value = stored.masked_fill(padding, 0.0), value.masked_fill(padding, 0.0)
-        found, weights = associate(
-            self._states(state),
-            self._stored(stored),
-            self._split(self.value_proj(self.norm_value(value))),
-            beta=self.beta,
-            steps=self.steps,
-            alpha=self.alpha,
-            masks=masks,
-            drop=self.dropout if self.training else 0.0,
-            need_weights=need_weights,
-        )
+        states, patterns = self._states(state), self._stored(stored)
+        values = self._split(self.value_proj(self.norm_value(value)))
+        drop, scale = self.dropout if self.training else 0.0, self.beta[:, None, None]
+        for _ in range(self.steps - 1):
+            states = mixed(scale * states, patterns, patterns, self.alpha, masks.hidden)
+        weights: Tensor | None = None
+        if as_flag(need_weights, "need_weights"):
+            weights = weights_of(scale * states, patterns, self.alpha, masks.hidden)
+            weights = weights if masks.alive is None else weights * masks.alive
+            found = dropout(weights, drop).to(values.dtype) @ values
+        else:
+            found = mixed(scale * states, patterns, values, self.alpha, masks.hidden, drop)
+            found = found if masks.alive is None else found * masks.alive
         output: Tensor = self.out_proj(found.transpose(-3, -2).flatten(-2))
         if not self.batch_first:
             output = output.transpose(0, 1)

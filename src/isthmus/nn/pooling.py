@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.nn.hopfield import Hopfield
-from isthmus.validation import as_count, as_flag, require_kind
+from isthmus.validation import as_count, as_flag, require_kind, require_values
 
 
 @final
@@ -236,6 +236,7 @@ class HopfieldLayer(nn.Module):
 def expanded(patterns: Tensor, like: Tensor, batch_first: bool) -> Tensor:
     """Return patterns (P, D), one copy for each bag of `like`, without memory of their own."""
     require_kind(like, "x", Tensor)
+    require_values(like, "x")
     if like.ndim < 2 or (like.ndim != 3 and not batch_first):
         axes = "(..., patterns, D)" if batch_first else "(patterns, batch, D)"
         raise ShapeError(f"x must have shape {axes}, not {tuple(like.shape)}.")

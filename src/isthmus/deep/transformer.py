@@ -1,0 +1,140 @@
+"""EnergyTransformerBlock: attention and a Hopfield network as one energy of tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.deep.memory import lowered
+from isthmus.deep.neurons import EPSILON
+from isthmus.deep.synapses import attention_energy
+from isthmus.energy import Energy
+from isthmus.errors import ShapeError
+from isthmus.validation import as_count, as_number
+
+
+@final
+class EnergyTransformerBlock(Energy):
+    r"""The energy of the Energy Transformer (Hoover et al., 2023), of normalised tokens g.
+
+    .. math:: E(x) = -\frac1\beta \sum_h \sum_C \log \sum_{B \ne C} \exp(\beta K_{hB} \cdot Q_{hC})
+        - \frac12 \sum_B \sum_\mu \max(0, \xi_\mu \cdot g_B)^2, \qquad
+        g_B = \gamma \frac{x_B - \bar x_B}{\sqrt{\operatorname{var} x_B + \epsilon}} + \delta
+
+    A point is its tokens (N, width), one after the other. The norm bounds the energy, which is flat
+    along the lengths of tokens: it has no normaliser.
+
+    :meth:`step` moves along -dE/dg, by `step_size` or the largest half of it, and so on, that does
+    not raise the energy. As a layer: :class:`isthmus.nn.EnergyTransformer`.
+
+    Parameters
+    ----------
+    width : int
+        Coordinates of a token.
+    tokens : int, optional
+        N; default: any.
+    heads, head_width, memories : int
+        Heads of the attention, the width of their keys, and patterns of the Hopfield network;
+        default of the last: four times `width`.
+    step_size : float
+    seed : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isthmus.deep import EnergyTransformerBlock
+    >>> block = EnergyTransformerBlock(8, tokens=5)
+    >>> block.energy(torch.randn(3, 40)).shape
+    torch.Size([3])
+    """
+
+    has_step = True
+    _is_pointwise = True
+    key: Tensor
+    query: Tensor
+    patterns: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        tokens: int | None = None,
+        heads: int = 4,
+        head_width: int = 16,
+        memories: int | None = None,
+        step_size: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.width = width = as_count(width, "width", at_least=2)
+        self.tokens = None if tokens is None else as_count(tokens, "tokens")
+        self.heads, self.head_width = as_count(heads, "heads"), as_count(head_width, "head_width")
+        self.memories = 4 * width if memories is None else as_count(memories, "memories")
+        self.step_size = as_number(step_size, "step_size", above=0)
+        shapes = {
+            "key": (self.heads, self.head_width, width),
+            "query": (self.heads, self.head_width, width),
+            "patterns": (self.memories, width),
+        }
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(as_count(seed, "seed", at_least=0))
+            for name, shape in shapes.items():
+                self.register_parameter(name, nn.Parameter(torch.randn(shape) / math.sqrt(width)))
+        self.gain = nn.Parameter(torch.ones(()))
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def __repr__(self) -> str:
+        return f"EnergyTransformerBlock({self.tokens or 'N'} tokens of {self.width})"
+
+    @property
+    def dim(self) -> int | None:
+        """Coordinates of all tokens, if their number is fixed."""
+        return None if self.tokens is None else self.tokens * self.width
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("width", "tokens", "heads", "head_width", "memories", "step_size")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _restored(cls, settings: dict[str, Any]) -> EnergyTransformerBlock:
+        return cls(**settings)
+
+    def normalized(self, tokens: Tensor) -> Tensor:
+        """Return the activations g of tokens (..., N, width)."""
+        centered = tokens - tokens.mean(-1, keepdim=True)
+        deviation = (centered.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+        return self.gain * centered / deviation + self.shift
+
+    def activation_energy(self, g: Tensor) -> Tensor:
+        """Return the energy of activations (..., N, width): (...)."""
+        hopfield = 0.5 * (g @ self.patterns.mT).relu().square().sum(dim=(-1, -2))
+        return attention_energy(g, self.key, self.query) - hopfield
+
+    def direction(self, tokens: Tensor) -> Tensor:
+        """Return -dE/dg of tokens (..., N, width), in which they move."""
+        grad = torch.is_grad_enabled()
+        with torch.enable_grad():
+            g = self.normalized(tokens)
+            g = g if grad and g.requires_grad else g.detach().requires_grad_()
+            total = self.activation_energy(g).sum()
+            (gradient,) = torch.autograd.grad(total, g, create_graph=grad)
+        return -gradient
+
+    def _split(self, x: Tensor) -> Tensor:
+        if x.shape[-1] % self.width:
+            raise ShapeError(
+                f"Points must be whole tokens of {self.width}, not {x.shape[-1]} coordinates."
+            )
+        return x.unflatten(-1, (-1, self.width))
+
+    def _energy(self, x: Tensor) -> Tensor:
+        return self.activation_energy(self.normalized(self._split(x)))
+
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        target = x + self.step_size * self.direction(self._split(x)).flatten(-2)
+        if held is not None:
+            target = torch.where(held, x, target)
+        return lowered(self._energy, x, target, self._energy(x))[0]
