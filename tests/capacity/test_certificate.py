@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 import isthmus as ist
 from isthmus.capacity import basins, certify
-from isthmus.dynamics.retrieve import settle
+from isthmus.dynamics.descent import descend
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 Array = NDArray[np.float64]
@@ -81,7 +81,7 @@ def attack(memory: ist.GaussianKDE | ist.ModernHopfield, most: int = 40) -> int:
         state = memory.step(state)
         assert (np.linalg.norm(state.numpy() - centre, axis=1) <= limit + blur).all()
     # At the boundary contraction may be slow, so ends are compared after it has had its time.
-    state = settle(memory, state, tol=1e-9 * sigma, max_steps=3000).state.numpy()
+    state = descend(memory, state, tol=1e-9 * sigma, max_steps=3000).state.numpy()
     fixed = dict(zip(rows, state[-len(rows) :], strict=True))
     gap = np.linalg.norm(state - np.stack([fixed[row] for row in home]), axis=1)
     assert (gap <= 1e-5 * sigma + blur).all()

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from isthmus.capacity.atlas import Phases, phases
 from isthmus.capacity.bandwidths import (
     Basins,
     CapacityCurve,
@@ -31,6 +32,7 @@ __all__ = [
     "CapacityCurve",
     "Certificate",
     "MergeTree",
+    "Phases",
     "SigmaChoice",
     "basins",
     "capacity_curve",
@@ -38,6 +40,7 @@ __all__ = [
     "choose_sigma",
     "guaranteed_radius",
     "merge_tree",
+    "phases",
     "required_separation",
     *_HOMES,
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -22,12 +23,9 @@ from isthmus.capacity.certificate import (
     certify_memory,
 )
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
+from isthmus.compose import Affine
 from isthmus.dynamics.descent import descend
-from isthmus.dynamics.modes import (
-    SAME_POINT,
-    find_modes,
-    ranked_fixed_points,
-)
+from isthmus.dynamics.modes import SAME_POINT, find_modes, ranked_fixed_points
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.gaussian import GaussianKDE
@@ -256,13 +254,14 @@ def basins(
 
     Parameters
     ----------
-    X : array, GaussianKDE, StudentMixture, or a memory of :func:`isthmus.distributed.shard`
-        Patterns (N, D), whose Gaussian KDE is taken; or a memory of them with round kernels; or a
-        mixture, such as an in-context density of tables.
+    X : array, GaussianKDE, StudentMixture, or any other energy
+        Patterns (N, D), whose Gaussian KDE is taken; or a memory of them with round kernels, also
+        one of :func:`isthmus.distributed.shard`; or a mixture, such as an in-context density of
+        tables; or an energy that was learned.
     sigma : float
         Bandwidth, if X is an array. Default: 1.
     starts : array or Tensor (n, D), optional
-        The points to group, and required for a memory in shards. Default: all patterns.
+        The points to group. Default: all patterns, if X has them here.
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma, or of the standard
         deviations of the columns.
@@ -277,11 +276,13 @@ def basins(
     tol, max_steps = as_number(tol, "tol", above=0), as_count(max_steps, "max_steps")
     if sigma is not None and isinstance(X, Energy):
         raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
-    if isinstance(X, StudentMixture):
-        return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     memory: Any = X
     in_shards = isinstance(X, Energy) and X._in_shards
-    if not isinstance(X, GaussianKDE) and not in_shards:
+    if isinstance(X, Energy) and not isinstance(X, GaussianKDE) and not in_shards:
+        if starts is None and not isinstance(X, StudentMixture):
+            raise InvalidInputError("Pass starts, the points to group.")
+        return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
+    if not isinstance(X, Energy):
         memory = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
@@ -294,26 +295,19 @@ def basins(
     return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
 
 
-def _basins_on(mixture: StudentMixture, points: Any, tol: float, max_steps: int) -> Basins:
-    """Descend from points on a mixture, in standard units of the columns."""
-    starts = mixture.as_input(points).double()
+def _basins_on(energy: Energy, points: Any, tol: float, max_steps: int) -> Basins:
+    """Descend from points on any energy, in standard units of the columns."""
+    energy = deepcopy(energy).double().requires_grad_(False)
+    starts = energy.as_input(points).double()
     if starts.ndim != 2 or not len(starts):
         shape = tuple(starts.shape)
-        raise InvalidInputError(f"starts must be points (n, {mixture.dim}), not {shape}.")
-    deviation = starts.std(0, unbiased=False)
+        raise InvalidInputError(f"starts must be points (n, {energy.dim}), not {shape}.")
+    deviation, centre = torch.std_mean(starts, dim=0, correction=0)
     unit = torch.where(deviation > 0, deviation, 1.0)
-    trils = mixture.scale_trils.double()
-    trils = trils[:, None].expand(-1, mixture.dim) if trils.ndim == 1 else trils
-    trils = trils / (unit[:, None] if trils.ndim == 3 else unit)
-    centre = starts.mean(0)
-    means = (mixture.means.double() - centre) / unit
-    weights = None if mixture.log_weights is None else mixture.log_weights.double()
-    scaled = StudentMixture(means, trils, mixture.dof.double(), weights)
-    with torch.no_grad():
-        found = descend(scaled, (starts - centre) / unit, tol=tol, max_steps=max_steps)
-    labels, points = ranked_fixed_points(found.state.numpy(), SAME_POINT)
-    points = points * unit.numpy() + centre.numpy()
-    return Basins(None, points, labels, found.resting.numpy())
+    standard = Affine(energy, scale=1 / unit, shift=-centre / unit)
+    found = descend(standard, (starts - centre) / unit, tol=tol, max_steps=max_steps)
+    labels, ends = ranked_fixed_points(found.state.numpy(), SAME_POINT)
+    return Basins(None, ends * unit.numpy() + centre.numpy(), labels, found.resting.numpy())
 
 
 @dataclass(frozen=True, eq=False)

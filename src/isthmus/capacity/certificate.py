@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.bandwidth.rules import as_rows
 from isthmus.capacity.contraction import (
     ROUNDING_SLACK,
     Neighbors,
@@ -25,15 +26,17 @@ from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
 from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 from isthmus.capacity.sparse import one_step
 from isthmus.dynamics.modes import require_squares
-from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
+from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.extras import require
 from isthmus.io.archive import digest_of
 from isthmus.io.arrays import open_npz
 from isthmus.io.files import write_atomically
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.printing import counted, definitions
-from isthmus.validation import as_choice, as_count, as_flag, as_number, as_numbers, as_points
+from isthmus.plotting import Plottable
+from isthmus.printing import Summarised, counted, definitions
+from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +59,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Certificate:
+class Certificate(Plottable, Summarised):
     """Proved bounds and measured results for each of N patterns in D dimensions.
 
     ``print`` shows a summary, :meth:`to_frame` a row per pattern, :meth:`save` keeps it, and
@@ -126,8 +129,12 @@ class Certificate:
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary as plain numbers and words, for JSON."""
-        proved = self.decided == "proved"
+        proved, noise = self.decided == "proved", {}
         basins = np.bincount(self.basin[self.basin >= 0])
+        if self.noise is not None:
+            level, root = _spread(self.noise[proved]), self.fixed_point.shape[1] ** 0.5
+            norm = level and {name: value * root for name, value in level.items()}
+            noise = {"noise": level, "noise_norm": norm, "delta": self.delta}
         return {
             "model": self.kind,
             "sigma": self.sigma,
@@ -143,14 +150,8 @@ class Certificate:
             "retrieval_error": _spread(self.retrieval_error),
             "basins": len(basins) or None,
             "largest_basin": int(basins.max()) if len(basins) else None,
-            **({} if self.noise is None else self._noise_summary(proved)),
+            **noise,
         }
-
-    def _noise_summary(self, proved: NDArray[np.bool_]) -> dict[str, Any]:
-        level = _spread(self.noise[proved]) if self.noise is not None else None
-        root = self.fixed_point.shape[1] ** 0.5
-        norm = level and {name: value * root for name, value in level.items()}
-        return {"noise": level, "noise_norm": norm, "delta": self.delta}
 
     def __str__(self) -> str:
         found, few = self.summary, self.fraction_stored < FEW
@@ -197,6 +198,7 @@ class Certificate:
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas frame with a row per pattern."""
+        require("pandas")
         import pandas
 
         columns = {name: values for name, values in vars(self).items() if np.ndim(values) == 1}
@@ -264,14 +266,9 @@ def certify(
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
     noise : bool
-        Compute also the normal noise that each pattern survives. The guaranteed radius allows for
-        a push straight at a neighbour; random noise of that length, in many dimensions, is far
-        less harmful. For :math:`\varepsilon \sim N(0, s^2 I)` the projections on the directions
-        of the others are :math:`g_j \sim N(0, s^2)`, and one update of :math:`x_n + \varepsilon`
-        ends in the guaranteed ball, of radius R, if
-        :math:`\sum_j (d_j - R)_+ e^{-d_j^2/(2\sigma^2) + d_j g_j/\sigma^2} \le R`. Markov's
-        inequality for truncated terms, or a union of Gaussian tails, bounds the probability that it
-        does not (docs/capacity-proofs.md, section 12).
+        Compute also the normal noise that each pattern survives (docs/capacity-proofs.md, section
+        12). The guaranteed radius allows for a push straight at a neighbour; random noise of that
+        length, in many dimensions, is far less harmful.
     delta : float in (0, 1/3]
         The probability with which such a query may fail to reach the fixed point.
 
@@ -317,7 +314,9 @@ def _certified(memory: CertifiedMemory, settings: Settings) -> Certificate:
     if memory.n_memories == 1:
         return _alone(memory, settings.delta)
     if isinstance(memory, SparseHopfield):
-        return _certify_sparse(memory, settings)
+        nearest, bounds = one_step(memory, settings.delta)
+        proved, sigma = bounds["guaranteed_radius"] > 0, float(memory.beta) ** -0.5
+        return _assembled(memory, settings, nearest, proved, kind="sparse", sigma=sigma, **bounds)
     if isinstance(memory, ModernHopfield):
         return certify_memory(memory, None, settings)
     patterns, k = memory.memories.detach().double().numpy(), settings.n_neighbors
@@ -338,7 +337,9 @@ def certify_memory(
         closest = nearest
     else:
         terms, nearest = kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
-        separation, norm = 0.5 * nearest**2, _enclosing(patterns)
+        # The radius of a ball that holds all patterns; its centre does not matter.
+        centres = 0.5 * (patterns.max(0) + patterns.min(0)), patterns.mean(0)
+        separation, norm = 0.5 * nearest**2, min(_longest(patterns - each) for each in centres)
         # A pattern that the search passed over could be nearer than those it found, by rounding.
         closest = np.minimum(nearest, neighbors.beyond)
     radius, bound = guaranteed_balls(terms)
@@ -359,26 +360,6 @@ def certify_memory(
         guaranteed_radius=radius,
         error_bound=bound,
         noise=None if settings.delta is None else noise_levels(terms, radius, settings.delta),
-    )
-
-
-def _certify_sparse(memory: SparseHopfield, settings: Settings) -> Certificate:
-    """Certify a sparse network by the exact condition of one update."""
-    found = one_step(memory, settings.delta)
-    proved = found.radius > 0
-    return _assembled(
-        memory,
-        settings,
-        found.nearest,
-        proved,
-        kind="sparse",
-        sigma=float(memory.beta) ** -0.5,
-        separation=found.separation,
-        required_separation=found.required,
-        ramsauer_radius=found.santos_radius,
-        guaranteed_radius=found.radius,
-        error_bound=np.where(proved, 0.0, np.inf),
-        noise=found.noise,
     )
 
 
@@ -413,7 +394,8 @@ def _assembled(
 def as_memory(X: Any, sigma: float | None = None) -> CertifiedMemory:
     """Return a memory as it is, and rows of patterns as a Gaussian KDE in float64."""
     if not isinstance(X, CertifiedMemory):
-        return GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+        sigma = 1.0 if sigma is None else as_number(sigma, "sigma", above=0)
+        return GaussianKDE(as_patterns(X), sigma)
     _require_no_sigma(sigma)
     require_squares(X.memories.detach().double())
     weights = X.log_weights if isinstance(X, GaussianKDE) else None
@@ -432,24 +414,13 @@ def _require_no_sigma(sigma: float | None) -> None:
 
 def as_patterns(X: Any) -> Tensor:
     """Return rows of patterns (N, D) in float64."""
-    patterns = as_points(as_numbers(X, "X"), "X")
-    if patterns.ndim != 2:
-        raise ShapeError(
-            f"X must be a table of patterns (N, D), not {tuple(patterns.shape)}. For patterns of "
-            "one dimension, pass X.reshape(-1, 1)."
-        )
+    patterns = torch.from_numpy(as_rows(X))
     require_squares(patterns)
     return patterns
 
 
 def _longest(patterns: FloatArray) -> float:
     return float(np.linalg.norm(patterns, axis=1).max())
-
-
-def _enclosing(patterns: FloatArray) -> float:
-    """Return the radius of a ball that holds all patterns; its centre does not matter."""
-    middle = 0.5 * (patterns.max(0) + patterns.min(0))
-    return min(_longest(patterns - centre) for centre in (middle, patterns.mean(0)))
 
 
 def _alone(memory: CertifiedMemory, delta: float | None) -> Certificate:

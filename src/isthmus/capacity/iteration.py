@@ -1,10 +1,7 @@
-r"""Patterns that no bound decides: their fixed points, and whether a ball about each flows there.
+"""Patterns that no bound decides: their fixed points, and whether a ball about each flows there.
 
-A pattern x with the fixed point m is stored if every start in the ball about x whose radius is
-:math:`|m - x|` reaches m. Either the update contracts such a ball, which is proved; or starts on
-its surface are followed. The surface is enough, since an update is the gradient of a strictly
-convex function and so one to one: it maps the inside of the ball to the inside of its image
-(docs/capacity-proofs.md, section 10).
+Either the update contracts the ball, which is proved, or starts on its surface are followed, which
+is enough (docs/capacity-proofs.md, section 10).
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from isthmus.dynamics.modes import (
     is_attracting,
     shared_fixed_points,
 )
-from isthmus.dynamics.retrieve import settle
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 
@@ -82,8 +78,8 @@ def iterate_patterns(
     moved, centre = memory, torch.zeros(dim, dtype=torch.float64)
     if isinstance(memory, GaussianMemory):
         moved, start, centre = centred(memory, start)
-    found = settle(moved, start, tol=tol * sigma, max_steps=max_steps)
-    state, resting = found.state, found.converged.numpy()
+    found = descend(moved, start, tol=tol * sigma, max_steps=max_steps)
+    state, resting = found.state, found.resting.numpy()
     half, known = 0.5 * nearest[chosen], proved[chosen]
 
     def own() -> BoolArray:

@@ -11,8 +11,7 @@ probability that it does not are
 .. math:: \sum_j \mathbb E \min(1, Y_j / R), \qquad \sum_j \Pr(g_j > t_j)
           \quad\text{for any } t_j \text{ at which the } Y_j \text{ add up to at most } R .
 
-Each grows with s, so both hold up to the largest s at which one of them is at most delta. The
-proof is in docs/capacity-proofs.md, section 12.
+The proof is in docs/capacity-proofs.md, section 12.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ FloatArray = NDArray[np.float64]
 EQUAL_SHARE = 0.1
 # Sums are raised by this share before they are compared, for rounding.
 SLACK = 1e-6
-STEPS = 18
 # Both bounds are proved to grow with s while they are below 1 / e.
 LARGEST_DELTA = 1 / 3
 
@@ -81,19 +79,22 @@ def _levels(terms: Contraction, radius: FloatArray, delta: float) -> FloatArray:
         return np.minimum(tails, means) * (1 + SLACK) <= delta
 
     with np.errstate(invalid="ignore", over="ignore"):
-        common = _largest(fits, np.zeros(n), np.minimum(alone, limit))
+        common = largest(fits, np.zeros(n), np.minimum(alone, limit))
         equal = (np.log(EQUAL_SHARE / count.sum()) - log_y) / slope
         thresholds = np.maximum(common[:, None], equal)
         lowest = thresholds.min(1) / -ndtri(delta * (1 - SLACK) / count.sum())
-        level = _largest(enough, lowest, alone / -ndtri(delta))
+        level = largest(enough, lowest, alone / -ndtri(delta))
     return np.where(possible, level, 0.0)
 
 
-def _largest(
-    holds: Callable[[FloatArray], NDArray[np.bool_]], low: FloatArray, high: FloatArray
+def largest(
+    holds: Callable[[FloatArray], NDArray[np.bool_]],
+    low: FloatArray,
+    high: FloatArray,
+    steps: int = 18,
 ) -> FloatArray:
     """Bisect for the largest values at which a condition holds; it does at the lower ends."""
-    for _ in range(STEPS):
+    for _ in range(steps):
         middle = 0.5 * (low + high)
         good = holds(middle)
         low, high = np.where(good, middle, low), np.where(good, high, middle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,31 +12,19 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from isthmus.capacity.contraction import ROW_BLOCK
+from isthmus.capacity.noise import largest
 from isthmus.memories.sparse import SparseHopfield
 
 FloatArray = NDArray[np.float64]
 BISECTIONS = 60
 
 
-class OneStep(NamedTuple):
-    """What one update of a sparse network does about each of N patterns."""
+def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, dict[str, Any]]:
+    """Return the exact one-step condition for every pattern of a memory of at least two.
 
-    separation: FloatArray
-    """min_j x_n . (x_n - x_j). (N,)"""
-    required: float
-    """The separation m / beta from which on a pattern is its own update."""
-    radius: FloatArray
-    """Radius of the largest ball that one update maps to the pattern itself, or 0. (N,)"""
-    santos_radius: FloatArray
-    """Its lower bound by Santos et al., (separation - m / beta) / (2 max |x|), or 0. (N,)"""
-    nearest: FloatArray
-    """Distance to the nearest other pattern. (N,)"""
-    noise: FloatArray | None
-    """Deviation of normal noise that one update removes but with probability delta. (N,)"""
-
-
-def one_step(memory: SparseHopfield, delta: float | None) -> OneStep:
-    """Return the exact one-step condition for every pattern of a memory of at least two."""
+    First the distances to the nearest other pattern (N,), then fields of a certificate. The bound
+    of Santos et al. is (separation - m / beta) / (2 max |x|).
+    """
     patterns = memory.memories.detach().double().numpy()
     norms = np.linalg.norm(patterns, axis=1)
     required = memory.margin / float(memory.beta)
@@ -59,8 +47,14 @@ def one_step(memory: SparseHopfield, delta: float | None) -> OneStep:
         found.append((lead.min(1), radius, distance.min(1), level))
     separation, radius, nearest, level = map(np.concatenate, zip(*found, strict=True))
     santos = np.maximum(separation - required, 0) / (2 * norms.max()) if norms.max() else 0 * radius
-    noise = None if delta is None else level
-    return OneStep(separation, required, radius, np.minimum(santos, radius), nearest, noise)
+    return nearest, {
+        "separation": separation,
+        "required_separation": required,
+        "ramsauer_radius": np.minimum(santos, radius),
+        "guaranteed_radius": radius,
+        "error_bound": np.where(radius > 0, 0.0, np.inf),
+        "noise": None if delta is None else level,
+    }
 
 
 def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
@@ -69,21 +63,21 @@ def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
     Noise of deviation s leads to the pattern in one step unless its projection on the direction of
     another pattern, which is N(0, s^2), is longer than the reach in that direction.
     """
-    low, high = np.zeros(len(reach)), np.maximum(radius, np.finfo(float).tiny)
-    while ((ndtr(-reach / high[:, None]).sum(1) <= delta) & (radius > 0)).any():
-        fits = (ndtr(-reach / high[:, None]).sum(1) <= delta) & (radius > 0)
-        high = np.where(fits, 2 * high, high)
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
+    tiny = np.finfo(float).tiny
+
+    def fits(s: FloatArray) -> NDArray[np.bool_]:
         with np.errstate(divide="ignore"):
-            fits = ndtr(-reach / np.maximum(middle, np.finfo(float).tiny)[:, None]).sum(1) <= delta
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return np.where(radius > 0, low, 0.0)
+            return (ndtr(-reach / np.maximum(s, tiny)[:, None]).sum(1) <= delta) & (radius > 0)
+
+    high = radius
+    while (good := fits(high)).any():
+        high = np.where(good, 2 * high, high)
+    return largest(fits, np.zeros(len(reach)), high, BISECTIONS)
 
 
 def slopes_of_sparse(memory: SparseHopfield, points: Tensor) -> Tensor:
     """Return the symmetric Jacobians of an update at points. (B, D) -> (B, D, D)"""
     exact = memory.with_memories(memory.memories.detach().double())
-    slope = torch.func.jacrev(lambda x: exact.step(x))
+    slope = torch.func.jacrev(lambda x: exact._step(x))
     found = [0.5 * (matrix + matrix.mT) for matrix in map(slope, points.double())]
     return torch.stack(found) if found else points.new_zeros((0, memory.dim, memory.dim))

@@ -95,7 +95,7 @@ def capacity_bound(
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
                   D >= 50. The printed proof is invalid: it places patterns that do not fit on the
-                  sphere. At D = 4 and D = 8 computations store more; in general it is open.
+                  sphere. At D = 4 and D = 8 more are proved stored; in general it is open.
     ============= ==========================================================================
 
     All of them depend on :math:`M/\sigma` only.
@@ -212,6 +212,8 @@ def random_coding(
     scaled = _best_radius(sphere)
     if radius is not None:
         scaled = as_number(radius, "radius", above=0) / sigma
+    if scaled >= sphere.radius:  # one ball holds the sphere
+        return RandomCoding(0.0, scaled * sigma)
     return RandomCoding(max(-math.log(4) - _log_tau(sphere, scaled), 0.0), scaled * sigma)
 
 

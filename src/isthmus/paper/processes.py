@@ -1,12 +1,10 @@
 """Calls of functions in child processes with limits on time and memory.
 
-The first call starts a server process that imports what children need. For each call it forks a
-supervisor, which forks the child, waits for its answer or its end, kills everything the child has
-started, and reports. When the calling process is gone, supervisors kill their children and the
-server ends.
-
-multiprocessing, loky and pebble do not fit: they cannot start processes in the workers of Dask,
-they import the main script again, and they do not report the time and memory of a call.
+The first call starts a server that imports what children need. For each call it forks a supervisor,
+which forks the child, waits for its answer or end, kills what the child has started, and reports.
+When the caller is gone, supervisors kill their children and the server ends. multiprocessing, loky
+and pebble cannot start processes in the workers of Dask, import the main script again, and do not
+report the time and memory of a call.
 """
 
 from __future__ import annotations
@@ -80,58 +78,49 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one call."""
+    """The end of one call; "failed" if the function raised, "crashed" if it gave no answer.
+
+    `seconds` is the CPU time of the child and of its own children, `peak_megabytes` the memory
+    beyond what it had when it started; None if unknown.
+    """
 
     status: Literal["ok", "failed", "timeout", "memory", "crashed"]
-    """"failed": the function raised; "crashed": its process ended without an answer."""
     value: Any = None
-    """The returned value; None unless the status is "ok"."""
     message: str = ""
-    """The reason for any other status."""
     seconds: float | None = None
-    """CPU time of the child and of its own children; None if unknown."""
     peak_megabytes: float | None = None
-    """Largest memory of the child, beyond what it had when it started; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call for :func:`run_all`."""
+    """One call for :func:`run_all`.
+
+    The function is pickled by reference where it can be imported, by value otherwise. `log` is a
+    file for what the child prints, with the traceback if it fails; by default prints go to the
+    standard error stream. `warm` is called in the server before it forks the child, to import
+    modules and to fill caches that children then share; its errors are ignored.
+    """
 
     name: str
     function: Callable[..., Any]
-    """Pickled by reference where it can be imported, by value otherwise."""
     args: tuple[Any, ...] = ()
     limits: Limits = field(default_factory=Limits)
     log: str | Path | None = None
-    """File for what the child prints, with the traceback if it fails. By default prints go to the
-    standard error stream and there is no traceback."""
     warm: Callable[[], object] | None = None
-    """Called in the server before it forks the child, to import modules and to fill caches that
-    children then share. Its errors are ignored."""
 
 
-def run_limited(
-    function: Callable[..., Any],
-    *args: Any,
-    limits: Limits,
-    log: str | Path | None = None,
-    warm: Callable[[], object] | None = None,
-) -> Outcome:
-    """Call a function in a child process with limits and wait for its outcome.
+def run_limited(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
+    """Call a function in a child process and wait for its outcome; see :class:`Call` for options.
 
     The child has the environment variables, the module search path and the working directory of
     the caller at the time of the call, and one thread. Threads may call this at the same time.
-    See :class:`Call` for the parameters.
 
-    Examples
-    --------
     >>> run_limited(pow, 2, 10, limits=Limits(seconds=5)).value
     1024
     >>> run_limited(int, "ten", limits=Limits(seconds=5)).message
     "ValueError: invalid literal for int() with base 10: 'ten'"
     """
-    return next(run_all([Call("", function, args, limits, log, warm)]))[1]
+    return next(run_all([Call("", function, args, **options)]))[1]
 
 
 def run_all(
@@ -148,7 +137,7 @@ def run_all(
         while waiting or running:
             while waiting and len(running) < jobs:
                 call = waiting.popleft()
-                running[_server.send(call)] = call
+                running[_send(call)] = call
                 if started is not None:
                     started(call)
             for connection in wait(list(running)):
@@ -171,67 +160,67 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-class _Server:
-    """The server of this process, started by the first call."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Start anew, without touching a server that belongs to another process."""
-        self.lock = threading.Lock()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.control: socket.socket | None = None
-
-    def send(self, call: Call) -> Connection:
-        """Start a call; its answer comes over the connection, whose closing ends it."""
-        state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
-        log = None if call.log is None else os.path.abspath(call.log)
-        work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
-        ours, theirs = Pipe()
-        with theirs, self.lock:
-            try:
-                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
-            except OSError:  # the server was killed
-                self.close()
-                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
-        with contextlib.suppress(OSError):  # killed just now; then there is no answer either
-            ours.send((state, call.limits, log, *work))
-        return ours
-
-    def _running(self) -> socket.socket:
-        """Return the socket of the server, which is started if necessary."""
-        if self.control is None:
-            self.control, far = socket.socketpair()
-            path = os.pathsep.join(filter(None, sys.path))
-            code = f"from isthmus.paper.processes import _serve; _serve({far.fileno()})"
-            with far:
-                self.process = subprocess.Popen(
-                    # -P: code in the current directory is not imported by accident.
-                    [sys.executable, "-P", "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-                    pass_fds=[far.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the caller, which ends the children
-                )
-        return self.control
-
-    def close(self) -> None:
-        """End the server; running calls continue while their connections are open."""
-        if self.control is not None:
-            self.control.close()
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-        self.process = self.control = None
+_server: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+_lock = threading.Lock()
 
 
-_server = _Server()
-atexit.register(_server.close)
+def _send(call: Call) -> Connection:
+    """Start a call; its answer comes over the connection, whose closing ends it."""
+    state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
+    log = None if call.log is None else os.path.abspath(call.log)
+    work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
+    ours, theirs = Pipe()
+    with theirs, _lock:
+        try:
+            socket.send_fds(_control(), [b"."], [theirs.fileno()])
+        except OSError:  # the server was killed
+            _close()
+            socket.send_fds(_control(), [b"."], [theirs.fileno()])
+    with contextlib.suppress(OSError):  # killed just now; then there is no answer either
+        ours.send((state, call.limits, log, *work))
+    return ours
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows; in a fork, the server is the parent's
-    os.register_at_fork(after_in_child=_server.forget)
+def _control() -> socket.socket:
+    """Return the socket of the server, which is started if necessary."""
+    global _server
+    if _server is None:
+        control, far = socket.socketpair()
+        path = os.pathsep.join(filter(None, sys.path))
+        code = f"from isthmus.paper.processes import _serve; _serve({far.fileno()})"
+        with far:
+            process = subprocess.Popen(
+                # -P: code in the current directory is not imported by accident.
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                pass_fds=[far.fileno()],
+                start_new_session=True,  # Ctrl-C is for the caller, which ends the children
+            )
+        _server = process, control
+    return _server[1]
+
+
+@atexit.register
+def _close() -> None:
+    """End the server; running calls continue while their connections are open."""
+    global _server
+    if _server is not None:
+        process, control = _server
+        control.close()
+        process.kill()
+        process.wait()
+    _server = None
+
+
+def _forget() -> None:
+    """Start anew in a fork, whose server is the parent's."""
+    global _server, _lock
+    _server, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _serve(number: int) -> None:
@@ -279,29 +268,28 @@ def _supervise(connection: Connection, limits: Limits, log: str | None, work: by
             kill(child, signal.SIGKILL)
     _, status, used = os.wait4(child, 0)
     seconds = used.ru_utime + used.ru_stime
-    content = content or pickle.dumps(_end_without_answer(status, late, seconds, limits))
+    if not content:
+        content = pickle.dumps(_end(os.waitstatus_to_exitcode(status), late, seconds, limits))
     peak = max(used.ru_maxrss / MAXRSS_PER_MEGABYTE - before, 0.0)
     with contextlib.suppress(OSError):  # nobody waits for the answer any more
         connection.send((content, seconds, peak))
     os._exit(0)
 
 
-def _end_without_answer(
-    status: int, late: bool, seconds: float, limits: Limits
-) -> tuple[str, None, str]:
+def _end(code: int, late: bool, seconds: float, limits: Limits) -> tuple[str, None, str]:
     """Return the status and the message of a call whose process gave no answer."""
-    code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGXCPU:
         return "timeout", None, f"Not done after {limits.seconds:g} s of CPU time."
     if late:
         words = f"{limits.wall_seconds:g} s by the clock, with {seconds:.1f} s of CPU time used"
         return "timeout", None, f"Not done after {words}."
+    message = f"The process ended with exit code {code} and without a result."
     if code == -signal.SIGKILL:
-        return "crashed", None, "Killed (SIGKILL), as the system does when memory runs out."
-    if code < 0:
+        message = "Killed (SIGKILL), as the system does when memory runs out."
+    elif code < 0:
         name = signal.Signals(-code).name
-        return "crashed", None, f"The process crashed: {signal.strsignal(-code)} ({name})."
-    return "crashed", None, f"The process ended with exit code {code} and without a result."
+        message = f"The process crashed: {signal.strsignal(-code)} ({name})."
+    return "crashed", None, message
 
 
 def _work(writable: Connection, limits: Limits, log: str | None, work: bytes) -> None:

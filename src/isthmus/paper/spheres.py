@@ -25,7 +25,8 @@ DRAWN, DRAWS = 500, 60
 
 def regular_polygon(count: int) -> FloatArray:
     """Return unit vectors (count, 2) at equal angles."""
-    angles = 2 * math.pi * np.arange(as_count(count, "count", at_least=2)) / count
+    count = as_count(count, "count", at_least=2)
+    angles = 2 * math.pi * np.arange(count) / count
     return np.stack([np.cos(angles), np.sin(angles)], 1)
 
 
@@ -125,8 +126,11 @@ def measured_capacity(
 ) -> int:
     """Find the largest number of patterns on a sphere of which a given share is stored.
 
-    The sphere has radius 2 sigma sqrt(D - 1), as in the paper. Bisection finds the number up to
-    5 %. The share of random patterns is a mean over several draws.
+    The sphere has radius 2 sigma sqrt(D - 1), as in the paper. For random patterns, whose share is
+    a mean over several draws and falls with their number, bisection finds the number up to 5 %.
+    For spread patterns, whose share is not monotone, all numbers are tried (above 40, every 5 %)
+    up to 1.5 times the largest that is stored. Certificates do not decide sets whose fixed points
+    attract too weakly for float64, such as polygons of more than 13 corners.
 
     Parameters
     ----------
@@ -135,7 +139,7 @@ def measured_capacity(
     placement : {"random", "spread"}
         Drawn at random, or spread by :func:`spread_on_sphere`.
     most : int
-        The largest number to try, which is returned if its patterns are stored.
+        The largest number to try.
 
     Examples
     --------
@@ -155,6 +159,12 @@ def measured_capacity(
         found = [certify(points, iterate="undecided", tol=1e-5) for points in sets]
         return float(np.mean([each.fraction_stored for each in found])) >= share
 
+    if placement == "spread":
+        best, count = 1, 2
+        while count <= min(most, max(8, 1.5 * best)):
+            best = count if enough(count) else best
+            count += max(1, int(COUNT_TOLERANCE * count))
+        return best
     low, high = 1, 2
     while enough(high):
         if high == most:

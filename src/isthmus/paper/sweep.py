@@ -134,7 +134,7 @@ def sweep(
     """
     settings = {
         "sigma": as_number(sigma, "sigma", above=0),
-        "radius_factor": as_number(radius_factor, "radius_factor", above=0),
+        "radius_factor": as_number(radius_factor, "radius_factor", above=0, at_most=1e6),
         "perturbation": as_number(perturbation, "perturbation", above=0),
         "n_particles": as_count(n_particles, "n_particles"),
         "max_patterns": as_count(max_patterns, "max_patterns"),
@@ -182,7 +182,7 @@ def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor
 
 def _counts(values: Iterable[int], name: str) -> list[int]:
     """Return dimensions or numbers of patterns, at least two each: a sphere needs D >= 2."""
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise DtypeError(f"{name} must be a list of whole numbers, not {values!r}.")
     return [as_count(value, name, at_least=2) for value in values]
 

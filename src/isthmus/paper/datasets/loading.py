@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib import request
+from urllib.error import URLError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,8 @@ from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
+# Bytes of one download; the largest dataset takes less than a tenth.
+LARGEST = 2**30
 # Writing a dataset takes less.
 SECONDS_FOR_OTHERS = 60.0
 # Seconds between two looks at the size of a download.
@@ -349,11 +353,9 @@ def fetch(entry: Entry, scratch: str | Path | None = None) -> Arrays:
 
 
 def fetch_guarded(entry: Entry, scratch: Path, report: Callable[[float], object]) -> Arrays:
-    """Fetch a dataset in a process of its own, which opens https addresses only.
-
-    `report` is called with the number of bytes that have arrived.
-    """
-    code = "import sys; from isthmus.paper.datasets.web import main; sys.exit(main(*sys.argv[1:]))"
+    """Fetch a dataset in a process that opens https addresses only; `report` gets its bytes."""
+    module = "isthmus.paper.datasets.loading"
+    code = f"import sys; from {module} import answer; sys.exit(answer(*sys.argv[1:]))"
     with (scratch / "errors").open("w+") as errors:
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", code, entry.name, str(scratch)],
@@ -375,6 +377,48 @@ def fetch_guarded(entry: Entry, scratch: Path, report: Callable[[float], object]
         errors.seek(0)
         words = (errors.read().splitlines() or [f"exit code {child.returncode}"])[-1]
     raise (ValueError if child.returncode == NOT_AS_EXPECTED else OSError)(words)
+
+
+class HttpsOnly(request.BaseHandler):
+    """Refuses everything but https, and answers that are too long."""
+
+    handler_order = 100  # before the handlers that would open a connection
+
+    def http_open(self, asked: request.Request) -> Any:
+        """Refuse an address, or a redirect to one."""
+        raise URLError(f"{asked.full_url} is not an https address")
+
+    ftp_open = file_open = http_open
+
+    def https_response(self, asked: request.Request, response: Any) -> Any:
+        """Limit what can be read of an answer."""
+        read, left = response.read, LARGEST
+
+        def bounded(amount: int | None = None) -> bytes:
+            nonlocal left
+            part: bytes = read(left + 1 if amount is None or amount < 0 else amount)
+            left -= len(part)
+            if left < 0:
+                raise URLError(f"{asked.full_url} is larger than {LARGEST} bytes")
+            return part
+
+        response.read = bounded
+        return response
+
+
+def answer(name: str, scratch: str) -> int:
+    """Fetch a dataset in this process, write its arrays to `scratch`, and return an exit code."""
+    request.install_opener(request.build_opener(HttpsOnly))
+    try:
+        arrays: dict[str, Any] = fetch(entry(name), scratch)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ValueError, LookupError) as error:
+        print(error, file=sys.stderr)
+        return NOT_AS_EXPECTED
+    np.savez(Path(scratch) / FETCHED, **arrays)
+    return 0
 
 
 def _arrays(entry: Entry, bunch: Any) -> Arrays:

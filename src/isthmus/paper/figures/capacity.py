@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from isthmus.capacity import basins
-from isthmus.errors import InvalidInputError
 from isthmus.figures.landscapes import draw_energy, draw_landscape, draw_memories, paths_of
 from isthmus.figures.style import (
     CURVE,
@@ -113,7 +112,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     left, right = figure.subplots(1, 2, sharex=True)
     counts = sweep.counts
     shades = [SHADES[number % len(SHADES)] for number in range(len(sweep.dims))]
-    for axes, measure in ((left, "retrieved"), (right, "ratio")):
+    for axes, measure in ((left, "retrieved"), (right, "normalized_ratio")):
         for number, (shade, dim) in enumerate(zip(shades, sweep.dims, strict=True)):
             mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
             mark = f"{MARKS[number % len(MARKS)]}-"
@@ -128,14 +127,14 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
         axes.set(xscale="log", xlabel="number of patterns N")
     left.set(ylim=(-0.03, 1.13), ylabel="share of particles")
     top = right.get_ylim()[1]
-    right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial distance")
+    right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial / mean distance of patterns")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     note = (
         "Triangle: certified number. Bar: half-weight ceiling, "
         "no more can keep half of their own weight."
     )
     heading(left, "Retrieved", note, characters=56)
-    heading(right, "Distance that is left", "Below 1, particles come closer.")
+    heading(right, "The paper's measure", "Distance that is left: the smaller the better.")
     return figure
 
 
@@ -203,11 +202,7 @@ def _draw_growth(axes: Axes, measured: Mapping[str, Mapping[int, float]], last: 
 
 @styled
 def noise_recall(curves: Mapping[str, Mapping[float, float]], delta: float) -> Figure:
-    """Draw the share of noisy patterns that are recalled against the noise.
-
-    `curves` maps names of data to shares by noise, in multiples of the level that is certified
-    to be survived with a probability of at least 1 - `delta`.
-    """
+    """Draw the share of noisy patterns recalled, by noise in units of the certified level."""
     figure = new_figure(3.8)
     axes = figure.subplots()
     for number, (name, shares) in enumerate(curves.items()):
@@ -229,13 +224,7 @@ def noise_recall(curves: Mapping[str, Mapping[float, float]], delta: float) -> F
 def kde_and_hopfield(
     on: Any, off: Any, queries: Any, sigma: float, differences: Mapping[float, float]
 ) -> Figure:
-    """Draw the paths of queries (Q, 2) in a KDE and in a network with beta = 1 / sigma^2.
-
-    The patterns `on` (N, 2) lie on a circle, those of `off` (N, 2) do not. `differences` maps
-    each spread of lengths to the largest difference of the two updates.
-    """
-    if not differences:
-        raise InvalidInputError("differences is empty; pass at least one.")
+    """Draw paths of queries in a KDE and in a network, and differences by spread of lengths."""
     figure = new_figure(4.6)
     left, middle, right = figure.subplots(1, 3)
     starts = to_array(queries)

@@ -1,1 +1,5 @@
 """The report on the paper."""
+
+from isthmus.extras import require
+
+require("cloudpickle", "jinja2", "matplotlib", "pandas", "pyarrow")

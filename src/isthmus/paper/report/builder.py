@@ -7,14 +7,12 @@ import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
+from pkgutil import resolve_name
 from typing import Any, get_args
 
 import isthmus
@@ -123,7 +121,8 @@ def build(
         limit = FULL_LIMIT if full else SHORT_LIMIT
     jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)
-    with workspace.writing():
+    workspace.directory.mkdir(parents=True, exist_ok=True)
+    with exclusive(workspace.out / "parts", workspace.directory, workspace.out):
         waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
         done = len(chosen) - len(waiting)
         announce = announce or (lambda line: None)
@@ -158,13 +157,7 @@ class Workspace:
     def __init__(self, out: Path, full: bool = False, seed: int = 0) -> None:
         self.out, self.full, self.seed = out, full, seed
         self.directory = out / "parts" / "full" if full else out / "parts"
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Lock the report for this process, and remove what an interrupted write has left."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.out / "parts", self.directory, self.out):
-            yield
+        self.inputs = {"seed": seed, "full": full, "isthmus": isthmus.__version__, **environment()}
 
     def read(self, name: str) -> Section | None:
         """Return a section as it was stored; None if it is missing or damaged."""
@@ -177,12 +170,6 @@ class Workspace:
                 return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
         except InvalidInputError:
             return None
-
-    @cached_property
-    def inputs(self) -> dict[str, Any]:
-        """What stored parts must have been made with."""
-        own = {"seed": self.seed, "full": self.full, "isthmus": isthmus.__version__}
-        return {**own, **environment()}
 
     def section(self, part: Part) -> Section:
         """Return the stored section of a part, or one that says why there is none."""
@@ -208,26 +195,6 @@ class Workspace:
 
         `report` is called with the names of those that are running.
         """
-        limits = Limits(math.inf, math.inf, limit)
-        waiting = [part for part in parts if part.needs]
-        yield from self._run([part for part in parts if not part.needs], jobs, limits, report)
-        problems: dict[str, str] = {}
-        for need in dict.fromkeys(part.needs for part in waiting if part.needs):
-            call = self._call(need, need, limits)
-            for _, outcome in run_all([call], started=lambda call: report(call.name)):
-                problems[need] = outcome.message and f"{need} failed: {outcome.message}"
-        yield from self._run(waiting, jobs, limits, report, problems)
-
-    def _run(
-        self,
-        parts: Sequence[Part],
-        jobs: int,
-        limits: Limits,
-        report: Callable[[str], None],
-        problems: Mapping[str, str] = MappingProxyType({}),
-    ) -> Iterator[tuple[str, Section]]:
-        """Compute parts that need nothing else, or something that failed with `problems`."""
-        by_name = {part.name: part for part in parts}
         began: dict[str, float] = {}
 
         def started(call: Call) -> None:
@@ -235,29 +202,35 @@ class Workspace:
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(", ".join(began))
 
-        calls = [self._call(part.name, part.function, limits) for part in parts]
+        calls = [
+            Call(
+                part.name,
+                make,
+                (part.function, self.seed, self.full),
+                Limits(math.inf, math.inf, limit),
+                self.directory / f"{part.name}.log",
+                import_packages,
+            )
+            for part in parts
+        ]
         for call, outcome in run_all(calls, jobs=jobs, started=started):
-            part, seconds = by_name[call.name], time.monotonic() - began.pop(call.name)
-            if call.log is not None and Path(call.log).stat().st_size == 0:
-                Path(call.log).unlink()
-            problem = problems.get(part.needs or "") or outcome.message
+            seconds = time.monotonic() - began.pop(call.name)
+            log = self.directory / f"{call.name}.log"
+            if log.stat().st_size == 0:
+                log.unlink()
+            problem = outcome.message
             if outcome.status == "timeout":
-                problem = f"Not done after {limits.wall_seconds:g} s. Raise the limit."
+                problem = f"Not done after {limit:g} s. Raise the limit."
             if not (problem or isinstance(outcome.value, Section)):
                 problem = f"The part returned {outcome.value!r:.50}, which is not a Section."
             section = Section(status="failed", message=problem) if problem else outcome.value
             section = replace(section, seconds=seconds, inputs=self.inputs)
             # An interruption in between leaves a pair that does not match.
             if isinstance(section.figure, bytes):
-                write_atomically(self.directory / f"{part.name}.png", section.figure)
-            write_atomically(self.directory / f"{part.name}.json", section.to_json())
-            yield part.name, section
+                write_atomically(self.directory / f"{call.name}.png", section.figure)
+            write_atomically(self.directory / f"{call.name}.json", section.to_json())
+            yield call.name, section
             report(", ".join(began))
-
-    def _call(self, name: str, function: str, limits: Limits) -> Call:
-        log = self.directory / f"{name.rpartition(':')[2]}.log"
-        arguments = (function, self.seed, self.full)
-        return Call(name, make, arguments, limits, log, import_packages)
 
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""
@@ -297,8 +270,7 @@ class Workspace:
 
 def make(function: str, seed: int, full: bool) -> Any:
     """Call a function by name."""
-    module, _, name = function.partition(":")
-    return getattr(import_module(module), name)(seed, full)
+    return resolve_name(function)(seed, full)
 
 
 def import_packages() -> None:

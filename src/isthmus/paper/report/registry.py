@@ -1,117 +1,122 @@
-"""The parts of the report, read from ``report.toml``, and sections with their text."""
+"""The parts of the report, in the order of the page, and the text around them."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import shipped
-from isthmus.paper.report.section import Section, TextTable, judge
-
-Check = bool | tuple[bool, bool] | None
-
-
-class Listed(tuple[Any, ...]):
-    """Values that text lists one after the other, each in the format of the field."""
-
-    def __format__(self, form: str) -> str:
-        words = [format(value, form) for value in self]
-        return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def fill(text: str, values: Mapping[str, Any]) -> str:
-    """Fill the fields of a text, and join its lines."""
-    lists = {name: Listed(each) for name, each in values.items() if isinstance(each, list | tuple)}
-    return " ".join(text.format(**{**values, **lists}).split())
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the report; ``report.toml`` describes the attributes.
+    """One part of the report.
 
-    ``name`` is that of its files, of its entry in results.json and of its place on the page;
-    ``function`` and ``needs`` are ``module:name``.
+    Attributes
+    ----------
+    name : str
+        That of its files, of its entry in results.json and of its place on the page.
+    title, chapter : str
+    function : str
+        ``module:name`` of a function of a seed and of ``full`` (the paper's own sizes) that returns
+        a :class:`Section`.
     """
 
     name: str
     title: str
     chapter: str
     function: str
-    needs: str | None = None
-    shows: str | None = None
-    caption: str = ""
-    findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    observations: tuple[str, ...] = ()
 
 
-_CONTENT = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
-TITLE: str = _CONTENT["title"]
-INTRODUCTION: str = _CONTENT["introduction"]
-CHAPTERS: dict[str, str] = _CONTENT["chapters"]
-RULE: dict[str, str] = _CONTENT["verdicts"]
-"""The meaning of each verdict."""
-WORDS: dict[str, str] = _CONTENT["words"]
-"""The spelling of words, or of whole names, in the names of numbers."""
-PARTS = tuple(Part(name, **entry) for name, entry in _CONTENT["parts"].items())
+TITLE = "Bridging associative memory and probabilistic modelling, reproduced"
+INTRODUCTION = """
+Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), with the numbers
+behind each figure, the command that made it, and a verdict on each claim. Computed afresh, from the
+seed below: everything but the following. Recorded: the fits of the clustering study (`isthmus study
+run`), a sample of which is repeated, transformers trained at high learning rates (`python
+benchmarks/attention.py`), three of which are trained again, and likelihoods of the in-context model
+on other priors (`python benchmarks/incontext_records.py`); `--full` computes the first two afresh.
+Trained before: the in-context model that ships with isthmus, by ranking noise-contrastive
+estimation, not by the paper's contrastive divergence, on a prior of its own; evaluated afresh.
+Trained and evaluated before: the paper's own in-context setting, by contrastive divergence with
+batches of 16 datasets instead of 64 (`isthmus icl train --preset paper --batch 16`, one seed), and
+the same by ranking noise-contrastive estimation."""
+CHAPTERS = {
+    "overview": "One energy, three uses",
+    "energies": "Energies",
+    "incontext": "In-context energies",
+    "clustering": "Learned memories",
+    "capacity": "Capacity",
+    "attention": "Attention as clustering",
+    "errata": "Errata",
+}
+# By chapter: module:function, and the title. The name of a part is that of its function.
+_TITLES = {
+    "overview": {
+        "energies:hero": "One energy, three uses",
+    },
+    "energies": {
+        "energies:landscapes_1d": "Six energies on a line",
+        "energies:landscapes_2d": "Six energies on a plane",
+        "energies:likelihoods": "Other likelihoods",
+        "energies:completion": "Completion of digits",
+        "energies:samples": "Sampling from a memory",
+    },
+    "incontext": {
+        "incontext:incontext_landscapes": "An energy for any dataset, in context",
+        "incontext:incontext_samples": "Samples in context",
+        "incontext:incontext_likelihood": "Likelihood of in-context energies",
+        "incontext:incontext_outside": "In-context energies outside their prior",
+        "incontext:incontext_objectives": "The paper's objective, and ranking NCE",
+    },
+    "clustering": {
+        "clustering:four_models": "Four models of learned memories",
+        "clustering:memory_creation": "Creation of new memories",
+        "clustering:elbo_dynamics": "Three ways to a posterior",
+        "clustering:engrams": "Memories that compete",
+        "study:study_labelled": "The study: K given, scores with labels",
+        "study:study_unlabelled": "The study: K given, scores without labels",
+        "study:study_unknown_labelled": "The study: K not given, scores with labels",
+        "study:study_unknown_unlabelled": "The study: K not given, scores without labels",
+        "study:study_ranks": "The study: ranks",
+        "clustering:clustering_tour": "A tour of clustering",
+    },
+    "capacity": {
+        "capacity:basins_merging": "Merging basins",
+        "capacity:capacity_sweep": "Retrieval against the number of patterns",
+        "capacity:capacity_bounds": "Bounds on capacity",
+        "phases:phases": "Phases of a memory",
+        "capacity:noise": "A certificate for noise",
+        "capacity:hopfield_equivalence": "KDE and Hopfield network",
+    },
+    "attention": {
+        "attention:attention_heads": "Attention as clustering",
+        "attention:attention_training": "High learning rates",
+    },
+    "errata": {
+        "errata:errata": "Errata",
+    },
+}
+PARTS = tuple(
+    Part(
+        place.split(":")[1].replace("_", "-"), title, chapter, f"isthmus.paper.report.parts.{place}"
+    )
+    for chapter, titles in _TITLES.items()
+    for place, title in titles.items()
+)
 
 
-def text_of(name: str) -> Part:
-    """Return a part by its name."""
-    return next(part for part in PARTS if part.name == name)
-
-
-def recorded(name: str) -> Path:
-    """Return the path of the recorded results that a part shows."""
-    place = text_of(name).shows
-    path = shipped(place) if place else None
+def recorded(place: str) -> Path:
+    """Return the path of recorded results that ship beside the package."""
+    path = shipped(place)
     if path is None:
         raise InvalidInputError(
             f"The recorded results {place} are missing from this installation. Install isthmus "
             "again, or use full=True (--full), which computes them now."
         )
     return path
-
-
-def compose(
-    name: str,
-    figure: Any = None,
-    numbers: Mapping[str, Any] | None = None,
-    checks: Mapping[str, Check] | None = None,
-    *,
-    table: TextTable | None = None,
-    observations: tuple[str, ...] = (),
-    **values: Any,
-) -> Section:
-    """Return the section of a part, with the text of ``report.toml``.
-
-    Parameters
-    ----------
-    name : str
-        The part.
-    figure, numbers, table, observations
-        As in :class:`isthmus.report.Section`.
-    checks : mapping
-        For each finding of the part, whether the claim passed its check, None if that is open; or
-        a pair: as printed, and in its corrected form.
-    **values
-        For the fields of the text, in addition to the numbers.
-    """
-    part = text_of(name)
-    values = {**(numbers or {}), **values}
-    findings = []
-    for key, check in (checks or {}).items():
-        printed, corrected = check if isinstance(check, tuple) else (check, False)
-        because = fill(part.findings[key]["because"], values)
-        claim = part.findings[key]["claim"]
-        findings.append(judge(claim, because, as_printed=printed, corrected=corrected))
-    seen = (*(fill(words, values) for words in part.observations), *observations)
-    caption = fill(part.caption, values)
-    return Section(caption, figure, numbers or {}, tuple(findings), table, seen)
 
 
 def select(names: Iterable[str] | None, parts: tuple[Part, ...] = PARTS) -> list[Part]:

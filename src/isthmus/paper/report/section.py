@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -41,6 +41,12 @@ class Finding:
         if self.verdict not in VERDICTS:
             known = ", ".join(VERDICTS)
             raise InvalidInputError(f"{self.verdict!r} is not a verdict; use one of {known}.")
+
+
+def listed(values: Iterable[Any], form: str = "") -> str:
+    """Return values in words: "1, 2 and 3"."""
+    words = [format(value, form) for value in values]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
@@ -84,8 +90,7 @@ class TextTable:
 class Section:
     """One part of a report: a figure or table, the numbers behind it, and its findings.
 
-    A part returns a section with the first six attributes; :func:`isthmus.report.build` fills in
-    the others. All of it but the figure can be written as JSON.
+    A part returns the first six attributes; :func:`isthmus.report.build` fills in the others.
 
     Attributes
     ----------
@@ -104,7 +109,7 @@ class Section:
     status, message, seconds
         "done", "failed" or "missing", the reason, and the wall-clock time.
     inputs : mapping
-        What the section was computed from: the seed, versions, digests of source files.
+        What the section was computed from: the seed, the size and the versions.
     name, title, chapter, command, log : str
         Those of the part, the command that makes it, and the path of its output, if any.
     """

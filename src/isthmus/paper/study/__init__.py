@@ -1,1 +1,5 @@
 """The clustering study."""
+
+from isthmus.extras import require
+
+require("cloudpickle", "pandas", "pyarrow")

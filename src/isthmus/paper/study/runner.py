@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,14 +18,14 @@ import cloudpickle
 
 import isthmus
 from isthmus.errors import InvalidInputError, IsthmusError
-from isthmus.io.files import SHIPPED, write_atomically
+from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
 from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.paper.study.fitting import as_call
 from isthmus.paper.study.methods import Method
 from isthmus.paper.study.settings import Settings, Task, cells
-from isthmus.paper.study.store import Store, read_plan, updated, write_plan
+from isthmus.paper.study.store import Store
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_choice, as_count
 
@@ -153,7 +152,7 @@ def run(
     store = Store(out)
     with _open_backend(backend, jobs, scheduler) as runner, store.writing():
         rows, counted = store.read(everything=True), {row["id"] for row in store.read()}
-        write_plan(store.directory, updated(read_plan(store.directory), tasks, rows))
+        store.set_plan(tasks)
         set_aside = len(counted - {row["id"] for row in store.read()})
         wanted = {task.id: task for task in tasks}
         statuses = {
@@ -187,7 +186,6 @@ def run(
                         report(now)
         finally:
             note.unlink(missing_ok=True)
-        store.compact()
     ended = dict(Counter(statuses.values()))
     return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
 
@@ -195,7 +193,7 @@ def run(
 def status(out: str | Path) -> Run:
     """Return the state of the fits that count in a directory, also while a run is in progress."""
     store = Store(out)
-    plan = read_plan(store.directory)
+    plan = store.plan()
     if plan is None:
         raise InvalidInputError(
             f"There is no study in {store.directory}; start one with `isthmus study run`."
@@ -208,31 +206,19 @@ def status(out: str | Path) -> Run:
 
 def _seconds_left(directory: Path) -> float | None:
     """Return the remaining time of a run in progress; a killed run leaves its file behind."""
-    try:
+    with suppress(OSError, InvalidInputError, OverflowError):
         with reading(directory / PROGRESS, "note") as path:
             note = json.loads(path.read_text())
             process, ends = int(note["process"]), float(note["ends"])
-        os.kill(process, 0)  # raises if there is no such process
-    except PermissionError:  # a process of another user
-        pass
-    except (OSError, InvalidInputError, OverflowError):
-        return None
-    return max(0.0, ends - time.time())
+        with suppress(PermissionError):  # a process of another user
+            os.kill(process, 0)  # raises if there is no such process
+        return max(0.0, ends - time.time())
+    return None
 
 
 def _cost(task: Task) -> int:
     """Return the approximate cost of a fit, from the size of its table."""
     return FIXED_COST + cells(task.dataset, task.rows)
-
-
-@cache
-def code_version() -> str:
-    """Return the version of the package with a digest of its sources: 0.1.0+1f2e3d4c5b6a."""
-    package, found = Path(isthmus.__file__).parent, hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        if path.suffix in (".py", ".toml") and SHIPPED not in path.parts:
-            found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{isthmus.__version__}+{found.hexdigest()[:12]}"
 
 
 def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
@@ -247,7 +233,7 @@ def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "entry": task.entry,
         "seed": task.seed,
-        "version": code_version(),
+        "version": isthmus.__version__,
         "finished": time.time(),
         "status": outcome.status,
         "message": outcome.message,

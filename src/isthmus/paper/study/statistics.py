@@ -156,8 +156,20 @@ class Pair:
     """Number of datasets on which it is worse."""
     margin: float | None = MARGIN
     """Difference that matters; None for scores without a common scale."""
-    equivalence_p_value: float = 1.0
-    """Of equivalence: the larger of two one-sided signed-rank tests against the margin."""
+    better_p_values: tuple[float, float] = (1.0, 1.0)
+    """Of the first being better, and of the second: one-sided, before the correction."""
+    not_worse_p_values: tuple[float, float] = (1.0, 1.0)
+    """Of the first not being worse by the margin or more, and of the second: one-sided."""
+
+    @property
+    def equivalence_p_value(self) -> float:
+        """Of equivalence: the larger of two one-sided signed-rank tests against the margin."""
+        return max(self.not_worse_p_values)
+
+    @property
+    def decidable(self) -> bool:
+        """Return True if there are enough datasets for a two-sided test at the level."""
+        return self.datasets > 0 and 2.0 ** (1 - self.datasets) < LEVEL
 
     @property
     def verdict(self) -> Verdict:
@@ -167,7 +179,7 @@ class Pair:
         "worse" are differences that are significant after the correction, and all else is
         "undecided", such as everything on five datasets or less.
         """
-        if self.datasets == 0 or 2.0 ** (1 - self.datasets) >= LEVEL:
+        if not self.decidable:
             return "undecided"
         if self.margin is not None and self.equivalence_p_value < LEVEL:
             return "competitive"
@@ -183,27 +195,28 @@ class Pair:
 
     def reversed(self) -> Pair:
         """Return the comparison as seen from the second method."""
-        turned = replace(self, first=self.second, second=self.first, difference=-self.difference)
-        return replace(turned, ahead=self.behind, behind=self.ahead)
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=-self.difference,
+            ahead=self.behind,
+            behind=self.ahead,
+            better_p_values=self.better_p_values[::-1],
+            not_worse_p_values=self.not_worse_p_values[::-1],
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
         difference = self.difference if math.isfinite(self.difference) else None
         scaled = self.margin is not None
-        return {
-            **vars(self),
-            "verdict": self.verdict,
-            "difference": difference,
+        p_values = {
             "equivalence_p_value": self.equivalence_p_value if scaled else None,
+            "noninferiority_p_value": self.not_worse_p_values[0] if scaled else None,
+            "superiority_p_value": self.better_p_values[0],
         }
-
-    def __str__(self) -> str:
-        raw = "" if self.raw_p_value is None else f", {self.raw_p_value:.2g} before correction"
-        return (
-            f"{self.first} against {self.second}: {self.verdict} (mean difference "
-            f"{self.difference:+.3f}, p = {self.p_value:.2g}{raw}, equivalence p = "
-            f"{self.equivalence_p_value:.2g}, {self.datasets} datasets)"
-        )
+        fields = {name: value for name, value in vars(self).items() if "p_values" not in name}
+        return {**fields, "verdict": self.verdict, "difference": difference, **p_values}
 
 
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
@@ -242,12 +255,14 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
     for (first, one), (second, other) in combinations(zip(methods, table.T, strict=True), 2):
         gaps = one - other
         gaps = gaps[np.isfinite(gaps)]
-        mean, p_value = float(gaps.mean()) if len(gaps) else math.nan, min(1, 2 * min(_tails(gaps)))
+        mean, (worse, better) = float(gaps.mean()) if len(gaps) else math.nan, _tails(gaps)
+        p_value = min(1, 2 * min(worse, better))
         counts = int((gaps.round(DIGITS) > 0).sum()), int((gaps.round(DIGITS) < 0).sum())
-        within = 1.0
+        within = 1.0, 1.0
         if margin is not None and len(gaps):
-            within = max(_tails(gaps + margin)[1], _tails(gaps - margin)[0])
-        pair = Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin, within)
+            within = _tails(gaps + margin)[1], _tails(gaps - margin)[0]
+        tests = (better, worse), within
+        pair = Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin, *tests)
         pairs.append(pair)
     adjusted = holm([pair.p_value for pair in pairs]).tolist()
     return [replace(pair, p_value=p) for pair, p in zip(pairs, adjusted, strict=True)]

@@ -1,34 +1,28 @@
-"""Results of a study in Parquet files, and the plan that says which of them count."""
+"""Results of a study in a SQLite database, and the plan that says which of them count."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
-import secrets
+import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from operator import itemgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from isthmus.errors import InvalidInputError, MissingFileError
-from isthmus.io.files import exclusive, write_atomically
+from isthmus.errors import InvalidInputError
+from isthmus.io.files import exclusive
 from isthmus.io.reading import reading
 from isthmus.paper.study.fitting import METRICS
 from isthmus.paper.study.settings import Task
-from isthmus.tables.binary import read_arrow
+from isthmus.tables.sources import read_arrow
 
 Row = Mapping[str, Any]
 Plan = dict[tuple[str, str], dict[str, int | None]]
 """By dataset and method, the ids of the fits that count, each with the position of its settings
 in the grid; None stands for the position that is stored with the result."""
-
-PLAN = "plan.json"
-# The name under which files of results, and the plan, keep a digest of what they hold.
-DIGEST = b"sha256"
 
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), "string"),
@@ -43,23 +37,30 @@ COLUMNS: dict[str, str] = {
     "version": "string",
     "finished": "float64",
 }
-"""Columns of the results, with their Arrow types. `entry` is the position of the settings in the
+"""Columns of the results, with their types. `entry` is the position of the settings in the
 grid, `finished` the time in seconds since 1970."""
 
-# Columns that identify a row.
-NEEDED = {"id", "dataset", "method", "entry", "seed", "status", "finished"}
-# A directory with more files than this is compacted during the run.
-MANY_FILES = 200
+KINDS: dict[str, tuple[str, Any]] = {
+    "string": ("TEXT", str),
+    "int64": ("INTEGER", int),
+    "float64": ("REAL", float),
+    "bool": ("INTEGER", bool),
+}
+_TYPED = ", ".join(f"{name} {KINDS[kind][0]}" for name, kind in COLUMNS.items())
+# Every row of results has a digest of its content.
+TABLES = (
+    f"results ({_TYPED}, sha256 TEXT, PRIMARY KEY (id))",
+    "plan (dataset TEXT, method TEXT, id TEXT PRIMARY KEY, entry INTEGER)",
+)
+ADVICE = "Remove it or move it away; the same `isthmus study run` then repeats its fits."
 
 
 class Store:
-    """Results of a study in a directory, ``results/*.parquet``.
+    """Results of a study in a directory: ``results.sqlite``, with a row of ``results`` per fit.
 
-    Every file is complete when it appears, so a killed run loses no stored result.
-    ``pandas.read_parquet``, polars and duckdb read the directory as one table.
-
-    ``plan.json`` lists the results that count: for each dataset and method, those of the newest
-    run with both. Other results of earlier runs stay in the files.
+    The table ``plan`` lists the results that count: for each dataset and method, those of the
+    newest run with both. Other results of earlier runs stay in the database. Studies of version
+    0.1.0, in ``results/*.parquet`` and ``plan.json``, can be read and continued.
 
     Parameters
     ----------
@@ -68,21 +69,34 @@ class Store:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self.results = self.directory / "results"
+        self.path = self.directory / "results.sqlite"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Lock the directory for this process; raise RunInProgressError if another has it."""
-        self.results.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.directory, self.results):
-            self.compact()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.directory):
             yield
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the database; what is written counts if the block ends without an error."""
+        with closing(sqlite3.connect(self.path)) as database, database:
+            for table in TABLES:
+                database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+            yield database
 
     def append(self, rows: Sequence[Row]) -> None:
         """Store results, all or none of them."""
-        self._write(rows)
-        if len(self._files()) > MANY_FILES:
-            self.compact()
+        content = [
+            {name: _as(kind, row.get(name)) for name, kind in COLUMNS.items()} for row in rows
+        ]
+        marks = ", ".join("?" * (len(COLUMNS) + 1))
+        with self._opened() as database:
+            database.executemany(
+                f"INSERT OR REPLACE INTO results VALUES ({marks})",
+                [(*row.values(), _digest(row)) for row in content],
+            )
 
     def read(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return the newest result of every task, sorted by dataset, method and settings.
@@ -92,8 +106,11 @@ class Store:
         everything : bool
             Include results that no longer count. Without a plan, all results count.
         """
-        rows = self._newest()
-        plan = None if everything else read_plan(self.directory)
+        files = sorted((self.directory / "results").glob("*.parquet"))
+        rows = [row for path in files for row in _read_parquet(path)]
+        rows = sorted(rows + self._stored(), key=itemgetter("finished"))
+        rows = list({row["id"]: row for row in rows}.values())
+        plan = None if everything else self.plan()
         if plan is not None:
             places = {key: place for ids in plan.values() for key, place in ids.items()}
             rows = [row for row in rows if row["id"] in places]
@@ -103,109 +120,87 @@ class Store:
         return sorted(rows, key=itemgetter("dataset", "method", "entry", "seed", "id"))
 
     def compact(self) -> None:
-        """Merge all files into one."""
-        files = self._files()
-        if len(files) < 2:
-            return
-        self._write(self.read(everything=True))
-        # If the process is killed here, rows exist twice, and `read` takes one of them.
-        for path in files:
-            path.unlink()
+        """Release unused space of the database."""
+        with self._opened() as database:
+            database.commit()
+            database.execute("VACUUM")
 
-    def _newest(self) -> list[dict[str, Any]]:
-        files = self._files()
-        try:
-            rows = [row for path in files for row in _read(path)]
-        except MissingFileError:
-            if self._files() == files:
-                raise
-            return self._newest()  # another process has just compacted the directory
-        return list({row["id"]: row for row in sorted(rows, key=itemgetter("finished"))}.values())
+    def plan(self) -> Plan | None:
+        """Return the ids of the fits that count, or None if there is no plan."""
+        found: Plan = defaultdict(dict)
+        for dataset, method, key, entry in self._select("SELECT * FROM plan ORDER BY rowid"):
+            found[dataset, method][key] = entry
+        old = self.directory / "plan.json"
+        if not found and (old.exists() or old.is_symlink()):
+            with reading(old, "plan of a study", "Remove it; all results count then."):
+                listed = json.loads(old.read_text(encoding="utf-8"))
+                listed.pop("sha256", None)
+                for dataset, methods in listed.items():
+                    for method, ids in methods.items():
+                        found[dataset, method] = dict(ids)
+        return dict(found) or None
 
-    def _files(self) -> list[Path]:
-        try:
-            names = sorted(os.listdir(self.results))
-        except FileNotFoundError:
+    def set_plan(self, tasks: Iterable[Task]) -> None:
+        """Let these fits count for their datasets and methods.
+
+        Where there was no plan, all results of other datasets and methods count.
+        """
+        plan: Plan = self.plan() or defaultdict(dict)
+        if not plan:
+            for row in self.read(everything=True):
+                plan[row["dataset"], row["method"]][row["id"]] = None
+        new: Plan = defaultdict(dict)
+        for task in tasks:
+            new[task.dataset, task.method][task.id] = task.entry
+        rows = [(*cell, *each) for cell, ids in {**plan, **new}.items() for each in ids.items()]
+        with self._opened() as database:
+            database.execute("DELETE FROM plan")
+            database.executemany("INSERT INTO plan VALUES (?, ?, ?, ?)", rows)
+
+    def _select(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; none if there is no database yet."""
+        if not (self.path.exists() or self.path.is_symlink()):
             return []
-        except OSError as error:
-            raise InvalidInputError(f"{self.results} cannot be read: {error.strerror}.") from None
-        return [self.results / name for name in names if PurePath(name).match("*.parquet")]
+        try:
+            with (
+                reading(self.path, "database of results", ADVICE),
+                closing(sqlite3.connect(self.path)) as database,
+            ):
+                (state,) = database.execute("PRAGMA integrity_check").fetchone()
+                if state != "ok":
+                    raise ValueError(state)
+                return database.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise InvalidInputError(
+                f"{self.path} is not a database of results, or is damaged: {error}. {ADVICE}"
+            ) from None
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
-        import pyarrow.parquet
-
-        kinds = {name: pyarrow.type_for_alias(kind) for name, kind in COLUMNS.items()}
-        content = [{name: row.get(name) for name in COLUMNS} for row in rows]
-        buffer = io.BytesIO()
-        table = pyarrow.Table.from_pylist(content, schema=pyarrow.schema(kinds))
-        table = table.replace_schema_metadata({DIGEST: _digest(table.to_pylist())})
-        pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-        name = f"{os.getpid()}-{secrets.token_hex(6)}.parquet"
-        write_atomically(self.results / name, buffer.getvalue())
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-
-    advice = "Remove it or move it away; the same `isthmus study run` then repeats its fits."
-    with reading(path, "file of results", advice):
-        table = read_arrow(path, "parquet")
-        if not set(table.column_names) >= NEEDED:
-            raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
-        rows = list(table.to_pylist())
-        # Files of earlier versions have no digest.
-        if (table.schema.metadata or {}).get(DIGEST, found := _digest(rows)) != found:
-            raise ValueError("it was altered after it was written")
-    return rows
+    def _stored(self) -> list[dict[str, Any]]:
+        rows = []
+        for *values, digest in self._select(f"SELECT {', '.join(COLUMNS)}, sha256 FROM results"):
+            pairs = zip(COLUMNS.items(), values, strict=True)
+            row = {name: _as(kind, value) for (name, kind), value in pairs}
+            if _digest(row) != digest:
+                raise InvalidInputError(f"{self.path} was altered after it was written. {ADVICE}")
+            rows.append(row)
+        return rows
 
 
-def _digest(content: Any) -> bytes:
-    """Return the digest of something that JSON can hold."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest().encode()
-
-
-def read_plan(directory: Path) -> Plan | None:
-    """Return the plan of a directory, or None if it has none."""
-    path = directory / PLAN
-    advice = "Remove it; the same `isthmus study run` writes it again and repeats no fit."
+def _as(kind: str, value: Any) -> Any:
     try:
-        with reading(path, "plan of a study", advice):
-            found = json.loads(path.read_text(encoding="utf-8"))
-            # Plans of earlier versions have no digest.
-            digest = found.pop(DIGEST.decode(), None)
-            if digest not in (None, _digest(found).decode()):
-                raise ValueError("it was altered after it was written")
-            return {
-                (dataset, method): dict(ids)
-                for dataset, methods in found.items()
-                for method, ids in methods.items()
-            }
-    except MissingFileError:
-        if path.is_symlink():
-            raise
-        return None
+        return None if value is None else KINDS[kind][1](value)
+    except ValueError:  # of a file that was altered
+        return value
 
 
-def write_plan(directory: Path, plan: Plan) -> None:
-    """Store a plan."""
-    written: dict[str, dict[str, dict[str, int | None]]] = defaultdict(dict)
-    for (dataset, method), ids in plan.items():
-        written[dataset][method] = ids
-    digest = {DIGEST.decode(): _digest(written).decode()}
-    write_atomically(directory / PLAN, json.dumps({**written, **digest}) + "\n")
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def updated(before: Plan | None, tasks: Iterable[Task], rows: Iterable[Row]) -> Plan:
-    """Return the plan after a run of `tasks`, which replaces only the pairs that they cover.
-
-    If there was no plan, all rows count.
-    """
-    new: Plan = defaultdict(dict)
-    for task in tasks:
-        new[task.dataset, task.method][task.id] = task.entry
-    if before is None:
-        before = defaultdict(dict)
-        for row in rows:
-            before[row["dataset"], row["method"]][row["id"]] = None
-    return {**before, **new}
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of version 0.1.0."""
+    with reading(path, "file of results", ADVICE):
+        rows: list[dict[str, Any]] = read_arrow(path, "parquet").to_pylist()
+        if rows and not {"id", "dataset", "method", "entry", "seed", "finished"} <= rows[0].keys():
+            raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
+    return rows

@@ -86,10 +86,7 @@ class Summary:
 
 
 def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> Summary:
-    """Count the fits of a study by method, dataset, status and version of the code.
-
-    The selection criteria are those of `methods`; those of other methods follow from the rows.
-    """
+    """Count the fits of a study by method, dataset, status and version of the code."""
     limit = frame.seconds[frame.status == "timeout"].max()
     times = frame.seconds[frame.status == "ok"]
     # The limit is the longest time of a stopped fit, unless a successful one took longer: then the

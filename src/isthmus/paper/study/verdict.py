@@ -24,7 +24,7 @@ from isthmus.paper.study.comparison import (
 )
 from isthmus.paper.study.fitting import BOUNDED, METRICS, UNLABELLED
 from isthmus.paper.study.methods import METHODS, Kind, Method
-from isthmus.paper.study.statistics import LEVEL, MARGIN, Pair
+from isthmus.paper.study.statistics import LEVEL, MARGIN, Pair, Verdict
 from isthmus.paper.study.store import Row
 from isthmus.paper.study.summary import Summary, summarize
 
@@ -50,11 +50,15 @@ GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
 # A number of clusters within this factor of the number of classes is right.
 FACTOR = 1.5
 DEFINITION = (
-    f'"Competitive" means equivalent: two one-sided signed-rank tests over datasets at level '
-    f"{LEVEL:g} exclude differences of {MARGIN:g} or more in either direction. Otherwise "
-    f'"better" and "worse" are significant differences (Wilcoxon\'s signed-rank test, level '
-    f"{LEVEL:g}, after Holm's correction for all pairs of methods), and all else is "
-    f'"undecided". With fewer than 6 datasets nothing can be decided.'
+    f"A claim that one method is competitive with another is about one pair, fixed in advance, and "
+    f"is tested without a correction. It holds where a one-sided signed-rank test over datasets at "
+    f"level {LEVEL:g} excludes that the first is worse by {MARGIN:g} or more (non-inferiority); "
+    f'"better" if it is also superior at that level. It does not hold where the test shows that it '
+    f"is worse by the margin or more. In comparisons of all pairs, "
+    f'"competitive" means equivalent: two one-sided tests exclude differences of {MARGIN:g} or '
+    f'more in either direction. Otherwise "better" and "worse" are significant differences '
+    f"(Wilcoxon's signed-rank test, level {LEVEL:g}, after Holm's correction for all pairs of "
+    f'methods), and all else is "undecided". With fewer than 6 datasets nothing can be decided.'
 )
 
 ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
@@ -80,9 +84,19 @@ class Claim:
         found = {each.scores.metric: each.pair(*self.methods) for each in self.comparisons}
         return {metric: pair for metric, pair in found.items() if pair is not None}
 
+    def verdict(self, metric: str) -> Verdict:
+        """Test the claim by one metric: not worse by the margin, and beside it, better."""
+        pair = self.pairs[metric]
+        p_value = pair.not_worse_p_values[0]
+        if pair.margin is None or not pair.decidable:
+            return "undecided"
+        if p_value < LEVEL:
+            return "better" if pair.better_p_values[0] < LEVEL else "competitive"
+        return "worse" if p_value > 1 - LEVEL / 2 else "undecided"
+
     def outcome(self, metrics: Iterable[str]) -> ClaimOutcome:
         """Return "held" if competitive or better by all metrics, "did not hold" if worse by one."""
-        verdicts = [self.pairs[name].verdict for name in metrics if name in self.pairs]
+        verdicts = [self.verdict(name) for name in metrics if name in self.pairs]
         if not verdicts:
             return "not tested"
         if "worse" in verdicts:
@@ -107,12 +121,15 @@ class Claim:
             "claim": self.statement,
             "view": self.view,
             "outcomes": self.outcomes,
-            "metrics": {name: pair.as_dict() for name, pair in self.pairs.items()},
+            "metrics": {
+                name: pair.as_dict() | {"verdict": self.verdict(name)}
+                for name, pair in self.pairs.items()
+            },
         }
 
     def __str__(self) -> str:
         heads = ["metric", *self.methods, "difference", "ahead / even / behind"]
-        heads += ["p, equivalence", "p, difference", "p, difference, Holm", "verdict"]
+        heads += [f"p, not worse by {MARGIN:g}", "p, better", "p, equivalence", "verdict"]
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
         return (
@@ -130,19 +147,16 @@ class Claim:
             *(f"{mean:.3f}" if scaled else "" for mean in means),
             f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
             f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
+            f"{pair.not_worse_p_values[0]:.2g}" if scaled else "",
+            f"{pair.better_p_values[0]:.2g}",
             f"{pair.equivalence_p_value:.2g}" if scaled else "",
-            f"{pair.raw_p_value:.2g}",
-            f"{pair.p_value:.2g}",
-            pair.wording,
+            self.verdict(metric) if scaled else "not part of the claim",
         ]
 
 
 @dataclass(frozen=True)
 class ClusterNumbers:
-    """Number of clusters that a method finds, beside the number of classes. Prints as a sentence.
-
-    It is that of the selected fit, the median over seeds.
-    """
+    """Number of clusters of the selected fits of a method, beside the number of classes."""
 
     method: str
     found: dict[str, float]

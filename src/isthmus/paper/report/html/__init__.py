@@ -12,23 +12,26 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from isthmus.paper.report.registry import RULE, WORDS
+from isthmus.paper.report.claims import CLAIMS
 from isthmus.paper.report.section import VERDICTS, Section, Verdict
 
-# The sign and the style class of each verdict.
-SIGNS: dict[Verdict, tuple[str, str]] = {
-    "held": ("✓", "held"),
-    "held with a correction": ("≈", "corrected"),
-    "did not hold": ("✗", "refuted"),
-    "open": ("?", "open"),
+# The sign, the style class and the meaning of each verdict.
+SIGNS: dict[Verdict, tuple[str, str, str]] = {
+    "held": ("✓", "held", "as printed, within its stated conditions"),
+    "held with a correction": (
+        "≈",
+        "corrected",
+        "the substance survives; a constant, a condition or a sign changes",
+    ),
+    "did not hold": (
+        "✗",
+        "refuted",
+        "the statement as printed is false, and no small change saves it",
+    ),
+    "open": ("?", "open", "neither shown nor refuted"),
 }
 # Labels of table rows that findings may refer to.
 ROW_LABEL = re.compile(r"\bE\d+\b")
-# Whole numbers from here on have their digits in groups of three.
-GROUPED_FROM = 10_000
-# A single row whose headings have more characters than this is shown as a column.
-WIDEST_ROW = 60
-NARROW_SPACE = "\u202f"
 
 
 def page(
@@ -80,7 +83,7 @@ def page(
         ],
         counts={verdict: verdicts[verdict] for verdict in VERDICTS},
         signs=SIGNS,
-        rule=RULE,
+        places=CLAIMS,
         targets=targets,
     )
 
@@ -110,42 +113,6 @@ class NumberTable(NamedTuple):
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def label(name: str) -> str:
-    """Return the name of a number in words, capitalised.
-
-    >>> label("log10_bounds"), label("kl_from_truth"), label("Mixture (ClAM)")
-    ('Log₁₀ of bounds', 'KL divergence from truth', 'Mixture (ClAM)')
-    """
-    return _capitalised(_words(name))
-
-
-def _capitalised(words: str) -> str:
-    # A Greek capital would look Latin; p, vMF and symbols such as n keep their case.
-    keeps_case = words[:1] > "z" or re.match(r"(p|vMF)\b|\w =", words)
-    return words if keeps_case else words[:1].upper() + words[1:]
-
-
-def _words(name: str) -> str:
-    if name in WORDS or (name != name.lower() and "_" not in name):  # or written for readers
-        return WORDS.get(name, name)
-    words = re.split(r"([_\s-]+)", name)
-    return "".join(WORDS.get(word, word.replace("_", " ")) for word in words)
-
-
-def _split(name: str) -> tuple[str, list[str]]:
-    """Split a name into its stem and what the keys of each level below stand for."""
-    stem, found, ending = name.rpartition("_by_")
-    return (stem, ending.split("_and_")) if found else (name, [])
-
-
-def _heading(key: str, levels: Sequence[str]) -> str:
-    """Return the heading of a row or column; a number gets the name of its quantity: D = 2."""
-    if not levels or not re.fullmatch(r"[-+.\d][-+.\de]*", key):
-        return label(key)
-    word = _words(levels[0])
-    return f"{word} = {key}" if len(word) == 1 else f"{word} {key}"
-
-
 def value_text(value: Any) -> str:
     """Return a value as text with four significant digits.
 
@@ -156,8 +123,6 @@ def value_text(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}".replace(",", NARROW_SPACE) if abs(value) >= GROUPED_FROM else str(value)
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
@@ -165,74 +130,27 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def number_tables(
-    numbers: Mapping[str, Any], title: str = "", levels: Sequence[str] = ()
-) -> Iterator[NumberTable]:
-    """Arrange nested numbers in as few tables as possible.
-
-    Single values share a table; neighbouring mappings with similar keys become its rows. A name
-    that ends in ``_by_D_and_N`` says what the keys of the next levels stand for; `levels` says so
-    for this level and those below.
-    """
-    opened = {name: _opened(name, value) for name, value in numbers.items()}
-    single = {name: value for name, value in opened.items() if not isinstance(value, Mapping)}
+def number_tables(numbers: Mapping[str, Any], title: str = "") -> Iterator[NumberTable]:
+    """Arrange nested numbers in tables: one of the single values, and one for each mapping."""
+    single = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
     if single:
-        names = [_capitalised(_heading(name, levels)) for name in single]
-        cells = [(value_text(value),) for value in single.values()]
-        yield NumberTable(title, (), tuple(zip(names, cells, strict=True)))
-    groups: list[dict[str, Any]] = []
-    for name, value in opened.items():
-        if name in single or not value:
-            continue
-        if not groups or not _share_columns(next(reversed(groups[-1].items())), (name, value)):
-            groups.append({})
-        groups[-1][name] = value
-    for group in groups:
-        yield from _tables_of(group, title, levels)
-
-
-def _tables_of(
-    group: Mapping[str, Any], title: str, levels: Sequence[str]
-) -> Iterator[NumberTable]:
-    """Yield one table of flat mappings, or the tables inside nested ones."""
-    inner = {name: _split(name)[1] or levels[1:] for name in group}
-    headings = {name: _heading(_split(name)[0], levels) for name in group}
-    titles = {name: f"{title}: {head}" if title else head for name, head in headings.items()}
-    if all(_is_flat(value) for value in group.values()):
-        columns = list(dict.fromkeys(key for value in group.values() for key in value))
-        first = next(iter(group))
-        shown = tuple(_heading(key, inner[first]) for key in columns)
-        if len(group) == 1 and sum(map(len, shown)) > WIDEST_ROW:
-            yield from number_tables(group[first], titles[first], inner[first])
-            return
+        cells = tuple((_words(name), (value_text(value),)) for name, value in single.items())
+        yield NumberTable(title, (), cells)
+    inner = {name: value for name, value in numbers.items() if isinstance(value, Mapping) and value}
+    flat = [not any(isinstance(v, Mapping) for v in value.values()) for value in inner.values()]
+    keys = list(dict.fromkeys(key for value in inner.values() for key in value))
+    if len(inner) > 1 and all(flat) and all(len(value) > len(keys) / 2 for value in inner.values()):
         rows = tuple(
-            (headings[name], tuple(value_text(v[key]) if key in v else "" for key in columns))
-            for name, v in group.items()
+            (_words(name), tuple(value_text(value[key]) if key in value else "" for key in keys))
+            for name, value in inner.items()
         )
-        yield NumberTable(title, shown, rows)
+        yield NumberTable(title, tuple(map(_words, keys)), rows)
         return
-    for name, value in group.items():
-        yield from number_tables(value, titles[name], inner[name])
+    for name, value in inner.items():
+        yield from number_tables(value, f"{title}: {_words(name)}" if title else _words(name))
 
 
-def _share_columns(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
-    """Return whether two named mappings have most of their keys in common."""
-    if not (_is_flat(one[1]) and _is_flat(other[1])) or _split(one[0])[1] != _split(other[0])[1]:
-        return False
-    first, second = set(one[1]), set(other[1])
-    return 2 * len(first & second) >= len(first | second)
-
-
-def _opened(name: str, value: Any) -> Any:
-    """Return a mapping for a list that is nested, or whose name says what its positions mean."""
-    if isinstance(value, list | tuple):
-        if not _split(name)[1] and not any(isinstance(v, list | tuple | Mapping) for v in value):
-            return value
-        value = {str(number): each for number, each in enumerate(value, start=1)}
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _opened(key, each) for key, each in value.items()}
-
-
-def _is_flat(value: Mapping[str, Any]) -> bool:
-    return not any(isinstance(each, Mapping) for each in value.values())
+def _words(name: str) -> str:
+    """Return the name of a number in words, capitalised."""
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]

@@ -1,7 +1,8 @@
-"""Figures of recorded likelihoods in context: outside the prior, and by training objective."""
+"""Figures of recorded experiments: likelihoods in context, and training at high rates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,14 @@ from isthmus.figures.style import (
     MUTED,
     PAPER,
     PURPLE,
+    RULE,
     SKY,
     heading,
     new_figure,
+    note_at,
     styled,
 )
+from isthmus.paper.attention import Experiment
 
 OTHERS = ("narrow clusters", "wide clusters", "rings", "moons")
 # Excesses in nats are drawn between these.
@@ -31,14 +35,7 @@ LOWEST, HIGHEST = 0.003, 6.0
 
 @styled
 def likelihood_outside_the_prior(found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw how far predictors are above the true density, on datasets of several priors.
-
-    Parameters
-    ----------
-    found : mapping
-        By setting, ``contexts`` and ``nll``: for each predictor a mean for each context size, or
-        None. Settings are "K = 1" and so on, and :data:`OTHERS`.
-    """
+    """Draw how far predictors are above the true density, on datasets of several priors."""
     counts = [setting for setting in found if setting not in OTHERS]
     numbers = [int(setting.removeprefix("K = ")) for setting in counts]
     sizes = found[counts[0]]["contexts"]
@@ -88,13 +85,7 @@ def _draw(axes: Axes, x: Sequence[int], excess: Mapping[str, Sequence[float]]) -
 
 @styled
 def likelihood_by_objective(record: Mapping[str, Any]) -> Figure:
-    """Draw what two training objectives reach: against the context, and against CPU time.
-
-    Parameters
-    ----------
-    record : mapping
-        As ``benchmarks/incontext_records.py objectives`` writes it.
-    """
+    """Draw what two training objectives reach: against the context, and against CPU time."""
     figure = new_figure(5.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     sizes, bounds = record["contexts"], record["references"]
@@ -126,4 +117,54 @@ def likelihood_by_objective(record: Mapping[str, Any]) -> Figure:
     right.set_xlim(0, 1.15 * right.dataLim.x1)
     heading(left, "Negative log-likelihood of fresh points", f"{record['tasks']} tasks.", lines=1)
     heading(right, f"At n = {sizes[-1]}", "Each evaluated checkpoint.", lines=1)
+    return figure
+
+
+SHADES = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^")}
+
+
+@styled
+def attention_experiment(experiment: Experiment) -> Figure:
+    """Draw loss, fraction of diverged runs and largest logit against the learning rate.
+
+    Lines are medians over seeds, small marks the seeds themselves.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        From :func:`isthmus.paper.attention.compare_variants`.
+    """
+    figure = new_figure(3.9, gap=0.05)
+    loss, share, logit = figure.subplots(1, 3, sharex=True)
+    rates = experiment.learning_rates
+    for number, variant in enumerate(experiment.variants):
+        colour, marker = SHADES[variant]
+        look = {"color": colour, "marker": marker, "ms": 5, "lw": 1.6, "mec": PAPER, "mew": 0.5}
+        for axes, measure in ((loss, "loss"), (logit, "largest_logit")):
+            middle = [experiment.median(measure, variant, rate) for rate in rates]
+            middle = [value if math.isfinite(value) else math.nan for value in middle]
+            axes.plot(rates, middle, label=variant, zorder=3, **look)
+            each = [
+                (run.learning_rate, getattr(run, measure))
+                for rate in rates
+                for run in experiment.of(variant, rate)
+                if getattr(run, measure) is not None
+            ]
+            axes.plot(*zip(*each, strict=True), marker, color=colour, ms=3, alpha=0.45, mew=0)
+        # Side by side, so that equal shares do not hide each other.
+        shifted = np.array(rates) * 1.12 ** (number - 1)
+        share.plot(shifted, [experiment.fraction_diverged(variant, r) for r in rates], **look)
+    guess = math.log(10)
+    loss.axhline(guess, color=RULE, lw=1, zorder=0)
+    note_at(loss, "guessing", (rates[0], guess), (0, 3), fontsize=8.5, color=MUTED)
+    for axes in (loss, logit):
+        axes.set_yscale("log")
+    for axes in (loss, share, logit):
+        axes.set(xscale="log", xlabel="learning rate")
+    share.set_ylim(-0.05, 1.05)
+    share.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    loss.legend(loc="lower right")
+    heading(loss, "Training loss", "At the end.", characters=40, lines=1)
+    heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
+    heading(logit, "Largest attention logit", "In any block, during training.", lines=1)
     return figure

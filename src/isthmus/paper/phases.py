@@ -1,0 +1,190 @@
+r"""Simulations that check the lines of the phase diagram: ``python -m isthmus.paper.phases``.
+
+Each measures a threshold at several dimensions and extrapolates it linearly in 1/D. The lines are
+derived in docs/capacity-proofs.md, section 15.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.integrate import quad
+from scipy.optimize import brentq, minimize_scalar
+from scipy.spatial.distance import cdist
+from scipy.special import betainc, betaincinv, betaln, logsumexp
+from scipy.stats import ncx2
+from sklearn.datasets import load_digits
+
+from isthmus.capacity.atlas import condensation_line, entropy_noise, storage_line
+
+FloatArray = NDArray[np.float64]
+DIMS = (6, 8, 10, 12, 14, 16)
+# Expected number of patterns, at the threshold, that are drawn one by one; their repetitions.
+NEAREST, REPEATS = 300, 400
+# Number of smallest distances drawn.
+SMALLEST = 1000
+
+
+class Threshold(NamedTuple):
+    """A line of theory and its measurement."""
+
+    name: str
+    predicted: float
+    measured: float
+    by_dim: dict[int, float]
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured / self.predicted
+
+
+def extrapolated(by_dim: dict[int, float]) -> float:
+    """Return the limit of values at dimensions, by a line in 1/D."""
+    inverse = 1 / np.array(list(by_dim), dtype=float)
+    return float(np.polyfit(inverse, list(by_dim.values()), 1)[1])
+
+
+def storage_threshold(
+    sharpness: float, dims: Sequence[int] = DIMS, *, repeats: int = REPEATS, seed: int = 0
+) -> Threshold:
+    r"""Measure ln N / D at which half of the random patterns on a sphere keep half their weight.
+
+    `sharpness` is :math:`\lambda = M^2/(\sigma^2 D)`. Patterns are added until they outweigh the
+    own one, with cosine t at :math:`e^{\lambda D (t - 1)}` each.
+    """
+    rng = np.random.default_rng(seed)
+    by_dim = {dim: _log_crowd(sharpness, dim, repeats, rng) / dim for dim in dims}
+    predicted = float(storage_line(sharpness**-0.5))
+    return Threshold(
+        f"stored on a sphere, lambda = {sharpness:g}", predicted, extrapolated(by_dim), by_dim
+    )
+
+
+def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generator) -> float:
+    """Return the log of the median number of patterns that outweigh one.
+
+    Cosines are 1 - 2v with v of a beta distribution. Near patterns are drawn; the many far ones
+    enter by their mean weight.
+    """
+    b, rate = 0.5 * (dim - 1), 2 * sharpness * dim
+
+    def mean_weight(low: float, high: float) -> float:
+        def term(v: float) -> float:
+            return math.exp(-rate * v + (b - 1) * math.log(v * (1 - v)) - betaln(b, b))
+
+        return float(quad(term, low, high, limit=200, points=[min(high, 2 * b / rate)])[0])
+
+    count = 1 / (mean_weight(0, 0.5) + mean_weight(0.5, 1))
+    near = min(NEAREST / count, 0.5)
+    edge = float(betaincinv(b, b, near))
+    far = mean_weight(edge, 0.5) + mean_weight(0.5, 1) if near < 0.5 else mean_weight(0.5, 1)
+    # Cosines are drawn by interpolating their distribution function; 4 times as many as needed.
+    table = np.geomspace(edge * 1e-3, edge, 4000)
+    below = betainc(b, b, table)
+    arrivals = np.cumsum(rng.exponential(1 / near, (repeats, 4 * NEAREST)), 1)
+    drawn = np.interp(near * rng.random(arrivals.shape), below, table)
+    nearby = np.cumsum(np.exp(-rate * drawn), 1)
+    crossing = np.argmax(nearby + far * arrivals >= 1, 1)
+    rows = np.arange(repeats)
+    before = np.where(crossing > 0, nearby[rows, crossing - 1], 0.0)
+    # Far patterns may fill up between two arrivals.
+    needed = np.minimum(arrivals[rows, crossing], (1 - before) / far)
+    return math.log(np.median(needed))
+
+
+def condensation_threshold(
+    load: float = 0.25,
+    dims: Sequence[int] = (50, 100, 200, 400),
+    *,
+    repeats: int = 1000,
+    seed: int = 0,
+) -> tuple[Threshold, Threshold]:
+    r"""Measure where few Gaussian patterns dominate at a new one, and the best bandwidth.
+
+    `load` is ln N / D. With :math:`p_j \propto e^{-s r_j/2}`, :math:`\mathbb E \sum_j p_j^2` tends
+    to :math:`1 - s_c/s` beyond :math:`s_c`, which is measured at twice the predicted one. The
+    bandwidth at which new patterns are most likely has :math:`\sigma^2 = r_{min}/D`. Of all
+    squared distances :math:`r_j`, of a noncentral chi-squared law, the smallest are drawn.
+    """
+    critical = brentq(lambda s: float(condensation_line(s**-0.5)) - load, 1e-3, 1e4)
+    edge = 1 / (1 + critical) + 1 / (1 + critical) ** 2
+    rng = np.random.default_rng(seed)
+    at, best = {}, {}
+    for dim in dims:
+        table = dim * edge * np.linspace(0.3, 1.6, 4000)
+        log_below = np.logaddexp.accumulate(ncx2.logpdf(table, dim, dim)) + math.log(
+            table[1] - table[0]
+        )
+        ranks = np.cumsum(rng.exponential(size=(repeats, SMALLEST)), 1)
+        squares = np.interp(np.log(ranks) - load * dim, log_below, table)
+        weights = np.exp(-critical * (squares - squares[:, :1]))
+        shares = np.square(weights).sum(1) / weights.sum(1) ** 2
+        at[dim] = 2 * critical * (1 - float(shares.mean()))
+        best[dim] = _likeliest(squares, dim)
+    return (
+        Threshold(f"condensation, ln N / D = {load:g}", critical, extrapolated(at), at),
+        Threshold(f"best sigma, ln N / D = {load:g}", edge**0.5, extrapolated(best), best),
+    )
+
+
+def _likeliest(squares: FloatArray, dim: int) -> float:
+    """Return the bandwidth of the largest mean log-density of new points."""
+
+    def loss(log_sigma: float) -> float:
+        logits = -0.5 * squares * math.exp(-2 * log_sigma)
+        return dim * log_sigma - float(np.mean(logsumexp(logits, axis=1)))
+
+    return math.exp(minimize_scalar(loss, bounds=(-2, 1), method="bounded").x)
+
+
+def collapse_threshold(X: FloatArray, y: NDArray[np.int64], *, seed: int = 0) -> Threshold:
+    """Measure the noise at which draws of an annealed memory commit to a row.
+
+    It is the one at which the mean log-odds of a noisy row, between its own row and all others,
+    are even. The prediction is :func:`entropy_noise` of Gaussian classes.
+    """
+    rng = np.random.default_rng(seed)
+    rows, noise = rng.integers(len(X), size=2000), rng.standard_normal((2000, X.shape[1]))
+
+    def log_odds(log_sigma: float) -> float:
+        sigma = math.exp(log_sigma)
+        logits = cdist(X[rows] + sigma * noise, X, "sqeuclidean") / (-2 * sigma**2)
+        own = logits[np.arange(2000), rows].copy()
+        logits[np.arange(2000), rows] = -np.inf
+        return float(np.mean(logsumexp(logits, axis=1) - own))
+
+    predicted = entropy_noise([X[y == label] for label in np.unique(y)])
+    measured = math.exp(
+        brentq(log_odds, math.log(predicted) - 1, math.log(predicted) + 1, xtol=1e-3)
+    )
+    return Threshold("collapse on digits, sigma", predicted, measured, {X.shape[1]: measured})
+
+
+def all_thresholds(seed: int = 0) -> list[Threshold]:
+    """Return every threshold of the table in the docs."""
+    digits = load_digits()
+    return [
+        *(storage_threshold(sharpness, seed=seed) for sharpness in (1.0, 2.0, 4.0)),
+        *condensation_threshold(seed=seed),
+        collapse_threshold(digits.data, digits.target, seed=seed),
+    ]
+
+
+def main() -> int:
+    """Print predicted and measured thresholds."""
+    print(f"{'threshold':36} predicted  measured  ratio  by dimension")
+    for each in all_thresholds():
+        dims = "  ".join(f"{dim}: {value:.3f}" for dim, value in each.by_dim.items())
+        print(
+            f"{each.name:36} {each.predicted:9.4f} {each.measured:9.4f} {each.ratio:6.3f}  {dims}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
