@@ -2,26 +2,34 @@
 
     python benchmarks/one_cluster.py                  # the tables of RESULTS.md
     python benchmarks/one_cluster.py --draws 20 --rows 100 300 --only one far
+    python benchmarks/one_cluster.py --calibration --draws 3  # expected calibration errors
 
 Each draw is a new sample from the named density, fitted with default settings. An answer is right
 if the number of clusters is, and their ARI is above 0.9; among blobs in noise, if the ARI of the
 blobs is above 0.6. Draws of `--seed 0` were used to choose the rule, and those of seed 1, the
 default, were not. Small samples come first. Each draw is appended to a cache, so that an
-interrupted run resumes where it stopped, and `--shown` prints what is known so far.
+interrupted run resumes where it stopped, and `--shown` prints what is known so far. `--write` puts
+the tables into RESULTS.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import re
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measuring import Row, print_rows, timed
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.cluster import contingency_matrix
 
 from isthmus.cluster import BasinFlow
 
@@ -30,6 +38,7 @@ Labels = NDArray[np.int64]
 Draw = Callable[[int, np.random.Generator], tuple[Points, Labels]]
 
 ROWS = (40, 60, 100, 300, 1000, 3000, 10_000)
+RESULTS = Path(__file__).with_name("RESULTS.md")
 # Larger samples cost more, and get this share of the draws.
 SHARES = {1000: 0.5, 3000: 0.2, 10_000: 0.1}
 TITLES = {
@@ -243,6 +252,74 @@ def measure(
     yield from rows_of(run(out, list(jobs(draws, rows, kinds, seed)), measuring), rows)
 
 
+def triangle(
+    n: int, dim: int, far: float, sizes: tuple[int, ...], rng: np.random.Generator
+) -> tuple[Points, Labels]:
+    """Draw three round Gaussians, each `far` deviations from the others."""
+    labels = rng.choice(3, n, p=np.array(sizes) / sum(sizes))
+    points = rng.normal(size=(n, dim))
+    points[:, :2] += far * np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])[labels]
+    return points, labels
+
+
+def calibration_error(posteriors: Points, labels: Labels) -> tuple[float, float, float]:
+    """Return the expected calibration error in ten bins, the mean confidence, and the accuracy."""
+    found, sure = posteriors.argmax(1), posteriors.max(1)
+    shared = contingency_matrix(labels, found)
+    matched = np.empty(shared.shape[1], dtype=np.int64)
+    classes, clusters = linear_sum_assignment(shared, maximize=True)
+    matched[clusters] = classes
+    right = matched[found] == labels
+    errors = np.bincount((sure * 10).astype(int).clip(0, 9), sure - right)
+    return float(np.abs(errors).sum() / len(labels)), float(sure.mean()), float(right.mean())
+
+
+def calibration(draws: int, n: int, seed: int) -> Iterator[Row]:
+    """Yield errors of posteriors of 20,000 new rows, K known, and of the probability of K."""
+    for dim, sizes, far in product((2, 5), ((1, 1, 1), (8, 1, 1)), (2.0, 2.5, 3.0, 4.0)):
+        scores = []
+        for draw in range(draws):
+            rng = np.random.default_rng([draw, n, seed])
+            model = BasinFlow(3, random_state=draw).fit(triangle(n, dim, far, sizes, rng)[0])
+            new, labels = triangle(20_000, dim, far, sizes, rng)
+            scores.append(calibration_error(model.predict_proba(new), labels))
+        names = ("ECE", "confidence", "accuracy")
+        means = {name: f"{mean:.3f}" for name, mean in zip(names, np.mean(scores, 0), strict=True)}
+        cell = {"D": dim, "sizes": ":".join(map(str, sizes)), "distance": far, "N": n}
+        yield {"table": "Calibration of posteriors", **cell, **means}
+
+
+def certainty_of_number(draws: int, n: int, seed: int) -> Iterator[Row]:
+    """Yield how often the number of clusters is right, by its probability."""
+    sure, right = [], []
+    for dim, far in product((1, 2, 5), (0.0, 3.0, 3.5, 4.0, 5.0, 6.0)):
+        for draw in range(draws):
+            points, _ = pair(dim, far)(n, np.random.default_rng([draw, n, seed]))
+            model = BasinFlow(random_state=draw).fit(points)
+            sure.append(model.k_probabilities_[model.n_clusters_ - 1])
+            right.append(model.n_clusters_ == 1 + (far > 0))
+    bins = np.digitize(sure, [0.6, 0.7, 0.8, 0.9, 0.99])
+    for place in np.unique(bins):
+        own = bins == place
+        yield {
+            "table": "Probability of the number of clusters (one Gaussian, or two)",
+            "stated": f"{np.array(sure)[own].mean():.2f}",
+            "right": f"{np.array(right)[own].mean():.2f}",
+            "draws": int(own.sum()),
+        }
+
+
+def write(rows: list[Row]) -> None:
+    """Put the tables into RESULTS.md, in place of those that stand there."""
+    tables = io.StringIO()
+    with redirect_stdout(tables):
+        print_rows(rows)
+    begin, end = "<!-- one_cluster -->\n", "\n<!-- end -->"
+    section = re.compile(f"{begin}.*?{end}", re.DOTALL)
+    text = section.sub(lambda _: begin + tables.getvalue().strip() + end, RESULTS.read_text())
+    RESULTS.write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=100, help="draws of up to 300 rows")
@@ -251,10 +328,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="0 draws what the rule was chosen on")
     parser.add_argument("--cache", type=Path, default=Path("report/one_cluster.jsonl"))
     parser.add_argument("--shown", action="store_true", help="print the cache, measure nothing")
+    parser.add_argument("--write", action="store_true", help="write the tables into RESULTS.md")
+    parser.add_argument("--calibration", action="store_true", help="measure probabilities only")
     options = parser.parse_args()
+    if options.calibration:
+        n = 1000 if options.rows == ROWS else options.rows[0]
+        print_rows(list(calibration(options.draws, n, options.seed)))
+        print_rows(list(certainty_of_number(options.draws, min(n, 300), options.seed)))
+        return
     settings = {"rows": tuple(options.rows), "kinds": tuple(options.only), "draws": options.draws}
     measuring = not options.shown
-    print_rows(measure(seed=options.seed, out=options.cache, measuring=measuring, **settings))
+    rows = list(measure(seed=options.seed, out=options.cache, measuring=measuring, **settings))
+    print_rows(rows)
+    if options.write:
+        write(rows)
 
 
 if __name__ == "__main__":

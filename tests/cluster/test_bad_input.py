@@ -77,7 +77,7 @@ def test_far_off_queries_get_an_answer(make, blobs):
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda X: ClAMCRP(beta=1e308).fit(X), "beta is too large"),
+        (lambda X: ClAMCRP(beta=1e308).fit(X), "beta"),
         (lambda X: ClAMCRPELBO(init=[[1e200] * X.shape[1]]).fit(X), "finite means"),
         (lambda X: ClAM(2, random_state=0).fit(X).score(X, sample_weight=np.inf), "sample_weight"),
         (lambda X: ClAM(2).fit(torch.from_numpy(X).to(torch.complex128).conj()), "[Cc]omplex"),

@@ -13,8 +13,9 @@ from scipy.special import logsumexp
 
 from isthmus.cluster import crp_inference
 from isthmus.cluster.crp_inference import CRPPrior, partition_log_prior, reassign, sequential_pass
-from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import ClusterStatistics
+from isthmus.scaling import Scaling
 
 
 def set_partitions(n):
@@ -33,7 +34,7 @@ def set_partitions(n):
 def make_rows(values, weights=None):
     values = np.asarray(values, dtype=float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=float)
-    return Rows.of(values, weights, Units(np.zeros(values.shape[1]), 1.0))
+    return Rows.of(values, weights, Scaling(np.zeros(values.shape[1]), 1.0))
 
 
 def normal_rows(seed, *shape, scale=1.0):

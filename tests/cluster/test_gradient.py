@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from isthmus.cluster.clam import _Learned, loss_gradient, summed_loss
-from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.data import Rows
+from isthmus.scaling import Scaling
 
 N, D, K = 23, 4, 5
 
@@ -32,7 +33,7 @@ def make_rows(missing):
     values = draw(N, D, seed=2).numpy()
     if missing:
         values[np.random.default_rng(3).random((N, D)) < 0.25] = np.nan
-    return Rows.of(values, np.random.default_rng(4).uniform(0, 3, N), Units(np.zeros(D), 1.0))
+    return Rows.of(values, np.random.default_rng(4).uniform(0, 3, N), Scaling(np.zeros(D), 1.0))
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(1, 1.0), (10, 0.1), (25, 0.3)])

@@ -215,7 +215,7 @@ def test_the_summary_states_why_there_are_so_many_clusters_and_other_numbers() -
     assert told.summary["chosen_by"] == "n_clusters"
 
 
-@pytest.mark.parametrize(("dim", "reason"), [(2, "modes"), (6, "components")])
+@pytest.mark.parametrize(("dim", "reason"), [(2, "modes"), (6, "gap")])
 def test_one_cluster_is_explained_too(dim: int, reason: str) -> None:
     blob = np.random.default_rng(3).normal(size=(200, dim))
     found = TableModel.fit(blob).describe(blob)

@@ -1,14 +1,19 @@
 """Learned memories as scikit-learn estimators."""
 
+from typing import TYPE_CHECKING, Any
+
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
 from isthmus.cluster.stability import refit_agreement
-from isthmus.cluster.streamed import StreamedClusters, cluster_file
 from isthmus.cluster.table_clusters import TableClusters
 from isthmus.cluster.tabular import TableModel
+from isthmus.extras import require
+
+if TYPE_CHECKING:
+    from isthmus.cluster.streamed import StreamedClusters, cluster_file
 
 __all__ = [
     "BasinFlow",
@@ -26,3 +31,12 @@ __all__ = [
     "elbo_flow",
     "refit_agreement",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("StreamedClusters", "cluster_file"):  # which need the extra "tables"
+        require("pandas", "pyarrow")
+        from isthmus.cluster import streamed
+
+        return getattr(streamed, name)
+    raise AttributeError(f"module 'isthmus.cluster' has no attribute {name!r}")

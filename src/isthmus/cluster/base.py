@@ -8,11 +8,13 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -25,15 +27,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
-from isthmus.cluster.block_rows import (
+from isthmus.cluster.data import (
     AnyRows,
     BlockRows,
+    Rows,
+    RowSample,
     in_blocks,
-    mapped_lazily,
+    largest_value,
     measured,
     require_in_memory,
+    units_of,
 )
-from isthmus.cluster.data import Rows, RowSample, Units, largest_value
 from isthmus.cluster.persistence import load_estimator, save_estimator
 from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
@@ -43,8 +47,11 @@ from isthmus.kernel.logits import distance_logits
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
+from isthmus.plotting import Plottable
 from isthmus.progress import progress
 from isthmus.rows import checked_table
+from isthmus.scaling import Scaling
+from isthmus.tables.encoding import encoded
 from isthmus.validation import LARGEST_SQUARED, as_count, as_flag, as_number, as_numbers, as_tensor
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
@@ -73,7 +80,7 @@ def numpy_dtype(dtype: torch.dtype) -> Any:
     return np.float32 if dtype == torch.float32 else np.float64
 
 
-class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
+class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta):
     """Base class of clusterers that learn an energy: everything that follows from it.
 
     A subclass defines `fit`, which sets `memories_`, the energy and the labels of rows.
@@ -109,6 +116,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         if not reset:
             check_is_fitted(self, "memories_")
         kinds = [np.float64, np.float32]
+        X = encoded(self, X, reset)
         table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
         if table.dtype == np.float64:
             return table
@@ -131,20 +139,29 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
             self.labels_ = self.predict(X)
 
     def _lazily(self, method: str, X: Any, width: int | None = None, dtype: Any = None) -> Any:
+        """Return a Dask array of what a method says of each row, not yet computed."""
         check_is_fitted(self, "memories_")
-        kind = self.memories_.dtype if dtype is None else dtype
-        return mapped_lazily(self, method, X, width, kind)
+        array = X.to_dask_array() if hasattr(X, "to_dask_array") else X
+        if array.ndim == 2 and array.numblocks[1] > 1:
+            array = array.rechunk({1: -1})
+        plain = copy.copy(self)
+        plain.__dict__.pop("labels_", None)  # which is of other rows, and may hold all of them
+        shape = {"drop_axis": 1} if width is None else {"chunks": (array.chunks[0], (width,))}
+        empty = np.empty((0,) if width is None else (0, width), dtype or self.memories_.dtype)
+        function = partial(_on_block, plain, method, empty)
+        return array.map_blocks(function, dtype=empty.dtype, meta=empty, **shape)
 
     def _by_chunk(
         self, function: Callable[..., Tensor], X: NDArray[Any], width: int
     ) -> NDArray[Any]:
-        """Apply a function to chunks of rows, each followed by its mask if it has gaps."""
+        """Apply a function to chunks of rows; gaps are zero, and their mask the last argument."""
         size = max(CHUNK_ENTRIES // max(width, 1), 1)
         parts = []
         with torch.no_grad():
-            for chunk in as_tensor(X, "X").split(size):
+            for chunk in as_tensor(X.astype(self.memories_.dtype, copy=False), "X").split(size):
                 gaps = chunk.isnan()
-                parts.append(function(chunk, *([~gaps] if bool(gaps.any()) else [])))
+                known = [~gaps] if bool(gaps.any()) else []
+                parts.append(function(chunk.masked_fill(gaps, 0) if known else chunk, *known))
         return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -164,7 +181,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         return self._log_density(self._table(X))
 
     def _log_density(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self._by_chunk(self.energy_.log_prob, X, 1)
+        return self._by_chunk(self.energy_._log_prob, X, 1)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log-density of the rows."""
@@ -181,9 +198,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
         "mode", the memory or other minimum of the energy that it slides to.
         """
         X = self._table(X)
-        energy = self.energy_
-        filled = self._by_chunk(lambda chunk, *_: complete(energy, chunk, how=how), X, X.shape[1])
-        return np.where(np.isnan(X), filled, X)
+        return np.where(np.isnan(X), complete(self.energy_, X, how=how), X)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw rows from the learned density.
@@ -218,11 +233,7 @@ class DensityEstimator(ClusterMixin, BaseEstimator, metaclass=ABCMeta):
 
 
 @dataclass(eq=False, repr=False)
-class MemoryEstimator(
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    DensityEstimator,
-):
+class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityEstimator):
     """Base class of the clusterers: everything except how memories are updated.
 
     The abstract methods are what a subclass defines. A state of the training is a record of its
@@ -240,9 +251,7 @@ class MemoryEstimator(
     verbose: int = 0
 
     @abstractmethod
-    def _starts(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
-    ) -> Iterator[Any]:
+    def _starts(self, rows: AnyRows, generator: RandomState, given: Tensor | None) -> Iterator[Any]:
         """Yield the states to train from, at the memories `given` (K, D) if there are any."""
 
     @abstractmethod
@@ -278,8 +287,9 @@ class MemoryEstimator(
         Parameters
         ----------
         X : array-like (n_samples, n_features), Dask array or Dask DataFrame
-            NaN marks an unknown value. The blocks of a Dask collection stay on its workers, and
-            ``labels_`` is then a Dask array, not yet computed.
+            NaN marks an unknown value. Categories of a data frame are read as
+            :func:`isthmus.tables.encode` writes them. The blocks of a Dask collection stay on its
+            workers, and ``labels_`` is then a Dask array, not yet computed.
         y : ignored
         sample_weight : array-like (n_samples,), optional
             A row of weight two counts as written twice, one of weight zero as absent.
@@ -311,9 +321,9 @@ class MemoryEstimator(
         if blocks is not None:
             self._require_blocks()
             self._set_columns(blocks)
-            extent, few, self._units = measured(blocks, FLOAT32_LIMITS)
-            self._check_settings(extent.n_rows)
-            return BlockRows.of(blocks, extent, few, self._units)
+            n_rows, few, self._units = measured(blocks, FLOAT32_LIMITS)
+            self._check_settings(n_rows)
+            return BlockRows.of(blocks, n_rows, few, self._units)
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
@@ -325,7 +335,7 @@ class MemoryEstimator(
         """Raise if settings need all rows in memory."""
 
     def _train(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> tuple[Any, list[float], bool]:
         """Train every start and keep the one with the lowest objective."""
         best: tuple[Any, list[float], bool] | None = None
@@ -372,8 +382,8 @@ class MemoryEstimator(
         self.converged_ = False
         return self
 
-    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
-        return Units.of(X, weights)
+    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
+        return units_of(X, weights)
 
     def _given_means(self, rows: AnyRows) -> Tensor | None:
         """Return the means of the previous fit or of `init`, in internal units, if any. (K, D)"""
@@ -390,7 +400,7 @@ class MemoryEstimator(
                     f"init has shape {given.shape}; it should hold finite means of shape "
                     f"({n_clusters or 'K'}, {rows.dim})."
                 )
-        return torch.from_numpy(self._units.to_internal(given.astype(numpy_dtype(rows.dtype))))
+        return torch.from_numpy(self._units.into(given.astype(numpy_dtype(rows.dtype))))
 
     @property
     def _known_energy(self) -> LearnedEnergy:
@@ -398,17 +408,15 @@ class MemoryEstimator(
         return self.energy_
 
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        energy = self._known_energy
-        return self._by_chunk(
-            lambda *rows: energy.responsibilities(*rows).argmax(1), X, self.n_clusters_
-        )
+        energy, width = self._known_energy, self.n_clusters_
+        return self._by_chunk(lambda *rows: energy._responsibilities(*rows).argmax(1), X, width)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
         if is_dask(X):
             return self._lazily("predict_proba", X, self.n_clusters_)
         X = self._table(X)
-        shares = self._by_chunk(self._known_energy.responsibilities, X, self.n_clusters_)
+        shares = self._by_chunk(self._known_energy._responsibilities, X, self.n_clusters_)
         # A row whose distances overflow is equally far from all memories.
         return np.nan_to_num(shares, copy=False, nan=1 / self.n_clusters_)
 
@@ -424,8 +432,8 @@ class MemoryEstimator(
         """Return -2 log-likelihood plus a price for each free parameter."""
         log_density = np.asarray(self.score_samples(X))
         # Memories, and their proportions and width unless these are given.
-        free = self._dof_of_memories + (self.n_clusters_ - 1) * self._learns_weights
-        free += self._learns_beta
+        proportions = (self.n_clusters_ - 1) * self._learns_weights
+        free = self._dof_of_memories + proportions + self._learns_beta
         return price(len(log_density)) * free - 2 * float(log_density.sum())
 
     @property
@@ -443,13 +451,13 @@ class MemoryEstimator(
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""
         X = self._table(X)
-        memories = torch.from_numpy(self.memories_.astype(X.dtype))
+        memories = torch.from_numpy(self.memories_)
         centre = memories.mean(0)
 
         def distances(values: Tensor, known: Tensor | None = None) -> Tensor:
             if known is None:  # exact differences: a row on a memory is at distance zero
                 return torch.cdist(values, memories, compute_mode="donot_use_mm_for_euclid_dist")
-            inside = torch.where(known, values - centre, 0.0)
+            inside = (values - centre).masked_fill(~known, 0)
             logits = distance_logits(inside, memories - centre, 0.0, 1.0, known.to(values))
             return (inside.square().sum(1, keepdim=True) - logits).clamp_(min=0).sqrt_()
 
@@ -463,5 +471,14 @@ class MemoryEstimator(
     def cluster_centers_(self) -> NDArray[Any]:
         """The memories, under their name in scikit-learn. (K, D)"""
         check_is_fitted(self, "memories_")
-        centres: NDArray[Any] = self.memories_
-        return centres
+        return self.memories_
+
+
+def _on_block(estimator: Any, method: str, empty: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
+    if not len(X):
+        return empty
+    with warnings.catch_warnings():
+        # Blocks have no names of columns.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        found: NDArray[Any] = getattr(estimator, method)(X)
+    return found.astype(empty.dtype, copy=False)

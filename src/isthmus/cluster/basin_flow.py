@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.spatial.distance import cdist
+from scipy.special import expit, logsumexp, softmax
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
 from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
-from isthmus.cluster.block_rows import in_blocks, measured
-from isthmus.cluster.data import RowSample, Units, counted, distinct_rows
+from isthmus.cluster.data import RowSample, counted, distinct_rows, in_blocks, measured, units_of
 from isthmus.distributed.blocks import TableBlock, is_dask
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
@@ -23,7 +22,7 @@ from isthmus.validation import as_count, as_number
 
 if TYPE_CHECKING:  # the compiled parts are imported by the first fit
     from isthmus.cluster.resolution import Choice
-    from isthmus.cluster.retrieval_graph import Memories, Recollection
+    from isthmus.cluster.retrieval_graph import Memories
 
 # Principal components keep this share of the variance, and are at least and at most so many.
 KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
@@ -90,12 +89,14 @@ class BasinFlow(DensityEstimator):
     The number of clusters follows from one level, alpha, by this rule:
 
     1. Columns are standardised, and seen in their principal components.
-    2. In up to three of these, clusters are modes of the density: peaks that rise above the saddle
-       to a higher one by more than chance allows at level alpha (in one, by Hartigan's dip test).
-    3. In more, rows between which retrieval never passes are different clusters.
-    4. Inside them, the null has unimodal columns with the rank correlations of the data. The
-       resolution is the one at which the energy lies furthest below that of the null.
-    5. That partition is accepted if its gap exceeds those of null draws at level alpha.
+    2. In up to three of these, clusters are modes of the density: peaks with more rows around them
+       than the saddle to a higher one, by more than chance allows at level alpha. In one (or in
+       the first, of fewer than 30 rows), the dip test decides.
+    3. In more, partitions at 16 resolutions are compared with those of a null: tables with unimodal
+       columns and the rank correlations of the data. A partition is accepted if the walk leaves
+       its clusters `min_separation` times less often than null clusters of the same size, and by
+       more than chance allows at level alpha. Of these, the one whose energy lies furthest below
+       that of the null is taken.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution,
     its minimiser Louvain's moves, the softmax an entropic affinity, the choice a gap statistic and
@@ -111,6 +112,10 @@ class BasinFlow(DensityEstimator):
         Smaller clusters join the neighbour that they exchange most flow with.
     alpha : float
         Level of the tests by which the number of clusters is found.
+    min_separation : float
+        How many times less often than in the null retrieval must leave clusters in more than three
+        dimensions. Unimodal densities that are not of the form of the null, such as uniform balls,
+        reach 1.2.
     n_memories : "auto", "all" or int
         "all" stores every row. A number of memories is learned from the rows instead; "auto" does
         so above 5,000 distinct rows, with 1,500 memories.
@@ -124,10 +129,13 @@ class BasinFlow(DensityEstimator):
     cluster_centers_ : ndarray (n_clusters, n_features)
         Means of the clusters.
     resolution_, gap_, objective_ : float
-        The resolution (NaN if the clusters are modes or components), the largest gap, and the
-        energy of the partition.
-    chosen_by_ : {"gap", "modes", "components", "n_clusters", "resolution"}
+        The resolution (NaN if the clusters are modes, or if there is one), the gap (the largest,
+        if no resolution was chosen by it), and the energy of the partition.
+    chosen_by_ : {"gap", "modes", "n_clusters", "resolution"}
         What decided on the number of clusters.
+    k_probabilities_ : ndarray
+        Probability of 1, 2, ... clusters: the share of draws with this number if their test
+        statistics were normal around those of the data. 1 for a number that was given.
     separation_ : ndarray (n_clusters,)
         How many times less often than by chance retrieval leaves each cluster; infinite if never,
         NaN if there is one cluster.
@@ -144,6 +152,12 @@ class BasinFlow(DensityEstimator):
     energy_ : Mixture
         The density of the stored patterns, one round kernel each.
 
+    References
+    ----------
+    Reichardt and Bornholdt, "Statistical mechanics of community detection", Physical Review E 74,
+    2006; Tibshirani, Walther and Hastie, "Estimating the number of clusters in a data set via the
+    gap statistic", JRSS B 63, 2001; the others are in the documentation.
+
     Examples
     --------
     >>> import numpy as np
@@ -154,8 +168,8 @@ class BasinFlow(DensityEstimator):
     1
     >>> two = np.concatenate([blob, blob + 9])
     >>> model = BasinFlow(random_state=0).fit(two)
-    >>> model.n_clusters_, model.predict([[0, 0], [9, 9]]).tolist()
-    (2, [0, 1])
+    >>> model.n_clusters_, len(set(model.predict([[0, 0], [9, 9]])))
+    (2, 2)
     """
 
     n_clusters_: int
@@ -164,6 +178,7 @@ class BasinFlow(DensityEstimator):
     separation_: NDArray[Any]
     linkage_: NDArray[Any]
     _pattern_labels: NDArray[Any]
+    _logits: NDArray[Any] | None = None  # which older files lack
 
     def __init__(
         self,
@@ -172,6 +187,7 @@ class BasinFlow(DensityEstimator):
         resolution: float | None = None,
         min_cluster_size: int = 1,
         alpha: float = 0.01,
+        min_separation: float = 1.25,
         n_memories: Any = "auto",
         random_state: Any = None,
     ):
@@ -179,6 +195,7 @@ class BasinFlow(DensityEstimator):
         self.resolution = resolution
         self.min_cluster_size = min_cluster_size
         self.alpha = alpha
+        self.min_separation = min_separation
         self.n_memories = n_memories
         self.random_state = random_state
 
@@ -210,7 +227,7 @@ class BasinFlow(DensityEstimator):
         kept = weights > 0
         rows, masses, group, keys = distinct_rows(X[kept], weights[kept])
         self._check_settings(len(rows))
-        self._units = Units.of(rows, masses)
+        self._units = units_of(rows, masses)
         sample = RowSample(rows, masses, keys).cut()
         found = self._learn(sample, masses.sum(), generator)
         if len(sample.keys) < len(rows):
@@ -231,7 +248,7 @@ class BasinFlow(DensityEstimator):
     ) -> NDArray[Any]:
         """Find the clusters of a sample of rows that stands for a total weight; return labels."""
         rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
-        table = self._units.to_internal(rows.astype(np.float64))
+        table = self._units.into(rows.astype(np.float64))
         gaps = np.isnan(table)
         table[gaps] = 0.0
         if gaps.any() and len(rows) > 1:
@@ -244,6 +261,8 @@ class BasinFlow(DensityEstimator):
         rank = np.argsort(np.argsort(-groups.counts, kind="stable"))
         order = np.argsort(rank)
         self._pattern_labels = rank[self._pattern_labels]
+        if self._logits is not None:
+            self._logits = self._logits[:, order]
         self.barriers_ = self.barriers_[np.ix_(order, order)]
         self.separation_ = self.separation_[order]
         leaves = self.linkage_[:, :2]
@@ -257,6 +276,7 @@ class BasinFlow(DensityEstimator):
     def _check_settings(self, n_rows: int) -> None:
         as_count(self.min_cluster_size, "min_cluster_size")
         as_number(self.alpha, "alpha", above=0, below=1)
+        as_number(self.min_separation, "min_separation", at_least=1)
         if self.resolution is not None:
             as_number(self.resolution, "resolution", above=0)
             if self.n_clusters is not None:
@@ -323,7 +343,8 @@ class BasinFlow(DensityEstimator):
             self._remember,
             generator,
             alpha=self.alpha,
-            resolution=self.resolution,
+            min_separation=self.min_separation,
+            resolution=None if self.resolution is None else float(self.resolution),
             n_clusters=self.n_clusters,
         )
         return table @ self._rotation, choice
@@ -338,27 +359,43 @@ class BasinFlow(DensityEstimator):
     ) -> NDArray[Any]:
         """Set the fitted attributes; return the labels of the rows."""
         from isthmus.cluster.partition import flux_ratios, merge_tree
-        from isthmus.cluster.retrieval_graph import nearest
+        from isthmus.cluster.resolution import gaussian_logits
+        from isthmus.cluster.retrieval_graph import cluster_shares, nearest, recollection
 
-        memories = choice.memories
+        memories, patterns = choice.memories, choice.memories.patterns
         stored = len(memories.patterns) == len(points)
         inside, masses = table, weights
         if not stored:
             owners = nearest(points, memories.patterns, 1)[:, 0]
             masses = np.bincount(owners, weights, minlength=len(memories.patterns))
             inside = Groups.of(table, weights, owners, len(masses)).means
-        self.memories_ = self._units.to_user(torch.from_numpy(inside)).astype(rows.dtype)
+        self.memories_ = self._units.back(inside).astype(rows.dtype)
         self._weights = masses
         self.beta_ = 0.5 / (self._units.scale * self._width(inside)) ** 2
         self._patterns, self._pattern_weights, self._neighbours = memories[:3]
-        retrieval = self._retrieval(rows)
-        labels = self._without_small(choice, retrieval, weights)
-        found = retrieval.labels(labels)
-        sizes = np.bincount(found, weights)
-        rank = np.argsort(np.argsort(-sizes, kind="stable"))
+        seen = self._points(rows)
+        shares = recollection(seen, *memories[:3])
+        redraws, counts = np.unique(choice.redraws, axis=0, return_counts=True)
+        others = [self._without_small(each, memories, shares, weights).max() for each in redraws]
+        self.k_probabilities_ = np.bincount(others, counts) / counts.sum()
+        labels = self._without_small(choice.labels, memories, shares, weights)
+        found = cluster_shares(shares, labels).argmax(1)
+        self.n_clusters_ = int(labels.max()) + 1
+        self._logits = gaussian_logits(seen, weights, found)
+        if self._logits is not None:
+            parts, own = (
+                _gaussian_posteriors(each, self._logits).argmax(1) for each in (patterns, seen)
+            )
+            sizes = np.bincount(own, weights, minlength=self.n_clusters_)
+            if len(set(parts)) == len(sizes) and sizes.min() >= self._least_size:
+                labels, found = parts, own
+            else:
+                self._logits = None
+        rank = np.argsort(np.argsort(-np.bincount(found, weights), kind="stable"))
         labels, found = rank[labels], rank[found]
+        if self._logits is not None:
+            self._logits = self._logits[:, np.argsort(rank)]
         self._pattern_labels = labels
-        self.n_clusters_ = len(sizes)
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
         self.chosen_by_ = choice.reason
         gamma = 1.0 if np.isnan(choice.resolution) else choice.resolution
@@ -372,23 +409,27 @@ class BasinFlow(DensityEstimator):
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
         means = Groups.of(table, weights, found, self.n_clusters_).means
-        self.cluster_centers_ = self._units.to_user(torch.from_numpy(means))
+        self.cluster_centers_ = self._units.back(means)
         return found
 
+    @property
+    def _least_size(self) -> float:
+        return self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
+
     def _without_small(
-        self, choice: Choice, retrieval: Recollection, weights: NDArray[Any]
+        self, labels: NDArray[Any], memories: Memories, shares: Any, weights: NDArray[Any]
     ) -> NDArray[Any]:
         """Join small clusters, and empty ones, to the one that they exchange most flow with."""
         from isthmus.cluster.partition import flux_ratios
+        from isthmus.cluster.retrieval_graph import cluster_shares
 
-        least = self.min_cluster_size if self.min_cluster_size > 1 else 1e-300
-        labels = choice.labels
         while True:
-            sizes = np.bincount(retrieval.labels(labels), weights, minlength=labels.max() + 1)
+            own = cluster_shares(shares, labels).argmax(1)
+            sizes = np.bincount(own, weights, minlength=labels.max() + 1)
             small = int(sizes.argmin())
-            if len(sizes) == 1 or sizes[small] >= least:
+            if len(sizes) == 1 or sizes[small] >= self._least_size:
                 return labels
-            ratios = flux_ratios(choice.memories.graph.flow(labels))[small]
+            ratios = flux_ratios(memories.graph.flow(labels))[small]
             ratios[small] = -1.0
             labels = np.where(labels == small, ratios.argmax(), labels)
             labels = labels - (labels > small)
@@ -424,41 +465,69 @@ class BasinFlow(DensityEstimator):
 
     def _inside(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return rows in internal units, at most FARTHEST from the centre."""
-        inside = self._units.to_internal(X.astype(np.float64))
+        inside = self._units.into(X.astype(np.float64))
         sizes = np.fmax.reduce(np.abs(inside), 1, keepdims=True, initial=FARTHEST)
         return inside * (FARTHEST / sizes)
 
-    def _retrieval(self, X: NDArray[Any]) -> Recollection:
-        from isthmus.cluster.retrieval_graph import Recollection
-
-        kept = self._patterns, self._pattern_weights, self._neighbours
-        return Recollection.of(self._points(X), *kept)
-
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the mass that each row retrieves from each cluster. -> (n_samples, K)
+        """Return the probability of each cluster for each row. -> (n_samples, K)
 
-        A stored row recalls itself with share 1/2, and as it does in the fit with the other half.
+        If Gaussians with one covariance, one for each cluster, have a higher likelihood than
+        kernels, it is their posterior. Otherwise it is the mass that the row retrieves from the
+        cluster, and a stored row recalls itself with share 1/2.
         """
         if is_dask(X):
             return self._lazily("predict_proba", X, self.n_clusters_, np.float64)
-        return self._retrieval(self._table(X)).masses(self._pattern_labels)
+        return self._posteriors(self._table(X))
+
+    def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
+        from isthmus.cluster.retrieval_graph import cluster_shares, recollection
+
+        points = self._points(X)
+        if self._logits is not None:
+            return _gaussian_posteriors(points, self._logits)
+        kept = self._patterns, self._pattern_weights, self._neighbours
+        return cluster_shares(recollection(points, *kept), self._pattern_labels)
 
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self._retrieval(X).labels(self._pattern_labels)
+        return self._posteriors(X).argmax(1)
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row comes from no stored pattern. -> (n_samples,)
 
         The alternative is one further pattern from a round Gaussian of twice the deviation of the
-        data, with the weight of one row.
+        data, with the weight of one row. A row that is stored is judged without itself.
         """
         X = self._table(X)
         inside = self._inside(X) / 2
         known = ~np.isnan(inside)
         broad = -0.5 * np.where(known, inside**2, 0.0).sum(1)
         broad -= known.sum(1) * (0.5 * np.log(2 * np.pi) + np.log(2 * self._units.scale))
-        rows = self._units.to_user(torch.from_numpy(2 * inside)).astype(X.dtype)
-        return expit(broad - self._log_density(rows) - np.log(self._weights.sum()))
+        rows = self._units.back(2 * inside).astype(X.dtype)
+        log_density, total = self._log_density(rows), self._weights.sum()
+        with np.errstate(over="ignore"):  # memories are rows but for rounding
+            stored = {row.tobytes(): n for n, row in enumerate(self.memories_.astype(np.float32))}
+            places = np.array([stored.get(row.tobytes(), -1) for row in X.astype(np.float32)])
+        own = places >= 0
+        log_density[own] = self._without(X[own], places[own])
+        return expit(broad - log_density - np.log(np.maximum(total - own, 1e-300)))
+
+    def _without(self, X: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
+        """Return log-densities of stored rows, each without one row of its own memory."""
+        weights, beta = self._weights.astype(np.float64), float(self.beta_)
+        found = np.empty(len(X))
+        for start in range(0, len(X), BANDWIDTH_ROWS):
+            some = slice(start, start + BANDWIDTH_ROWS)
+            logits = -beta * cdist(X[some], self.memories_, "sqeuclidean")
+            shares = np.broadcast_to(weights, logits.shape).copy()
+            shares[np.arange(len(shares)), places[some]] -= 1
+            found[some] = logsumexp(logits, axis=1, b=np.maximum(shares, 0))
+        found += 0.5 * X.shape[1] * np.log(beta / np.pi)
+        return found - np.log(max(weights.sum() - 1, 1e-300))
+
+
+def _gaussian_posteriors(points: NDArray[Any], logits: NDArray[Any]) -> NDArray[Any]:
+    return softmax(points @ logits[:-1] + logits[-1], axis=1)
 
 
 def _components(

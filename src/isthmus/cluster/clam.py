@@ -9,17 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
-from isthmus.cluster.block_rows import AnyRows
-from isthmus.cluster.data import Rows, Units
+from isthmus.cluster.data import AnyRows, Rows
 from isthmus.cluster.finite import FiniteMixtureEstimator
-from isthmus.cluster.statistics import MixtureParameters
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.kernel.logits import distance_logits
 from isthmus.memories.vmf import VonMisesFisherMixture
+from isthmus.scaling import Scaling
 from isthmus.validation import as_choice, as_count, as_number
 
 Objective = Literal["reconstruction", "masked"]
@@ -32,34 +33,25 @@ UPDATES_PER_ITERATION = 10
 ANNEALING_START, ANNEALING_ITERATIONS = 0.1, 20
 
 
-def reconstruct(
-    start: Tensor, moving: Tensor | None, parameters: MixtureParameters, steps: int, rate: float
-) -> Tensor:
-    """Return x(T) of x <- x + rate * moving * (sum_k r_k mu_k - x). (n, D)
-
-    `moving` (n, D) is one for coordinates that may move (None: all).
-    """
-    x, (means, beta, log_weights) = start, parameters
-    for _ in range(steps):
-        mean = torch.softmax(distance_logits(x, means, log_weights, beta), 1) @ means
-        x = torch.lerp(x, mean, rate) if moving is None else x + rate * moving * (mean - x)
-    return x
-
-
 def summed_loss(
     rows: Rows, hidden: Tensor | None, parameters: MixtureParameters, steps: int, rate: float
 ) -> Tensor:
     """Return the weighted sum over rows of the squared distance between their end and start.
 
-    With hidden coordinates (n, D), the loss is that of ClAM's code: those start at their mean, and
-    only they move and count. Unknown coordinates never count.
+    Steps are x <- x + rate * (sum_k r_k mu_k - x). With hidden coordinates (n, D), the loss is that
+    of ClAM's code: those start at their mean, and only they move and count. Unknown coordinates
+    never count.
     """
-    start, moving, scored = rows.values, None, rows.observed
+    x, moving, scored = rows.values, None, rows.observed
+    means, beta, log_weights = parameters
     if hidden is not None:
-        start, moving, scored = start * (1 - hidden), hidden, hidden
+        x, moving, scored = x * (1 - hidden), hidden, hidden
         if rows.observed is not None:
             moving, scored = torch.maximum(hidden, 1 - rows.observed), hidden * rows.observed
-    away = reconstruct(start, moving, parameters, steps, rate).sub_(rows.values).square()
+    for _ in range(steps):
+        mean = torch.softmax(distance_logits(x, means, log_weights, beta), 1) @ means
+        x = torch.lerp(x, mean, rate) if moving is None else x + rate * moving * (mean - x)
+    away = (x - rows.values).square()
     return rows.weights @ (away if scored is None else away * scored).sum(1)
 
 
@@ -117,7 +109,7 @@ class _ClAMState:
 
 @dataclass(eq=False, repr=False)
 class ClAM(FiniteMixtureEstimator):
-    r"""Clustering by associative memory (ClAM).
+    r"""Clustering by associative memory (ClAM), with beta = 1 / (2 sigma^2).
 
     Rows move on the energy of a :class:`isthmus.Mixture` for `n_steps` steps,
     :math:`x \leftarrow x + \eta (\sum_k r_k \mu_k - x)`, and the memories descend the loss
@@ -158,6 +150,10 @@ class ClAM(FiniteMixtureEstimator):
     -----
     Attributes are as in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared
     units, also in a stream, whose updates are those of :class:`ClAMELBO`.
+
+    References
+    ----------
+    Saha et al., "End-to-end Differentiable Clustering with Associative Memories", ICML 2023.
 
     Examples
     --------
@@ -208,9 +204,9 @@ class ClAM(FiniteMixtureEstimator):
             )
         return table / lengths
 
-    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Units:
+    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
         units = super()._units_of(X, weights)
-        return Units(np.zeros_like(units.centre), 1.0) if self._is_spherical else units
+        return Scaling(np.zeros_like(units.centre), 1.0) if self._is_spherical else units
 
     @property
     def _dof_of_memories(self) -> int:
@@ -222,14 +218,13 @@ class ClAM(FiniteMixtureEstimator):
         return means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
 
     def _starts(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_ClAMState]:
         noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
         hidden = self._mask(rows, noise) if isinstance(rows, Rows) else None
         for parameters in self._initial_parameters(rows, generator, given):
             means, beta, log_weights = parameters
-            log_beta = means.new_tensor(math.log(beta))
-            learned = _Learned(means.clone(), log_beta, log_weights.clone())
+            learned = _Learned(means.clone(), means.new_tensor(beta).log(), log_weights.clone())
             moved = [learned.means, *([learned.log_beta] if self.schedule == "learned" else [])]
             adam = torch.optim.Adam(moved + [learned.log_weights] * self._learns_weights)
             loss = self._loss(rows, hidden, parameters)
@@ -246,7 +241,8 @@ class ClAM(FiniteMixtureEstimator):
     def _loss(self, rows: AnyRows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
         """Return the objective over all rows; hidden coordinates are the same every time."""
         return float(
-            rows.reduce(_total_loss, hidden, parameters, int(self.n_steps), self.rate) / rows.total
+            rows.reduce(_total_loss, hidden, parameters, int(self.n_steps), float(self.rate))
+            / rows.total
         )
 
     def _advance(self, rows: AnyRows, state: _ClAMState) -> _ClAMState:
@@ -264,7 +260,8 @@ class ClAM(FiniteMixtureEstimator):
         for batch in self._batches(len(rows), state.noise):
             part = rows if batch is None or not isinstance(rows, Rows) else rows.take(batch)
             hidden = self._mask(part, state.noise) if isinstance(part, Rows) else None
-            gradient = part.reduce(loss_gradient, hidden, learned, int(self.n_steps), self.rate)
+            steps, rate = int(self.n_steps), float(self.rate)
+            gradient = part.reduce(loss_gradient, hidden, learned, steps, rate)
             sizes = [each.numel() for each in learned]
             for each, own in zip(learned, (gradient / part.total).split(sizes), strict=True):
                 each.grad = own.reshape(each.shape)
@@ -294,7 +291,7 @@ class ClAM(FiniteMixtureEstimator):
             yield from torch.randperm(n_rows, generator=noise).split(size)
 
     def _batch_objective(
-        self, rows: Rows, parameters: MixtureParameters, log_likelihood: float
+        self, rows: Rows, parameters: MixtureParameters, statistics: ClusterStatistics
     ) -> float:
         hidden = self._mask(rows, torch.Generator().manual_seed(self.n_steps_))
         return self._loss(rows, hidden, parameters) * self._units.scale**2

@@ -10,18 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import (
-    PATIENCE,
-    LearnedEnergy,
-    MemoryEstimator,
-    as_number_or,
-    numpy_dtype,
-)
-from isthmus.cluster.block_rows import AnyRows
+from isthmus.cluster.base import PATIENCE, LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
 from isthmus.cluster.crp_inference import (
     SMALLEST_COUNT,
     CRPPrior,
@@ -29,7 +23,7 @@ from isthmus.cluster.crp_inference import (
     sequential_pass,
     settle,
 )
-from isthmus.cluster.data import Rows
+from isthmus.cluster.data import AnyRows, Rows
 from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
 from isthmus.memories.crp import CRPMixture
@@ -77,8 +71,10 @@ class _CRPEstimator(MemoryEstimator):
 
     def _check_settings(self, n_samples: int) -> None:
         super()._check_settings(n_samples)
-        for name in ("alpha", "beta", "rho"):
+        for name in ("beta", "rho"):
             as_number_or(getattr(self, name), name, ("auto",), above=0)
+        # Of alpha only the logarithm is taken, so that its square may underflow.
+        as_number_or(self.alpha, "alpha", ("auto",), at_least=np.finfo(float).tiny)
         as_number_or(self.discount, "discount", ("auto",), at_least=0, below=1)
         as_number_or(self.min_cluster_size, "min_cluster_size", ("auto",), at_least=0)
         if isinstance(self.init, str):
@@ -86,20 +82,18 @@ class _CRPEstimator(MemoryEstimator):
         as_count(self.n_init, "n_init")
         as_flag(self.normalized, "normalized")
 
-    def _openings(self, rows: AnyRows, generator: np.random.RandomState) -> Iterator[_CRPState]:
+    def _openings(self, rows: AnyRows, generator: RandomState) -> Iterator[_CRPState]:
         """Yield clusters of sequential passes, with the prior that opened them."""
         if self.beta == "auto":
             yield self._chosen_opening(rows, generator)
             return
-        prior, few = (
-            self._prior_of(0.5 / (float(self.beta) * self._units.scale**2), 1.0),
-            rows.sample(),
-        )
+        few, inner = rows.sample(), 0.5 / (float(self.beta) * self._units.scale**2)
+        prior = self._prior_of(inner, 1.0)
         for _ in range(int(self.n_init)):
             clusters = sequential_pass(few, generator.permutation(len(few)), prior)
             yield _CRPState(clusters.scaled(rows.total / few.total), prior)
 
-    def _chosen_opening(self, rows: AnyRows, generator: np.random.RandomState) -> _CRPState:
+    def _chosen_opening(self, rows: AnyRows, generator: RandomState) -> _CRPState:
         """Return the best of several values of beta and row orders, by Calinski-Harabasz."""
         few = rows.sample()
         complete = len(few) <= CHOOSING_ROWS
@@ -130,9 +124,7 @@ class _CRPEstimator(MemoryEstimator):
             chosen = _CRPState(one, self._prior_of(1.0, temper, outer=1.0))
         return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
 
-    def _is_found_in_a_null(
-        self, rows: Rows, found: _CRPState, generator: np.random.RandomState
-    ) -> bool:
+    def _is_found_in_a_null(self, rows: Rows, found: _CRPState, generator: RandomState) -> bool:
         """Return True if rows drawn from one Gaussian have clusters that are nearly as probable."""
         for _ in range(NULLS):
             null = rows.without_clusters(CHOOSING_ROWS, generator)
@@ -158,10 +150,14 @@ class _CRPEstimator(MemoryEstimator):
         )
 
     def _starts(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_CRPState]:
         for opening in self._openings(rows, generator):
-            clusters = opening.clusters if given is None else _equal_clusters(rows, given)
+            clusters = opening.clusters
+            if given is not None:  # each with an equal share of the rows
+                counts = given.new_full((len(given),), rows.total / len(given)).double()
+                masses = counts[:, None].expand(-1, rows.dim)
+                clusters = ClusterStatistics(counts, given.double() * masses, masses)
             yield self._reassigned(rows, clusters, opening.prior)
 
     def _reassigned(
@@ -214,7 +210,7 @@ class _CRPEstimator(MemoryEstimator):
         clusters, prior = state.clusters, state.prior
         self._statistics, self._prior = replace(clusters, entropy=0.0), prior
         means = prior.means(clusters)
-        self.memories_ = self._units.to_user(means).astype(dtype)
+        self.memories_ = self._units.back(means.numpy()).astype(dtype)
         self.n_clusters_ = len(self.memories_)
         self.counts_ = clusters.counts.clamp(min=prior.discount + 1e-3).numpy()
         self.weights_ = self.counts_ / self.counts_.sum()
@@ -257,8 +253,9 @@ class _CRPEstimator(MemoryEstimator):
 
     def _widened_prior(self, rows: Rows) -> CRPPrior:
         """Return the prior with means as far apart as the stream is wide, these rows included."""
-        seen, prior = self._statistics.with_totals_of(rows, added=True), self._prior
-        outer = seen.square / max(seen.coordinates, 1e-300) - 0.5 * prior.temper / prior.beta
+        before, prior = self._statistics, self._prior
+        coordinates = max(before.coordinates + rows.known_total, 1e-300)
+        outer = (before.square + rows.square) / coordinates - 0.5 * prior.temper / prior.beta
         if self.rho != "auto" or 0.5 * prior.temper >= outer * prior.rho:
             return prior
         return replace(prior, rho=0.5 * prior.temper / outer)
@@ -269,7 +266,7 @@ class _CRPEstimator(MemoryEstimator):
         energy = self.energy_
 
         def share_of_new(*rows: Any) -> Any:
-            shares = energy.responsibilities(*rows)
+            shares = energy._responsibilities(*rows)
             # A row whose distances overflow is near no memory.
             return shares[:, -1].masked_fill((shares == 0).all(1), 1)
 
@@ -298,7 +295,7 @@ class _CRPEstimator(MemoryEstimator):
 
 
 class ClAMCRP(_CRPEstimator):
-    """Clustering by associative memory with an unknown number of memories (ClAM+CRP).
+    """Clustering with an unknown number of memories (ClAM+CRP), beta = 1 / (2 sigma^2).
 
     A row joins the memory with the largest posterior or, if the new cluster of a Chinese
     restaurant process has a larger one, opens a memory: the decision is by responsibility, not by
@@ -353,6 +350,11 @@ class ClAMCRP(_CRPEstimator):
     energy_ : CRPMixture
         The other attributes are as in :class:`ClAMELBO`.
 
+    References
+    ----------
+    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
+    arXiv:2402.10202.
+
     Examples
     --------
     >>> import numpy as np
@@ -370,7 +372,7 @@ class ClAMCRP(_CRPEstimator):
 
 
 class ClAMCRPELBO(_CRPEstimator):
-    """ClAM+CRP with explicit posteriors (ClAM+CRP+ELBO).
+    """ClAM+CRP with explicit posteriors (ClAM+CRP+ELBO), beta = 1 / (2 sigma^2).
 
     Each row is divided among existing and new memories in proportion to its posterior, the fixed
     point of the ELBO's dynamics, instead of joining one. As in :class:`ClAMCRP`, rows for which
@@ -379,6 +381,11 @@ class ClAMCRPELBO(_CRPEstimator):
     is divided among the others, so that the counts add up to the rows.
 
     Parameters and attributes are those of :class:`ClAMCRP`.
+
+    References
+    ----------
+    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
+    arXiv:2402.10202.
 
     Examples
     --------
@@ -397,13 +404,6 @@ def _smallest_size(counts: Tensor) -> float:
     """Return the weight that a cluster needs to stay if no least size is given."""
     mean, total = float(counts.mean()), float(counts.sum())
     return max(3.0, min(0.5 * mean, SMALLEST_SHARE * total))
-
-
-def _equal_clusters(rows: AnyRows, means: Tensor) -> ClusterStatistics:
-    """Return clusters at `means` (K, D), each with an equal share of the rows."""
-    counts = torch.full((len(means),), rows.total / len(means), dtype=torch.float64)
-    masses = counts[:, None].expand(-1, rows.dim)
-    return ClusterStatistics(counts, means.double() * masses, masses)
 
 
 def _effective_dimension(rows: Rows) -> float:

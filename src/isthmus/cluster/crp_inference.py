@@ -11,10 +11,8 @@ import torch
 from scipy.special import betaln, gammaln
 from torch import Tensor
 
-from isthmus.cluster.block_rows import AnyRows
-from isthmus.cluster.data import Rows, projected
+from isthmus.cluster.data import AnyRows, Rows, projected
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
-from isthmus.kernel.logits import new_cluster_logits
 
 # Rows that a sequential pass assigns together; within a block, only rows that open clusters wait.
 BLOCK_ROWS = 1024
@@ -81,15 +79,12 @@ class CRPPrior:
     def new_logits(self, rows: Rows, n_clusters: int) -> Tensor:
         """Return the logit of the new cluster on the scale of ``log_joint``. (n,)"""
         known: Any = rows.dim if rows.observed is None else rows.coordinates()
-        beta, rho = torch.tensor([self.beta, self.rho], dtype=torch.float64)
-        logits = new_cluster_logits(
-            rows.squares,
-            self.temper * (known if self.normalized else known - rows.dim),
-            log_mass=_log_new_mass(n_clusters, self.alpha, self.discount),
-            beta=beta,
-            kappa=1 / (1 / beta + 1 / rho),
-        )
-        return logits.add_(rows.squares, alpha=self.beta)
+        kappa = 1 / (1 / self.beta + 1 / self.rho)
+        # The printed form lacks the normaliser; integrating coordinates out adds some of it.
+        coordinates = self.temper * (known if self.normalized else known - rows.dim)
+        log_mass = _log_new_mass(n_clusters, self.alpha, self.discount)
+        constant = log_mass + 0.5 * coordinates * math.log(kappa / self.beta)
+        return (self.beta - kappa) * rows.squares + constant
 
     def log_evidence(self, clusters: ClusterStatistics) -> float:
         """Return log p(rows, partition), means integrated out, plus the entropy (erratum E2)."""
@@ -174,19 +169,15 @@ def _assigned_in_order(
 
 @dataclass(frozen=True)
 class Assigned:
-    """Rows divided among clusters, the entropy of the division, and rows that belong to none."""
+    """Rows divided among clusters, and rows that belong to none."""
 
     clusters: ClusterStatistics
-    entropy: float
     strangers: Rows | None
 
     def __add__(self, other: Assigned) -> Assigned:
         strangers = [each for each in (self.strangers, other.strangers) if each is not None]
-        return Assigned(
-            self.clusters + other.clusters,
-            self.entropy + other.entropy,
-            Rows.joined(*strangers) if len(strangers) == 2 else next(iter(strangers), None),
-        )
+        joined = Rows.joined(*strangers) if len(strangers) == 2 else next(iter(strangers), None)
+        return Assigned(self.clusters + other.clusters, joined)
 
 
 @torch.no_grad()
@@ -195,24 +186,23 @@ def _assigned(
 ) -> Assigned:
     """Divide rows among clusters; with `opens`, set those apart that are more probably new."""
     parameters = prior.parameters(clusters, rows.dtype)
-    assigned, entropy = ClusterStatistics.empty(len(clusters), rows.dim), 0.0
-    outside = torch.zeros(len(rows), dtype=torch.bool)
+    assigned, outside = ClusterStatistics.empty(len(clusters), rows.dim), torch.zeros(len(rows)) > 0
     for where, block in rows.blocks(len(clusters) + rows.dim):
         logits = parameters.log_joint(block)
         if opens:
-            strange = prior.new_logits(block, len(clusters)) > logits.amax(1)
+            outside[where] = strange = prior.new_logits(block, len(clusters)) > logits.amax(1)
             if bool(strange.any()):
-                outside[where] = strange
                 block, logits = block.take(~strange), logits[~strange]
+        entropy = 0.0
         if not soft:
             shares = block.hard_shares(logits.argmax(1), len(clusters))
         else:
             shares = torch.softmax(logits, 1)
             surprise = torch.logsumexp(logits, 1) - (shares * logits).sum(1)
-            entropy += float(block.weights @ surprise)
+            entropy = float(block.weights @ surprise)
             shares *= block.weights[:, None]
-        assigned = assigned + ClusterStatistics.of_shares(block, shares)
-    return Assigned(assigned, entropy, rows.take(outside) if bool(outside.any()) else None)
+        assigned = assigned + replace(ClusterStatistics.of_shares(block, shares), entropy=entropy)
+    return Assigned(assigned, rows.take(outside) if bool(outside.any()) else None)
 
 
 def reassign(
@@ -236,8 +226,7 @@ def reassign(
         if soft:
             return reassign(rows, clusters.joined(opened), prior, soft, opens=False)
         assigned = assigned.joined(opened)
-    assigned = assigned.with_totals_of(rows)
-    return replace(assigned.select(assigned.counts > 1e-6), entropy=found.entropy)
+    return assigned.select(assigned.counts > 1e-6).with_totals_of(rows)
 
 
 def settle(

@@ -1,4 +1,4 @@
-"""Rows in internal units: centred, of unit variance, gaps marked."""
+"""Rows in internal units: centred, of unit variance, gaps marked; in memory or in blocks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.distributed.blocks import TableBlock
+from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, is_dask
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
+from isthmus.scaling import Scaling
 
 # Entries of one block of rows: small enough to stay in a core's cache.
 BLOCK_ENTRIES = 2**19
@@ -25,43 +26,11 @@ SAMPLE_ROWS = 50_000
 SMALLEST_SCALE = 1e-140
 
 
-def require_observed(observed: NDArray[np.bool_]) -> None:
-    """Raise if columns of X (D,) have no observed value, and name them."""
-    if observed.all():
-        return
-    empty = listed([str(column) for column in np.flatnonzero(~observed)])
-    if (~observed).sum() == 1:
-        found = f"Column {empty} of X has no observed value", "it"
-    else:
-        found = f"Columns {empty} of X have no observed value", "them"
-    raise InvalidInputError(
-        f"{found[0]}, so nothing can be learned about {found[1]}. Leave {found[1]} out."
-    )
-
-
-@dataclass(frozen=True)
-class Units:
-    """The change of units x = centre + scale * internal, which keeps arithmetic in range."""
-
-    centre: NDArray[Any]
-    scale: float
-
-    @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> Units:
-        """Centre on the weighted mean of X and scale to a mean variance of 1 per feature."""
-        require_observed(~np.isnan(X).all(0))
-        size = largest_value(X)
-        return Moments.of(TableBlock("X", 0, X, weights), size).units(size)
-
-    def to_internal(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Convert from the units of the user. (N, D) -> (N, D)"""
-        inside = np.subtract(X, self.centre.astype(X.dtype))
-        inside *= X.dtype.type(1 / self.scale)
-        return inside
-
-    def to_user(self, points: Tensor) -> NDArray[Any]:
-        """Convert to the units of the user, in float64. (K, D) -> (K, D)"""
-        return points.double().numpy() * self.scale + self.centre
+def units_of(X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
+    """Return units with the weighted mean of X as centre, and a mean variance of 1 per feature."""
+    moments = Moments.of(TableBlock("X", 0, X, weights))
+    assert moments is not None
+    return moments.units()
 
 
 def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -77,40 +46,58 @@ def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Moments:
-    """The weight, mean and summed squared deviation of the known values of each column."""
+    """The weight, mean and summed squared deviation of the known values of each column.
+
+    They are in units of the largest absolute value, so that squares do not overflow.
+    """
 
     weight: NDArray[Any]
     mean: NDArray[Any]
     squares: NDArray[Any]
+    size: float
+    n_rows: int
 
     @classmethod
-    def of(cls, block: TableBlock, size: float) -> Moments:
-        """Return the moments of one block, in units of `size`, so that squares do not overflow."""
+    def of(cls, block: TableBlock) -> Moments | None:
+        """Return the moments of one block; None if no row counts."""
         X, weights = counted(block)
+        if not len(X):
+            return None
+        size = largest_value(X)
         X = X.astype(np.float64, order="C") / size
         masses = np.where(np.isnan(X), 0.0, weights[:, None])
         X = np.nan_to_num(X, copy=False)
         weight = masses.sum(0)
         mean = (masses * X).sum(0) / np.maximum(weight, 1e-300)
-        return cls(weight, mean, (masses * np.square(X - mean)).sum(0))
+        return cls(weight, mean, (masses * np.square(X - mean)).sum(0), size, len(X))
 
     def __add__(self, other: Moments) -> Moments:
+        size = max(self.size, other.size)
+        mine, yours = self.size / size, other.size / size
         weight = self.weight + other.weight
         share = other.weight / np.maximum(weight, 1e-300)
-        apart = other.mean - self.mean
-        squares = self.squares + other.squares + np.square(apart) * self.weight * share
-        return Moments(weight, self.mean + share * apart, squares)
+        apart = other.mean * yours - self.mean * mine
+        squares = self.squares * mine**2 + other.squares * yours**2
+        squares += np.square(apart) * self.weight * share
+        mean = self.mean * mine + share * apart
+        return Moments(weight, mean, squares, size, self.n_rows + other.n_rows)
 
-    def units(self, size: float) -> Units:
+    def units(self) -> Scaling:
         """Return the units in which the mean variance per column is 1."""
+        if not self.weight.all():
+            empty = listed([str(column) for column in np.flatnonzero(self.weight == 0)])
+            raise InvalidInputError(
+                f"Column {empty} of X has no observed value, so nothing can be learned about it. "
+                "Leave it out."
+            )
         variance = float((self.squares / self.weight).mean())
-        scale = math.sqrt(variance) * size if variance > 1e-30 else size
+        scale = math.sqrt(variance) * self.size if variance > 1e-30 else self.size
         if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
             raise InvalidInputError(
                 f"Rows of X are {scale:.3g} apart, which cannot be squared in double precision. "
                 "Rescale the columns."
             )
-        return Units(self.mean * size, scale)
+        return Scaling(self.mean * self.size, scale)
 
 
 @dataclass(frozen=True)
@@ -131,11 +118,11 @@ class Rows:
         cls,
         X: NDArray[Any],
         weights: NDArray[Any],
-        units: Units,
+        units: Scaling,
         keys: NDArray[Any] | None = None,
     ) -> Rows:
         """Convert a table in which NaN marks unknown values."""
-        inside = units.to_internal(X)
+        inside = units.into(X)
         observed = None
         if np.isnan(inside.sum()):
             gaps = np.isnan(inside)
@@ -285,7 +272,7 @@ class RowSample:
         kept = chosen_by_key(self.keys)
         return RowSample(self.values[kept], self.weights[kept], self.keys[kept])
 
-    def rows(self, units: Units) -> Rows:
+    def rows(self, units: Scaling) -> Rows:
         """Return the rows in internal units."""
         return Rows.of(self.values, self.weights, units, self.keys)
 
@@ -338,4 +325,85 @@ def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any],
 
 def largest_value(X: NDArray[Any]) -> float:
     """Return the largest absolute value, or 1 if there is none above 0."""
-    return max(float(np.fmax.reduce(X, None)), -float(np.fmin.reduce(X, None))) or 1.0
+    largest = np.fmax(np.fmax.reduce(X, None), -np.fmin.reduce(X, None))
+    return float(np.nan_to_num(largest)) or 1.0
+
+
+def in_blocks(X: Any, sample_weight: Any = None) -> Blocks | None:
+    """Return the blocks of a Dask collection; None for everything else."""
+    if isinstance(X, Blocks):
+        if sample_weight is not None:
+            raise InvalidInputError("Blocks of a file have no sample_weight.")
+        return X
+    return dask_blocks(X, extra=sample_weight) if is_dask(X) else None
+
+
+def require_in_memory(X: Any, name: str) -> None:
+    """Raise for Dask collections, which would be gathered silently."""
+    if is_dask(X) or isinstance(X, Blocks):
+        raise InvalidInputError(
+            f"{name} needs these rows in memory: pass X.compute(), or one block at a time to "
+            "partial_fit if it has one."
+        )
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The data of a fit in blocks; it stands for :class:`Rows` where statistics are summed."""
+
+    blocks: Blocks
+    few: Rows
+    n_rows: int
+    total: float
+    square: float
+    known_total: float
+    dim: int
+    dtype: torch.dtype
+    smallest_variance: float
+
+    @classmethod
+    def of(cls, raw: Blocks, n_rows: int, few: RowSample, units: Scaling) -> BlockRows:
+        """Convert blocks to internal units, where they are."""
+        rows, some = raw.mapped(_sample, few.values.dtype, units), few.rows(units)
+        total, square, known = rows.total(_totals).tolist()
+        about = some.dim, some.dtype, some.smallest_variance
+        return cls(rows, some, n_rows, total, square, known, *about)
+
+    def __len__(self) -> int:
+        """Return the number of distinct rows, if all are in the sample, or else of all rows."""
+        return len(self.few) if self.few.total >= self.total * (1 - 1e-9) else self.n_rows
+
+    def sample(self) -> Rows:
+        """Return a random choice of distinct rows, or all of them if they are few."""
+        return self.few
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks of ``function(rows, *arguments)``."""
+        return self.blocks.total(function, *arguments)
+
+
+AnyRows = Rows | BlockRows
+
+
+def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
+    """Return a sample of the distinct rows of a block, or all of them in internal units."""
+    X, weights = counted(block)
+    if not len(X):
+        return None
+    distinct = RowSample.of(X.astype(dtype, copy=False), weights)
+    return distinct.cut() if units is None else distinct.rows(units)
+
+
+def _totals(rows: Rows) -> NDArray[np.float64]:
+    return np.array([rows.total, rows.square, rows.known_total])
+
+
+def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[int, RowSample, Scaling]:
+    """Return the number of rows that count, a sample of them, and their units.
+
+    Float32 is kept if the largest value is within the limits.
+    """
+    moments: Moments = raw.total(Moments.of)
+    units, narrow = moments.units(), limits[0] < moments.size < limits[1]
+    few: RowSample = raw.total(_sample, raw.layout.dtype if narrow else np.dtype(np.float64))
+    return moments.n_rows, few, units

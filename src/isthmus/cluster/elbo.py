@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
+from numpy.random import RandomState
 from torch import Tensor
 
-from isthmus.cluster.block_rows import AnyRows
+from isthmus.cluster.data import AnyRows
 from isthmus.cluster.finite import FiniteMixtureEstimator
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
 from isthmus.errors import ShapeError
@@ -41,19 +41,14 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
     0.0
     """
     logits, log_joint = as_points(logits, "logits"), as_points(log_joint, "log_joint")
-    if logits.shape[-1:] != log_joint.shape[-1:] or not _broadcast(logits.shape, log_joint.shape):
-        raise ShapeError(
-            f"logits {tuple(logits.shape)} and log_joint {tuple(log_joint.shape)} must have the "
-            "same K and leading shapes that broadcast."
-        )
+    try:
+        torch.broadcast_shapes(logits.shape[:-1], log_joint.shape[:-1])
+    except RuntimeError as error:
+        raise ShapeError(f"logits and log_joint must have shapes that broadcast: {error}") from None
+    if logits.shape[-1:] != log_joint.shape[-1:]:
+        raise ShapeError(f"logits and log_joint must have one K: {logits.shape[-1:]} differs.")
     log_q = torch.log_softmax(logits, -1)
     return (log_q.exp() * (log_q - log_joint)).sum(-1)
-
-
-def _broadcast(one: torch.Size, other: torch.Size) -> bool:
-    return all(
-        1 in pair or pair[0] == pair[1] for pair in zip(one[::-1], other[::-1], strict=False)
-    )
 
 
 class Flow(NamedTuple):
@@ -165,7 +160,7 @@ class _ELBOState:
 
 @dataclass(eq=False, repr=False)
 class ClAMELBO(FiniteMixtureEstimator):
-    r"""Clustering by associative memory with explicit posteriors (ClAM+ELBO).
+    r"""Clustering by memory with posteriors (ClAM+ELBO), with beta = 1 / (2 sigma^2).
 
     The state of a row is its vector of assignment logits; they flow to the posterior, and
     memories, beta and weights take the closed-form values that are best for it. This is
@@ -210,6 +205,11 @@ class ClAMELBO(FiniteMixtureEstimator):
     n_clusters_, n_iter_, n_features_in_ : int
     converged_ : bool
 
+    References
+    ----------
+    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
+    arXiv:2402.10202.
+
     Examples
     --------
     >>> import numpy as np
@@ -232,7 +232,7 @@ class ClAMELBO(FiniteMixtureEstimator):
         as_choice(self.dynamics, "dynamics", DYNAMICS)
 
     def _starts(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_ELBOState]:
         for parameters in self._initial_parameters(rows, generator, given):
             yield self._evaluated(rows, parameters)
@@ -243,5 +243,5 @@ class ClAMELBO(FiniteMixtureEstimator):
     def _evaluated(self, rows: AnyRows, parameters: MixtureParameters) -> _ELBOState:
         exact = self.dynamics == "exact"
         posterior = None if exact else partial(_posterior, dynamics=self.dynamics)
-        statistics, log_likelihood = expectation(rows, parameters, posterior)
-        return _ELBOState(parameters, statistics, -log_likelihood / rows.total)
+        statistics = expectation(rows, parameters, posterior)
+        return _ELBOState(parameters, statistics, -statistics.log_likelihood / rows.total)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
@@ -17,13 +18,12 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
-from isthmus.cluster.block_rows import AnyRows
-from isthmus.cluster.data import Rows
+from isthmus.cluster.data import AnyRows, Rows
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation, labelled
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.printing import counted
-from isthmus.validation import as_choice, as_count
+from isthmus.validation import as_choice, as_count, as_numbers
 
 # With n_init="auto", data of at most this many distinct rows get ten starts, larger ones one.
 SMALL_DATA = 20_000
@@ -60,7 +60,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
         as_number_or(self.beta, "beta", ("auto", "learned"), above=0)
 
     def _initial_means(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[Tensor]:
         """Yield the means of each start; k-means runs all of its own and gives the best."""
         n_clusters = int(self.n_clusters)
@@ -91,13 +91,13 @@ class FiniteMixtureEstimator(MemoryEstimator):
             yield few.values[chosen]
 
     def _initial_parameters(
-        self, rows: AnyRows, generator: np.random.RandomState, given: Tensor | None
+        self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[MixtureParameters]:
         """Yield the parameters of each start; an unknown beta is that of hard clusters."""
         for means in self._initial_means(rows, generator, given):
             if self._learns_beta:
                 sharp = MixtureParameters(means, 1e8, means.new_zeros(len(means)))
-                statistics = expectation(rows, sharp)[0]
+                statistics = expectation(rows, sharp)
                 beta = 0.5 / statistics.variance(means, rows.smallest_variance)
             else:
                 beta = float(self.beta) * self._units.scale**2
@@ -110,7 +110,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
     def _initial_log_weights(self, means: Tensor) -> Tensor:
         if self.weights is None or isinstance(self.weights, str):
             return means.new_full((len(means),), -math.log(len(means)))
-        weights = np.asarray(self.weights, dtype=float)
+        weights = as_numbers(self.weights, "weights")
         if weights.shape != (len(means),) or not (weights > 0).all():
             raise InvalidInputError(
                 f"weights must be {len(means)} numbers above zero, one per memory."
@@ -136,14 +136,14 @@ class FiniteMixtureEstimator(MemoryEstimator):
 
     def _adopt_parameters(self, parameters: MixtureParameters) -> None:
         means = self._projected(parameters.means)
-        self.memories_ = self._units.to_user(means).astype(means.numpy().dtype)
+        self.memories_ = self._units.back(means.numpy()).astype(means.numpy().dtype)
         self.beta_ = parameters.beta / self._units.scale**2
         self.weights_ = parameters.log_weights.double().softmax(0).numpy()
         self.n_clusters_ = len(self.memories_)
 
     def _parameters(self, rows: AnyRows) -> MixtureParameters:
         """Return the fitted attributes in internal units."""
-        means = self._units.to_internal(self.memories_.astype(numpy_dtype(rows.dtype)))
+        means = self._units.into(self.memories_.astype(numpy_dtype(rows.dtype)))
         log_weights = torch.from_numpy(self._log_weights).to(rows.dtype)
         beta = self.beta_ * self._units.scale**2
         return MixtureParameters(torch.from_numpy(means), beta, log_weights)
@@ -151,7 +151,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
     def _adopt(self, rows: AnyRows, state: Any) -> None:
         """Set the fitted attributes, and statistics that count as many batches of a stream."""
         self._adopt_parameters(state.parameters)
-        statistics = expectation(rows, self._parameters(rows))[0]
+        statistics = expectation(rows, self._parameters(rows))
         self._statistics = statistics.scaled(1 / rows.total)
         self.n_steps_ = round(1 / SMALLEST_RATE)
 
@@ -167,7 +167,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
             self._adopt_parameters(next(self._initial_parameters(few, generator, given)))
             self.n_steps_ = 0
         parameters = self._parameters(rows)
-        statistics, log_likelihood, labels = labelled(rows, parameters)
+        statistics, labels = labelled(rows, parameters)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
         running = statistics.scaled(rate / rows.total)
         if self.n_steps_:
@@ -176,13 +176,13 @@ class FiniteMixtureEstimator(MemoryEstimator):
         self.n_steps_ += 1
         self.n_iter_ = self.n_steps_
         self._adopt_parameters(self._maximised(rows, running, parameters))
-        return labels.numpy(), self._batch_objective(rows, parameters, log_likelihood)
+        return labels.numpy(), self._batch_objective(rows, parameters, statistics)
 
     def _batch_objective(
-        self, rows: Rows, parameters: MixtureParameters, log_likelihood: float
+        self, rows: Rows, parameters: MixtureParameters, statistics: ClusterStatistics
     ) -> float:
         """Return the objective of a batch before it is learned from, in data units."""
-        return -log_likelihood / rows.total + self._log_scale(rows)
+        return -statistics.log_likelihood / rows.total + self._log_scale(rows)
 
     def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         return objectives + self._log_scale(rows)

@@ -12,16 +12,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from isthmus.bandwidth.rules import scott_width
 from isthmus.cluster.base import as_number_or
-from isthmus.cluster.block_rows import require_in_memory
+from isthmus.cluster.data import require_in_memory
 from isthmus.dynamics.modes import centred, distances, find_modes, require_squares
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import as_arrays
 from isthmus.memories.gaussian import GaussianKDE
+from isthmus.plotting import Plottable
 from isthmus.rows import checked_table
 from isthmus.validation import as_count, as_number
 
 
-class GaussianMeanShift(ClusterMixin, BaseEstimator):
+class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
     """Clusters as basins of attraction of a Gaussian kernel density estimate.
 
     Every row flows uphill to a mode of the density; rows that meet are a cluster. The number
@@ -46,6 +47,11 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     n_iter_, n_features_in_ : int
     energy_ : GaussianKDE
 
+    References
+    ----------
+    Comaniciu and Meer, "Mean Shift: A Robust Approach Toward Feature Space Analysis", IEEE TPAMI
+    24(5), 2002.
+
     Examples
     --------
     >>> import numpy as np
@@ -63,7 +69,7 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the modes of the density and the mode that each row reaches."""
         require_in_memory(X, type(self).__name__)
-        table = self._table(X, reset=True)
+        table = checked_table(self, X, reset=True, dtype=[np.float64, np.float32])
         chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
         starts = torch.from_numpy(np.array(table))
         require_squares(starts)
@@ -76,9 +82,6 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
         self.n_iter_ = max(found.steps, 1)
         return self
 
-    def _table(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        return checked_table(self, X, reset=reset, dtype=[np.float64, np.float32])
-
     def _stopping(self) -> tuple[float, int]:
         return as_number(self.tol, "tol", at_least=0), as_count(self.max_iter, "max_iter")
 
@@ -90,18 +93,16 @@ class GaussianMeanShift(ClusterMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Return the cluster whose mode each row reaches. -> (n_samples,)"""
-        check_is_fitted(self, "cluster_centers_")
-        table = self._table(X, reset=False)
-        starts = torch.from_numpy(np.array(table))
         tol, max_steps = self._stopping()
-        energy, starts, centre = centred(self.energy_, starts)
+        energy, starts, centre = centred(self.energy_, torch.from_numpy(self._new_rows(X)))
         ends = retrieve(energy, starts, tol=tol * self.bandwidth_, max_steps=max_steps).state
         modes = torch.from_numpy(self.cluster_centers_) - centre
         return distances(ends.double(), modes).argmin(1).numpy()
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of each row. -> (n_samples,)"""
+        return as_arrays(self.energy_.log_prob(self._new_rows(X)))
+
+    def _new_rows(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
-        table = self._table(X, reset=False)
-        log_density: NDArray[Any] = as_arrays(self.energy_.log_prob(table))
-        return log_density
+        return np.array(checked_table(self, X, reset=False, dtype=[np.float64, np.float32]))

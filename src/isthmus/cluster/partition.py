@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from isthmus.compiled import compiled
 
@@ -201,12 +200,6 @@ class Graph(NamedTuple):
     def path(self, gammas: FloatArray, seed: int, rounds: int = 2) -> Path:
         """Minimise the energy at falling resolutions, from single nodes on."""
         return Path(*_path(*self, np.ascontiguousarray(gammas), seed, rounds))
-
-    def components(self) -> IntArray:
-        """Return the connected component of each node."""
-        matrix = csr_array((self.weights, self.indices, self.indptr))
-        found: IntArray = connected_components(matrix, directed=False)[1].astype(np.int64)
-        return found
 
     def energy(self, labels: IntArray, gamma: float) -> float:
         """Return the energy of a partition whose labels are below the number of nodes."""

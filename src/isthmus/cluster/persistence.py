@@ -11,15 +11,17 @@ import numpy as np
 import torch
 
 from isthmus.cluster.crp_inference import CRPPrior
-from isthmus.cluster.data import Units
 from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
 from isthmus.io.archive import Arrays, read_archive, write_archive
 from isthmus.io.reading import reading
+from isthmus.scaling import Scaling
+from isthmus.tables.encoding import Coding
 
 FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.
-RECORDS = {record.__name__: record for record in (ClusterStatistics, CRPPrior, Units)}
+RECORDS = {record.__name__: record for record in (ClusterStatistics, Coding, CRPPrior, Scaling)}
+RECORDS["Units"] = Scaling  # as older files call it
 Estimator = TypeVar("Estimator")
 
 
@@ -86,7 +88,7 @@ def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
     counts = state["counts_"] if "counts_" in state else state.pop("_counts")
     parts: Any = map(torch.from_numpy, (counts, state.pop("_sums"), state.pop("_masses")))
     state["_statistics"] = ClusterStatistics(*parts, *state.pop("_moments").tolist())
-    state["_units"] = Units(state.pop("_centre"), state.pop("_scale"))
+    state["_units"] = Scaling(state.pop("_centre"), state.pop("_scale"))
     if "_rule" in state:
         beta, rho, alpha, discount, dim, normalized = state.pop("_rule").tolist()
         temper = dim / len(state["_units"].centre)

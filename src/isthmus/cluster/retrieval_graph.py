@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, diags_array
+from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
 from isthmus.cluster.partition import FloatArray, Graph, IntArray
@@ -21,10 +22,11 @@ ROUNDING = 1e-26
 FAR = 100.0
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
-# Patterns recalled by a row: among all other rows (fewer among few rows), or among memories.
-ROW_NEIGHBOURS, FEWEST_NEIGHBOURS, MEMORY_NEIGHBOURS = 40, 10, 10
-# Modes of a density are joined along the links to this many neighbours.
-MODE_LINKS = 12
+# Patterns recalled by a row: few, since a cluster of fewer rows cannot be found; and memories.
+ROW_NEIGHBOURS, MEMORY_NEIGHBOURS = 15, 10
+# A density is judged by the rows in balls of this many: smaller modes are not found, and those of
+# much fewer would not be significant. Modes are joined along the links to so many neighbours.
+DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
 # Memories are learned from at most this many rows, in this many iterations.
 LEARNING_ROWS, LEARNING_STEPS = 30_000, 10
 
@@ -107,24 +109,40 @@ def _recall(queries, patterns, log_weights, neighbours, target):
 
 
 @compiled
-def _basins(order, density, neighbours, prominence):
-    """Return the basin of each point; modes that rise less above a saddle join the higher one."""
-    root = np.full(len(order), -1)
-    for i in order:
-        root[i] = i
-        for t in range(neighbours.shape[1]):
-            a, b = neighbours[i, t], i
+def _basins(order, points, links, squares, k, least):
+    """Return the basin of each point, climbed in this order.
+
+    Two basins meet midway between two linked points. If the ball there with the radius of the k
+    neighbours of the lower peak is not emptier by `least`, in square roots of counts, they join.
+    """
+    n, dim = points.shape
+    root, rank = np.full(n, -1), np.empty(n, dtype=np.int64)
+    apart = {(-1, -1)}
+    for place, i in enumerate(order):
+        rank[i], root[i] = place, i
+        for j in links[i]:
+            a, b = j, i
             if root[a] < 0:
                 continue
             while root[a] != a:
                 a = root[a]
             while root[b] != b:
                 b = root[b]
-            if density[a] < density[b]:
+            if rank[a] > rank[b]:
                 a, b = b, a
-            if a != b and density[b] - density[i] < prominence:
+            if a == b or (a, b) in apart:
+                continue
+            count = 0
+            if b != i:
+                for other in range(n):
+                    square = 0.0
+                    for d in range(dim):
+                        square += (points[other, d] - (points[i, d] + points[j, d]) / 2) ** 2
+                    count += square <= squares[b]
+            if b == i or np.sqrt(k) - np.sqrt(count) < least:
                 root[b] = a
-                root[i] = a
+            else:
+                apart.add((a, b))
     for i in order:
         root[i] = root[root[i]]
     return root
@@ -162,8 +180,8 @@ def recall(
 
 
 def row_neighbours(n_rows: int) -> int:
-    """Return how many other rows a row recalls: a tenth of them, within limits."""
-    return min(max(n_rows // 10, FEWEST_NEIGHBOURS), ROW_NEIGHBOURS, n_rows - 1)
+    """Return how many other rows a row recalls; at most a third of the rows."""
+    return min(ROW_NEIGHBOURS, max(n_rows // 3, 1))
 
 
 class Memories(NamedTuple):
@@ -204,55 +222,44 @@ class Memories(NamedTuple):
         return cls(patterns, np.ones(len(patterns)), k, graph)
 
 
-class Recollection(NamedTuple):
-    """The share of each pattern in the retrieval of each query. (n, M)
+def recollection(
+    queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int
+) -> csr_array:
+    """Return the share of each pattern in the retrieval of each query. (n, M)
 
     A query that is a stored pattern recalls itself with share 1/2, and the others as in the graph:
     it stays in its cluster, and what it shares with other clusters remains visible.
     """
-
-    shares: csr_array
-
-    @classmethod
-    def of(
-        cls, queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int
-    ) -> Recollection:
-        """Retrieve the k nearest patterns of each query."""
-        shares, matches = recall(queries, patterns, weights, k)
-        stored = np.flatnonzero(matches >= 0)
-        entries = stored * k + matches[stored]
-        rest = 1 - shares.data[entries]
-        # The excess avoids a tie if all the others are in another cluster.
-        shares.data[entries] = np.where(rest > 0, rest + 1e-6, 1.0)
-        return cls(shares)
-
-    def masses(self, labels: IntArray) -> FloatArray:
-        """Return the share of each cluster of patterns. (n, K)"""
-        members = csr_array((np.ones(len(labels)), labels, np.arange(len(labels) + 1)))
-        masses: FloatArray = (self.shares @ members).toarray()
-        return masses / masses.sum(1, keepdims=True)
-
-    def labels(self, labels: IntArray) -> IntArray:
-        """Return the cluster of which each query recalls most. (n,)"""
-        return self.masses(labels).argmax(1)
+    shares, matches = recall(queries, patterns, weights, k)
+    stored = np.flatnonzero(matches >= 0)
+    entries = stored * k + matches[stored]
+    rest = 1 - shares.data[entries]
+    # The excess avoids a tie if all the others are in another cluster.
+    shares.data[entries] = np.where(rest > 0, rest + 1e-6, 1.0)
+    return shares
 
 
-def basins(points: FloatArray, alpha: float) -> IntArray:
-    """Return the basin of each point in a nearest-neighbour estimate of the log-density.
+def cluster_shares(shares: csr_array, labels: IntArray) -> FloatArray:
+    """Return the share of each cluster of patterns. (n, K)"""
+    members = csr_array((np.ones(len(labels)), labels, np.arange(len(labels) + 1)))
+    masses: FloatArray = (shares @ members).toarray()
+    return masses / masses.sum(1, keepdims=True)
 
-    Modes are joined as in ToMATo (Chazal et al. 2013), unless they rise above the saddle by more
-    than chance allows at level alpha: an estimate from k neighbours has the standard error
-    k^-1/2, the difference of two that of (2 / k)^1/2, and any of n points may be a mode.
+
+def basins(points: FloatArray, alphas: ArrayLike) -> list[IntArray]:
+    """Return the basin of each point in a nearest-neighbour density, at each level.
+
+    Basins are joined as in ToMATo (Chazal et al. 2013), unless the saddle has fewer points than
+    the peak by more than chance allows: the square root of a Poisson count has the standard error
+    1/2 in any dimension, the difference of two that of 2^-1/2, and any of n/k balls may be a peak.
     """
-    n, dim = points.shape
-    k = min(max(round(np.sqrt(n)), FEWEST_NEIGHBOURS), n - 1)
-    neighbours = nearest(points, points, k, others=True)
-    squares = np.empty((n, k))
-    for t in range(k):
-        squares[:, t] = np.square(points - points[neighbours[:, t]]).sum(1)
-    density = -dim / 2 * np.log(squares.mean(1) + 1e-300)
-    links = np.take_along_axis(neighbours, squares.argsort(1, kind="stable")[:, :MODE_LINKS], 1)
-    prominence = -ndtri(alpha / n) * np.sqrt(2 / k)
-    roots = _basins(np.argsort(-density, kind="stable"), density, links, prominence)
-    found: NDArray[np.int64] = np.unique(roots, return_inverse=True)[1]
-    return found
+    n = len(points)
+    k = min(DENSITY_NEIGHBOURS, max(n // 3, 1))
+    distances, neighbours = cKDTree(points).query(points, k + 1)
+    squares = np.square(distances[:, 1:])
+    order = np.argsort(squares.mean(1), kind="stable")
+    links = neighbours[:, 1 : MODE_LINKS + 1]
+    reach = squares[:, -1] * (1 + 1e-9)
+    errors = -ndtri(np.asarray(alphas) * k / n) / np.sqrt(2)
+    roots = [_basins(order, points, links, reach, k + 1, least) for least in errors]
+    return [np.unique(each, return_inverse=True)[1] for each in roots]

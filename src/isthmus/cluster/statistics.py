@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.cluster.block_rows import AnyRows
-from isthmus.cluster.data import Rows
+from isthmus.cluster.data import AnyRows, Rows
 from isthmus.kernel.logits import distance_logits
 
 
@@ -36,8 +35,8 @@ class ClusterStatistics:
     """Sufficient statistics of rows that are divided among clusters, in float64.
 
     Of each cluster: the weight of its rows, their weighted sum, and the weight of known
-    coordinates. Of all rows: the weighted sums of squared lengths and of known coordinates, and
-    the entropy of the assignments.
+    coordinates. Of all rows: the weighted sums of squared lengths and of known coordinates, the
+    entropy of the assignments, and the log-likelihood if it was computed.
     """
 
     counts: Tensor
@@ -46,6 +45,7 @@ class ClusterStatistics:
     square: float = 0.0
     coordinates: float = 0.0
     entropy: float = 0.0
+    log_likelihood: float = 0.0
 
     @classmethod
     def empty(cls, n_clusters: int, dim: int) -> ClusterStatistics:
@@ -81,12 +81,9 @@ class ClusterStatistics:
         counts, sums, masses = map(function, (self.counts, self.sums, self.masses))
         return replace(self, counts=counts, sums=sums, masses=masses)
 
-    def with_totals_of(self, rows: AnyRows, added: bool = False) -> ClusterStatistics:
-        """Set the totals over all rows, or add to them."""
-        square, coordinates = (self.square, self.coordinates) if added else (0.0, 0.0)
-        return replace(
-            self, square=square + rows.square, coordinates=coordinates + rows.known_total
-        )
+    def with_totals_of(self, rows: AnyRows) -> ClusterStatistics:
+        """Set the totals over all rows."""
+        return replace(self, square=rows.square, coordinates=rows.known_total)
 
     def with_rows(self, rows: Rows, labels: Tensor, n_clusters: int) -> ClusterStatistics:
         """Add rows to the clusters of their labels; labels may exceed the present clusters."""
@@ -144,33 +141,19 @@ def expectation(
     rows: AnyRows,
     parameters: MixtureParameters,
     posterior: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[ClusterStatistics, float]:
-    """Divide all rows among the memories; return statistics and the log-likelihood.
+) -> ClusterStatistics:
+    """Divide all rows among the memories.
 
     `posterior` maps log-joints (n, K) to assignment probabilities (n, K); default: exact.
     """
-    found = rows.reduce(_divided, parameters, posterior)
-    return found.statistics.with_totals_of(rows), found.log_likelihood
+    divided: ClusterStatistics = rows.reduce(_divided, parameters, posterior)
+    return divided.with_totals_of(rows)
 
 
-def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatistics, float, Tensor]:
+def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatistics, Tensor]:
     """Return the :func:`expectation` of rows in memory, and their most probable memories (N,)."""
     labels = torch.empty(len(rows), dtype=torch.int64)
-    found = _divided(rows, parameters, None, labels)
-    return found.statistics.with_totals_of(rows), found.log_likelihood, labels
-
-
-@dataclass(frozen=True)
-class Division:
-    """The statistics of rows that are divided among memories, and their log-likelihood."""
-
-    statistics: ClusterStatistics
-    log_likelihood: float
-
-    def __add__(self, other: Division) -> Division:
-        return Division(
-            self.statistics + other.statistics, self.log_likelihood + other.log_likelihood
-        )
+    return _divided(rows, parameters, None, labels).with_totals_of(rows), labels
 
 
 @torch.no_grad()
@@ -179,9 +162,8 @@ def _divided(
     parameters: MixtureParameters,
     posterior: Callable[[Tensor], Tensor] | None,
     labels: Tensor | None = None,
-) -> Division:
-    statistics = None
-    log_likelihood = 0.0
+) -> ClusterStatistics:
+    statistics = ClusterStatistics.empty(len(parameters.means), rows.dim)
     for where, block in rows.blocks(len(parameters.means) + rows.dim):
         logits = parameters.log_joint(block)
         # numpy finds the largest of each row in a quarter of the time that torch needs.
@@ -197,8 +179,7 @@ def _divided(
         else:
             shares = posterior(logits) * block.weights[:, None]
             total = torch.logsumexp(logits, 1)
+        log_likelihood = float(block.weights @ total.add_(parameters.row_terms(block)))
         part = ClusterStatistics.of_shares(block, shares)
-        statistics = part if statistics is None else statistics + part
-        log_likelihood += float(block.weights @ total.add_(parameters.row_terms(block)))
-    assert statistics is not None
-    return Division(statistics, log_likelihood)
+        statistics = statistics + replace(part, log_likelihood=log_likelihood)
+    return statistics

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.cluster.block_rows import Extent
 from isthmus.cluster.data import Moments
+from isthmus.cluster.table_clusters import CERTAIN, TableClusters
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
-from isthmus.distributed.blocks import FileBlocks, TableBlock, file_blocks, read_group
+from isthmus.distributed.blocks import FileBlocks, TableBlock, read_group, row_groups
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import replacing
 from isthmus.io.reading import reading
-from isthmus.printing import aligned, counted, definitions
+from isthmus.printing import Summarised, aligned, counted, definitions
 from isthmus.progress import progress
 from isthmus.scaling import Scaling
 from isthmus.tables.columns import Source, build_table, numbers_of
@@ -32,8 +32,6 @@ from isthmus.tables.sources import arrow_source
 MEMORY_SHARE = 0.1
 # Columns, ids and labels are chosen on this many rows.
 SAMPLED_ROWS = 100_000
-# A row is certain above this probability.
-CERTAIN = 0.9
 
 
 def exceeds_memory(path: Path) -> bool:
@@ -53,7 +51,7 @@ def exceeds_memory(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class StreamedClusters:
+class StreamedClusters(Summarised):
     """The clusters of a file. ``print`` shows a summary."""
 
     model: TableModel
@@ -63,6 +61,19 @@ class StreamedClusters:
     certain: int
     log_density: float
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: TableClusters) -> StreamedClusters:
+        """Return the part of the summary of some rows."""
+        certainty, size = rows.certainty, rows.model.estimator.n_clusters_
+        sums: NDArray[Any] = np.bincount(rows.labels, certainty, minlength=size)
+        certain, log_density = int((certainty >= CERTAIN).sum()), float(rows.log_density.sum())
+        sizes = np.bincount(rows.labels, minlength=size)
+        return cls(rows.model, len(rows.X), sizes, sums, certain, log_density)
+
+    def __add__(self, other: StreamedClusters) -> StreamedClusters:
+        names = ("n_rows", "sizes", "certainty", "certain", "log_density")
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -152,7 +163,10 @@ def cluster_file(
     >>> cluster_file(f"{folder}/rows.parquet", f"{folder}/clusters.csv", n_clusters=2).n_rows
     100
     """
-    table, aside = _sample(path, id, label, drop)
+    places = row_groups(path)
+    if not places:
+        raise InvalidInputError(f"{path} has no rows.")
+    table, aside = _sample(places, id, label, drop)
 
     def source(where: Path, group: int, names: Sequence[str]) -> Source:
         return arrow_source(where, read_group(where, group, names), table.format)
@@ -160,25 +174,25 @@ def cluster_file(
     def values(where: Path, group: int) -> NDArray[np.float64]:
         return numbers_of(source(where, group, table.columns), table.columns)
 
-    blocks = file_blocks(path, table.columns, values)
+    blocks = FileBlocks(places, table.columns, values)
     estimator = chosen_estimator(seed=seed, **settings)
     scaling = _scaling(blocks, standardise)
     estimator.fit(blocks.mapped(_scaled, scaling))
     del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
     model = TableModel(estimator.energy_, scaling, table.columns, estimator)
+    names = table.id_name, table.label_name or ""
+    found: StreamedClusters | None = None
     with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
-        found, start = None, 0
         for block in blocks:
             where, group = blocks.places[block.number]
             beside = source(where, group, list(aside.values())).frame
-            part, frame = _described(model, block.values, table, posteriors)
-            ids = np.arange(start + 1, start + len(frame) + 1)
-            frame.isetitem(0, beside[aside["id"]].array if "id" in aside else ids)
-            if "label" in aside:
-                frame.isetitem(1, beside[aside["label"]].array)
-            write(frame)
-            found = part if found is None else _added(found, part)
-            start += len(frame)
+            start, size = found.n_rows if found else 0, len(block.values)
+            ids = beside[aside["id"]].array if "id" in aside else np.arange(size) + start + 1
+            classes = beside[aside["label"]].array if "label" in aside else None
+            rows = TableClusters(model, block.values, ids, classes, *names, refit=False)
+            write(rows.to_frame(posteriors))
+            part = StreamedClusters.of(rows)
+            found = found + part if found else part
             report(block.number + 1)
     if found is None:
         raise InvalidInputError(f"{path} has no rows.")
@@ -187,7 +201,7 @@ def cluster_file(
 
 
 def _sample(
-    path: str | Path,
+    places: Sequence[tuple[Path, int]],
     id: str | None,  # noqa: A002
     label: str | None,
     drop: Sequence[str],
@@ -199,9 +213,6 @@ def _sample(
     import pyarrow
     from pyarrow import parquet
 
-    places = file_blocks(path, (), lambda where, group: None).places
-    if not places:
-        raise InvalidInputError(f"{path} has no rows.")
     count = max(SAMPLED_ROWS // len(places), 1)
     parts = []
     for where, group in places:
@@ -213,10 +224,8 @@ def _sample(
     try:
         rows = pyarrow.concat_tables(parts, promote_options="permissive")
     except pyarrow.ArrowException as error:
-        raise InvalidInputError(
-            f"The files of {path} have columns of other types: {error}"
-        ) from None
-    source = arrow_source(Path(places[0][0]), rows, FileFormat.of(places[0][0]))
+        raise InvalidInputError(f"The files have columns of other types: {error}") from None
+    source = arrow_source(places[0][0], rows, FileFormat.of(places[0][0]))
     roles = {"id": None if id == "none" else id, "label": label}
     how = {"find_ids": id is None, "missing": True, "as_written": False}
     table = build_table(source, roles, drop, **how)
@@ -230,41 +239,14 @@ def _sample(
 def _scaling(blocks: FileBlocks, standardise: bool) -> Scaling:
     if not standardise:
         return Scaling(np.zeros(blocks.layout.dim), np.ones(blocks.layout.dim))
-    size = blocks.total(Extent.of).size
-    moments = blocks.total(Moments.of, size)
-    deviation = np.sqrt(moments.squares / np.maximum(moments.weight, 1e-300)) * size
-    return Scaling(moments.mean * size, np.where(deviation > 1e-15 * size, deviation, 1.0))
+    moments: Moments = blocks.total(Moments.of)
+    deviation = np.sqrt(moments.squares / np.maximum(moments.weight, 1e-300))
+    scale = np.where(deviation > 1e-15, deviation * moments.size, 1.0)
+    return Scaling(moments.mean * moments.size, scale)
 
 
 def _scaled(block: TableBlock, scaling: Scaling) -> TableBlock:
     return replace(block, values=scaling.into(block.values.astype(np.float64)))
-
-
-def _described(
-    model: TableModel, rows: NDArray[np.float64], table: Table, posteriors: bool
-) -> tuple[StreamedClusters, Any]:
-    """Return the part of the summary of some rows, and their results; ids and labels are empty."""
-    empty = np.zeros(len(rows))
-    names = {"id_name": table.id_name, "class_name": table.label_name or ""}
-    classes = None if table.label_name is None else empty
-    found = model.describe(rows, ids=empty, classes=classes, refit=False, **names)
-    size = model.estimator.n_clusters_
-    certainty: NDArray[Any] = np.bincount(found.labels, found.certainty, minlength=size)
-    certain = int((found.certainty >= CERTAIN).sum())
-    sizes, density = np.bincount(found.labels, minlength=size), float(found.log_density.sum())
-    part = StreamedClusters(model, len(rows), sizes, certainty, certain, density)
-    return part, found.to_frame(posteriors)
-
-
-def _added(first: StreamedClusters, second: StreamedClusters) -> StreamedClusters:
-    return replace(
-        first,
-        n_rows=first.n_rows + second.n_rows,
-        sizes=first.sizes + second.sizes,
-        certainty=first.certainty + second.certainty,
-        certain=first.certain + second.certain,
-        log_density=first.log_density + second.log_density,
-    )
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from isthmus.cluster.stability import refit_agreement
-from isthmus.printing import aligned, counted, definitions
+from isthmus.extras import require
+from isthmus.printing import Summarised, aligned, counted, definitions
 from isthmus.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ FEW_CLUSTERS = 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableClusters:
+class TableClusters(Summarised):
     """The clusters of the rows X (n, D) of a table, in its units. ``print`` shows a summary."""
 
     model: TableModel
@@ -89,6 +90,7 @@ class TableClusters:
         Clusters are numbered from 1. Posteriors p1, p2, ... are included for up to 30 clusters,
         or if `posteriors` asks for them.
         """
+        require("pandas")
         import pandas as pd
 
         results: dict[str, Any] = {"cluster": self.labels + 1}
@@ -153,7 +155,11 @@ class TableClusters:
         )
         others = best[(best.gap > 0) & ~chosen].drop_duplicates("n_clusters")
         resolution = float(estimator.resolution_)
+        likely = getattr(estimator, "k_probabilities_", np.zeros(0))  # which older files lack
         return {
+            "k_probabilities": {
+                str(place + 1): float(likely[place]) for place in np.flatnonzero(likely)
+            },
             "resolution": None if np.isnan(resolution) else resolution,
             "gap": float(estimator.gap_),
             "chosen_by": getattr(estimator, "chosen_by_", "gap"),  # which older files lack
@@ -257,13 +263,19 @@ class TableClusters:
             "n_clusters": "the number of clusters was given",
             "resolution": f"{at} was given",
             "modes": f"the density has {count.replace('cluster', 'mode')} ({alpha})",
-            "components": f"no finer partition stands out from unimodal data (largest gap {gap}; "
-            f"{alpha})",
-            "gap": f"the gap to unimodal data is {gap} at {at} ({alpha})",
-        }[found["chosen_by"]]
+        }.get(found["chosen_by"], f"the gap to unimodal data is {gap} at {at} ({alpha})")
+        if found["chosen_by"] == "gap" and found["resolution"] is None:
+            reason = f"no partition stands out from unimodal data (largest gap {gap}; {alpha})"
         if others:
             reason += f"; other resolutions: {', '.join(others)}"
-        return {"number of clusters": reason}
+        facts = {"number of clusters": reason}
+        likely = found["k_probabilities"]
+        if likely and found["chosen_by"] in ("gap", "modes"):
+            order = sorted(likely, key=lambda size: -likely[size])[:LISTED_ALTERNATIVES]
+            facts["probabilities"] = ", ".join(
+                f"{counted(int(size), 'cluster')} {likely[size]:.2f}" for size in order
+            )
+        return facts
 
 
 def _shown(separation: float | None) -> str:

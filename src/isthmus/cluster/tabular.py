@@ -25,6 +25,7 @@ from isthmus.dynamics.sample import sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.extras import require
 from isthmus.io.reading import reading
 from isthmus.memories.base import GaussianMemory
 from isthmus.memories.gaussian import GaussianKDE
@@ -254,6 +255,7 @@ class TableModel:
 
     def _in_units(self, draws: NDArray[np.float64]) -> pd.DataFrame:
         """Return draws as rows of the table, with its constant columns."""
+        require("pandas")
         import pandas as pd
 
         frame = pd.DataFrame(self.scaling.back(draws), columns=list(self.columns))
