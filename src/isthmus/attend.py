@@ -23,8 +23,9 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index
-from isthmus.index.pruned import Plan, Weights, is_prunable, pruned_attention
-from isthmus.kernel.attention import Attention, ErrorBound, attend_centred
+from isthmus.index.pruned import Plan, Weights, is_prunable
+from isthmus.index.sampled import sampled_attention
+from isthmus.kernel.attention import Attention, ConfidenceBound, ErrorBound, attend_centred
 from isthmus.kernel.logits import Keys, Metric, attention_logits, needs_float64
 from isthmus.validation import (
     as_choice,
@@ -33,11 +34,13 @@ from isthmus.validation import (
     as_number,
     as_points,
     as_positive,
+    as_seed,
     require_range,
 )
 
 __all__ = [
     "Attention",
+    "ConfidenceBound",
     "ErrorBound",
     "Index",
     "Keys",
@@ -61,6 +64,8 @@ def attend(
     observed: Any = None,
     index: Index | None = None,
     tol: float = 1e-6,
+    delta: float | None = None,
+    seed: int = 0,
 ) -> Attention:
     r"""Return the log-sum-exp and the softmax-weighted mean of `memories` for each query.
 
@@ -84,13 +89,21 @@ def attend(
         the result has bounds on its errors. Without effect where `observed` is given or an argument
         requires a gradient.
     tol : float in (0, 0.5]
-        With an index: the log-sum-exp is short by at most this, apart from rounding.
+        With an index: the log-sum-exp is off by at most this, apart from rounding.
+    delta : float in (0, 1), optional
+        With an index: where its cells cannot tell memories apart, read them rounded to one byte for
+        each coordinate, and correct the sum by a random sample. The ``confidence_bound`` of the
+        result then holds for each query with probability 1 - `delta`, and is at most `tol` for the
+        log-sum-exp. Queries whose sample would be too large are answered from all memories.
+    seed : int
+        Seed of the sample.
 
     Returns
     -------
     Attention
-        ``logsumexp`` (...) and ``mean`` (..., D), differentiable in queries, memories, bias
-        and beta. First derivatives are fused as well; second derivatives are exact too, but
+        ``logsumexp`` (...) and ``mean`` (..., D), with ``error_bound`` and, where `delta` was
+        given, ``confidence_bound``. Without an index, differentiable in queries, memories, bias and
+        beta. First derivatives are fused as well; second derivatives are exact too, but
         hold a Q x N matrix.
 
     Notes
@@ -119,6 +132,12 @@ def attend(
     if bias is not None:
         bias = as_log_weights(bias, "bias", stored)
     found = None
+    if delta is not None:
+        if index is None:
+            raise InvalidInputError(
+                "delta needs an index; pass index=isthmus.attend.Index(memories)."
+            )
+        delta = as_number(delta, "delta", above=0, below=1)
     if index is not None:
         if not isinstance(index, Index):
             raise InvalidInputError(f"index must be an isthmus.attend.Index, not {index!r}.")
@@ -126,16 +145,17 @@ def attend(
         index.require(stored)
         if observed is None and is_prunable(queries, stored, checked, bias):
             # As given, not rounded to the dtype of the memories, which would show in the bounds.
-            value = float(beta)
-            flat = queries.reshape(-1, queries.shape[-1])
-            plan = Plan(flat, index, Weights(index, bias, value, metric), value, metric, tol)
-            found = pruned_attention(plan, queries.shape, keys)
+            weights = Weights(index, bias, float(beta), metric)
+            plan = Plan(queries.reshape(-1, queries.shape[-1]), index, weights, tol)
+            if delta is None:
+                found = plan.attention(queries.shape, keys)
+            else:
+                found = sampled_attention(plan, queries, keys, bias, delta, as_seed(seed))
     if found is None:
         found = attend_centred(queries, keys, checked, bias, metric, observed)
-        require_range(
-            found.mean, "beta times a product or squared distance of queries and memories"
-        )
-    return Attention(found.logsumexp, found.mean + keys.centre, found.error_bound)
+    require_range(found.mean, "beta times a product or squared distance of queries and memories")
+    mean = found.mean + keys.centre
+    return Attention(found.logsumexp, mean, found.error_bound, found.confidence_bound)
 
 
 # The function is the module: ``ist.attend`` and ``isthmus.attend`` are one object, whose attributes

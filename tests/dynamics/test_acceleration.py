@@ -57,15 +57,6 @@ def test_no_update_ends_higher_than_the_plain_update(dtype: torch.dtype, data: s
     assert (exact.energy(after.double()) <= heights + rounding).all()
 
 
-@given(memory=memories())
-@settings(max_examples=25, deadline=None, derandomize=True)
-def test_the_end_is_no_higher_than_that_of_plain_iteration(memory: GaussianMemory):
-    sigma, starts = float(memory.sigma), memory.memories.detach()
-    found = ist.retrieve(memory, starts, tol=1e-8 * sigma, max_steps=20_000)
-    plain = ist.retrieve(memory, starts, tol=1e-10 * sigma, max_steps=20_000, accelerate=False)
-    assert (found.energy <= plain.energy + 1e-6 * (1 + plain.energy.abs())).all()
-
-
 @pytest.mark.parametrize("kind", ["kde", "hopfield"])
 @pytest.mark.parametrize("seed", range(4))
 def test_every_point_ends_where_plain_iteration_ends(seed: int, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Which starts meet, against letting each run to the end on its own."""
+"""Which starts meet, against letting each run to the end; and attempts to leave balls of modes."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_blobs
 
 import isthmus as ist
-from isthmus.dynamics.modes import MANY, find_modes, shared_fixed_points
+from isthmus.dynamics.modes import MANY, attractors, find_modes, shared_fixed_points
 
 
 @pytest.mark.parametrize(("n", "dim", "sigma"), [(60, 1, 0.4), (150, 2, 0.6), (200, 10, 1.2)])
@@ -55,3 +55,31 @@ def test_many_starts_get_the_labels_of_plain_iteration(seed: int) -> None:
     expected = shared_fixed_points(alone, 0.02 * sigma)
     pairs = set(zip(found.labels.tolist(), expected.tolist(), strict=True))
     assert len(pairs) == len(set(expected.tolist())) == len(found.fixed_points)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_point_leaves_a_ball_or_ends_elsewhere(seed: int) -> None:
+    rng, sigma = np.random.default_rng(seed), 0.6 + 0.3 * seed
+    X = make_blobs(300, (1, 3, 12)[seed], centers=5, center_box=(-9, 9), random_state=seed)[0]
+    weights, tried = rng.standard_normal(len(X)), 0
+    for memory in (
+        ist.GaussianKDE(torch.from_numpy(X), sigma),
+        ist.Mixture(torch.from_numpy(X), beta=0.5 / sigma**2, log_weights=weights),
+        ist.ModernHopfield(torch.from_numpy(X / 6), 1 / sigma**2),
+    ):
+        modes = find_modes(memory, memory.memories[:60], tol=1e-8).fixed_points
+        balls, sigma = attractors(memory, torch.from_numpy(modes)), float(memory.sigma)
+        directions = torch.from_numpy(rng.standard_normal((200, memory.dim)))
+        # Towards memories the pull outwards is strongest.
+        directions[:80] = memory.memories[torch.from_numpy(rng.integers(0, 300, 80))]
+        for centre, radius in zip(balls.centres[:6], balls.radii[:6], strict=True):
+            towards = torch.cat([directions[:80] - centre, directions[80:]])
+            towards = towards / torch.linalg.vector_norm(towards, dim=1, keepdim=True)
+            state = centre + 0.999999 * radius * towards
+            for _ in range(20):
+                state = memory.step(state)
+                assert (torch.linalg.vector_norm(state - centre, dim=1) <= radius).all()
+            ends = ist.retrieve(memory, state, tol=1e-7 * sigma, max_steps=5000).state
+            assert_allclose(ends, centre.expand_as(ends), atol=1e-3 * sigma)
+            tried += len(state)
+    assert tried >= 400

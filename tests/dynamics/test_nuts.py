@@ -1,7 +1,6 @@
 """NUTS against exact draws, the symmetry of a reversible kernel, and a tree written out."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +22,7 @@ def gaussian() -> ist.Mixture:
 class Gumbel(ist.Energy):
     """A skewed density, whose scores come from autograd."""
 
-    dim = 1
-
-    def energy(self, x: Any) -> Tensor:
-        x = self.as_input(x)
+    def energy(self, x: Tensor) -> Tensor:
         return (x + (-x).exp()).sum(-1)
 
 
@@ -35,19 +31,18 @@ class Counted(ist.Energy):
 
     calls = 0
 
-    def energy(self, x: Any) -> Tensor:
-        return self.as_input(x).square().sum(-1) / 2
+    def energy(self, x: Tensor) -> Tensor:
+        return x.square().sum(-1) / 2
 
-    def score(self, x: Any) -> Tensor:
+    def score(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return -self.as_input(x)
+        return -x
 
 
 class Box(ist.Energy):
     """Uniform on the unit square."""
 
-    def energy(self, x: Any) -> Tensor:
-        x = self.as_input(x)
+    def energy(self, x: Tensor) -> Tensor:
         return torch.where(((x >= 0) & (x <= 1)).all(-1), 0.0, torch.inf) + 0 * x.sum(-1)
 
 
@@ -141,8 +136,8 @@ def test_walls_and_lost_trajectories() -> None:
     draws = run(ist.NUTS(0.3, max_depth=3), Box(), torch.full((500, 2), 0.5), 40)
     assert bool(((draws >= 0) & (draws <= 1)).all())
     assert stats.kstest(draws[:, 0].numpy(), "uniform").pvalue > 1e-3
-    state = ist.NUTS(1e200).init(Counted(), torch.ones(3, 1, dtype=DOUBLE))
-    state, info = ist.NUTS(1e200).step(Counted(), state, torch.Generator().manual_seed(0))
+    state = ist.NUTS(1e140).init(Counted(), torch.ones(3, 1, dtype=DOUBLE))
+    state, info = ist.NUTS(1e140).step(Counted(), state, torch.Generator().manual_seed(0))
     assert torch.equal(state.position, torch.ones(3, 1, dtype=DOUBLE))
     assert not bool(info.accepted.any())
     assert bool((info.acceptance == 0).all())

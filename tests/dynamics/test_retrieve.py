@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.checks import check_energy
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
@@ -58,7 +59,7 @@ class CountsRows(Energy):
 def test_points_come_to_rest_on_the_nearest_separated_memory():
     memories = 8 * torch.eye(4, dtype=DOUBLE)
     for energy in (
-        ist.GaussianKDE(memories),
+        ist.GaussianKDE(memories, 1.0),
         ist.ModernHopfield(memories, beta=1.0),
         ist.Mixture(memories, beta=1.0),
         ist.EpanechnikovKDE(memories, bandwidth=3.0),
@@ -118,7 +119,7 @@ def test_gradient_flow_takes_no_step_off_the_numbers():
 
 def test_rows_at_rest_stop_costing():
     memories = torch.tensor([[0.0, 0.0], [1.9, 0.0], [50.0, 50.0]], dtype=DOUBLE)
-    energy = CountsRows(ist.GaussianKDE(memories))
+    energy = CountsRows(ist.GaussianKDE(memories, 1.0))
     x = torch.cat([memories[2].expand(90, 2), torch.tensor([[0.3, 0.1]], dtype=DOUBLE)])
     found = ist.retrieve(energy, x, tol=1e-10)
     assert energy.rows[0] == 91
@@ -146,7 +147,7 @@ def test_rounding_does_not_keep_a_row_from_resting():
 
 
 def test_the_trace_holds_every_state():
-    energy = ist.GaussianKDE(draw(6, 3))
+    energy = ist.GaussianKDE(draw(6, 3), 1.0)
     x = draw(4, 3, seed=1).reshape(2, 2, 3)
     found = ist.retrieve(energy, x, trace=True)
     assert found.trace.shape == (int(found.steps.max()) + 1, 2, 2, 3)
@@ -194,10 +195,10 @@ def test_rows_may_miss_different_coordinates():
     memories = torch.tensor([[0.0, 0.0, 0.0], [5.0, 6.0, 7.0]], dtype=DOUBLE)
     x = torch.tensor([[4.8, NAN, NAN], [NAN, 0.2, NAN], [5.0, NAN, 7.1]], dtype=DOUBLE)
     expected = torch.tensor([[4.8, 6.0, 7.0], [0.0, 0.2, 0.0], [5.0, 6.0, 7.1]], dtype=DOUBLE)
-    found = ist.complete(ist.GaussianKDE(memories), x)
+    found = ist.complete(ist.GaussianKDE(memories, 1.0), x)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     for row in range(3):
-        torch.testing.assert_close(ist.complete(ist.GaussianKDE(memories), x[row]), found[row])
+        torch.testing.assert_close(ist.complete(ist.GaussianKDE(memories, 1.0), x[row]), found[row])
 
 
 def test_a_row_with_nothing_known_starts_at_the_mean_and_a_whole_one_stays(make_gaussian, memories):
@@ -208,6 +209,25 @@ def test_a_row_with_nothing_known_starts_at_the_mean_and_a_whole_one_stays(make_
     exact = energy.sample(200_000, seed=0)
     torch.testing.assert_close(start[0], exact.mean(0), atol=0.02, rtol=0)
     assert torch.equal(ist.complete(energy, x)[1], whole[0])
+
+
+def test_a_step_that_cannot_hold_coordinates_is_left_to_the_score():
+    class Tilted(ist.Energy):
+        dim = 2
+
+        def energy(self, x):
+            return x.square().sum(-1) + x.prod(-1)
+
+        def step(self, x):
+            return 0.5 * x
+
+    start = torch.tensor([1.0, torch.nan], dtype=DOUBLE)
+    for energy in (Tilted(), ist.Affine(Tilted(), scale=1.0)):
+        found = ist.complete(energy, start, init=[0.0, 3.0])
+        assert found.tolist() == pytest.approx([1.0, -0.5], abs=1e-5)
+    assert "step holds observed coordinates" in check_energy(Tilted()).not_applicable
+    free = ist.retrieve(Tilted(), torch.tensor([[1.0, 3.0]], dtype=DOUBLE))
+    assert float(free.state.abs().max()) < 1e-5
 
 
 def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
@@ -248,7 +268,7 @@ def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
 def test_the_memory_of_each_row_is_known() -> None:
     memories = 10 * torch.eye(4, dtype=torch.float64)
     x = memories[[2, 0, 3]] + 0.1
-    for energy in (ist.GaussianKDE(memories), ist.GaussianKDE(memories, [1.0, 1, 1, 1])):
+    for energy in (ist.GaussianKDE(memories, 1.0), ist.GaussianKDE(memories, [1.0, 1, 1, 1])):
         assert ist.retrieve(energy, x).memory.tolist() == [2, 0, 3]
         assert ist.retrieve(energy, x[0]).memory == 2
         assert ist.retrieve(energy, x[:0]).memory.shape == (0,)

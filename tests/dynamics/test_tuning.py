@@ -1,5 +1,7 @@
 """Tuned chains against exact moments, on energies of very different scales."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.dynamics.samplers import Scales
 from isthmus.energy import Energy
-from isthmus.errors import ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 
 DOUBLE = torch.float64
 
@@ -135,6 +138,21 @@ def test_an_energy_of_a_batch_of_contexts_is_refused(contexts: int) -> None:
         ist.retrieve(energy, torch.zeros(contexts, 2))
 
 
+def test_energies_that_depend_on_their_batch_or_are_random_are_refused() -> None:
+    class Centred(Bowl):
+        def energy(self, x: Tensor) -> Tensor:
+            return super().energy(x - x.mean(0))
+
+    layers = torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    random = ist.as_energy(torch.nn.Sequential(*layers), dim=2)
+    for energy in (Centred(1.0, 2), random):
+        with pytest.raises(InvalidInputError, match="batch"):
+            ist.retrieve(energy, 5 * torch.eye(2))
+        with pytest.raises(InvalidInputError, match="batch"):
+            ist.sample(energy, 4, init=5 * torch.eye(2).repeat(2, 1))
+    ist.retrieve(random.eval(), torch.eye(2), max_steps=1)
+
+
 def test_energies_of_the_wrong_shape_are_named() -> None:
     class Column(Bowl):
         def energy(self, x: Tensor) -> Tensor:
@@ -144,3 +162,83 @@ def test_energies_of_the_wrong_shape_are_named() -> None:
         ist.retrieve(Column(1.0, 2), torch.zeros(4, 2))
     with pytest.raises(ShapeError, match=r"Column\.energy returns shape \(1, 1\)"):
         ist.sample(Column(1.0, 2), 4)
+
+
+class Gaussian(Energy):
+    """N(mean, covariance), with the score in closed form."""
+
+    def __init__(self, covariance: Tensor, mean: float = 0.0) -> None:
+        super().__init__()
+        self.precision, self.mean = torch.linalg.inv(covariance), mean
+
+    @property
+    def dim(self) -> int:
+        return len(self.precision)
+
+    def energy(self, x: Tensor) -> Tensor:
+        return -0.5 * (self.score(x) * (x - self.mean)).sum(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return -(x - self.mean) @ self.precision
+
+
+SAMPLERS = [None, ist.HMC(n_leapfrog=8, jitter=0.3), ist.NUTS()]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("dim", [50, 120])
+def test_an_ill_conditioned_gaussian_is_mixed_by_adapted_scales(sampler, dim: int) -> None:
+    variances = torch.logspace(0, 4, dim, dtype=DOUBLE)
+    energy = Gaussian(variances.diag())
+    start = torch.zeros(dim, dtype=DOUBLE)
+    found = ist.sample_chains(energy, 300, sampler, init=start, tune=True)
+    assert float(found.r_hat.max()) < 1.03
+    assert float(found.ess.min()) > 400
+    assert found.flatten().var(0).numpy() == pytest.approx(variances.numpy(), rel=0.35)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS[1:])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_scales_are_those_of_a_gaussian(sampler, mean: float) -> None:
+    """The covariance is found from positions and scores, before the chains have seen all of it."""
+    root = torch.randn(6, 6, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    covariance = root @ root.T + 0.01 * torch.eye(6, dtype=DOUBLE)
+    energy = Gaussian(covariance, mean)
+    start = torch.full((6,), mean, dtype=DOUBLE)
+    found = ist.sample_chains(energy, 1, sampler, chains=30, init=start, tune=True)
+    factor = found.sampler.scales.factor
+    ratios = torch.linalg.eigvals(torch.linalg.solve(covariance, factor @ factor.T)).real
+    assert float(ratios.max() / ratios.min()) < 1.2
+
+
+@pytest.mark.parametrize("sampler", [ist.HMC(0.4, 6), ist.NUTS(0.4)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_scales_are_a_change_of_coordinates(sampler, dense: bool) -> None:
+    """Steps on x with scales L are those on z, x = L z, without: the definition."""
+    factor = torch.tensor([[2.0, 0.0], [1.5, 0.3]], dtype=DOUBLE)
+    factor = factor if dense else factor.diagonal()
+    matrix = factor if dense else factor.diag()
+    covariance = torch.tensor([[3.0, 0.5], [0.5, 1.0]], dtype=DOUBLE)
+    inverse = torch.linalg.inv(matrix)
+    plain, scaled = Gaussian(inverse @ covariance @ inverse.T), Gaussian(covariance)
+    z = torch.randn(50, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    scaled_sampler = replace(sampler, scales=Scales.of(factor))
+    draws = [torch.Generator().manual_seed(1) for _ in range(2)]
+    state, other = sampler.init(plain, z), scaled_sampler.init(scaled, z @ matrix.T)
+    for _ in range(5):
+        state, _ = sampler.step(plain, state, draws[0])
+        other, _ = scaled_sampler.step(scaled, other, draws[1])
+    torch.testing.assert_close(other.position, state.position @ matrix.T)
+
+
+def test_chains_that_do_not_spread_keep_their_scales() -> None:
+    """On a flat energy scores have no spread, and scales cannot be found."""
+
+    class Flat(Energy):
+        dim = 2
+
+        def energy(self, x: Tensor) -> Tensor:
+            return 0 * x.sum(-1)
+
+    found = ist.sample_chains(Flat(), 5, ist.HMC(), tune=True, burn_in=40)
+    assert found.sampler.scales is None

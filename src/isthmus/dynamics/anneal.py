@@ -173,8 +173,8 @@ def noise_schedule(largest: float, smallest: float, levels: int = 40, rho: float
     bottom = as_number(smallest, "smallest", above=0, below=top)
     power = as_number(rho, "rho", above=0)
     count = as_count(levels, "levels", at_least=2, at_most=10**6)
-    roots = torch.linspace(top ** (1 / power), bottom ** (1 / power), count, dtype=torch.float64)
-    found = roots**power
+    roots = torch.linspace(1.0, (bottom / top) ** (1 / power), count, dtype=torch.float64)
+    found = top * roots**power
     found[0], found[-1] = top, bottom
     return found
 
@@ -245,9 +245,17 @@ def anneal(
     for level, sigma in enumerate(sigmas):
         if method == "langevin":
             energy = energy if level == 0 else energy_of(sigma)
-            x = _langevin(energy, x, step_size * sigma**2, steps, generator)
+            sampler = Langevin(step_size * sigma**2)
+            state = sampler.init(energy, x)
+            for _ in range(steps):
+                state, _ = sampler.step(energy, state, generator)
+            x = state.position
         elif level + 1 < len(sigmas):
-            x, energy = _heun(energy, energy_of, x, sigma, sigmas[level + 1])
+            following, below = sigmas[level + 1], energy_of(sigmas[level + 1])
+            first = -sigma * energy.inverse_temperature * energy._score(x)
+            ahead = x + (following - sigma) * first
+            second = -following * below.inverse_temperature * below._score(ahead)
+            x, energy = x + (following - sigma) * (first + second) / 2, below
         if not math.isfinite(float(x.sum())):
             raise DivergenceError(
                 f"Points left the representable numbers at noise level {sigma:g}. Use more levels, "
@@ -256,36 +264,13 @@ def anneal(
     return Annealed(draws_as_given(x, energy, init), energy, sigmas[-1])
 
 
-def _heun(
-    energy: Energy, energy_of: Callable[[float], Energy], x: Tensor, sigma: float, following: float
-) -> tuple[Tensor, Energy]:
-    """Follow the flow from one level to the next; returns the energy there too."""
-    below = energy_of(following)
-    first = -sigma * energy.inverse_temperature * energy._score(x)
-    ahead = x + (following - sigma) * first
-    second = -following * below.inverse_temperature * below._score(ahead)
-    return x + (following - sigma) * (first + second) / 2, below
-
-
-def _langevin(
-    energy: Energy, x: Tensor, step_size: float, steps: int, generator: torch.Generator
-) -> Tensor:
-    sampler = Langevin(step_size)
-    state = sampler.init(energy, x)
-    for _ in range(steps):
-        state, _ = sampler.step(energy, state, generator)
-    return state.position
-
-
 def _as_schedule(schedule: Any) -> list[float]:
     array = as_array(schedule, "schedule")
     if array.ndim != 1 or len(array) < 2:
         raise ShapeError(f"schedule must have shape (levels,), of two or more, not {array.shape}.")
-    if not (np.isfinite(array).all() and (array > 0).all()):
-        raise InvalidInputError("schedule must hold finite noise levels above zero.")
-    if not (np.diff(array) < 0).all():
+    if not (np.isfinite(array).all() and (array > 0).all() and (np.diff(array) < 0).all()):
         raise InvalidInputError(
-            "schedule must fall from level to level; reverse it if it rises, and leave out repeats."
+            "schedule must hold finite noise levels above zero that fall from level to level."
         )
     return array.tolist()
 

@@ -53,7 +53,7 @@ def descend(
 ) -> Descent:
     """Run the loop of :func:`isthmus.retrieve` on checked points (N, D)."""
     state = start.clone()
-    move = _move(energy, state, accelerate)
+    move = _move(energy, state, accelerate, held is not None)
     steps = torch.zeros(len(state), dtype=torch.int64, device=state.device)
     resting = torch.zeros(len(state), dtype=torch.bool, device=state.device)
     unresolved = resting.clone()
@@ -78,7 +78,7 @@ def descend(
     return Descent(state, steps, resting, unresolved)
 
 
-def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
+def _move(energy: Energy, state: Tensor, accelerate: bool | None, holds: bool) -> _Move:
     curvature = energy._curvature() if energy.has_step else None
     if accelerate and curvature is None:
         raise UnsupportedOperationError(
@@ -86,7 +86,7 @@ def _move(energy: Energy, state: Tensor, accelerate: bool | None) -> _Move:
             "their curvature can, such as Gaussian memories with round kernels. Leave accelerate "
             "out."
         )
-    if not energy.has_step:
+    if not energy.has_step or (holds and not energy._step_holds):
         return _DownhillMove(energy, state)
     return _ClosedFormMove(energy, state, None if accelerate is False else curvature)
 

@@ -108,8 +108,13 @@ def effective_sample_size(draws: Any) -> Tensor:
     halves = _halves(draws)
     length, count = halves.shape[:2]
     within, total = _variances(halves)
-    blocks = torch.split(halves, max(1, BLOCK_NUMBERS // (length * count)), dim=-1)
-    autocovariance = torch.cat([_autocovariance(block).mean(1) for block in blocks], -1)  # (n, D)
+    parts = []
+    for block in torch.split(halves, max(1, BLOCK_NUMBERS // (length * count)), dim=-1):
+        # Twice the length of zeros, so that the circular convolution does not wrap around.
+        spectrum = torch.fft.rfft(block - block.mean(0), n=2 * length, dim=0)
+        products = torch.fft.irfft(spectrum.abs().square(), n=2 * length, dim=0)
+        parts.append(products[:length].mean(1) / length)
+    autocovariance = torch.cat(parts, -1)  # (n, D), biased
     correlation = 1 - (within - autocovariance) / total
     correlation[0] = 1.0
     even = length - length % 2
@@ -119,16 +124,6 @@ def effective_sample_size(draws: Any) -> Tensor:
     correlation_time = -1 + 2 * (positive * pairs.cummin(0).values).sum(0)
     ess = size / correlation_time.clamp(min=1 / math.log10(size))
     return _in_kind(torch.where(total > 0, ess, torch.nan), draws)
-
-
-def _autocovariance(halves: Tensor) -> Tensor:
-    """Return biased autocovariances at all lags. (n, M, D) -> (n, M, D)."""
-    length = halves.shape[0]
-    centred = halves - halves.mean(0)
-    # Twice the length of zeros, so that the circular convolution does not wrap around.
-    spectrum = torch.fft.rfft(centred, n=2 * length, dim=0)
-    products: Tensor = torch.fft.irfft(spectrum.abs().square(), n=2 * length, dim=0)
-    return products[:length] / length
 
 
 def _variances(halves: Tensor) -> tuple[Tensor, Tensor]:

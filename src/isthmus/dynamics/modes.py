@@ -26,7 +26,6 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from isthmus.attend import attend
 from isthmus.dynamics.descent import descend
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import GaussianMemory
@@ -47,10 +46,6 @@ CONTRACTS = 0.99
 STABLE, ROUNDING = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), 1e-9
 # With more memories, those that weigh less than this share together are bounded instead.
 MANY_MEMORIES, LEFT_OUT = 4096, 1e-14
-# This share of the memories about a centre is bounded together; the rest is always evaluated.
-CORE = 0.9
-# Cores nearer to each other than this many sigma are evaluated together.
-NEAR = 3.0
 
 
 @torch.no_grad()
@@ -86,11 +81,8 @@ class Attractors(NamedTuple):
         distance, nearest = distances(x, self.centres).min(1)
         return torch.where(distance <= self.radii[nearest], nearest, -1)
 
-    def placed(self, x: Tensor, home: Tensor) -> Tensor:
-        """Return the points, with those that have a home moved to its centre. (N, D), (N,)"""
-        state = x.clone()
-        state[home >= 0] = self.centres[home[home >= 0]]
-        return state
+
+NO_BALLS = Attractors(torch.zeros(0, 0), torch.zeros(0))
 
 
 @torch.no_grad()
@@ -210,68 +202,6 @@ def _weights_and_residual(apart: Tensor, exponents: Tensor, bias: Tensor) -> tup
     return full, float(torch.linalg.vector_norm(weights @ apart) + rounding)
 
 
-@torch.no_grad()
-def homes_after_one_update(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Tensor:
-    """Return the ball that certainly holds each point after one update, or -1. (N, D) -> (N,)
-
-    Memories are grouped by their nearest centre: most in a core about it, the others loose. Each
-    point is updated with the loose ones and the cores near it only. The influence of the others is
-    bounded by their weight, their least distance from the point and their largest from the result.
-    """
-    homes = torch.full((len(x),), -1)
-    if len(balls.radii) < 2 or memory.uses_index(x):
-        return homes
-    centres, beta, weights = balls.centres, 0.5 / memory.variance, memory.log_mixing_weights
-    distance, owner = distances(memory.memories, centres).min(1)
-    own = owner[:, None] == torch.arange(len(centres))
-    radii = torch.where(own, distance[:, None], torch.nan).nanquantile(CORE, dim=0).nan_to_num()
-    loose = distance > radii[owner]
-    in_core = own & ~loose[:, None]
-    core_weights = torch.where(in_core, weights[:, None], -torch.inf).logsumexp(0)
-    far = distances(centres, centres) - radii[:, None] - radii > NEAR * memory.sigma
-    nearest = distances(x, centres).argmin(1)
-    rows = [torch.nonzero(nearest == g)[:, 0] for g in range(len(centres))]
-    kept = [torch.nonzero(loose | ~far[g][owner])[:, 0] for g in range(len(centres))]
-    cost = sum(len(some) * len(near) for some, near in zip(rows, kept, strict=True))
-    if cost > 0.5 * len(x) * memory.n_memories:
-        return homes
-    for g, (some, near) in enumerate(zip(rows, kept, strict=True)):
-        here = x[some]
-        found = attend(
-            here, memory.memories[near], beta=beta, bias=weights[near], metric="sqeuclidean"
-        )
-        gap = (distances(here, centres) - radii).clamp(min=0)
-        left_out = (core_weights - beta * gap.square() - found.logsumexp[:, None]).exp()
-        reach = distances(found.mean, centres) + radii
-        shift = (left_out * reach)[:, far[g]].sum(1)
-        distance = torch.linalg.vector_norm(found.mean - centres[g], dim=1)
-        homes[some[distance + shift <= 0.999 * balls.radii[g]]] = g
-    return homes
-
-
-@torch.no_grad()
-def homes_in_float32(memory: GaussianMemory, x: Tensor, balls: Attractors) -> Tensor:
-    """Return the ball that holds each point after one update in float32, or -1. (N, D) -> (N,)
-
-    Logits are off by at most d, and the result by at most (e^{2d} - 1) times the largest distance;
-    a ball must hold the point with that to spare. Points and memories must be centred.
-    """
-    homes = torch.full((len(x),), -1)
-    exact = memory.memories.dtype == torch.float64 and memory.translation_invariant
-    if not (exact and len(x) and len(balls.radii)) or memory.log_weights is not None:
-        return homes
-    beta = 0.5 / float(memory.variance)
-    size = max(float(torch.linalg.vector_norm(each, dim=1).max()) for each in (x, memory.memories))
-    unit = 2.0**-24
-    logit_error = 4 * (memory.dim + 16) * unit * beta * size**2
-    error = 2 * size * (math.expm1(2 * min(logit_error, 10.0)) + unit * memory.n_memories**0.5)
-    if error > 0.1 * float(balls.radii.min()):
-        return homes
-    found = attend(x.float(), memory.memories.float(), beta=beta, metric="sqeuclidean")
-    inner = Attractors(balls.centres, balls.radii - error)
-    return inner.holding(found.mean.double())
-
-
 class Modes(NamedTuple):
     """Fixed points in descending order of the number of starts that reach them."""
 
@@ -294,28 +224,24 @@ def find_modes(
     starts, sigma = memory.as_input(starts), float(memory.sigma)
     require_squares(starts if memory._in_shards else memory.memories)
     if memory._in_shards:  # no single memories to centre on, or to bound
-        centre, balls = starts.new_zeros(memory.dim).double(), _no_balls(starts)
+        centre, balls = starts.new_zeros(memory.dim).double(), NO_BALLS
     else:
         memory, starts, centre = centred(memory, starts)
         balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
-    home = homes_after_one_update(memory, starts, balls)
-    if len(balls.radii) and not memory.uses_index(starts):
-        left = torch.nonzero(home < 0)[:, 0]
-        home[left] = homes_in_float32(memory, starts[left], balls)
-    state = balls.placed(starts, home)
-    rests, follows = (home >= 0).numpy(), np.arange(len(starts))
-    steps, leg = 0, 1
+    state, rests = starts.clone(), np.zeros(len(starts), dtype=bool)
+    follows, steps, leg = np.arange(len(starts)), 0, 1
     while not rests.all() and steps < max_steps:
         moving = torch.from_numpy(~rests)
         limit = min(leg, max_steps - steps)
         found = descend(memory, state[moving], tol=tol * sigma, max_steps=limit)
         home = balls.holding(found.state)
-        state[moving] = balls.placed(found.state, home)
+        if len(balls.radii):
+            found.state[home >= 0] = balls.centres[home[home >= 0]]
+        state[moving] = found.state
         rests[~rests] = (found.resting | (home >= 0)).numpy()
         state, rests, follows = _joined(state, rests, follows, JOINED * sigma)
         steps, leg = steps + int(found.steps.max()), 2 * leg
-    ends = state.double().numpy()[follows]
-    labels, points = ranked_fixed_points(ends, SAME_POINT * sigma)
+    labels, points = ranked_fixed_points(state.double().numpy()[follows], SAME_POINT * sigma)
     return Modes(points + centre.numpy(), labels, rests[follows], steps)
 
 
@@ -348,21 +274,17 @@ def require_squares(points: Tensor) -> None:
         )
 
 
-def _no_balls(starts: Tensor) -> Attractors:
-    return Attractors(starts[:0], starts.new_zeros(0))
-
-
 def _balls_of_pilots(
     memory: GaussianMemory, starts: Tensor, tol: float, max_steps: int
 ) -> Attractors:
     """Return balls about modes that at least two starts of a random subset flow to."""
     if len(starts) < MANY:
-        return _no_balls(starts)
+        return NO_BALLS
     chosen = np.random.RandomState(0).permutation(len(starts))[:PILOTS]
     found = descend(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
     ends = found.state[found.resting]
     if not len(ends):
-        return _no_balls(starts)
+        return NO_BALLS
     labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
     _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
     return attractors(memory, ends[torch.from_numpy(first[sizes > 1])])
@@ -372,19 +294,16 @@ def _joined(
     state: Tensor, rests: NDArray[np.bool_], follows: NDArray[np.intp], radius: float
 ) -> tuple[Tensor, NDArray[np.bool_], NDArray[np.intp]]:
     """Keep one row for each cell of a grid; `follows` maps each start to its row."""
-    _, first, inverse = np.unique(
-        np.round(state.double().numpy() / radius), axis=0, return_index=True, return_inverse=True
-    )
-    return state[torch.from_numpy(first)], rests[first], inverse.reshape(-1)[follows]
+    cells = np.round(state.double().numpy() / radius)
+    _, first, row = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+    return state[torch.from_numpy(first)], rests[first], row.reshape(-1)[follows]
 
 
 def shared_fixed_points(points: FloatArray, radius: float) -> NDArray[np.int64]:
     """Give one label to points linked by a chain of distances up to `radius`. (N, D) -> (N,)"""
-    cells, inverse = np.unique(np.round(points / radius), axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    first = np.zeros(len(cells), dtype=np.intp)
-    first[inverse[::-1]] = np.arange(len(points))[::-1]
+    cells = np.round(points / radius)
+    _, first, cell = np.unique(cells, axis=0, return_index=True, return_inverse=True)
     pairs = cKDTree(points[first]).query_pairs(2 * radius, output_type="ndarray")
-    graph = coo_matrix((np.ones(len(pairs)), pairs.T), shape=(len(cells), len(cells)))
+    graph = coo_matrix((np.ones(len(pairs)), pairs.T), shape=(len(first), len(first)))
     _, labels = connected_components(graph, directed=False)
-    return labels[inverse].astype(np.int64)
+    return labels[cell.reshape(-1)].astype(np.int64)

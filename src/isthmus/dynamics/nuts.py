@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from isthmus.dynamics.samplers import (
     Adjusted,
     Info,
     MetropolisState,
+    Scales,
     all_finite,
     choose,
     noise,
@@ -76,11 +77,13 @@ class NUTS(Adjusted):
         A trajectory has at most 2^max_depth - 1 leapfrogs.
     temperature : float
         T: the chain samples :math:`p^{1/T}`.
+    scales : Scales, optional
+        The units of the velocity, found by ``sample(..., tune=True)``. Default: those of x.
 
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
     >>> chains = ist.sample_chains(memory, 100, ist.NUTS(), tune=True, burn_in=60)
     >>> bool(0.6 < chains.acceptance.mean() < 0.97)
     True
@@ -89,6 +92,7 @@ class NUTS(Adjusted):
     step_size: float = 0.1
     max_depth: int = 8
     temperature: float = 1.0
+    scales: Scales | None = field(default=None, repr=False, compare=False)
 
     target_acceptance: ClassVar[float] = 0.8
     # Of a typical trajectory; the default burn-in counts scores.
@@ -127,7 +131,7 @@ class NUTS(Adjusted):
             right = right.replaced(active, kept & forward, tree.end)
             left = left.replaced(active, kept & ~forward, tree.end)
             ends = left.at(active), right.at(active)
-            active = active[kept & ~_turns(*ends, 1.0)]
+            active = active[kept & ~self._turns(*ends, 1.0)]
             if not len(active):
                 break
         new = MetropolisState(proposal.position, proposal.energy, proposal.score)
@@ -171,7 +175,7 @@ class NUTS(Adjusted):
             else:
                 ended = (leaf ^ (leaf + 1)).bit_count() - 1
                 for number in range(last - ended + 1, last + 1):
-                    stopped = stopped | _turns(began[number], point, sign)
+                    stopped = stopped | self._turns(began[number], point, sign)
             if bool(stopped.all()):
                 break
         return _Subtree(point, proposal, log_weight, acceptance, leaves, stopped)
@@ -180,25 +184,27 @@ class NUTS(Adjusted):
         """Return the points one leapfrog ahead; the energy is infinite where they are lost."""
         step_size = self.step_size * sign
         push = step_size * energy.inverse_temperature / self.temperature
-        velocity = point.velocity + push / 2 * point.score
-        position = point.position + step_size * velocity
+        scales = self.scales
+        pull = scales.pulled(point.score) if scales else point.score
+        velocity = point.velocity + push / 2 * pull
+        position = point.position + step_size * (scales.spread(velocity) if scales else velocity)
         finite = all_finite(position)
         position = choose(finite, position, point.position)
         score, value = energy._score(position), energy._energy(position)
         finite = finite & torch.isfinite(value) & all_finite(score)
         score = choose(finite, score, point.score)
-        return _Point(
-            position, velocity + push / 2 * score, score, torch.where(finite, value, torch.inf)
-        )
+        pull = scales.pulled(score) if scales else score
+        value = torch.where(finite, value, torch.inf)
+        return _Point(position, velocity + push / 2 * pull, score, value)
 
     def _hamiltonian(self, energy: Energy, point: _Point) -> Tensor:
         kinetic = point.velocity.square().sum(-1) / 2
         return energy.inverse_temperature * point.energy / self.temperature + kinetic
 
-
-def _turns(first: _Point, second: _Point, sign: float | Tensor) -> Tensor:
-    """Return True where the ends of a trajectory approach each other; `sign` is that of time."""
-    apart = second.position - first.position
-    leaving = sign * (apart * first.velocity).sum(-1)
-    arriving = sign * (apart * second.velocity).sum(-1)
-    return (leaving < 0) | (arriving < 0)
+    def _turns(self, first: _Point, second: _Point, sign: float | Tensor) -> Tensor:
+        """Return True where the ends of a trajectory approach each other in time of this sign."""
+        apart = second.position - first.position
+        apart = self.scales.shrunk(apart) if self.scales else apart
+        leaving = sign * (apart * first.velocity).sum(-1)
+        arriving = sign * (apart * second.velocity).sum(-1)
+        return (leaving < 0) | (arriving < 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -53,17 +53,14 @@ class Retrieval:
     source: Energy | None = None
 
     @cached_property
-    def memory(self) -> Tensor | None:
+    def memory(self) -> Any:
         """The memory at which each row ended."""
         if self.source is None:
             return None
         shape = self.state.shape
         points = self.source.as_input(self.state).reshape(-1, shape[-1])
         found = self.source._recalled(points)
-        memory: Tensor | None = as_given(
-            None if found is None else found.reshape(shape[:-1]), self.state
-        )
-        return memory
+        return as_given(None if found is None else found.reshape(shape[:-1]), self.state)
 
     def __repr__(self) -> str:
         energy, converged = map(torch.as_tensor, (self.energy, self.converged))
@@ -80,6 +77,7 @@ class Retrieval:
         return f"Retrieval({text})"
 
 
+@torch.no_grad()
 def retrieve(
     energy: Energy,
     x: Any,
@@ -141,23 +139,6 @@ def retrieve(
     """
     require_energy(energy)
     _warn_of_norms(energy)
-    return settle(
-        energy, x, observed, tol=tol, max_steps=max_steps, accelerate=accelerate, trace=trace
-    )
-
-
-@torch.no_grad()
-def settle(
-    energy: Energy,
-    x: Any,
-    observed: Any = None,
-    *,
-    tol: float = 1e-6,
-    max_steps: int = 1000,
-    accelerate: bool | None = None,
-    trace: bool = False,
-) -> Retrieval:
-    """Return :func:`retrieve` without its look at the norms of the memories."""
     tol = as_number(tol, "tol", at_least=0)
     max_steps = as_count(max_steps, "max_steps", at_least=0)
     accelerate = None if accelerate is None else as_flag(accelerate, "accelerate")
@@ -269,7 +250,7 @@ def require_energy(energy: object) -> None:
 
 @torch.no_grad()
 def require_pointwise(energy: Energy, points: Tensor) -> None:
-    """Raise if an energy does not map points (n, D) to energies (n,) for every n.
+    """Raise if an energy does not map points (n, D), each by itself, to energies (n,).
 
     An energy of a batch of contexts does not, since each of its points belongs to a context.
     Memories are known to keep the contract and are not evaluated.
@@ -277,12 +258,14 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
     if energy._is_pointwise or len(points) == 0:
         return
     name, advice = type(energy).__name__, ""
-    for count in (1, 2):
-        some = points[:1].expand(count, -1)
+    pair, found_energies = points[[0, -1]], []
+    for some in (pair[:1], pair[1:], pair):
+        count, shape = len(some), None
         try:
-            shape = energy._energy(some).shape
+            found_energies.append(energy._energy(some))
+            shape = found_energies[-1].shape
         except ShapeError as error:
-            shape, advice = None, f" It says: {error}"
+            advice = f" It says: {error}"
         if shape != (count,):
             found = "raises an error" if shape is None else f"returns shape {tuple(shape)}"
             raise ShapeError(
@@ -290,6 +273,16 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
                 f"for points of shape {tuple(some.shape)} where ({count},) is expected. If it "
                 f"is an energy of a batch of contexts, condition on one context at a time.{advice}"
             )
+    first, second, both = found_energies
+    # Large coordinates may cancel.
+    rounding = 100 * torch.finfo(pair.dtype).eps * float(pair.square().max())
+    if not torch.allclose(
+        torch.cat([first, second]), both, rtol=1e-2, atol=1e-3 + rounding, equal_nan=True
+    ):
+        raise InvalidInputError(
+            f"{name}.energy of a point depends on the other points of a batch, or is random. "
+            "Batch normalisation and dropout are off after energy.eval()."
+        )
 
 
 def complete(
@@ -339,34 +332,26 @@ def complete(
     if how is not None:
         as_choice(how, "how", ("mean", "mode"))
     points = energy.as_input(x, allow_nan=True)
-    filled = _filled(energy, points, how, init, tol=tol, max_steps=max_steps)
-    found: Tensor = as_given(filled, x)
-    return found
-
-
-def _filled(
-    energy: Energy, x: Tensor, how: str | None, init: Any, *, tol: float, max_steps: int
-) -> Tensor:
-    """Return checked points (..., D) with their unknown coordinates filled in."""
-    observed = ~torch.isnan(x)
+    observed = ~torch.isnan(points)
     if init is not None and how == "mean":
         raise InvalidInputError("init is where a mode starts; leave it out, or ask for a mode.")
     if init is not None:
         guess = energy.as_input(init)
-        if guess.ndim > 1 and guess.shape != x.shape:
+        if guess.ndim > 1 and guess.shape != points.shape:
             raise ShapeError(
-                f"init must have the shape {tuple(x.shape)} of x, or be one point, not "
+                f"init must have the shape {tuple(points.shape)} of x, or be one point, not "
                 f"{tuple(guess.shape)}."
             )
-        start = torch.where(observed, x, guess)
+        start = torch.where(observed, points, guess)
     elif energy.has_conditional_mean:
         with torch.no_grad():
-            start = energy._conditional_mean(torch.where(observed, x, 0.0), observed)
+            start = energy._conditional_mean(torch.where(observed, points, 0.0), observed)
         if how != "mode":
-            return torch.where(observed, x, start)
+            return cast("Tensor", as_given(torch.where(observed, points, start), x))
     else:
         raise UnsupportedOperationError(
             f"{type(energy).__name__} has no conditional_mean to start unknown coordinates at. "
             "Pass init= with starting values for them."
         )
-    return retrieve(energy, start, observed, tol=tol, max_steps=max_steps).state
+    found = retrieve(energy, start, observed, tol=tol, max_steps=max_steps).state
+    return cast("Tensor", as_given(found, x))

@@ -1,26 +1,23 @@
 """sample: draw from an energy with HMC, NUTS, MALA, Langevin, or a sampler of your own.
 
-Step sizes are tuned by dual averaging of the acceptance rate (Hoffman and Gelman, 2014, The
-No-U-Turn Sampler, section 3.2). After tuning they are frozen, so that the draws come from a fixed
-kernel whose stationary distribution is the target.
+Step sizes and scales are tuned in the burn-in and frozen afterwards, so that the draws come from a
+fixed kernel whose stationary distribution is the target.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isthmus.dynamics.diagnostics import Chains
-from isthmus.dynamics.nuts import NUTS
 from isthmus.dynamics.retrieve import require_energy, require_pointwise
-from isthmus.dynamics.samplers import HMC, MALA, Langevin, MetropolisState, Sampler, noise
+from isthmus.dynamics.samplers import HMC, MetropolisState, Sampler, noise
 from isthmus.dynamics.tempering import TemperedState
+from isthmus.dynamics.tuning import Tunable, tuned
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import MOST_DRAWS, generator_for
@@ -31,15 +28,8 @@ from isthmus.validation import as_count, as_flag, as_points
 DEFAULT_SAMPLER = HMC(n_leapfrog=8, jitter=0.3)
 # Scores that the default burn-in costs each chain, and its least number of steps.
 BURN_IN_SCORES, FEWEST_BURN_IN = 1000, 100
-# Share of the burn-in that tunes the step size; in the rest it is frozen already.
+# Share of the burn-in that tunes the sampler; in the rest it is frozen already.
 TUNING_SHARE = 0.75
-# Langevin takes the step size at which this share of its proposals would be accepted by MALA,
-# which biases its variance by three per cent at most.
-LANGEVIN_ACCEPTANCE = 0.998
-# The first guess is doubled or halved until the acceptance crosses this rate, at most this often.
-CROSSING, MAX_CROSSINGS = 0.5, 100
-# Logarithms of step sizes stay within this range, on energies that have no scale.
-LARGEST_LOG = 80.0
 
 
 def sample(
@@ -67,7 +57,7 @@ def sample(
     n : int
         Number of draws.
     sampler : Langevin, MALA, HMC, NUTS, Tempering, or any object with ``init`` and ``step``
-        Default: HMC of 8 leapfrogs, with a step size tuned during the burn-in.
+        Default: HMC of 8 leapfrogs, with a step size and scales tuned during the burn-in.
     init : (D,) or (chains, D), optional
         Starting points of the chains. Default: memories drawn in proportion to their weights, if
         the energy, or what it is made of, has memories; else standard normal points.
@@ -82,9 +72,9 @@ def sample(
         Number of chains that run in parallel. Default: the number of rows of `init`, else n
         chains of one draw each, which are independent of each other.
     tune : bool, optional
-        Tune the step size of Langevin, MALA, HMC or NUTS in the first three quarters of the
-        burn-in, starting from the one given; it is frozen afterwards. Default: only if `sampler`
-        is not given.
+        Tune the step size of Langevin, MALA, HMC or NUTS, and the ``scales`` of HMC and NUTS (their
+        mass matrix), in the first three quarters of the burn-in; both are frozen afterwards.
+        Default: only if `sampler` is not given.
     progress : bool, optional
         Show a bar on stderr. Default: on a terminal, once the run takes longer than two seconds.
 
@@ -164,7 +154,7 @@ def sample_chains(
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
     >>> ist.sample_chains(memory, 500, ist.HMC(step_size=0.5, n_leapfrog=3))
     Chains(draws=500, chains=4, D=2, acceptance=0.9...)
       R-hat at most ..., effective sample size at least ... of 2000
@@ -176,7 +166,14 @@ def sample_chains(
     thin = as_count(thin, "thin")
     tune = sampler is None if tune is None else as_flag(tune, "tune")
     sampler = DEFAULT_SAMPLER if sampler is None else sampler
-    _require_sampler(sampler, tune)
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+        raise InvalidInputError(
+            f"sampler must be an object such as isthmus.MALA(step_size=0.1), not {sampler!r}."
+        )
+    if tune and not isinstance(sampler, Tunable):
+        raise InvalidInputError(
+            f"tune=True needs isthmus.Langevin, MALA, HMC or NUTS as the sampler, not {sampler!r}."
+        )
     if burn_in is None:
         burn_in = max(BURN_IN_SCORES // getattr(sampler, "n_leapfrog", 1), FEWEST_BURN_IN)
     burn_in = as_count(burn_in, "burn_in", at_least=0)
@@ -186,9 +183,9 @@ def sample_chains(
     acceptance = position.new_zeros(chains)
     total, done = burn_in + draws * thin, 0
     with progress_bar("sampling", total, show=progress) as report:
-        if isinstance(sampler, Langevin | MALA | HMC | NUTS) and tune:
+        if tune and isinstance(sampler, Tunable):
             done = int(TUNING_SHARE * burn_in)
-            sampler, state = tune_step_size(energy, sampler, position, done, generator, report)
+            sampler, state = tuned(energy, sampler, position, done, generator, report)
         else:
             state = sampler.init(energy, position)
         for step in range(done + 1, total + 1):
@@ -206,17 +203,6 @@ def sample_chains(
     found = (draws_made, acceptance / (draws * thin))
     draws_made, acceptance = draws_as_given(found, energy, init)
     return Chains(draws_made, acceptance, sampler)
-
-
-def _require_sampler(sampler: Any, tune: bool) -> None:
-    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
-        raise InvalidInputError(
-            f"sampler must be an object such as isthmus.MALA(step_size=0.1), not {sampler!r}."
-        )
-    if tune and not isinstance(sampler, Langevin | MALA | HMC | NUTS):
-        raise InvalidInputError(
-            f"tune=True needs isthmus.Langevin, MALA, HMC or NUTS as the sampler, not {sampler!r}."
-        )
 
 
 def _read_init(energy: Energy, init: Any) -> Tensor | None:
@@ -273,73 +259,3 @@ def _require_inside(
             "Use isthmus.MALA or isthmus.HMC, which reject such steps, or reduce step_size; "
             f"the sampler was {sampler!r}."
         )
-
-
-class DualAveraging:
-    """Dual averaging of the logarithm of a step size, towards a target acceptance rate.
-
-    ``step_size`` is for the next step; ``average`` is the estimate, in which late steps count more.
-    """
-
-    shrinkage, delay, decay = 0.05, 10.0, 0.75
-
-    def __init__(self, step_size: float, target: float) -> None:
-        self.step_size = self.average = step_size
-        self._target, self._origin = target, math.log(10 * step_size)
-        self._count, self._error, self._log_average = 0, 0.0, 0.0
-
-    def update(self, acceptance: float) -> None:
-        """Use the mean acceptance probability of one step."""
-        self._count += 1
-        share = 1 / (self._count + self.delay)
-        self._error += share * (self._target - acceptance - self._error)
-        log_step = self._origin - math.sqrt(self._count) / self.shrinkage * self._error
-        log_step = min(max(log_step, -LARGEST_LOG), LARGEST_LOG)
-        self._log_average += self._count**-self.decay * (log_step - self._log_average)
-        self.step_size, self.average = math.exp(log_step), math.exp(self._log_average)
-
-
-def tune_step_size(
-    energy: Energy,
-    sampler: Langevin | MALA | HMC | NUTS,
-    position: torch.Tensor,
-    steps: int,
-    generator: torch.Generator,
-    report: Callable[[int], None],
-) -> tuple[Langevin | MALA | HMC | NUTS, Any]:
-    """Move chains from `position` (chains, D) for some steps, and tune their common step size.
-
-    Returns the sampler with its step size replaced, and the state of the chains.
-    """
-    proposal: MALA | HMC | NUTS
-    if isinstance(sampler, Langevin):
-        proposal, target = MALA(sampler.step_size, sampler.temperature), LANGEVIN_ACCEPTANCE
-    else:
-        proposal, target = sampler, sampler.target_acceptance
-    state = proposal.init(energy, position)
-    averaging = DualAveraging(_first_step_size(energy, proposal, state, generator), target)
-    for step in range(1, steps + 1):
-        current = replace(proposal, step_size=averaging.step_size)
-        state, info = current.step(energy, state, generator)
-        averaging.update(float(info.acceptance.mean()))
-        report(step)
-    tuned = replace(sampler, step_size=averaging.average)
-    return tuned, tuned.init(energy, state.position) if isinstance(tuned, Langevin) else state
-
-
-def _first_step_size(
-    energy: Energy, sampler: MALA | HMC | NUTS, state: Any, generator: torch.Generator
-) -> float:
-    """Return the power of two times the given step size where the acceptance crosses 0.5."""
-
-    def grows(step_size: float) -> bool:
-        _, info = replace(sampler, step_size=step_size).step(energy, state, generator)
-        return float(info.acceptance.mean()) > CROSSING
-
-    step_size = sampler.step_size
-    factor = 2.0 if (first := grows(step_size)) else 0.5
-    for _ in range(MAX_CROSSINGS):
-        if grows(step_size * factor) != first:
-            return step_size if first else step_size * factor
-        step_size *= factor
-    return step_size

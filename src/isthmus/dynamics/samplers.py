@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -148,7 +148,7 @@ class Langevin(_Tempered):
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> memory, langevin = ist.GaussianKDE(torch.zeros(1, 2)), ist.Langevin(step_size=0.1)
+    >>> memory, langevin = ist.GaussianKDE(torch.zeros(1, 2), 1.0), ist.Langevin(step_size=0.1)
     >>> state = langevin.init(memory, torch.zeros(3, 2))
     >>> state, info = langevin.step(memory, state, torch.Generator().manual_seed(0))
     >>> state.position.shape, info.acceptance
@@ -215,7 +215,7 @@ class MALA(Adjusted):
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
     >>> ist.sample(memory, 5, ist.MALA(step_size=0.5), burn_in=10).shape
     torch.Size([5, 2])
     """
@@ -232,6 +232,36 @@ class MALA(Adjusted):
         """Move the chains whose proposal is accepted."""
         leapfrog = HMC(math.sqrt(2 * self.step_size * self.temperature), 1, self.temperature)
         return leapfrog.step(energy, state, generator)
+
+
+class Scales(NamedTuple):
+    """A linear map L: trajectories of HMC and NUTS move in the coordinates z of x = L z.
+
+    The mass matrix is the inverse of L L^T. L is diagonal (D,) or lower triangular (D, D).
+    """
+
+    factor: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, factor: Tensor) -> Scales:
+        """Return the map with its inverse."""
+        if factor.ndim == 1:
+            return cls(factor, 1 / factor)
+        unit = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        return cls(factor, torch.linalg.solve_triangular(factor, unit, upper=False))
+
+    def spread(self, z: Tensor) -> Tensor:
+        """Return L z for z (..., D)."""
+        return z * self.factor if self.factor.ndim == 1 else z @ self.factor.mT
+
+    def pulled(self, score: Tensor) -> Tensor:
+        """Return the score in the coordinates z, of a score (..., D)."""
+        return score * self.factor if self.factor.ndim == 1 else score @ self.factor
+
+    def shrunk(self, x: Tensor) -> Tensor:
+        """Return z for x = L z (..., D)."""
+        return x * self.inverse if self.factor.ndim == 1 else x @ self.inverse.mT
 
 
 @dataclass(frozen=True)
@@ -253,11 +283,13 @@ class HMC(Adjusted):
         Each trajectory of each chain draws its step size uniformly from
         :math:`(1 \pm \mathrm{jitter})\,\epsilon`. Without jitter, a trajectory of about half
         a period of some direction only flips that direction.
+    scales : Scales, optional
+        The units of the velocity, found by ``sample(..., tune=True)``. Default: those of x.
 
     Examples
     --------
     >>> import torch, isthmus as ist
-    >>> memory = ist.GaussianKDE(torch.zeros(1, 2))
+    >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
     >>> ist.sample(memory, 5, ist.HMC(step_size=0.3, n_leapfrog=5), burn_in=10).shape
     torch.Size([5, 2])
     """
@@ -266,6 +298,7 @@ class HMC(Adjusted):
     n_leapfrog: int = 10
     temperature: float = 1.0
     jitter: float = 0.0
+    scales: Scales | None = field(default=None, repr=False, compare=False)
 
     target_acceptance: ClassVar[float] = 0.8
 
@@ -291,14 +324,15 @@ class HMC(Adjusted):
         push = step_size * energy.inverse_temperature / self.temperature
         position, score = state.position, state.score
         possible = torch.ones_like(state.energy, dtype=torch.bool)
+        scales = self.scales
         for _ in range(self.n_leapfrog):
-            velocity = velocity + push / 2 * score
-            position = position + step_size * velocity
+            velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
+            position = position + step_size * (scales.spread(velocity) if scales else velocity)
             # Energies may refuse points that are not finite: a lost trajectory stays at its start.
             possible = possible & all_finite(position)
             position = choose(possible, position, state.position)
             score = energy._score(position)
-            velocity = velocity + push / 2 * score
+            velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
         value = energy._energy(position)
         possible = possible & torch.isfinite(value) & all_finite(score)
         return MetropolisState(position, value, score), velocity, possible

@@ -96,17 +96,6 @@ class Tempering:
         """The scores of one step of one chain; the default burn-in counts them."""
         return getattr(self.sampler, "n_leapfrog", 1)
 
-    def _samplers(self) -> list[HMC | MALA | NUTS]:
-        own = self.sampler
-        return [
-            replace(
-                own,
-                temperature=own.temperature / b,
-                step_size=own.step_size if isinstance(own, MALA) else own.step_size / math.sqrt(b),
-            )
-            for b in self.inverse_temperatures
-        ]
-
     def init(self, energy: Energy, x: Tensor) -> TemperedState:
         """Return the state of chains that start at x: (..., D), at every temperature."""
         start = self.sampler.init(energy, x)
@@ -117,12 +106,13 @@ class Tempering:
         self, energy: Energy, state: TemperedState, generator: torch.Generator
     ) -> tuple[TemperedState, Info]:
         """Move the chains at every temperature, then exchange neighbours."""
-        moved, infos = [], []
-        for sampler, replica in zip(self._samplers(), state.replicas, strict=True):
+        moved, infos, ladder, own = [], [], self.inverse_temperatures, self.sampler
+        for b, replica in zip(ladder, state.replicas, strict=True):
+            step_size = own.step_size if isinstance(own, MALA) else own.step_size / math.sqrt(b)
+            sampler = replace(own, temperature=own.temperature / b, step_size=step_size)
             new, info = sampler.step(energy, replica, generator)
             moved.append(new)
             infos.append(info)
-        ladder = self.inverse_temperatures
         for cold in range(state.steps % 2, len(ladder) - 1, 2):
             difference = (ladder[cold] - ladder[cold + 1]) / self.sampler.temperature
             moved[cold : cold + 2] = _exchanged(

@@ -46,8 +46,8 @@ def partition(memories: Tensor) -> Partition:
         return Partition(order, first, top_first.astype(np.int64))
     generator = torch.Generator().manual_seed(0)
     order_parts, sizes, leaves_of_top = [], [], []
-    for rows in _tops(points, generator):
-        leaves = _leaves(points[rows], generator)
+    for rows in _cells(points, LEAF * LEAVES, ONE_TOP * LEAF, generator):
+        leaves = _cells(points[rows], LEAF, LEAF, generator)
         order_parts += [rows[leaf] for leaf in leaves]
         sizes += [len(leaf) for leaf in leaves]
         leaves_of_top.append(len(leaves))
@@ -59,21 +59,13 @@ def _firsts(sizes: list[int]) -> IntArray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def _tops(points: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Return the rows of each top cell, neighbours near each other in the list."""
+def _cells(points: Tensor, size: int, most: int, generator: torch.Generator) -> list[Tensor]:
+    """Return the rows of cells of about `size`, neighbours near each other; one, if few rows."""
     rows = torch.arange(len(points))
-    if len(points) <= ONE_TOP * LEAF:
+    if len(points) <= most:
         return [rows]
-    cells = _split(points, rows, LEAF * LEAVES, generator)
-    return [cells[place] for place in _tour(points, cells)]
-
-
-def _leaves(points: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Return the rows of each leaf of one top cell."""
-    rows = torch.arange(len(points))
-    if len(points) <= LEAF:
-        return [rows]
-    cells = _split(points, rows, LEAF, generator, LARGEST_LEAF)
+    largest = LARGEST_LEAF if size == LEAF else LARGEST_TOP
+    cells = _split(points, rows, size, generator, largest)
     return [cells[place] for place in _tour(points, cells)]
 
 
@@ -92,13 +84,11 @@ def _tour(points: Tensor, cells: list[Tensor]) -> IntArray:
 
 
 def _split(
-    points: Tensor,
-    rows: Tensor,
-    size: int,
-    generator: torch.Generator,
-    largest: int = LARGEST_TOP,
+    points: Tensor, rows: Tensor, size: int, generator: torch.Generator, largest: int
 ) -> list[Tensor]:
     """Split rows into cells of about `size`, by k-means, and at medians where that fails."""
+    from isthmus.index.selection import median_order
+
     cells = []
     waiting = [rows]
     while waiting:
@@ -107,24 +97,18 @@ def _split(
             cells.append(some)
             continue
         labels = _kmeans(points[some], -(-len(some) // size), generator)
-        order = torch.argsort(labels, stable=True)
+        sorted_rows = some[torch.argsort(labels, stable=True)]
         counts = torch.bincount(labels)
-        parts = [part for part in some[order].split(counts.tolist()) if len(part)]
+        parts = [part for part in sorted_rows.split(counts.tolist()) if len(part)]
         for part in parts:
             if len(part) <= largest * size:
                 cells.append(part)
             elif len(part) > 0.5 * len(some):
-                cells += _median_cells(points, part, size)
+                order, first = median_order(points[part].numpy(), size)
+                cells += part[torch.from_numpy(order)].split(np.diff(first).tolist())
             else:
                 waiting.append(part)
     return cells
-
-
-def _median_cells(points: Tensor, rows: Tensor, size: int) -> list[Tensor]:
-    from isthmus.index.selection import median_order
-
-    order, first = median_order(points[rows].numpy(), size)
-    return list(rows[torch.from_numpy(order)].split(np.diff(first).tolist()))
 
 
 def _kmeans(points: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.cells import Partition, partition
+from isthmus.index.codes import Codes
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.kernel.logits import Keys, tensor_version
@@ -28,8 +29,6 @@ FORMAT = "isthmus-index-2"
 AXIS_ROWS, BLOCK_ROWS = 2**14, 2**16
 # Larger coordinates could overflow when distances are squared.
 LARGEST = {torch.float32: 1e17, torch.float64: 1e150}
-ARRAYS = ("points", "order", "centre", "axes")
-BALLS = ("centres", "radii", "low", "high", "first")
 
 
 class Index:
@@ -90,44 +89,28 @@ class Index:
         """Fill in the cells of points in their order."""
         self.order, self.points = cells.order, np.ascontiguousarray(points)
         self.centre, self.axes = _axes(self.points)
-        self.leaves, self.tops = self._bounds(cells)
+        self.leaves = self._bounds(cells.leaf_first, cells.leaf_first)
+        self.tops = self._bounds(cells.leaf_first[cells.top_first], cells.top_first)
 
-    def _bounds(self, cells: Partition) -> tuple[Balls, Balls]:
-        """Return the balls and boxes of leaves and of top cells."""
+    def _bounds(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> Balls:
+        """Return the balls and boxes of cells whose points begin at `rows`, block by block."""
         from isthmus.index.selection import Balls, fill_bounds
 
-        dim, dtype = self.dim, self.points.dtype
-        unit = np.finfo(dtype).eps / 2
-        rows_of_top = cells.leaf_first[cells.top_first]
+        count, dim, dtype = len(rows) - 1, self.dim, self.points.dtype
+        centres, low, high = (np.empty((count, dim), dtype) for _ in range(3))
+        radii, unit = np.empty(count, dtype), np.finfo(dtype).eps / 2
         # The largest error of a rotated coordinate: rotations are computed in float64.
         slack = (dim + 4) ** 1.5 * 2.0**-50 * self.extent
-
-        def empty(first: NDArray[np.int64]) -> Balls:
-            count = len(first) - 1
-            each = (np.empty((count, dim), dtype) for _ in range(3))
-            centres, low, high = each
-            return Balls(centres, np.empty(count, dtype), low, high, first)
-
-        leaves, tops = empty(cells.leaf_first), empty(cells.top_first)
         start = 0
-        while start < len(tops.radii):
-            size = np.searchsorted(rows_of_top, rows_of_top[start] + BLOCK_ROWS)
-            stop = min(max(int(size), start + 1), len(tops.radii))
-            rows = slice(rows_of_top[start], rows_of_top[stop])
-            points = self.points[rows]
-            rotated = self.rotated(points)
-            for balls, first, some in (
-                (tops, rows_of_top[start : stop + 1], slice(start, stop)),
-                (
-                    leaves,
-                    cells.leaf_first[cells.top_first[start] : cells.top_first[stop] + 1],
-                    slice(cells.top_first[start], cells.top_first[stop]),
-                ),
-            ):
-                parts = (balls.centres[some], balls.radii[some], balls.low[some], balls.high[some])
-                fill_bounds(points, rotated, slack, unit, Balls(*parts, first - rows.start))
-            start = stop
-        return leaves, tops
+        while start < count:
+            size = int(np.searchsorted(rows, rows[start] + BLOCK_ROWS))
+            some = slice(start, min(max(size, start + 1), count))
+            own = rows[start : some.stop + 1]
+            part = Balls(centres[some], radii[some], low[some], high[some], own - own[0])
+            points = self.points[own[0] : own[-1]]
+            fill_bounds(points, self.rotated(points), slack, unit, part)
+            start = some.stop
+        return Balls(centres, radii, low, high, first)
 
     def rotated(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return points (n, D) about the centre, along the axes of the boxes, in float64."""
@@ -140,6 +123,16 @@ class Index:
         low, high = (f(self.points, axis=0).astype(np.float64) for f in (np.min, np.max))
         corner = np.maximum(np.abs(low - self.centre), np.abs(high - self.centre))
         return float(np.linalg.norm(corner)) * (1 + 1e-12)
+
+    @cached_property
+    def squares(self) -> NDArray[np.float64]:
+        """The squared norms of the memories, in the order of the cells."""
+        return np.einsum("nd,nd->n", self.points, self.points, dtype=np.float64)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The memories in the order of the cells, rounded to one byte for each coordinate."""
+        return Codes.of(self.points, self.centre)
 
     @property
     def n_memories(self) -> int:
@@ -209,23 +202,18 @@ class Index:
         return f"Index(N={self.n_memories}, D={self.dim}, cells={self.n_cells}, {kind})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_known"}
+        computed = ("_known", "codes", "squares")
+        return {name: value for name, value in vars(self).items() if name not in computed}
 
     def save(self, path: str | Path) -> None:
         """Write the index to a safetensors file, atomically."""
         from safetensors.numpy import save
 
-        arrays = self._arrays()
+        arrays = {"points": self.points, "order": self.order}
+        arrays |= {"leaves.first": self.leaves.first, "tops.first": self.tops.first}
         digest = _content(arrays, self.digest)
         metadata = {"format": FORMAT, "memories": self.digest, "digest": digest}
         write_atomically(path, save(arrays, metadata))
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
-        for level, balls in (("leaves", self.leaves), ("tops", self.tops)):
-            for name in BALLS:
-                arrays[f"{level}.{name}"] = np.ascontiguousarray(getattr(balls, name))
-        return arrays
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> Self:

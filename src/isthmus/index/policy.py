@@ -10,12 +10,14 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index, is_indexable
-from isthmus.index.pruned import Plan, Weights, is_prunable, pruned_attention
+from isthmus.index.pruned import Plan, Weights, is_prunable
 from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import Keys, Metric, tensor_version
 
 Setting = bool | Literal["auto"] | Index
 """The argument `index` of memories."""
+Kernel = tuple[Tensor, Tensor | None, Metric]
+"""The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
 
 # Largest error of the log-sum-exp by memories left out.
 TOL = 1e-6
@@ -72,8 +74,7 @@ class Pruning:
         self.asked = 0
         self.kept: float | None = None
         self._index = setting if isinstance(setting, Index) else None
-        self._keys: Keys | None = None
-        self._weights: tuple[Any, Weights] | None = None
+        self._weights: tuple[Any, Tensor | None, Weights] | None = None
         self._report("nothing was asked yet", used=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,8 +82,7 @@ class Pruning:
         return vars(Pruning(self.setting))
 
     def _report(self, reason: str, used: bool) -> None:
-        name = repr(self.setting)
-        self.report = IndexReport(name, used, reason, self.kept)
+        self.report = IndexReport(repr(self.setting), used, reason, self.kept)
 
     def moved(self, setting: Setting, memories: Tensor) -> Pruning:
         """Return the pruning of memories that are these after a shift or a linear map."""
@@ -96,53 +96,34 @@ class Pruning:
         """Return True if `count` memories may go through an index at all."""
         return self.setting is not False and (self.setting != "auto" or count >= FEWEST_MEMORIES)
 
-    def uses(
-        self, queries: Tensor, keys: Keys, beta: Tensor, bias: Tensor | None, metric: Metric
-    ) -> bool:
+    def uses(self, queries: Tensor, keys: Keys, kernel: Kernel) -> bool:
         """Return True if the queries would go through an index; they count as asked."""
-        if not self.may_prune(len(keys.memories)):
-            return False
-        return self._plan(queries, keys, beta, bias, metric) is not None
+        return self.may_prune(len(keys.memories)) and self._plan(queries, keys, kernel) is not None
 
-    def attention(
-        self,
-        queries: Tensor,
-        keys: Keys,
-        beta: Tensor,
-        bias: Tensor | None,
-        metric: Metric,
-    ) -> Attention | None:
+    def attention(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Attention | None:
         """Return attention with the mean about the centre, or None if all memories are needed."""
         if not self.may_prune(len(keys.memories)):
             few = f"fewer than {FEWEST_MEMORIES:,} memories"
             self._report("index=False" if self.setting is False else few, used=False)
             return None
-        flat = queries.reshape(-1, queries.shape[-1])
-        plan = self._plan(flat, keys, beta, bias, metric)
+        plan = self._plan(queries.reshape(-1, queries.shape[-1]), keys, kernel)
         if plan is None:
             return None
-        found = pruned_attention(plan, queries.shape, keys)
+        found = plan.attention(queries.shape, keys)
         self.kept = plan.kept
         self._report(self.report.reason, used=True)
         return found
 
-    def _plan(
-        self,
-        queries: Tensor,
-        keys: Keys,
-        beta: Tensor,
-        bias: Tensor | None,
-        metric: Metric,
-    ) -> Plan | None:
+    def _plan(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Plan | None:
         """Return a plan if the queries should go through the index."""
-        if not is_prunable(queries, keys.memories, beta, bias):
+        if not is_prunable(queries, keys.memories, *kernel[:2]):
             self._report("gradients, a transformation, another device or huge numbers", used=False)
             return None
         self.asked += len(queries)
         count, dim = keys.memories.shape
         if self.setting != "auto":
             self._report("asked for" if self.setting is True else "given", used=True)
-            return self._make(queries, keys, beta, bias, metric)
+            return self._make(queries, keys, kernel)
         enough = FLAT_QUERIES if dim <= FLAT_DIM else QUERIES
         if self._index is None and self.asked < enough:
             self._report(f"fewer than {enough:,} queries so far do not pay for an index", False)
@@ -157,7 +138,7 @@ class Pruning:
             if self.kept > (KEPT_FEW if few else limit):
                 self._report("the last sample of queries needs too many memories", used=False)
                 return None
-        plan = self._make(queries, keys, beta, bias, metric)
+        plan = self._make(queries, keys, kernel)
         if sampled:
             self.kept = plan.kept_share()
         if self.kept is not None and self.kept > limit:
@@ -166,31 +147,19 @@ class Pruning:
         self._report(f"a sample of queries needs less than {limit:.0%}", used=True)
         return plan
 
-    def _make(
-        self,
-        queries: Tensor,
-        keys: Keys,
-        beta: Tensor,
-        bias: Tensor | None,
-        metric: Metric,
-    ) -> Plan:
-        index = self._index_of(keys)
-        value = float(beta)
-        state = value, metric, bias, None if bias is None else tensor_version(bias)
-        kept = self._weights
-        same = kept is not None and kept[0][:2] == state[:2] and kept[0][3] == state[3]
-        if kept is None or not same or kept[0][2] is not bias:
-            kept = self._weights = state, Weights(index, bias, value, metric)
-        return Plan(queries, index, kept[1], value, metric, TOL)
+    def _make(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Plan:
+        index, (beta, bias, metric) = self._index_of(keys), kernel
+        state = float(beta), metric, id(bias), None if bias is None else tensor_version(bias)
+        if self._weights is None or self._weights[0] != state:
+            # The bias is kept too, so that no other has its address.
+            self._weights = state, bias, Weights(index, bias, state[0], metric)
+        return Plan(queries, index, self._weights[2], TOL)
 
     def _index_of(self, keys: Keys) -> Index:
         """Return the index of the memories, built anew if they changed."""
-        memories = keys.memories
-        if self._index is not None and self._keys is not None and self._keys.is_same(keys):
-            return self._index
-        if isinstance(self.setting, Index) and self._index is not None:
-            self._index.require(memories)
-        elif self._index is None or not self._index.is_of(memories):
-            self._index, self.kept = Index(keys), None
-        self._keys, self._weights = keys, None
+        if isinstance(self.setting, Index):
+            self.setting.require(keys.memories)
+            return self.setting
+        if self._index is None or not self._index.is_of(keys.memories):
+            self._index, self.kept, self._weights = Index(keys), None, None
         return self._index

@@ -50,28 +50,12 @@ NEAREST_TOPS = 4
 SAMPLE_TILES = 8
 
 
-class Pruned(NamedTuple):
-    """Results for queries (Q, D): with the mean about a given centre."""
-
-    logsumexp: Tensor  # (Q,)
-    mean: Tensor  # (Q, D)
-    error_bound: ErrorBound
-    kept: float  # share of the pairs of queries and memories that were computed
-
-
 def is_prunable(queries: Tensor, *others: Tensor | None) -> bool:
     """Return True if queries can be sent through an index: no gradients, on the CPU, not huge."""
     if is_transforming() or queries.device.type != "cpu" or not is_indexable(queries):
         return False
     tensors = [queries, *(each for each in others if each is not None)]
     return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
-
-
-def pruned_attention(plan: Plan, shape: torch.Size, keys: Keys) -> Attention:
-    """Return the attention that a plan computes, with the mean about the centre of the keys."""
-    found = plan.run(keys.centre)
-    bounds = ErrorBound(*(bound.reshape(shape[:-1]) for bound in found.error_bound))
-    return Attention(found.logsumexp.reshape(shape[:-1]), found.mean.reshape(shape), bounds)
 
 
 class Needed(NamedTuple):
@@ -84,17 +68,20 @@ class Needed(NamedTuple):
 
 
 class Weights:
-    """Biases of memories in the order of an index, in float64, with the largest of each cell."""
+    """Biases of memories in the order of an index, in float64, with the largest of each cell.
+
+    Logits are distances times `beta`: half that of dot products.
+    """
 
     def __init__(self, index: Index, bias: Tensor | None, beta: float, metric: Metric) -> None:
         from isthmus.index.selection import cell_maxima
 
-        self.beta = beta if metric == "sqeuclidean" else 0.5 * beta
+        self.metric, self.beta = metric, beta if metric == "sqeuclidean" else 0.5 * beta
         own = None if bias is None else bias.detach().double().numpy()[index.order]
         total = own
         if metric == "dot":
-            squares = np.einsum("nd,nd->n", index.points, index.points, dtype=np.float64)
-            total = self.beta * squares if own is None else self.beta * squares + own
+            total = self.beta * index.squares
+            total = total if own is None else total + own
         nothing = np.zeros(0)
         self.own = nothing if own is None else own
         self.total = nothing if total is None else total
@@ -110,32 +97,13 @@ class Weights:
 
 
 class Plan:
-    """Queries in tiles of neighbours, with the radius beyond which memories do not matter.
+    """Queries (Q, D) in tiles of neighbours, and the radii beyond which memories do not matter."""
 
-    Parameters
-    ----------
-    queries : Tensor (Q, D)
-        In the dtype of the index.
-    index : Index
-    beta, metric, tol
-        As in :func:`isthmus.attend.attend`.
-    weights : Weights
-        Of the same beta and metric.
-    """
-
-    def __init__(
-        self,
-        queries: Tensor,
-        index: Index,
-        weights: Weights,
-        beta: float,
-        metric: Metric,
-        tol: float,
-    ) -> None:
-        self.index, self.weights, self.metric, self.tol = index, weights, metric, tol
-        self.scale = 2 * beta if metric == "sqeuclidean" else beta
+    def __init__(self, queries: Tensor, index: Index, weights: Weights, tol: float) -> None:
+        self.index, self.weights, self.metric, self.tol = index, weights, weights.metric, tol
+        self.scale = 2 * weights.beta
         values = np.ascontiguousarray(queries.detach().numpy())
-        leaves, bounds = _lower_bounds(values, index, weights)
+        leaves, bounds = lower_bounds_of(values, index, weights)
         self.order = np.argsort(leaves, kind="stable")
         self.queries, self.bounds = values[self.order], bounds[self.order]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -180,27 +148,29 @@ class Plan:
         )
         return Needed(rows, centre, self._cells[:found].copy(), count)
 
-    def kept_share(self) -> float:
+    def kept_share(self, tiles: int = SAMPLE_TILES) -> float:
         """Return the share of memories that a few tiles need, without computing anything else."""
-        total = len(self.queries)
-        firsts = np.arange(0, total, TILE)
-        chosen = np.random.RandomState(0).permutation(firsts)[:SAMPLE_TILES]
-        needed = pairs = 0
-        for first in chosen.tolist():
+        total, needed, pairs = len(self.queries), 0, 0
+        firsts = np.random.RandomState(0).permutation(np.arange(0, total, TILE))
+        for first in firsts[:tiles].tolist():
             for tile in self._tiles(first, min(first + TILE, total)):
                 pairs += tile.needed * (tile.rows.stop - tile.rows.start)
                 needed += tile.rows.stop - tile.rows.start
         return pairs / max(needed * self.index.n_memories, 1)
 
-    def run(self, centre: Tensor) -> Pruned:
-        """Return the log-sum-exp and the mean about `centre` (D,) of every query, with bounds."""
-        total = len(self.queries)
-        firsts = range(0, total, TILE * BATCH)
-        parts = [self._batch(first, centre) for first in firsts] or [self._nothing(centre)]
-        back = torch.empty(total, dtype=torch.int64)
-        back[torch.from_numpy(self.order)] = torch.arange(total)
+    def attention(self, shape: torch.Size, keys: Keys) -> Attention:
+        """Return the log-sum-exp and the mean about the centre of the keys, with bounds.
+
+        `shape` (..., D) is that of the queries before they were flattened.
+        """
+        total, centre = len(self.queries), keys.centre
+        none = centre.new_zeros(0)
+        parts = [self._batch(first, centre) for first in range(0, total, TILE * BATCH)]
+        parts = parts or [(none, centre.new_zeros(0, len(centre)), none, none, none)]
+        back = torch.from_numpy(np.argsort(self.order))
         sums, means, *bounds = (torch.cat(column)[back] for column in zip(*parts, strict=True))
-        return Pruned(sums, means, ErrorBound(*bounds), self.kept)
+        error_bound = ErrorBound(*(bound.reshape(shape[:-1]) for bound in bounds))
+        return Attention(sums.reshape(shape[:-1]), means.reshape(shape), error_bound)
 
     _kept = 0
 
@@ -208,10 +178,6 @@ class Plan:
     def kept(self) -> float:
         """The share of pairs of queries and memories that were computed."""
         return float(self._kept) / max(len(self.queries) * self.index.n_memories, 1)
-
-    def _nothing(self, centre: Tensor) -> tuple[Tensor, ...]:
-        none = centre.new_zeros(0)
-        return none, centre.new_zeros(0, len(centre)), none, none, none
 
     def _batch(self, first: int, centre: Tensor) -> tuple[Tensor, ...]:
         """Return the results of sorted queries, from the `first` on."""
@@ -328,20 +294,15 @@ class Plan:
         step = torch.linalg.vector_norm(mean - shifted, dim=1)
         error = torch.where(share > 0, share * (radius + step), 0.0)
         moved = mean + (about - centre.double())
-        return (
-            total.to(dtype),
-            moved.to(dtype),
-            torch.log1p(share).to(dtype),
-            error.to(dtype),
-            rounding.to(dtype),
-        )
+        found = total, moved, torch.log1p(share), error, rounding
+        return tuple(each.to(dtype) for each in found)
 
 
 def _scaled(points: NDArray[np.floating], centre: FloatArray, scale: float) -> Tensor:
     return torch.from_numpy(((points - centre) / scale).astype(np.float32))
 
 
-def _lower_bounds(
+def lower_bounds_of(
     queries: NDArray[np.floating], index: Index, weights: Weights
 ) -> tuple[NDArray[np.int64], FloatArray]:
     """Return the leaf about nearest to each query, and a lower bound from its memories. (Q,), (Q,)

@@ -26,6 +26,21 @@ class ErrorBound(NamedTuple):
     """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
 
 
+class ConfidenceBound(NamedTuple):
+    """Bounds on the error of sampled attention, which hold together with a probability.
+
+    They hold for each query with probability at least ``1 - delta`` over the draws, in addition to
+    those of :class:`ErrorBound`.
+    """
+
+    logsumexp: Tensor
+    """The log-sum-exp is off by at most this, in either direction. (...)"""
+    mean: Tensor
+    """Distance of the mean from that over all memories. (...)"""
+    delta: float
+    """The probability, for each query, that an error is larger."""
+
+
 class _Attention(NamedTuple):
     logsumexp: Tensor
     """Log of the sum over n of exp(logit_n). (...)"""
@@ -44,17 +59,23 @@ class Attention(_Attention):
         Softmax-weighted mean of the memories.
     error_bound : ErrorBound or None
         What memories left out can have changed, if an index was used.
+    confidence_bound : ConfidenceBound or None
+        What the memories that were not drawn can have changed, if `delta` was given.
     """
 
     error_bound: ErrorBound | None = None
+    confidence_bound: ConfidenceBound | None = None
 
     def __new__(
-        cls, logsumexp: Tensor, mean: Tensor, error_bound: ErrorBound | None = None
+        cls,
+        logsumexp: Tensor,
+        mean: Tensor,
+        error_bound: ErrorBound | None = None,
+        confidence_bound: ConfidenceBound | None = None,
     ) -> Attention:
-        """Return a pair that carries the bounds as an attribute."""
+        """Return a pair that carries the bounds as attributes."""
         pair = super().__new__(cls, logsumexp, mean)
-        if error_bound is not None:
-            pair.error_bound = error_bound
+        pair.error_bound, pair.confidence_bound = error_bound, confidence_bound
         return pair
 
 

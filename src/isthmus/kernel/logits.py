@@ -224,24 +224,6 @@ def distance_logits(
     return torch.addmm(logits, observed, (-beta * memories.square()).mT)
 
 
-def new_cluster_logits(
-    squares: Tensor,
-    coordinates: Tensor | float,
-    *,
-    log_mass: Tensor | float,
-    beta: Tensor,
-    kappa: Tensor,
-) -> Tensor:
-    r"""Return the logit of a new cluster, :math:`\log[m (\kappa/\beta)^{c/2} e^{-\kappa s}]`.
-
-    Components have concentration :math:`\beta` about their means, whose own concentration is
-    :math:`\rho`; :math:`\kappa = (1/\beta + 1/\rho)^{-1}`. `squares`, s, are squared distances from
-    the mean of the prior over known coordinates; `coordinates`, c, is the number of those whose
-    normaliser the logit carries; m is :math:`\alpha + K d` for K clusters and the discount d.
-    """
-    return log_mass - kappa * squares + 0.5 * coordinates * torch.log(kappa / beta)
-
-
 def needs_float64(
     shifted: Tensor, memories: Tensor | Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> bool:

@@ -202,7 +202,7 @@ class _Passes:
         """Return the root delta of each row of `like`, (Q,), with first and second derivatives."""
         transforming = is_transforming()
         with torch.no_grad():
-            delta = like.detach().new_zeros(len(like))
+            delta = like.detach().new_zeros(like.shape[0])  # len() fixes a size that is traced
             last = torch.full_like(delta, torch.inf)
             for _ in range(STEPS_WHEN_TRACED if transforming else MOST_STEPS):
                 move, excess = self._newton(delta)

@@ -1,0 +1,182 @@
+"""Compiled loops of sampled attention: weights of codes, and memories drawn by weight."""
+
+# mypy: disallow-untyped-defs=False
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.compiled import compiled, compiled_sums
+
+# Memories of a group, neighbours in the order of the index.
+GROUP = 8
+# The mantissa of 2^f is about f + f (1 - f) (BEND + SLOPE f), with the least largest error.
+BEND, SLOPE, EXP_ERROR = np.float32(-0.30457565), np.float32(-0.07826797), 1.2e-4
+
+
+class Memories(NamedTuple):
+    """Memories in the order of an index, their biases (N,) or (0,), and their codes."""
+
+    points: NDArray[np.floating]  # (N, D)
+    bias: NDArray[np.float64]
+    beta: float
+    codes: NDArray[np.int8]  # (N, D)
+    scales: NDArray[np.float32]  # (N,)
+    offset: NDArray[np.float32]  # (N,)
+
+
+class Heads(NamedTuple):
+    """Codes of queries; the logit of codes is factor * scale * product + offset + shift."""
+
+    codes: NDArray[np.int8]  # (Q, D)
+    factors: NDArray[np.float32]  # (Q,)
+    shifts: NDArray[np.float32]  # (Q,)
+
+
+@compiled_sums
+def weigh_codes(products, heads, scales, offset, out, sums):
+    """Write weights of codes from their products (Q, N), and `sums` over groups of them.
+
+    Weights are right up to a factor exp(EXP_ERROR): they are written as the bits of a float32.
+    Those below 2^-126 are zero.
+    """
+    bits, one = out.view(np.int32), np.float32(1)
+    to_base_two, bias, unit = np.float32(1 / math.log(2)), np.float32(127), np.float32(2**23)
+    for q in range(products.shape[0]):
+        factor, shift = heads.factors[q], heads.shifts[q]
+        for n in range(products.shape[1]):
+            logit = factor * scales[n] * np.float32(products[q, n]) + (offset[n] + shift)
+            exponent = logit * to_base_two + bias
+            exponent = exponent if exponent >= one else np.float32(0)
+            whole = np.floor(exponent)
+            part = exponent - whole
+            mantissa = part + part * (one - part) * (BEND + SLOPE * part)
+            bits[q, n] = np.int32((whole + mantissa) * unit)
+        for group in range(sums.shape[1]):
+            total = np.float32(0)
+            for n in range(group * GROUP, min(group * GROUP + GROUP, products.shape[1])):
+                total += out[q, n]
+            sums[q, group] = total
+
+
+@compiled_sums
+def _weight(query, memories, n, shift):
+    """Return the weight of a memory from its coordinates, in float64."""
+    square = 0.0
+    for d in range(len(query)):
+        apart = np.float64(memories.points[n, d]) - query[d]
+        square += apart * apart
+    logit = -memories.beta * square - shift
+    if len(memories.bias):
+        logit += memories.bias[n]
+    return math.exp(logit)
+
+
+@compiled_sums
+def weigh_groups(query, memories, shift, groups):
+    """Return the weight of all memories of some groups, and their pull, the sum of w (m - q)."""
+    total, pull = 0.0, np.zeros(len(query))
+    for group in groups:
+        for n in range(group * GROUP, min(group * GROUP + GROUP, len(memories.points))):
+            weight = _weight(query, memories, n, shift)
+            total += weight
+            for d in range(len(query)):
+                pull[d] += weight * (memories.points[n, d] - query[d])
+    return total, pull
+
+
+@compiled
+def cumulative(sums):
+    """Return the cumulative sums of weights, in float64."""
+    ends, total = np.empty(len(sums)), 0.0
+    for group in range(len(sums)):
+        total += sums[group]
+        ends[group] = total
+    return ends
+
+
+@compiled
+def _uniform(state):
+    """Return a number in (0, 1) and the next state of the generator (SplitMix64)."""
+    state += np.uint64(0x9E3779B97F4A7C15)
+    mixed = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = mixed ^ (mixed >> np.uint64(31))
+    return (np.float64(mixed >> np.uint64(11)) + 0.5) * 2.0**-53, state
+
+
+@compiled_sums
+def _multiply(codes, head, products):
+    """Write the products of a head (D,) with codes (n, D)."""
+    for n in range(len(codes)):
+        total = np.int32(0)
+        for d in range(len(head)):
+            total += np.int32(codes[n, d]) * np.int32(head[d])
+        products[0, n] = total
+
+
+@compiled_sums
+def draw_ratios(query, heads, memories, shift, ends, about, count, seed):
+    """Draw memories in proportion to the weights of their codes, and return what they weigh.
+
+    `heads` has one query, and `ends` are the cumulative sums over groups. Returns the ratios X of
+    weights (count,), the mean of X (m - about), and that of its square norm.
+    """
+    dim, state = len(query), seed
+    ratios, pull, square = np.empty(count), np.zeros(dim), 0.0
+    products, out = np.empty((1, GROUP), np.int32), np.empty((1, GROUP), np.float32)
+    sums = np.empty((1, 1), np.float32)
+    for i in range(count):
+        uniform, state = _uniform(state)
+        target = uniform * ends[-1]
+        group = np.searchsorted(ends, target, side="right")
+        left = target - (ends[group - 1] if group else 0.0)
+        first, last = group * GROUP, min(group * GROUP + GROUP, len(memories.points))
+        _multiply(memories.codes[first:last], heads.codes[0], products)
+        scales, offset = memories.scales[first:last], memories.offset[first:last]
+        weigh_codes(products[:, : last - first], heads, scales, offset, out, sums)
+        # Sums are rounded differently: the last memory with a weight takes what is left.
+        chosen = 0
+        for n in range(last - first):
+            if out[0, n] > 0:
+                chosen = n
+                left -= out[0, n]
+                if left < 0:
+                    break
+        ratio = _weight(query, memories, first + chosen, shift) / out[0, chosen]
+        ratios[i] = ratio
+        own = 0.0
+        for d in range(dim):
+            apart = memories.points[first + chosen, d] - about[d]
+            pull[d] += ratio * apart
+            own += apart * apart
+        square += ratio * ratio * own
+    return ratios, pull / count, square / count
+
+
+@compiled
+def bernstein(ratios, low, high, level, most):
+    """Return the centre and the half-width of an interval for the mean of draws in [low, high].
+
+    The empirical Bernstein interval with predictable weights (Waudby-Smith and Ramdas, 2024,
+    Estimating means of bounded random variables by betting, theorem 2), which fails with
+    probability 2 exp(-level). Weights depend on earlier draws only, and are at most `most`.
+    """
+    count, spread = len(ratios), high - low
+    mean, variance = 0.5, 0.25
+    total, weighted, growth = 0.0, 0.0, 0.0
+    sum_x, sum_squares = 0.5, 0.25
+    for i in range(count):
+        weight = min(math.sqrt(2 * level / (variance * count)), most)
+        x = (ratios[i] - low) / spread
+        growth += (x - mean) ** 2 * (-math.log1p(-weight) - weight)
+        total += weight
+        weighted += weight * x
+        sum_x += x
+        mean = sum_x / (i + 2)
+        sum_squares += (x - mean) ** 2
+        variance = sum_squares / (i + 2)
+    return low + spread * weighted / total, spread * (level + growth) / total
