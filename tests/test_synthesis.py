@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
+from isthmus.errors import DtypeError, IsthmusError
 from isthmus.synthesis import draw_rows
+from isthmus.tables import encode
 
 
 def people(n: int = 200, seed: int = 0) -> pd.DataFrame:
@@ -72,7 +74,8 @@ def test_values_leave_the_range_only_if_asked():
 def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2)) @ np.array([[1.0, 0.99], [0.0, 0.1]])
-    good, wide, tiny = draw_rows(X, 10), draw_rows(X, 10, sigma=1.5), draw_rows(X, 10, sigma=1e-5)
+    good, wide = draw_rows(X, 10), draw_rows(X, 10, sigma=1.5)
+    tiny = draw_rows(X, 10, sigma=1e-5, privacy=0)
     assert good.auc < 0.65
     assert wide.auc > 0.8
     assert 0.5 < good.distance_ratio < 2
@@ -80,6 +83,24 @@ def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows():
     assert wide.distance_ratio > 3
     assert "AUC" in str(good)
     assert good.summary["auc"] == good.auc
+
+
+def test_privacy_hides_which_rows_were_learned_and_keeps_moments():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 6)) @ rng.normal(size=(6, 6)) + 5
+    options = {"sigma": 0.1, "seed": 1, "outside": True}
+    near, middle, far = (draw_rows(X, 4000, privacy=size, **options) for size in (0, 0.5, 3))
+    assert near.membership > 0.8 > middle.membership > far.membership
+    assert far.membership < 0.6
+    assert near.summary["membership"] == near.membership
+    assert "Membership" in str(near)
+    np.testing.assert_allclose(far.rows.mean(), X.mean(0), atol=0.3)
+    np.testing.assert_allclose(far.rows.cov(), np.cov(X.T), atol=0.15 * np.cov(X.T).max())
+
+
+def test_frames_of_polars_keep_their_names():
+    polars = pytest.importorskip("polars")
+    assert list(draw_rows(polars.from_pandas(people()), 3, check=False).rows) == list(people())
 
 
 def test_a_table_of_categories_alone_gives_new_combinations():
@@ -153,3 +174,54 @@ def test_few_whole_numbers_keep_their_correlation(count):
     table = pd.DataFrame({"a": np.arange(count) * 3, "b": np.arange(count) * 3 + 1})
     drawn = draw_rows(table, 200, model="kernel", check=False).rows
     assert np.corrcoef(drawn.a, drawn.b)[0, 1] > 0.5
+
+
+def test_draws_given_a_range_are_those_that_fall_into_it():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    table = pd.DataFrame({"x": x, "y": 2 * x + rng.normal(size=400), "kind": ["a", "b"] * 200})
+    options = {"model": "kernel", "check": False, "outside": True, "privacy": 0}
+    every = draw_rows(table, 20_000, seed=1, **options).rows
+    inside = every[every.x.between(0.5, 1.0) & (every.kind == "b")]
+    given = {"x": (0.5, 1.0), "kind": "b"}
+    found = draw_rows(table, 2000, given=given, seed=2, **options).rows
+    assert found.x.between(0.5, 1.0).all()
+    assert set(found.kind) == {"b"}
+    assert ks_2samp(found.x, inside.x).pvalue > 0.01
+    assert ks_2samp(found.y, inside.y).pvalue > 0.01
+    at = draw_rows(table, 500, given={"x": 9.0}, seed=3, **options).rows  # far from every row
+    assert (at.x == 9).all()
+    near = every[np.abs(every.x - 0.7) < 0.02]
+    at = draw_rows(table, 2000, given={"x": 0.7}, seed=3, **options).rows
+    assert ks_2samp(at.y, near.y).pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    "given", [{"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": "x"}, {"rooms": 17}]
+)
+def test_what_no_row_can_be_is_refused(given):
+    with pytest.raises(IsthmusError):
+        draw_rows(people(), 3, given=given, check=False)
+
+
+@pytest.mark.parametrize("columns", [["age", "height"], ["age", "height", "city"]])
+def test_gaps_are_drawn_or_filled(columns):
+    table = people(300)[columns]
+    table.loc[table.index % 4 == 0, "height"] = np.nan
+    found = draw_rows(table, 400, seed=1)
+    assert found.auc is not None
+    assert abs(found.rows.height.isna().mean() - 0.25) < 0.08
+    filled = draw_rows(table, 400, gaps="fill", check=False, seed=1).rows
+    assert not filled.height.isna().any()
+    assert ks_2samp(filled.height, table.height.dropna()).pvalue > 0.001
+
+
+def test_what_is_given_must_be_a_mapping() -> None:
+    with pytest.raises(DtypeError, match="given"):
+        draw_rows(pd.DataFrame({"a": [1.0, 2.0, 3.0]}), 2, given="a")
+
+
+def test_cells_that_are_lists_are_not_encoded() -> None:
+    for frame in (pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3))):
+        with pytest.raises(IsthmusError):
+            encode(frame)

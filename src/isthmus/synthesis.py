@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri, softmax
+from scipy.stats import norm
 
 from isthmus.bandwidth.rules import as_rows
 from isthmus.bandwidth.search import choose, robust_scales
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.printing import Summarised
 from isthmus.tables.styles import count_decimals
-from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed
+from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +44,7 @@ MOST_DRAWS = 10**9
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class Draws(Summarised):
     """Rows drawn by :func:`draw_rows`. ``print`` shows a summary.
 
     Attributes
@@ -55,6 +60,9 @@ class Draws:
     distance_ratio : float or None
         The median distance of a draw to the nearest row that it may be made from, by the columns of
         numbers, over that of rows kept apart. Far below 1, draws are copies.
+    membership : float or None
+        Area under the curve that tells rows which were learned from rows kept apart by their
+        distances to the nearest draw: 0.5 if draws do not betray them. None if not checked.
     copies : int
         Number of draws that equal a row of the table.
     repeats : float or None
@@ -70,11 +78,12 @@ class Draws:
     copies: int
     repeats: float | None = None
     notes: tuple[str, ...] = ()
+    membership: float | None = None
 
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary, for JSON."""
-        names = ("kernel", "adaptive", "auc", "distance_ratio", "copies", "repeats")
+        names = ("kernel", "adaptive", "auc", "membership", "distance_ratio", "copies", "repeats")
         return {"draws": len(self.rows)} | {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
@@ -88,6 +97,11 @@ class Draws:
             lines.append(
                 f"Two-sample check: a forest tells draws from rows kept apart with AUC "
                 f"{self.auc:.2f} (0.5: it cannot)."
+            )
+        if self.membership is not None:
+            lines.append(
+                f"Membership: rows that were learned are told from others by their distance to the "
+                f"nearest draw with AUC {self.membership:.2f} (0.5: they cannot)."
             )
         if self.distance_ratio is not None:
             lines.append(
@@ -103,8 +117,11 @@ def draw_rows(
     *,
     model: str = "auto",
     sigma: float | None = None,
+    privacy: float = 0.2,
     outside: bool = False,
     check: bool = True,
+    given: Mapping[Any, Any] | None = None,
+    gaps: str = "keep",
     seed: int = 0,
 ) -> Draws:
     """Draw new rows that resemble those of a table of numbers and categories.
@@ -128,10 +145,23 @@ def draw_rows(
         kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
+    privacy : float
+        Standard deviations of noise that columns of numbers get, with the covariance of the table;
+        means and covariances stay. 0 is closest to the data, and far above 1 only means and
+        covariances are left. No guarantee comes with it: `Draws.membership` measures what draws
+        tell of the rows. Draws that are `given` values get no noise.
     outside : bool
         Allow values outside the range of a column.
     check : bool
         Draw also from 70 % of the rows, and compare with the others.
+    given : dict, optional
+        Values that draws must have: a number or category, or (low, high) for a range of a column of
+        numbers. Draws are from the conditional density of the kernel: rows are chosen by the
+        mass that their kernels have there, and other columns move with the given ones. Ranges
+        of several columns whose kernels are correlated are met one by one.
+    gaps : {"keep", "fill"}
+        Missing numbers: "keep" draws gaps as often, and where similar rows have them. They are
+        learned from as if filled by a similar row. Missing categories are a category.
     seed : int
 
     Examples
@@ -143,19 +173,24 @@ def draw_rows(
     >>> draws.rows.shape, bool(draws.rows.age.between(20, 59).all()), draws.copies
     ((5, 2), True, 0)
     """
+    require("pandas")
     import pandas as pd
 
+    from isthmus.tables.categories import warn_of_columns
     from isthmus.tables.columns import is_nested
-    from isthmus.tables.frames import warn_of_columns
+    from isthmus.tables.encoding import as_frame
 
     n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
     sigma = None if sigma is None else as_number(sigma, "sigma", above=0)
+    privacy = as_number(privacy, "privacy", at_least=0)
     try:
-        frame = pd.DataFrame(table)
+        frame = pd.DataFrame(as_frame(table))
     except (ValueError, TypeError, RuntimeError) as error:
         raise ShapeError(f"table must be a data frame or an array (m, D): {error}") from None
     for value, name in ((outside, "outside"), (check, "check")):
         as_flag(value, name)
+    if frame.shape[1] == 0:
+        raise ShapeError("The table has no columns.")
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
     as_choice(model, "model", ("auto", TABLES, "kernel"))
@@ -166,13 +201,22 @@ def draw_rows(
                 "categories; leave it out."
             )
     warn_of_columns(frame)
-    generator = _RowGenerator(frame, sigma, outside, seed, model)
+    as_choice(gaps, "gaps", ("keep", "fill"))
+    if given is not None:
+        require_kind(given, "given", Mapping)
+    options = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
+    generator = _RowGenerator(frame, model="kernel" if given else model, **options)
+    generator.keep_gaps = gaps == "keep"
+    if given:
+        if model == TABLES:
+            raise InvalidInputError('given= draws from the kernel; use model="kernel".')
+        generator.set_given(given)
     codes = generator.draw(n, seed)
     rows, copies = generator.decoded(codes), int(generator.copied(codes).sum())
-    auc = ratio = repeats = None
+    found = Draws(rows, generator.kind, generator.adaptive, None, None, copies)
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
-        auc, ratio, repeats = _checked(frame, sigma, outside, seed, model)
-    return Draws(rows, generator.kind, generator.adaptive, auc, ratio, copies, repeats)
+        found = replace(found, **_checked(frame, model, options))
+    return found
 
 
 class _RowGenerator:
@@ -181,15 +225,17 @@ class _RowGenerator:
     def __init__(
         self,
         frame: pd.DataFrame,
-        sigma: float | None,
-        outside: bool,
-        seed: int,
+        *,
         model: str = "kernel",
+        sigma: float | None = None,
+        privacy: float = 0.0,
+        outside: bool = False,
+        seed: int = 0,
     ) -> None:
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-        self.frame, self.outside = frame, outside
+        self.frame, self.outside, self.privacy = frame, outside, privacy
         self.levels: dict[int, Any] = {}
         columns = []
         for place in range(frame.shape[1]):
@@ -202,8 +248,10 @@ class _RowGenerator:
                 columns.append(codes.astype(np.float64))
         self.codes = np.column_stack(columns)
         numbers = [place for place in range(frame.shape[1]) if place not in self.levels]
-        if np.isnan(self.codes).any():
-            raise InvalidInputError("The table has missing numbers; fill them first.")
+        self.gaps, self.keep_gaps = np.isnan(self.codes), False
+        self.given: dict[int, tuple[float, float]] = {}
+        if self.gaps.any():
+            self.codes = _filled(self.codes, np.random.default_rng(seed))
         self.low, self.high = self.codes.min(0), self.codes.max(0)
         varies = self.low < self.high
         self.moving = np.array([place for place in numbers if varies[place]], dtype=int)
@@ -279,24 +327,106 @@ class _RowGenerator:
             drawn = self._crossed(
                 drawn, chosen, wrong & fixed[chosen], random, NEIGHBORS * (number + 2)
             )
-        return drawn if self.outside else np.clip(drawn, self.low, self.high)
+        if not self.outside:
+            drawn = np.clip(drawn, self.low, self.high)
+        for place, (low, high) in self.given.items():
+            drawn[:, place] = np.clip(drawn[:, place], low, high)
+        if self.keep_gaps:
+            drawn[self.gaps[chosen]] = np.nan
+        return drawn
+
+    def set_given(self, given: Mapping[Any, Any]) -> None:
+        """Choose rows by the mass that their kernels have where draws must lie."""
+        log_weights = np.zeros(len(self.codes))
+        names = list(self.frame.columns)
+        for name, value in given.items():
+            if name not in names:
+                raise InvalidInputError(f"given names {name!r}, which is no column of the table.")
+            place = names.index(name)
+            if place in self.levels:
+                code = self.levels[place].get_indexer([value])[0]
+                if code < 0:
+                    raise InvalidInputError(f"given: column {name!r} has no value {value!r}.")
+                low = high = float(code)
+            else:
+                pair = value if isinstance(value, tuple | list) else (value, value)
+                low, high = (as_number(end, f"given[{name!r}]") for end in pair)
+                if low > high:
+                    raise InvalidInputError(f"given[{name!r}] must be (low, high), low first.")
+            self.given[place] = low, high
+            column = self.codes[:, place]
+            mass = np.where((column >= low) & (column <= high), 0.0, -np.inf)
+            if place in self.moving and self.kde is not None:
+                width = self._widths(place)
+                ends = (low - column) / width, (high - column) / width
+                moved = norm.logpdf(ends[0])
+                if high > low:
+                    moved = np.log(np.maximum(np.abs(ndtr(ends[1]) - ndtr(ends[0])), 1e-300))
+                atoms = self.kept[:, place]
+                if high == low and (atoms & (column == low)).any():
+                    moved = np.full(len(column), -np.inf)  # a density is nothing beside an atom
+                mass = np.where(atoms, mass, moved)
+            log_weights += mass
+        if not np.isfinite(log_weights.max()):
+            raise InvalidInputError(f"No row of the table is near what is given: {dict(given)}.")
+        self.chances = softmax(log_weights)
+
+    def _widths(self, place: int) -> FloatArray:
+        """Return the deviation of each row's kernel along a column that moves. (m,)"""
+        at = int(np.flatnonzero(self.moving == place)[0])
+        assert self.kde is not None
+        variance = float(self.kde._covariances()[at, at])
+        factors = 1.0 if self.kde.factors is None else self.kde.factors.numpy()
+        width = np.sqrt(variance) * self.scales[place] * factors
+        return np.broadcast_to(width, len(self.codes)).astype(np.float64)
+
+    def _conditioned(
+        self, noisy: FloatArray, chosen: NDArray[Any], random: np.random.Generator
+    ) -> FloatArray:
+        """Move draws about rows to where they are given, the other columns by their regression."""
+        assert self.kde is not None
+        units = self.scales[self.moving]
+        covariance = self.kde._covariances().numpy() * np.outer(units, units)
+        places = [at for at, place in enumerate(self.moving) if int(place) in self.given]
+        if not places:
+            return noisy
+        targets = []
+        for at in places:
+            place = int(self.moving[at])
+            (low, high), width = self.given[place], self._widths(place)[chosen]
+            centre = self.codes[chosen, place]
+            ends = ndtr((low - centre) / width), ndtr((high - centre) / width)
+            value = centre + width * ndtri(
+                ends[0] + random.random(len(chosen)) * (ends[1] - ends[0])
+            )
+            targets.append(np.clip(np.nan_to_num(value, nan=low), low, high))
+        away = np.stack(targets, 1) - noisy[:, places]
+        slopes = np.linalg.solve(covariance[np.ix_(places, places)], covariance[places])
+        return noisy + away @ slopes
 
     def _proposed(
         self, n: int, generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
         """Return n draws, rounded as the table is, and the rows that give their fixed values."""
         if self.density is None:
-            chosen = random.integers(len(self.codes), size=n)
+            if self.given:
+                chosen = random.choice(len(self.codes), size=n, p=self.chances)
+            else:
+                chosen = random.integers(len(self.codes), size=n)
             if self.kde is None:
                 return self.codes[chosen].copy(), chosen
             noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy()
             noisy = noisy * self.scales[self.moving]
+            if self.given:
+                noisy = self._conditioned(noisy, chosen, random)
         else:
             from scipy.spatial import cKDTree
 
             noisy = np.asarray(self.density.sample(n, seed=generator))
             units = self.scales[self.moving]
             chosen = cKDTree(self.codes[:, self.moving] / units).query(noisy / units)[1]
+        if self.privacy and not self.given:
+            noisy = self._blurred(noisy, random)
         rows = self.codes[chosen].copy()
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
@@ -304,6 +434,14 @@ class _RowGenerator:
             values = self._stored(values, place)
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
         return rows, chosen
+
+    def _blurred(self, noisy: FloatArray, random: np.random.Generator) -> FloatArray:
+        """Add noise with the covariance of the table, and shrink to the mean: moments stay."""
+        rows = self.codes[:, self.moving]
+        mean, covariance = rows.mean(0), np.atleast_2d(np.cov(rows.T))
+        size = self.privacy, np.sqrt(1 + self.privacy**2)
+        noise = random.multivariate_normal(0 * mean, covariance, len(noisy), method="eigh")
+        return np.asarray(mean + (noisy - mean + size[0] * noise) / size[1])
 
     def _crossed(
         self,
@@ -317,7 +455,8 @@ class _RowGenerator:
         for row in np.flatnonzero(which):
             apart = (self.codes != self.codes[chosen[row]]).mean(1)
             other = random.choice(np.argsort(apart, kind="stable")[1 : neighbors + 1])
-            swap = random.random(self.codes.shape[1]) < 0.5
+            swap = random.random((self.codes.shape[1],)) < 0.5
+            swap[list(self.given)] = False
             drawn[row, swap] = self.codes[other, swap]
         return drawn
 
@@ -356,41 +495,64 @@ class _RowGenerator:
         return pd.concat(columns, axis=1)
 
 
+def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
+    """Fill the gaps of rows, each from one of the rows with the cell that are nearest."""
+    filled, gaps = codes.copy(), np.isnan(codes)
+    scales = np.nanstd(codes, 0) if len(codes) else np.ones(codes.shape[1])
+    standard = codes / np.where(scales > 0, scales, 1.0)
+    for row in np.flatnonzero(gaps.any(1)):
+        apart = np.square(standard - standard[row])
+        known = (~np.isnan(apart)).sum(1)
+        apart = np.nansum(apart, 1) / np.maximum(known, 1e-9) + (known == 0) * 1e9
+        for place in np.flatnonzero(gaps[row]):
+            order = np.argsort(np.where(gaps[:, place], np.inf, apart), kind="stable")
+            donors = order[~gaps[order, place]][:NEIGHBORS]
+            filled[row, place] = codes[random.choice(donors), place] if len(donors) else 0.0
+    return filled
+
+
 def _keys(rows: FloatArray) -> list[bytes]:
     """Return bytes that are the same for equal rows; -0.0 equals 0.0."""
     return [row.tobytes() for row in np.ascontiguousarray(rows + 0.0)]
 
 
-def _checked(
-    frame: pd.DataFrame, sigma: float | None, outside: bool, seed: int, model: str
-) -> tuple[float | None, float | None, float | None]:
-    """Return the AUC of a forest, the ratio of distances and the repeats of rows kept apart."""
+def _checked(frame: pd.DataFrame, model: str, options: dict[str, Any]) -> dict[str, float | None]:
+    """Return fields of `Draws` that compare draws with rows kept apart; none if they cannot."""
     from scipy.spatial import cKDTree
     from sklearn.ensemble import RandomForestClassifier
+    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import cross_val_predict
 
-    coded = _RowGenerator(frame, 1.0, True, seed)
+    seed = options["seed"]
+    coded = _RowGenerator(frame, sigma=1.0, seed=seed)
     order = np.random.default_rng(seed).permutation(len(frame))
     apart = order[: min(int(len(frame) * HELD_OUT), MOST_CHECKED)]
     learned = np.setdiff1d(order, apart)
     try:
-        fitted = _RowGenerator(frame.iloc[learned], sigma, outside, seed, model)
+        fitted = _RowGenerator(frame.iloc[learned], model=model, **options)
     except InvalidInputError:
-        return None, None, None
-    drawn = coded.encoded(fitted.decoded(fitted.draw(len(apart), seed)))
+        return {}
+    codes = fitted.draw(min(len(learned), MOST_CHECKED), seed)
+    drawn = coded.encoded(fitted.decoded(codes))
     real, source = coded.codes[apart], coded.codes[learned]
-    both = np.concatenate([real, drawn])
+    places = coded.moving if len(coded.moving) else slice(None)
+    both = np.concatenate([real, drawn[: len(real)]])
     truth = np.arange(len(both)) >= len(real)
     forest = RandomForestClassifier(200, random_state=seed, min_samples_leaf=2)
     shuffled = np.random.default_rng(seed).permutation(len(both))
     score = cross_val_predict(forest, both[shuffled], truth[shuffled], cv=5, method="predict_proba")
-    from sklearn.metrics import roc_auc_score
-
-    auc = float(roc_auc_score(truth[shuffled], score[:, 1]))
-    places = coded.moving if len(coded.moving) else slice(None)
     units = coded.scales[places]
-    tree = cKDTree(source[:, places] / units)
-    near = [float(np.median(tree.query(rows[:, places] / units)[0])) for rows in (drawn, real)]
+
+    def nearest(rows: FloatArray, others: FloatArray) -> FloatArray:
+        tree = cKDTree(others[:, places] / units)
+        return np.asarray(tree.query(rows[:, places] / units)[0])
+
+    away, usual = (float(np.median(nearest(rows, source))) for rows in (drawn, real))
+    betrayed = -np.concatenate([nearest(rows, drawn) for rows in (source, real)])
     seen = set(_keys(source))
-    repeats = float(np.mean([key in seen for key in _keys(real)]))
-    return auc, near[0] / near[1] if near[1] > 0 else None, repeats
+    return {
+        "auc": float(roc_auc_score(truth[shuffled], score[:, 1])),
+        "membership": float(roc_auc_score(np.arange(len(betrayed)) < len(source), betrayed)),
+        "distance_ratio": away / usual if usual > 0 else None,
+        "repeats": float(np.mean([key in seen for key in _keys(real)])),
+    }

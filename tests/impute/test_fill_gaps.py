@@ -141,7 +141,7 @@ def test_hidden_cells_are_filled_from_other_rows_only() -> None:
 
 def test_small_tables_are_filled() -> None:
     found = fill_gaps([[1], [np.nan], [3], [2], [4]])
-    assert found.X[1, 0] in (2, 3)
+    assert 2 <= found.X[1, 0] <= 3
     assert fill_gaps([[1.5], [np.nan], [3], [2], [3.5]]).X[1, 0] == pytest.approx(2.5, abs=0.05)
     assert "too few rows" not in "".join(found.notes)
     rows = [[1, 2, 5], [np.nan] * 3, [3, 4, 5], [2, np.nan, 5], [2, 3, 5], [1, 1, 5]]

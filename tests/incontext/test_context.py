@@ -8,7 +8,7 @@ from scipy import integrate
 
 from isthmus.checks import check_energy
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
-from isthmus.incontext.evaluation import log_normalizer
+from isthmus.incontext.evaluation import Grid
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -65,7 +65,8 @@ def test_log_densities_in_the_plane_are_normalised(monkeypatch):
     found = batch.log_prob(x)
     for index, context in enumerate(contexts):
         energy = model.condition(context)
-        finer = log_normalizer(energy, half_width=8.5, resolution=257).value
+        grid = Grid(2, 8.5, 257)
+        finer = grid.integrate(-energy.energy(grid.nodes.float()).double()).value
         expected = -energy.energy(x[index]).double() - finer
         torch.testing.assert_close(found[index].double(), expected, atol=2e-4, rtol=0)
         torch.testing.assert_close(energy.log_prob(x[index]), found[index], atol=1e-4, rtol=0)
@@ -81,7 +82,7 @@ def test_without_a_box_densities_are_those_of_a_cube_about_the_context(dim):
     contexts[:, 0] = torch.tensor([[2.0], [4.0]])
     batch = model.condition(contexts)
     x = torch.rand(2, 3, dim)
-    with pytest.warns(UserWarning, match="no box.*within ±6;"):
+    with pytest.warns(UserWarning, match="no box"):
         found = batch.log_prob(x)
     assert torch.equal(batch.log_prob(x), found)  # kept, and without another warning
     for index, half in enumerate((3.0, 6.0)):
@@ -96,5 +97,5 @@ def test_without_a_box_densities_are_those_of_a_cube_about_the_context(dim):
         with pytest.warns(UserWarning, match="no box"):
             alone = energy.log_prob(x[index])
         torch.testing.assert_close(alone, found[index], atol=1e-4, rtol=0)
-    with pytest.warns(UserWarning, match="within ±3;"):  # an empty context: the model's scale
+    with pytest.warns(UserWarning, match="within ±3"):  # an empty context: the model's scale
         assert math.isfinite(model.condition(torch.zeros(0, dim)).log_normalizer())

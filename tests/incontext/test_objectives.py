@@ -9,12 +9,14 @@ import torch
 
 from isthmus.incontext import ICLEBM, ICLEBMConfig
 from isthmus.incontext.objectives import (
+    BinaryNCE,
     BranchLangevin,
     ContrastiveDivergence,
     DenoisingScoreMatching,
     PersistentContrastiveDivergence,
     Proposal,
     RankingNCE,
+    SlicedScoreMatching,
 )
 
 SMALL = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
@@ -25,11 +27,15 @@ OBJECTIVES = [
     ContrastiveDivergence.calibrated(),
     PersistentContrastiveDivergence(pool=3),
     DenoisingScoreMatching(),
+    BinaryNCE(),
+    SlicedScoreMatching(),
 ]
 
 
 class Gaussian:
     """Every point is N(0, scale^2 I), whatever came before: a model with one parameter."""
+
+    unconditional = False
 
     def __init__(self, scale=1.0):
         self.scale = torch.tensor(scale, dtype=torch.float64, requires_grad=True)
@@ -55,15 +61,29 @@ def gradient_and_error(objective, scale, parts=20):
     found = []
     for part in range(parts):
         x, generator = normal_sequences(part, batch=400)
-        model = Gaussian(scale)
+        model = (Density if isinstance(objective, BinaryNCE) else Gaussian)(scale)
         found.append(torch.autograd.grad(objective(model, x, generator), model.scale)[0])
     found = torch.stack(found)
     return float(found.mean()), float(found.std() / math.sqrt(parts))
 
 
-@pytest.mark.parametrize("candidates", [1, 4])
-def test_ranking_is_stationary_at_the_truth_with_any_number_of_candidates(candidates):
-    objective = RankingNCE(candidates=candidates, proposal=WIDE)
+class Density(Gaussian):
+    """The same, with its normaliser, which binary classification needs."""
+
+    def energy(self, x):
+        return super().energy(x) + 2 * self.scale.log() + math.log(2 * math.pi)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        RankingNCE(candidates=1, proposal=WIDE),
+        RankingNCE(candidates=4, proposal=WIDE),
+        BinaryNCE(candidates=3, proposal=WIDE),
+        SlicedScoreMatching(candidates=2),
+    ],
+)
+def test_an_objective_is_stationary_at_the_truth(objective):
     mean, error = gradient_and_error(objective, 1.0)
     assert abs(mean) < 4 * error
     for scale, sign in ((0.8, -1), (1.25, 1)):
@@ -97,8 +117,8 @@ def test_contrastive_divergence_is_the_difference_of_mean_energies_plus_the_pena
 
 def test_chains_of_calibrated_divergence_reach_temperature_one():
     """On a bowl, x' = (1 - a)(x + s w): variance (1 - a)^2 s^2 / (1 - (1 - a)^2)."""
-    bowl = Mock()
-    bowl.candidate_gradient = lambda state, cache, index, mask: state.clone()
+    bowl = Mock(unconditional=False)
+    bowl.branch_gradient = lambda x, count: torch.clone
     sampler = BranchLangevin(steps=300, step_size=0.045, noise=0.3)
     start = torch.zeros(50, 20, 10, 2, dtype=torch.float64)
     end = sampler.run(bowl, start[:, :, 0], start, torch.Generator())

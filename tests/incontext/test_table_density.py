@@ -1,12 +1,22 @@
-"""TableDensity keeps scikit-learn's contract, without exceptions."""
+"""What users do with the density of a table: an estimator, filled cells, and scores of rows."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy.special import logsumexp
+from scipy.stats import kstest, multivariate_normal
 from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from isthmus.incontext import TableDensity, pretrained
+from isthmus.errors import IsthmusError
+from isthmus.incontext import TableDensity, fill_rows, pretrained, score_rows
+
+IRIS = load_iris().data
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3)) @ np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.5]])
+ROWS = np.array([[0.5, np.nan, 0.3], [1.0, 2.0, 3.0]])
+PAIRS = RNG.normal(size=(60, 2)) @ [[2.0, 1.0], [0.0, 0.5]]
 
 
 @parametrize_with_checks([TableDensity()])
@@ -15,11 +25,10 @@ def test_scikit_learn_checks(estimator, check):
 
 
 def test_it_is_the_pretrained_model():
-    X = load_iris().data
-    density = TableDensity().fit(X)
-    expected = pretrained("tables").condition(X).log_prob(X)
-    np.testing.assert_allclose(density.score_samples(X), expected)
-    assert density.score(X) == pytest.approx(expected.sum())
+    density = TableDensity().fit(IRIS)
+    expected = pretrained("tables").condition(IRIS).log_prob(IRIS)
+    np.testing.assert_allclose(density.score_samples(IRIS), expected)
+    assert density.score(IRIS) == pytest.approx(expected.sum())
     drawn = density.sample(5, random_state=1)
     assert drawn.shape == (5, 4)
     np.testing.assert_array_equal(drawn, density.sample(5, random_state=1))
@@ -27,11 +36,142 @@ def test_it_is_the_pretrained_model():
 
 
 def test_missing_cells_of_rows_are_integrated_out():
-    X = load_iris().data
-    density = TableDensity().fit(X)
-    rows = X[:3].copy()
+    density = TableDensity().fit(IRIS)
+    rows = IRIS[:3].copy()
     rows[0, 1] = rows[1, [0, 3]] = np.nan
     found = density.score_samples(rows)
     expected = float(density.energy_.marginal([0, 2, 3]).log_prob(torch.tensor(rows[0, [0, 2, 3]])))
     assert found[0] == pytest.approx(expected)
-    assert found[2] == pytest.approx(density.score_samples(X[2:3])[0])
+    assert found[2] == pytest.approx(density.score_samples(IRIS[2:3])[0])
+
+
+def given(known: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The second column on a grid, and its distribution function given the others."""
+    line = np.linspace(-60, 60, 60_001)
+    points = np.stack([np.full_like(line, known[0]), line, np.full_like(line, known[1])], 1)
+    density = pretrained("tables").condition(X).log_prob(torch.from_numpy(points)).exp().numpy()
+    return line, np.cumsum(density) / density.sum()
+
+
+def test_means_and_draws_are_those_of_the_conditional():
+    line, distribution = given([0.5, 0.3])
+    mean = (line * np.diff(distribution, prepend=0)).sum()
+    filled = fill_rows(X, ROWS)
+    np.testing.assert_allclose(filled, [[0.5, mean, 0.3], ROWS[1]], atol=0.02)
+    drawn = fill_rows(X, ROWS, draws=2000, seed=1)
+    assert drawn.shape == (2000, 2, 3)
+    np.testing.assert_array_equal(drawn[:, 1], np.broadcast_to(ROWS[1], (2000, 3)))
+    assert kstest(drawn[:, 0, 1], lambda x: np.interp(x, line, distribution)).pvalue > 0.01
+
+
+def test_a_table_fills_its_own_gaps():
+    gaps = X.copy()
+    gaps[::3, 1] = np.nan
+    gaps[1] = np.nan
+    filled = fill_rows(gaps)
+    known = ~np.isnan(gaps)
+    np.testing.assert_array_equal(filled[known], gaps[known])
+    error = (filled[::3, 1] - X[::3, 1]).std() / X[:, 1].std()
+    assert error < 0.6
+    one, same, other = (fill_rows(gaps, draws=2, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other)[:, ~known].all()
+    assert np.isfinite(one).all()
+
+
+def test_scores_are_those_of_the_density():
+    rows = RNG.normal(size=(5, 2))
+    rows[4, 0] = np.nan
+    found = score_rows(PAIRS, rows, draws=500, seed=3)
+    density = pretrained("tables").condition(PAIRS)
+    own = density.sample(500, seed=3)
+    expected = density.log_prob(rows[:4])
+    np.testing.assert_allclose(found.log_density[:4], expected)
+    below = density.log_prob(own) < expected[:, None]
+    np.testing.assert_allclose(found.percentile[:4], 100 * below.mean(1))
+    alone = density.marginal([1])
+    last = float(alone.log_prob(torch.tensor(rows[4, 1:])))
+    assert found.log_density[4] == pytest.approx(last)
+    below = alone.log_prob(own[:, 1:]) < last
+    assert found.percentile[4] == pytest.approx(100 * below.mean())
+
+
+def by_hand(table: np.ndarray, row: int) -> float:
+    """The log-density of a row under kernels on the others, by scipy."""
+    Z = (table - table.mean(0)) / table.std(0)
+    count, dim = Z.shape
+    apart = np.sort(np.linalg.norm(Z[:, None] - Z, axis=2), 1)[:, int(np.ceil(np.sqrt(count)))]
+    others = [
+        multivariate_normal.logpdf(Z[row], Z[j], apart[j] ** 2 / dim)
+        for j in range(count)
+        if j != row
+    ]
+    return logsumexp(others) - np.log(count - 1) - np.log(table.std(0)).sum()
+
+
+def test_a_row_does_not_explain_itself():
+    far = np.concatenate([PAIRS, [[30.0, -30.0]]])
+    found = score_rows(far)
+    assert found.outlier[-1]
+    assert found.outlier[:-1].sum() <= 3
+    for row in (0, 7, 60):
+        assert found.log_density[row] == pytest.approx(by_hand(far, row))
+
+
+def test_outliers_in_a_tight_group_do_not_hide_each_other():
+    rng = np.random.default_rng(2)
+    bulk, group = rng.normal(size=(400, 5)), 6 + 0.01 * rng.normal(size=(8, 5))
+    found = score_rows(np.concatenate([bulk, group]))
+    assert found.outlier[400:].all()
+    assert found.outlier[:400].mean() <= 0.02
+
+
+@pytest.mark.parametrize("count", [100, 400])
+def test_the_share_of_flagged_rows_is_the_level(count):
+    rng = np.random.default_rng(1)
+    laws = {
+        "normal": lambda n: rng.normal(size=(n, 3)) @ rng.normal(size=(3, 3)),
+        "lognormal": lambda n: np.exp(rng.normal(size=(n, 2))),
+        "student": lambda n: rng.standard_t(3, size=(n, 20)),
+        "uniform": lambda n: rng.random((n, 4)),
+    }
+    for law, draw in laws.items():
+        shares = [score_rows(draw(count)).outlier.mean() for _ in range(4000 // count)]
+        assert abs(np.mean(shares) - 0.01) < 0.01, law
+    tables = [rng.normal(size=(2, count, 20)) for _ in range(4000 // count)]
+    shares = [score_rows(table, rows).outlier.mean() for table, rows in tables]
+    assert abs(np.mean(shares) - 0.01) < 0.01
+
+
+def test_frames_of_numbers_categories_and_gaps_are_scored():
+    rng = np.random.default_rng(3)
+    kind = rng.choice(["red", "blue"], 300)
+    frame = pd.DataFrame({"kind": kind, "flag": kind == "red", "size": (kind == "red") * 8.0})
+    frame["size"] += rng.normal(size=300)
+    frame["time"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.random(300), "D")
+    frame.loc[::20, "size"] = np.nan
+    frame.loc[1::30, "kind"] = None
+    frame.loc[7, ["kind", "flag", "size"]] = "blue", True, 30.0
+    found = score_rows(frame, level=2)
+    assert found.outlier[7]
+    assert np.isfinite(found.log_density).all()
+    assert "size" in found.odd_columns[7]
+    assert "size" in str(found)
+    again = score_rows(frame, frame[["time", "size", "flag", "kind"]].iloc[:9], level=2)
+    assert again.outlier[7]
+    assert again.outlier.sum() <= 2
+    polars = pytest.importorskip("polars")
+    assert score_rows(polars.from_pandas(frame)).outlier.shape == (300,)
+
+
+def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:
+    scores = score_rows(PAIRS, [[0.0, 0.0], [np.nan, np.nan], [20.0, np.nan]])
+    assert np.isnan([scores.log_density[1], scores.percentile[1]]).all()
+    assert scores.outlier.tolist() == [False, False, True]
+    assert scores.summary["mean_log_density"] == pytest.approx(scores.log_density[[0, 2]].mean())
+
+
+@pytest.mark.parametrize("model", [3.0, np.zeros(2), ["tables"]])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(IsthmusError):
+        score_rows(PAIRS, model=model)

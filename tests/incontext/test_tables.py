@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris, load_wine
 import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.incontext import ICLTables, TableConfig, pretrained
-from isthmus.incontext.tables.resolution import column_resolution
+from isthmus.incontext.tables.features import column_resolution
 
 
 @pytest.fixture(scope="module")

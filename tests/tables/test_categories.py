@@ -1,4 +1,4 @@
-"""Columns that look like labels are pointed out, and text that repeats is a category."""
+"""Columns that look like labels are pointed out, text that repeats is a category, other is not."""
 
 from pathlib import Path
 
@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from isthmus.cli.main import main
-from isthmus.tables.categories import likely_label, with_categories
+from isthmus.impute import MemoryImputer
+from isthmus.synthesis import draw_rows
+from isthmus.tables.categories import doubtful_columns, likely_label, with_categories
 from isthmus.tables.files import read_table
 
 RNG = np.random.default_rng(0)
@@ -48,6 +50,7 @@ def test_every_command_points_it_out_unless_told(
         assert main([*words, *more]) == 0
         notes = capsys.readouterr().err
         assert ("'species' looks like a label" in notes) is told
+        assert "numbers as text" not in notes
         assert ("--label species" in notes) is told
         assert ("--drop species" in notes) is told
 
@@ -62,3 +65,41 @@ def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Pa
     assert found.whole.dtype == np.int64
     assert any("categories: city" in note for note in notes)
     assert any("own value" in note and "note" in note for note in notes)
+
+
+N = 24
+NUMBERS = np.random.default_rng(0).normal(size=N)
+CASES = {
+    "customer_id": ([f"c{row}" for row in range(N)], "looks like row ids"),
+    "rowid": (np.arange(N), "looks like row ids"),
+    "price": ([f"${row}.50" for row in range(N)], "numbers as text, such as '\\$0.50'"),
+    "rate": (["15.3 %", "n/a"] * (N // 2), "numbers as text, such as '15.3 %'"),
+    "when": (pd.date_range("2024-01-01", periods=N).strftime("%Y-%m-%d"), "to_datetime"),
+    "name": ([f"person {row}" for row in range(N)], "hardly repeats, such as 'person 0'"),
+}
+PLAIN = {
+    "kind": ["ant", "bee", "-"] * (N // 3),
+    "paid": np.arange(N),
+    "id": np.linspace(0, 1, N),
+    "flag": [True, False] * (N // 2),
+    "objects": np.array([True, False] * (N // 2), dtype=object),
+    "day": pd.date_range("2024-01-01", periods=N),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_doubtful_columns_are_named(name: str) -> None:
+    values, words = CASES[name]
+    frame = pd.DataFrame({"x": NUMBERS, "kind": PLAIN["kind"], name: values})
+    with pytest.warns(UserWarning, match=words) as found:
+        draw_rows(frame, 2, check=False)
+    assert len(found) == 1
+    assert f"Column {name!r}" in str(found[0].message)
+    assert found[0].filename == __file__
+    with pytest.warns(UserWarning, match=words):
+        MemoryImputer().fit(frame)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_other_columns_are_not(name: str) -> None:
+    assert not list(doubtful_columns(pd.DataFrame({name: PLAIN[name]})))

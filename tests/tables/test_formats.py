@@ -172,7 +172,7 @@ def test_excel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_table(path, array="absent")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for use in (read_table, check_output):
-        with pytest.raises(InvalidInputError, match=r"pip install 'isthmus\[excel\]'"):
+        with pytest.raises(InvalidInputError, match=r"pip install 'isthmus\[tables\]'"):
             use(path)
 
 

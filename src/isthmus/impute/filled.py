@@ -16,11 +16,12 @@ from isthmus.cluster.crp import ClAMCRP
 from isthmus.cluster.tabular import TableModel
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.extras import require
 from isthmus.impute.imputer import MemoryImputer
 from isthmus.incontext.model import pretrained
 from isthmus.memories.base import Memory
 from isthmus.memories.gaussian import GaussianKDE
-from isthmus.printing import aligned, counted, listed
+from isthmus.printing import Summarised, aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_flag, as_names, as_number, as_seed, require_kind
@@ -37,6 +38,7 @@ FEWEST_MEMORIES = 5
 CHECKED_ROWS, LEARNED_ROWS = 2000, 20_000
 FOLDS_OF_FEW, FOLDS_OF_MANY, FEW_ROWS = 10, 4, 500
 LISTED_COLUMNS = 15
+TOO_FEW = "too few rows to measure how well the gaps are filled."
 # An error this close to that of column means is no improvement; below this, theirs is rounding.
 NO_BETTER, EXACT = 0.95, 1e-9
 # A column with a smaller share of known cells is nearly empty; text with more gaps is optional.
@@ -44,7 +46,7 @@ NEARLY_EMPTY, OPTIONAL = 0.1, 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FilledTable:
+class FilledTable(Summarised):
     """A table whose gaps are filled. ``print`` shows a summary.
 
     Attributes
@@ -208,67 +210,60 @@ def fill_gaps(
     >>> bool(abs(fill_gaps(X, sigma=0.05).X[10, 1] - 2 * x[10]) < 0.1)
     True
     """
+    require("pandas")
+    import pandas as pd
+
     rows, names = as_table(X, columns)
     as_choice(how, "how", ("mean", "mode"))
     seed = as_seed(seed, 2**32 - 1)
     standardise = as_flag(standardise, "standardise")
     gaps = np.isnan(rows)
     if words is not None:
-        words = _words(words, len(rows))
+        require_kind(words, "words", pd.DataFrame)
+        if len(words) != len(rows):
+            raise ShapeError(f"words has {len(words)} rows, but X has {len(rows)}.")
     fill = as_names(fill, "fill")
-    _require_columns(fill, (*names, *(() if words is None else words.columns)))
+    known = (*names, *(() if words is None else words.columns))
+    if absent := [repr(name) for name in fill if name not in known]:
+        raise InvalidInputError(f"fill names columns that cannot be filled: {listed(absent, 5)}.")
     if model is not None:
         require_kind(model, "model", TableModel)
         return _filled_by_model(model, rows, names, how)
     source = rows if memory is None else _columns_of(memory, names)
-    sparse = (~np.isnan(source)).mean(0) < NEARLY_EMPTY
-    sparse &= [name not in fill for name in names]
     if energy is None and sigma is None and standardise:
         energy = "memory"
     tried = _candidates(energy, sigma)
+    scaling = Scaling.of(source, standardise or energy == "memory")
+    result = FilledTable(rows, gaps, names, "", None, how, scaling.scale)
     if energy == "memory":
-        result = _filled_from_memory(
-            rows, names, None if memory is None else source, how, words, fill, seed
+        words = words if memory is None and words is not None and words.shape[1] else None
+        result = _filled_from_memory(result, source, words, fill, seed)
+    elif gaps.any():
+        Z = scaling.into(source)
+        found = hide_and_fill(Z, gaps[gaps.any(1)], tried, how, seed, show_progress)
+        if found is None and energy == "kde" and sigma is None:
+            raise InvalidInputError(
+                "There are too few complete rows to choose a bandwidth; give sigma, or use the "
+                "energy crp."
+            )
+        chosen, errors, baseline = found or (tried[-1], None, None)
+        filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
+        width = chosen if isinstance(chosen, float) else None
+        result = replace(
+            result,
+            X=np.where(gaps, filled, rows),
+            energy="kde" if width else str(chosen or "crp"),
+            sigma=width,
+            errors=None if errors is None else errors * scaling.scale,
+            baseline=None if baseline is None else baseline * scaling.scale,
+            notes=(TOO_FEW,) * (found is None),
         )
-        return _left_blank(result, sparse)
-    scaling = Scaling.of(source, standardise)
-    if not gaps.any():
-        return FilledTable(rows, gaps, names, "", None, how, scaling.scale)
-    Z = scaling.into(source)
-    found = hide_and_fill(Z, gaps[gaps.any(1)], tried, how, seed, show_progress)
-    if found is None and energy == "kde" and sigma is None:
-        raise InvalidInputError(
-            "There are too few complete rows to choose a bandwidth; give sigma, or use the energy "
-            "crp."
-        )
-    chosen = tried[-1] if found is None else found[0]
-    filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
-    width = chosen if isinstance(chosen, float) else None
-    X, name = np.where(gaps, filled, rows), "kde" if width else chosen or "crp"
-    result = FilledTable(X, gaps, names, str(name), width, how, scaling.scale)
-    if found is None:
-        result = replace(result, notes=("too few rows to measure how well the gaps are filled.",))
-    else:
-        errors, baseline = found[1] * scaling.scale, found[2] * scaling.scale
-        result = replace(result, errors=errors, baseline=baseline)
-    return _left_blank(result, sparse)
-
-
-def _require_columns(fill: Sequence[str], names: tuple[Any, ...]) -> None:
-    """Raise unless the columns to fill are among those that can be filled."""
-    absent = [repr(name) for name in fill if name not in names]
-    if absent:
-        raise InvalidInputError(f"fill names columns that cannot be filled: {listed(absent, 5)}.")
-
-
-def _left_blank(result: FilledTable, sparse: NDArray[np.bool_]) -> FilledTable:
-    """Return a table whose nearly empty columns (D,) have their gaps again."""
-    blank = result.gaps & sparse
+    sparse = (~np.isnan(source)).mean(0) < NEARLY_EMPTY
+    blank = gaps & sparse & [name not in fill for name in names]
     if not blank.any():
         return result
-    X = np.where(blank, np.nan, result.X)
-    note = _note_on_blanks(np.array(result.columns)[blank.any(0)], "nearly empty")
-    return replace(result, X=X, notes=(*result.notes, note))
+    note = _note_on_blanks(np.array(names)[blank.any(0)], "nearly empty")
+    return replace(result, X=np.where(blank, np.nan, result.X), notes=(*result.notes, note))
 
 
 def _note_on_blanks(names: Any, reason: str) -> str:
@@ -277,82 +272,59 @@ def _note_on_blanks(names: Any, reason: str) -> str:
     )
 
 
-def _words(words: Any, count: int) -> Any:
-    """Return the data frame of words beside `count` rows."""
-    import pandas as pd
-
-    require_kind(words, "words", pd.DataFrame)
-    if len(words) != count:
-        raise ShapeError(f"words has {len(words)} rows, but X has {count}.")
-    return words
-
-
 def _filled_from_memory(
-    rows: FloatArray,
-    names: tuple[str, ...],
-    source: FloatArray | None,
-    how: How,
-    words: Any,
-    fill: Sequence[str],
-    seed: int,
+    result: FilledTable, source: FloatArray, words: Any, fill: Sequence[str], seed: int
 ) -> FilledTable:
-    """Fill rows, and columns of words beside them, by a :class:`MemoryImputer`.
+    """Fill a table, and columns of words beside it, by a :class:`MemoryImputer` of a source.
 
     Columns of text that are mostly blank are optional, and left out unless `fill` names them.
     """
-    gaps, notes = np.isnan(rows), []
-    if words is not None and (source is not None or not words.shape[1]):
-        words = None
-    scale = Scaling.of(rows if source is None else source).scale
-    word_gaps, used = None, []
+    import pandas as pd
+
+    rows, width, notes = result.X, result.X.shape[1], []
+    table, used, word_errors = rows, [], {}
     if words is not None:
         word_gaps = words.isna().to_numpy()
-        optional = word_gaps.mean(0) > OPTIONAL
-        optional &= [name not in fill for name in words.columns]
-        used = [name for name, blank in zip(words.columns, optional, strict=True) if not blank]
+        optional = (word_gaps.mean(0) > OPTIONAL) & [name not in fill for name in words.columns]
+        used = [*words.columns[~optional]]
         if optional.any():
             notes.append(_note_on_blanks(words.columns[optional], "mostly blank"))
-    result = FilledTable(
-        rows,
-        gaps,
-        names,
-        "",
-        None,
-        how,
-        scale,
-        notes=tuple(notes),
-        words=words,
-        word_gaps=word_gaps,
-    )
-    if not gaps.any() and (words is None or not words[used].isna().to_numpy().any()):
-        return result
-    table: Any = rows
+        result = replace(result, words=words, word_gaps=word_gaps, notes=tuple(notes))
     if used:
-        import pandas as pd
-
         table = pd.DataFrame(rows, index=words.index).add_prefix("x")
         table = table.join(words[used].add_prefix("w"))
+        source = table
+    if not np.any(pd.isna(table)):
+        return result
     imputer = MemoryImputer(random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        imputer.fit(table if source is None else source)
-    filled, word_errors = imputer.transform(table, how=how), {}
+        imputer.fit(source)
+    filled = imputer.transform(table, how=result.how)
     if used:
-        filled, text = filled[:, : rows.shape[1]].astype(np.float64), filled[:, rows.shape[1] :]
         words = words.copy()
-        for place, name in enumerate(used):
-            words[name], at = text[:, place], place + rows.shape[1]
-            if imputer.indicator_[:, at].any() and imputer.checked_[at]:
-                shares = float(imputer.errors_[at]), float(imputer.mean_errors_[at])
-                word_errors[name] = (*shares, int(imputer.checked_[at]))
-    errors, baseline = (each[:, : rows.shape[1]] for each in imputer.hidden_errors())
-    result = replace(result, X=filled, energy="memory", words=words, word_errors=word_errors)
-    if np.isnan(errors).all():
-        notes.append("too few rows to measure how well the gaps are filled.")
-        return replace(result, notes=tuple(notes))
-    if how == "mode":
+        for place, name in enumerate(used, width):
+            words[name] = filled[:, place]
+            if imputer.indicator_[:, place].any() and imputer.checked_[place]:
+                shares = float(imputer.errors_[place]), float(imputer.mean_errors_[place])
+                word_errors[name] = (*shares, int(imputer.checked_[place]))
+        filled = filled[:, :width].astype(np.float64)
+    errors, baseline = (each[:, :width] for each in imputer.hidden_errors())
+    measured = not np.isnan(errors).all()
+    if not measured:
+        notes.append(TOO_FEW)
+    elif result.how == "mode":
         notes.append("the errors are those of means; modes have larger ones.")
-    return replace(result, errors=errors, baseline=baseline, notes=tuple(notes))
+    return replace(
+        result,
+        X=filled,
+        energy="memory",
+        words=words,
+        word_errors=word_errors,
+        errors=errors if measured else None,
+        baseline=baseline if measured else None,
+        notes=tuple(notes),
+    )
 
 
 def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
@@ -430,17 +402,12 @@ def _candidates(energy: str | None, sigma: float | None) -> list[Candidate]:
     """Return what to choose from."""
     if energy is not None:
         as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
-    if sigma is None or energy in ("memory", "tables"):
-        if sigma is not None:
-            raise InvalidInputError(
-                f"sigma is the bandwidth of the energy kde; {energy} chooses its own."
-            )
-        if energy == "tables":
-            return ["tables"]
-        return [*(SIGMAS if energy != "crp" else ()), *([None] if energy != "kde" else [])]
-    if energy == "crp":
-        raise InvalidInputError("sigma is the bandwidth of the energy kde, not of crp.")
-    return [as_number(sigma, "sigma", above=0)]
+    if sigma is not None:
+        if energy not in (None, "kde"):
+            raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
+        return [as_number(sigma, "sigma", above=0)]
+    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
+    return choices.get(energy, [*SIGMAS, None])
 
 
 def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:
@@ -462,9 +429,7 @@ def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:
 
 def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
     """Fill gaps with the mean given the known values, or with a mode. (n, D) -> (n, D)"""
-    gaps = np.isnan(Z)
-    open_rows = gaps.any(1)
-    filled = Z.copy()
+    open_rows, filled = np.isnan(Z).any(1), Z.copy()
     if open_rows.any():
         given = torch.from_numpy(Z[open_rows])
         with torch.no_grad():
@@ -472,7 +437,7 @@ def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
                 found = complete(energy, given, how="mode")
             else:
                 found = energy.conditional_mean(given, ~torch.isnan(given))
-        filled[gaps] = found.numpy()[gaps[open_rows]]
+        filled[open_rows] = np.where(given.isnan(), found, given)
     return filled
 
 

@@ -15,13 +15,15 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
-from isthmus.impute.columns import Coding, ColumnUnits, as_frame, is_mixed
-from isthmus.impute.draws import Spread, draw_block
-from isthmus.impute.learning import learn
+from isthmus.impute.columns import ColumnUnits
+from isthmus.impute.learning import Spread, draw_block, learn
 from isthmus.impute.shape import FloatArray
 from isthmus.memories.gaussian import GaussianKDE
+from isthmus.plotting import Plottable
 from isthmus.printing import listed
 from isthmus.rows import checked_table, without_text
+from isthmus.scaling import Scaling
+from isthmus.tables.encoding import Coding, as_frame, is_mixed
 from isthmus.validation import as_choice, as_count
 
 # Rows beyond these are not learned from: so many, or so many for each column.
@@ -30,7 +32,7 @@ LEARNED_ROWS, LEARNED_ROWS_A_COLUMN = 5000, 20
 COSTLY = 1.02
 
 
-class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Fill missing values with their means given the known ones.
 
     The rows of the table are memories. A row with known columns :math:`o` and gaps :math:`m`
@@ -42,9 +44,10 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         \hat q_m = \bar x_m + S_{mo} S_{oo}^{-1} (q_o - \bar x_o), \quad
         \bar x = \sum_j w_j x_j, \quad w_j \propto \exp(-\lVert q_o - x_{jo}\rVert^2 / 2 h^2 r^2)
 
-    with r the distance to the tenth neighbour. Large bandwidths h make it linear regression, small
-    ones the nearest neighbour. Known cells are hidden to choose h, and to blend this estimate with
-    the linear one and with one that has covariances of its own in each neighbourhood.
+    with r the distance to the tenth neighbour, h = 0.42. Known cells are hidden to choose a ridge
+    of :math:`S_{oo}`, and to blend this estimate with one that has covariances of its own in each
+    neighbourhood. Fills may lie beyond the values of a column, but not beyond a bound: a value that
+    several rows have and none exceeds, or 0 in columns of one sign.
 
     Rows with gaps are learned from too; their gaps are filled by expectation maximisation and by
     retrieval. NaN marks missing values; in data frames, so do None and NA. Columns of text,
@@ -73,11 +76,9 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Number of known cells that were hidden.
     indicator_ : ndarray (n_samples, D) of bool
         True where a value of the fitted table was missing.
-    bandwidth_ : float
-        The chosen h.
     blend_ : ndarray (K, columns of numbers)
-        Weights of the estimates: linear, retrieved, and, where the shape of the table is a
-        covariance, with local covariances.
+        Weights of the estimates: retrieved, and, where the shape of the table is a covariance,
+        with local covariances.
     categories_ : dict
         Values of each column of categories by name, the most frequent first; at most 20.
     n_features_in_, feature_names_in_
@@ -85,6 +86,10 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     See Also
     --------
     fill_gaps : The same for a whole table, with a report.
+
+    References
+    ----------
+    Little and Rubin, "Statistical Analysis with Missing Data", Wiley, 2019.
 
     Examples
     --------
@@ -105,6 +110,8 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.integers = integers
         self.random_state = random_state
 
+    _coding: Coding
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from a table with gaps.
 
@@ -120,31 +127,41 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         weights = _check_sample_weight(
             sample_weight, rows, dtype=np.float64, ensure_non_negative=True
         )
-        self.indicator_ = self._gaps(np.isnan(rows))
-        self._warn_of_empty_columns()
+        self.indicator_ = np.isnan(rows)[:, self._coding.starts]
+        if self.indicator_.all(0).any():
+            empty = listed([str(name) for name in self._names[self.indicator_.all(0)]], 5)
+            warnings.warn(
+                f"Columns without a known value are filled with 0: {empty}.", stacklevel=2
+            )
         rows, weights = rows[weights > 0], weights[weights > 0]
-        self._units = ColumnUnits.of(rows, weights, self._groups)
+        places = self._coding.places
+        groups = [places[place] for place in self._coding.categories]
+        self._units = ColumnUnits.of(rows, weights, groups)
         generator = np.random.default_rng(
             check_random_state(self.random_state).randint(2**31, size=4)
         )
         learned = max(LEARNED_ROWS, LEARNED_ROWS_A_COLUMN * rows.shape[1], most)
         if len(rows) > learned:
-            places = np.sort(generator.permutation(len(rows))[:learned])
-            rows, weights = rows[places], weights[places]
-        weights = weights / weights.mean()
-        Z = self._units.into(rows)
-        self._memories, self._blend, checks = learn(Z, weights, self._features, generator, most)
+            chosen = np.sort(generator.permutation(len(rows))[:learned])
+            rows, weights = rows[chosen], weights[chosen]
+        widths = [place.stop - place.start for place in places]
+        self._memories, self._blend, checks = learn(
+            self._units.into(rows),
+            weights / weights.mean(),
+            np.repeat(np.arange(len(places)), widths),
+            generator,
+            most,
+        )
         self._spread = Spread.of(checks, self._blend, generator)
         self._measure_errors()
-        self.bandwidth_ = self._blend.recipe.bandwidth
         self.blend_ = self._blend.weights
         return self
 
     @property
     def energy_(self) -> GaussianKDE:
         """The memories as an energy, in standard units."""
-        check_is_fitted(self, "bandwidth_")
-        return GaussianKDE(self._memories.filled, self._memories.typical_width(self.bandwidth_))
+        check_is_fitted(self, "blend_")
+        return GaussianKDE(self._memories.filled, self._memories.typical_width())
 
     def transform(self, X: Any, how: str = "mean") -> Any:
         """Fill the gaps of rows, which need not be those of the fit. -> (n, D)
@@ -161,7 +178,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         An array, of objects if X has columns that do not hold numbers, or a data frame
         (`set_output`).
         """
-        check_is_fitted(self, "bandwidth_")
+        check_is_fitted(self, "blend_")
         as_choice(how, "how", ("mean", "mode"))
         rows = self._numbers(X, reset=False)
         Z = self._units.into(rows)
@@ -194,7 +211,7 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         An array (n, rows, D), of objects if X has columns that do not hold numbers, or a list of n
         data frames (`set_output`).
         """
-        check_is_fitted(self, "bandwidth_")
+        check_is_fitted(self, "blend_")
         n = as_count(n, "n")
         seed = check_random_state(self.random_state if random_state is None else random_state)
         generator = np.random.default_rng(seed.randint(2**31, size=4))
@@ -222,15 +239,10 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Values are in the order of `categories_`. A known value has the probability 1; where it is
         not in `categories_`, all others have 0.
         """
-        check_is_fitted(self, "bandwidth_")
+        check_is_fitted(self, "blend_")
         rows = self._numbers(X, reset=False)
-        if self._coding is None:
-            return {}
-        filled = np.where(
-            np.isnan(rows),
-            self._units.back(self._means(self._units.into(rows)), np.zeros(rows.shape[1], bool)),
-            rows,
-        )
+        means = self._units.back(self._means(self._units.into(rows)), np.zeros(rows.shape[1], bool))
+        filled = np.where(np.isnan(rows), means, rows)
         return {
             self._names[place]: self._coding.probabilities(filled, place)
             for place in self._coding.categories
@@ -242,23 +254,21 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         They are in the units of the columns of numbers, and NaN at cells that were not hidden. Of
         a cell that was hidden several times, the root mean square is returned.
         """
-        check_is_fitted(self, "bandwidth_")
-        (_, column), units = self._blend.cells, self._units
+        check_is_fitted(self, "blend_")
+        column, found, truth, means = self._hidden_cells()
         rows, row = np.unique(self._blend.rows, return_inverse=True)
-        shape = (max(len(rows), 1), len(units.scale))
-        found, truth = self._hidden_cells()
+        shape = (max(len(rows), 1), len(self._units.whole))
         found = np.where(self._rounded[column], np.rint(found), found)
         place, size = row * shape[1] + column, shape[0] * shape[1]
-        errors = _errors(found - truth, place, size)
-        means = _errors(units.centre[column] - truth, place, size)
-        return errors.reshape(shape), means.reshape(shape)
+        errors, baseline = (_errors(each - truth, place, size) for each in (found, means))
+        return errors.reshape(shape), baseline.reshape(shape)
 
-    def _hidden_cells(self) -> tuple[FloatArray, FloatArray]:
-        """Return the fills of hidden cells and the true values in the units of the table."""
-        units, (_, column) = self._units, self._blend.cells
-        found = self._blend.found * units.scale[column] + units.centre[column]
-        truth = self._blend.truth * units.scale[column] + units.centre[column]
-        return np.clip(found, units.least[column], units.most[column]), truth
+    def _hidden_cells(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray, FloatArray]:
+        """Return the columns, fills, values and column means of hidden cells, in their units."""
+        units, column = self._units, self._blend.cells[1]
+        own = Scaling(units.scaling.centre[column], units.scaling.scale[column])
+        found = np.clip(own.back(self._blend.found), units.least[column], units.most[column])
+        return column, found, own.back(self._blend.truth), own.centre
 
     def _means(self, Z: FloatArray) -> FloatArray:
         """Fill rows in standard units with means."""
@@ -274,37 +284,36 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Return a checked table as float64, with indicators in place of categories."""
         if isinstance(X, torch.Tensor):
             X = without_text(X)
-        if reset:
-            self._coding = None
-        if (reset and is_mixed(X)) or (not reset and self._coding is not None):
-            if not hasattr(X, "columns"):
-                raise InvalidInputError(
-                    "The imputer was fitted on a data frame with columns of text; pass one."
-                )
-            from isthmus.tables.frames import warn_of_columns
-
-            X = as_frame(X)
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            if not len(X):
-                raise InvalidInputError("X has no rows.")
+        if not (is_mixed(X) if reset else self._coding.is_mixed):
+            kinds = [np.float64, np.float32]
+            table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
             if reset:
-                warn_of_columns(X, stacklevel=4)
-                self._coding = Coding.of(X)
-            assert self._coding is not None
-            numbers = self._coding.into(X)
-            if np.isinf(numbers).any():
-                raise InvalidInputError("X has infinite values. Mark unknown values with NaN.")
-            return numbers
-        kinds = [np.float64, np.float32]
-        table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
-        self._dtype = table.dtype
-        return np.array(table, dtype=np.float64)
+                self._coding = Coding(("number",) * table.shape[1])
+            self._dtype = table.dtype
+            return np.array(table, dtype=np.float64)
+        if not hasattr(X, "columns"):
+            raise InvalidInputError(
+                "The imputer was fitted on a data frame with columns of text; pass one."
+            )
+        X = as_frame(X)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if not len(X):
+            raise InvalidInputError("X has no rows.")
+        if reset:
+            from isthmus.tables.categories import warn_of_columns
+
+            warn_of_columns(X, stacklevel=4)
+            self._coding = Coding.of(X)
+        numbers = self._coding.into(X)
+        if np.isinf(numbers).any():
+            raise InvalidInputError("X has infinite values. Mark unknown values with NaN.")
+        return numbers
 
     def _restored(
         self, X: Any, rows: FloatArray, filled: FloatArray, uniform: FloatArray | None = None
     ) -> Any:
         """Return X with its gaps filled from numbers, in the type of X."""
-        if self._coding is not None:
+        if self._coding.is_mixed:
             frame = self._coding.back(as_frame(X), filled, uniform)
             return frame if self._gives_frames else frame.to_numpy(dtype=object)
         return np.where(np.isnan(rows), filled, rows).astype(self._dtype, copy=False)
@@ -314,72 +323,36 @@ class MemoryImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return bool(_get_output_config("transform", self)["dense"] != "default")
 
     @property
-    def _groups(self) -> list[slice]:
-        if self._coding is None:
-            return []
-        return [self._coding.places[place] for place in self._coding.categories]
-
-    def _gaps(self, gaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the gaps of columns, of which some have several numbers."""
-        if self._coding is None:
-            return gaps
-        return gaps[:, [place.start for place in self._coding.places]]
-
-    @property
     def _names(self) -> Any:
         """The names of columns, or their places if scikit-learn took none from the table."""
         return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
 
-    def _warn_of_empty_columns(self) -> None:
-        empty = np.flatnonzero(self.indicator_.all(0))
-        if len(empty):
-            shown = listed([str(self._names[place]) for place in empty], 5)
-            warnings.warn(
-                f"Columns without a known value are filled with 0: {shown}.", stacklevel=3
-            )
-
-    @property
-    def _features(self) -> NDArray[np.intp]:
-        """The column of the table that each column of numbers belongs to."""
-        places = [slice(place, place + 1) for place in range(self.n_features_in_)]
-        if self._coding is not None:
-            places = self._coding.places
-        return np.repeat(np.arange(len(places)), [place.stop - place.start for place in places])
-
     def _measure_errors(self) -> None:
         """Set the errors of columns, and decide which are rounded."""
-        units, (_, column) = self._units, self._blend.cells
-        scale = units.scale
-        found, truth = self._hidden_cells()
-        plain = _errors(found - truth, column, len(scale))
-        rounded = _errors(np.rint(found) - truth, column, len(scale))
+        units, coding, dim = self._units, self._coding, len(self._units.whole)
+        column, found, truth, means = self._hidden_cells()
+        plain, rounded, baseline = (
+            _errors(each - truth, column, dim) for each in (found, np.rint(found), means)
+        )
         self._rounded = units.whole & (self.integers != "keep")
         if self.integers == "auto":
             self._rounded &= ~(rounded > COSTLY * plain) & (units.most > units.least + 1)
-        means = _errors(truth - units.centre[column], column, len(scale))
-        errors = np.where(self._rounded, rounded, plain)
-        self.categories_: dict[Any, list[Any]] = {}
-        if self._coding is not None:
-            starts = [place.start for place in self._coding.places]
-            errors, self.mean_errors_ = errors[starts], means[starts]
-            for place, values in self._coding.categories.items():
-                self.categories_[self._names[place]] = values
-                own = np.isin(column, np.arange(len(scale))[self._coding.places[place]])
-                # The cells of a row stand together.
-                guesses, flags = (
-                    cells[own].reshape(-1, max(len(values), 1)) for cells in (found, truth)
-                )
-                # A value that is none of the categories is always guessed wrong.
-                right = np.where(flags.max(1) > 0.5, flags.argmax(1), -1)
-                if len(right):
-                    errors[place] = (guesses.argmax(1) != right).mean()
-                    self.mean_errors_[place] = (right != 0).mean()
-        else:
-            self.mean_errors_ = means
-        self.errors_ = errors
+        self.errors_ = np.where(self._rounded, rounded, plain)[coding.starts]
+        self.mean_errors_ = baseline[coding.starts]
+        self.categories_ = {self._names[at]: values for at, values in coding.categories.items()}
+        for place, values in coding.categories.items():
+            own = np.isin(column, np.arange(dim)[coding.places[place]])
+            # The cells of a row stand together.
+            guesses, flags = (
+                cells[own].reshape(-1, max(len(values), 1)) for cells in (found, truth)
+            )
+            # A value that is none of the categories is always guessed wrong.
+            right = np.where(flags.max(1) > 0.5, flags.argmax(1), -1)
+            if len(right):
+                self.errors_[place] = (guesses.argmax(1) != right).mean()
+                self.mean_errors_[place] = (right != 0).mean()
         cells = np.unique(np.column_stack([self._blend.rows, column]), axis=0)
-        counts = np.bincount(cells[:, 1], minlength=len(scale))
-        self.checked_ = counts if self._coding is None else counts[starts]
+        self.checked_ = np.bincount(cells[:, 1], minlength=dim)[coding.starts]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

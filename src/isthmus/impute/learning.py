@@ -1,8 +1,7 @@
-"""Learn from a table with gaps how to fill them: hide known cells, and see what works."""
+"""Learn from a table with gaps how to fill them, and how to draw fillings: hide known cells."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from isthmus.impute.retrieval import FilledMemories, Recipe
+from isthmus.impute.retrieval import FilledMemories
 from isthmus.impute.shape import (
     MOST_FULL_COLUMNS,
     FloatArray,
-    Kind,
     Mask,
     Shape,
-    kinds,
+    learn_shape,
     linear_fill,
+    numbers_of_factors,
 )
 
-BANDWIDTHS = (0.2, 0.42, 0.85, 2.0)
+# Shares of the variances of columns.
 RIDGES = (0.0001, 0.003, 0.1, 3.0)
 # More factors are not tried once they raise the error by this factor.
 TOO_MANY = 1.2
@@ -33,6 +32,12 @@ SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 FEWEST_HIDDEN = 0.1
 # Cells that the common weights of the estimates count for, beside those of a column.
 PRIOR_CELLS = 60
+MEASURED_ROWS, MEASURED_DRAWS = 150, 40
+# Cells that the table as a whole counts for, beside those of a column.
+PRIOR_SPREAD_CELLS = 10.0
+# Columns with fewer hidden cells have the gain of the table.
+FEWEST_CELLS = 60
+COVERAGE = 0.9
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Blend:
-    """A recipe with the weights of its estimates in each column (K, D).
+    """The ridge of regressions, and the weights of the estimates in each column (K, D).
 
     `cells` are the places (row, column) of hidden cells, `rows` their rows in the table, `truth`
     their values and `found` their fills, by weights learned from other rows.
     """
 
-    recipe: Recipe
+    ridge: float
     weights: FloatArray
     cells: tuple[NDArray[np.intp], NDArray[np.intp]]
     rows: NDArray[np.intp]
@@ -63,7 +68,7 @@ class Blend:
 
     def fill(self, memories: FilledMemories, Z: FloatArray) -> FloatArray:
         """Return the means of all cells of a block of rows (n, D)."""
-        found = memories.estimates(Z, self.recipe)
+        found = memories.estimates(Z, self.ridge)
         return memories.shape.mean + np.einsum("kd,knd->nd", self.weights, np.array(found))
 
 
@@ -84,17 +89,19 @@ def learn(
     while len(choices) < repeats and cells < ENOUGH_CELLS:
         choices.append(_hide(Z, features, generator))
         cells += max(int(choices[-1][1].sum()), 1)
-    tables = [_hidden(Z, *choice) for choice in choices]
-    kind, shapes = _choose_shape(Z, tables, weights)
+    tables = [Z.copy() for _ in choices]
+    for table, (places, hidden) in zip(tables, choices, strict=True):
+        table[places] = np.where(hidden, np.nan, Z[places])
+    factors, shapes = _choose_shape(Z, tables, weights)
     checks: list[Check] = []
     for (places, hidden), table, shape in zip(choices, tables, shapes, strict=True):
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
         checks.append(Check(memories, places, Z[places], table[places], hidden))
-    recipe = _choose_recipe(checks)
-    checks = [replace(check, memories=check.memories.refilled(recipe)) for check in checks]
-    shape = kind.learn(Z, weights, checks[0].memories.shape)
+    ridge = _choose_ridge(checks)
+    checks = [replace(check, memories=check.memories.refilled(ridge)) for check in checks]
+    shape = learn_shape(Z, weights, factors, checks[0].memories.shape)
     memories = _memories(Z, weights, shape, most_memories, generator)
-    return memories.refilled(recipe), _blend(checks, recipe), checks
+    return memories.refilled(ridge), _blend(checks, ridge), checks
 
 
 def _hide(
@@ -120,37 +127,29 @@ def _hide(
     return places, hidden
 
 
-def _hidden(Z: FloatArray, places: NDArray[np.intp], hidden: Mask) -> FloatArray:
-    """Return a table (n, D) without hidden cells of some rows."""
-    table = Z.copy()
-    table[places] = np.where(hidden, np.nan, Z[places])
-    return table
-
-
 def _choose_shape(
     Z: FloatArray, tables: Sequence[FloatArray], weights: FloatArray
-) -> tuple[Kind, list[Shape]]:
-    """Return the kind of shape with the least linear error at hidden cells, and each table's."""
+) -> tuple[int, list[Shape]]:
+    """Return the number of factors with the least linear error at hidden cells, and the shapes."""
     tried = tables if Z.shape[1] <= MOST_FULL_COLUMNS else tables[:1]
-    best: tuple[float, Kind, list[Shape]] | None = None
-    for kind in kinds(*Z.shape):
-        shapes = [kind.learn(table, weights) for table in tried]
-        error = sum(map(partial(_linear_error, Z), tried, shapes))
+    choices = numbers_of_factors(*Z.shape)
+    best: tuple[float, int, list[Shape]] | None = None
+    for factors in choices:
+        shapes = [learn_shape(table, weights, factors) for table in tried]
+        error = sum(map(partial(_linear_error, Z), tried, shapes)) if len(choices) > 1 else 0.0
         if best is None or error < best[0]:
-            best = error, kind, shapes
-        elif kind.factors and error > TOO_MANY * best[0]:
+            best = error, factors, shapes
+        elif factors and error > TOO_MANY * best[0]:
             break
     assert best is not None
-    _, kind, shapes = best
-    return kind, shapes + [kind.learn(table, weights) for table in tables[len(tried) :]]
+    _, factors, shapes = best
+    return factors, shapes + [learn_shape(one, weights, factors) for one in tables[len(tried) :]]
 
 
 def _linear_error(Z: FloatArray, table: FloatArray, shape: Shape) -> float:
-    """Return the squared error of a linear fill at hidden cells."""
     hidden = np.isnan(table) & ~np.isnan(Z)
     rows = hidden.any(1)
-    errors = (linear_fill(shape, table[rows]) - Z[rows])[hidden[rows]]
-    return float(np.square(errors).sum())
+    return float(np.square(linear_fill(shape, table[rows]) - Z[rows])[hidden[rows]].sum())
 
 
 def _memories(
@@ -167,35 +166,28 @@ def _memories(
     return FilledMemories(Z[places], linear_fill(shape, Z[places]), shape, weights[places])
 
 
-def _choose_recipe(checks: Sequence[Check]) -> Recipe:
-    """Return the bandwidth and the ridges with the least error at hidden cells."""
-    errors: dict[tuple[float, float], float] = defaultdict(float)
+def _choose_ridge(checks: Sequence[Check]) -> float:
+    """Return the ridge of regressions with the least error at hidden cells."""
+    errors = np.zeros(len(RIDGES))
     for check in checks:
         memories, truth = check.memories, check.truth[check.hidden]
         queries = memories.queries(check.given)
-        regressions = {ridge: memories.shape.regression(queries.known, ridge) for ridge in RIDGES}
-        for bandwidth in (0.0, *BANDWIDTHS):
-            mean = np.zeros(queries.residuals.shape)
-            if bandwidth:
-                shares = memories.responsibilities(queries, bandwidth)
-                mean = (shares @ memories.singles).astype(np.float64)
-            rest = np.where(queries.known, queries.residuals - mean, 0.0)
-            for ridge, regress in regressions.items():
-                found = (mean + regress(rest) + memories.shape.mean)[check.hidden]
-                errors[bandwidth, ridge] += float(np.square(found - truth).sum())
-    linear = min(RIDGES, key=lambda ridge: errors[0.0, ridge])
-    best = min((pair for pair in errors if pair[0]), key=errors.__getitem__)
-    return Recipe(linear, *best)
+        shares = memories.responsibilities(queries)
+        for place, ridge in enumerate(RIDGES):
+            regress = memories.shape.regression(queries.known, ridge)
+            means = memories.corrected(queries, shares, regress) + memories.shape.mean
+            errors[place] += np.square(means[check.hidden] - truth).sum()
+    return RIDGES[int(errors.argmin())]
 
 
-def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
+def _blend(checks: Sequence[Check], ridge: float) -> Blend:
     """Return the weights of the estimates that leave the least error at hidden cells."""
     dim = checks[0].truth.shape[1]
     parts, truths, centres, rows, columns, places = [], [], [], [], [], []
     start = 0
     for check in checks:
         mean = check.memories.shape.mean
-        found = check.memories.estimates(check.given, recipe)
+        found = check.memories.estimates(check.given, ridge)
         row, column = np.nonzero(check.hidden)
         parts.append(np.stack([estimate[row, column] for estimate in found]))
         truths.append(check.truth[row, column] - mean[column])
@@ -214,7 +206,7 @@ def _blend(checks: Sequence[Check], recipe: Recipe) -> Blend:
         other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
         crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
     centre = np.concatenate(centres)
-    return Blend(recipe, weights, (row, column), origin, truth + centre, crossed + centre)
+    return Blend(ridge, weights, (row, column), origin, truth + centre, crossed + centre)
 
 
 def _weights(
@@ -243,3 +235,94 @@ def _shrunk(estimates: FloatArray, truth: FloatArray, prior: FloatArray, pull: f
     """Return non-negative least squares, drawn to a prior."""
     system = np.concatenate([estimates.T, pull * np.eye(len(prior))])
     return nnls(system, np.concatenate([truth, pull * prior]))[0]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Factors (D,) of the deviations of memories, and standard deviations (D,) of noise.
+
+    `doubt` is the error of a memory's cell that is itself filled.
+    """
+
+    local: FloatArray
+    noise: FloatArray
+    doubt: FloatArray
+
+    @classmethod
+    def of(cls, checks: Sequence[Check], blend: Blend, generator: np.random.Generator) -> Spread:
+        """Match the spread of draws with the errors at the hidden cells of checks."""
+        dim = checks[0].truth.shape[1]
+        row, column = blend.cells
+        if not len(row):
+            return cls(np.ones(dim), np.zeros(dim), np.zeros(dim))
+        errors = _column_means(np.square(blend.found - blend.truth), column, dim)
+        unit = cls(np.ones(dim), np.zeros(dim), np.sqrt(errors))
+        parts, places, start = [], [], 0
+        for check in checks:
+            own = np.flatnonzero(
+                (row >= start) & (row < start + min(len(check.truth), MEASURED_ROWS))
+            )
+            renewal = generator.exponential(size=(MEASURED_DRAWS, len(check.memories.rows)))
+            given = check.given[:MEASURED_ROWS]
+            drawn = draw_block(check.memories, blend, unit, given, renewal, generator)
+            parts.append(drawn[:, row[own] - start, column[own]])
+            places.append(own)
+            start += len(check.truth)
+        cells, chosen = np.concatenate(parts, 1), np.concatenate(places)
+        column = column[chosen]
+        local = _column_means(cells.var(0), column, dim)
+        factor = np.minimum(1.0, np.sqrt(errors / np.maximum(local, 1e-12)))
+        noise = np.sqrt(np.maximum(errors - np.square(factor) * local, 0.0))
+        trial = factor[column] * (cells - cells.mean(0))
+        trial += noise[column] * generator.standard_normal(cells.shape)
+        gain = _gain(trial, (blend.truth - blend.found)[chosen], column, dim)
+        return cls(gain * factor, gain * noise, unit.doubt)
+
+
+def _column_means(values: FloatArray, column: np.ndarray, dim: int) -> FloatArray:
+    """Return the mean of the values of each column, drawn to that of all."""
+    sums, counts = np.bincount(column, values, dim), np.bincount(column, minlength=dim)
+    found: FloatArray = (sums + PRIOR_SPREAD_CELLS * values.mean()) / (counts + PRIOR_SPREAD_CELLS)
+    return found
+
+
+def _gain(trial: FloatArray, error: FloatArray, column: np.ndarray, dim: int) -> FloatArray:
+    """Return the factors (D,) that make intervals of trial deviations cover the errors."""
+    low, high = np.quantile(trial, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
+    reach = np.maximum(np.where(error > 0, high, -low), 1e-9)
+    ratio = np.abs(error) / reach
+    common = float(np.clip(np.quantile(ratio, COVERAGE), 0.3, 3.0))
+    gain = np.full(dim, common)
+    for place in np.flatnonzero(np.bincount(column, minlength=dim) >= FEWEST_CELLS):
+        own = np.quantile(ratio[column == place], COVERAGE)
+        gain[place] = np.clip(own, common / 2, common * 2)
+    return gain
+
+
+def draw_block(
+    memories: FilledMemories,
+    blend: Blend,
+    spread: Spread,
+    Z: FloatArray,
+    renewal: FloatArray,
+    generator: np.random.Generator,
+) -> FloatArray:
+    """Return fillings (n, rows, D) of a block of rows, with `renewal` (n, m) of the memories."""
+    queries = memories.queries(Z)
+    means = blend.fill(memories, Z)
+    shares = memories.responsibilities(queries)
+    regress = memories.shape.regression(queries.known, blend.ridge)
+    centre = memories.corrected(queries, shares, regress)
+    filled_cells = np.isnan(memories.rows)
+    drawn = np.empty((len(renewal), *Z.shape))
+    for number, weights in enumerate(renewal):
+        steps = np.cumsum(shares * weights.astype(np.float32), axis=1)
+        level = generator.random((len(Z), 1)) * steps[:, -1:]
+        chosen = np.minimum((steps < level).sum(1), len(weights) - 1)
+        rows = memories.centred[chosen]
+        deviation = rows + regress(np.where(queries.known, queries.residuals - rows, 0.0)) - centre
+        doubt = generator.standard_normal(Z.shape) * spread.doubt
+        deviation += np.where(filled_cells[chosen], doubt, 0.0)
+        noise = spread.noise * generator.standard_normal(Z.shape)
+        drawn[number] = means + spread.local * deviation + noise
+    return drawn

@@ -12,25 +12,12 @@ from isthmus.impute.shape import Covariance, FloatArray, Mask, Regression, Shape
 
 SinglesArray = NDArray[np.float32]
 
-# The bandwidth of a query is a multiple of its distance to this neighbour.
-NEIGHBOUR = 10
+# The bandwidth of a query is this multiple of its distance to this neighbour.
+BANDWIDTH, NEIGHBOUR = 0.42, 10
 CLOSEST = 1e-6
 # What the covariance of the table counts for beside that of a neighbourhood, which is wider.
 LOCAL_PRIOR, LOCAL_WIDER = 0.15, 2.0
 TYPICAL_ROWS = 300
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The settings of the estimates that are blended.
-
-    The bandwidth is a multiple of a query's distance to its tenth neighbour; ridges are shares of
-    the variance of each column.
-    """
-
-    linear_ridge: float
-    bandwidth: float
-    ridge: float
 
 
 @dataclass(frozen=True)
@@ -86,16 +73,16 @@ class FilledMemories:
         squared *= (1 / scales)[:, None].astype(np.float32)
         return Queries(known, residuals, squared)
 
-    def typical_width(self, bandwidth: float) -> float:
+    def typical_width(self) -> float:
         """Return the median of the bandwidths of the memories themselves."""
         some = self.filled[:: max(len(self.filled) // TYPICAL_ROWS, 1)]
         some, plain = some - self.shape.mean, np.square(self.centred).sum(1)
         squared = np.square(some).sum(1)[:, None] + plain - 2 * some @ self.centred.T
         rank = min(NEIGHBOUR, len(self.rows) // 2)
         scales = np.partition(np.maximum(squared, 0), rank, axis=1)[:, rank]
-        return bandwidth * float(np.sqrt(np.median(scales) + CLOSEST))
+        return BANDWIDTH * float(np.sqrt(np.median(scales) + CLOSEST))
 
-    def responsibilities(self, queries: Queries, bandwidth: float) -> SinglesArray:
+    def responsibilities(self, queries: Queries, bandwidth: float = BANDWIDTH) -> SinglesArray:
         """Return the share of each memory in each query. (n, m)"""
         logits = queries.squared * np.float32(-0.5 / bandwidth**2)
         logits += self.log_weights
@@ -109,11 +96,10 @@ class FilledMemories:
         means = (shares @ self.singles).astype(np.float64)
         return means + regress(np.where(queries.known, queries.residuals - means, 0.0))
 
-    def local(
-        self, queries: Queries, shares: SinglesArray, prior: float = LOCAL_PRIOR
-    ) -> FloatArray:
+    def local(self, queries: Queries) -> FloatArray:
         """Return means given the known cells under a covariance of each query's neighbourhood."""
         assert isinstance(self.shape, Covariance)
+        shares = self.responsibilities(queries, LOCAL_WIDER * BANDWIDTH)
         dim = self.centred.shape[1]
         first, second = np.triu_indices(dim)
         if self.products is None:
@@ -122,42 +108,38 @@ class FilledMemories:
         moments = np.empty((len(means), dim, dim))
         moments[:, first, second] = moments[:, second, first] = shares @ self.products
         moments -= means[:, :, None] * means[:, None, :]
-        moments += prior * self.shape.covariance
+        moments += LOCAL_PRIOR * self.shape.covariance
         both = queries.known[:, :, None] & queries.known[:, None, :]
         system = np.where(both, moments, 0.0)
         diagonal = np.arange(dim)
-        floor = 0.05 * prior * self.shape.variances
+        floor = 0.05 * LOCAL_PRIOR * self.shape.variances
         system[:, diagonal, diagonal] += np.where(queries.known, floor, 1.0)
         right = np.where(queries.known, queries.residuals - means, 0.0)
         solved = np.linalg.solve(system, right[:, :, None])
         return means + (moments @ solved)[:, :, 0]
 
-    def estimates(self, Z: FloatArray, recipe: Recipe) -> list[FloatArray]:
+    def estimates(self, Z: FloatArray, ridge: float) -> list[FloatArray]:
         """Return estimates of all cells of a block of rows (n, D), less the mean.
 
-        They are linear, locally linear, and, unless the shape has factors, with covariances of the
-        neighbourhoods, which are wider.
+        They are a regression on what the retrieved mean leaves, and, unless the shape has factors,
+        one with the covariance of the neighbourhood.
         """
         queries = self.queries(Z)
-        linear = self.shape.regression(queries.known, recipe.linear_ridge)
-        regress = self.shape.regression(queries.known, recipe.ridge)
-        shares = self.responsibilities(queries, recipe.bandwidth)
-        found = [linear(queries.residuals), self.corrected(queries, shares, regress)]
-        if isinstance(self.shape, Covariance):
-            wide = self.responsibilities(queries, LOCAL_WIDER * recipe.bandwidth)
-            found.append(self.local(queries, wide))
-        return found
+        regress = self.shape.regression(queries.known, ridge)
+        retrieved = self.corrected(queries, self.responsibilities(queries), regress)
+        return (
+            [retrieved, self.local(queries)] if isinstance(self.shape, Covariance) else [retrieved]
+        )
 
-    def refilled(self, recipe: Recipe) -> FilledMemories:
+    def refilled(self, ridge: float) -> FilledMemories:
         """Return memories whose gaps are filled by retrieval from the others."""
         filled = self.filled.copy()
         for places in self.open_blocks(self.rows):
             rows = self.rows[places]
             queries = self.queries(rows)
-            shares = self.responsibilities(queries, recipe.bandwidth)
-            regress = self.shape.regression(queries.known, recipe.ridge)
-            means = self.corrected(queries, shares, regress) + self.shape.mean
-            filled[places] = np.where(np.isnan(rows), means, rows)
+            regress = self.shape.regression(queries.known, ridge)
+            means = self.corrected(queries, self.responsibilities(queries), regress)
+            filled[places] = np.where(np.isnan(rows), means + self.shape.mean, rows)
         return FilledMemories(self.rows, filled, self.shape, self.weights)
 
     def open_blocks(self, Z: FloatArray) -> Iterator[NDArray[np.intp]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ Regression = Callable[[FloatArray], FloatArray]
 # Tables with more columns than the first may have a shape made of factors, with more than the
 # second they must.
 MOST_SURELY_FULL, MOST_FULL_COLUMNS = 64, 100
-# Covariances of columns shrink by this share times columns over rows, unless that is small.
-SHRINKAGE, SMALL_SHRINKAGE = 0.1, 0.002
+# Covariances of columns shrink by this share times columns over rows.
+SHRINKAGE = 0.01
 ROUNDS, ROUNDS_FROM_START = 6, 2
 # Entries of the matrices of a block of rows.
 BLOCK_ENTRIES = 2**21
@@ -125,34 +124,25 @@ class Factors:
 Shape = Covariance | Factors
 
 
-class Kind(NamedTuple):
-    """A number of factors, or 0 and the shrinkage of a covariance."""
-
-    factors: int = 0
-    shrink: float = 0.0
-
-    def learn(self, Z: FloatArray, weights: FloatArray, start: Shape | None = None) -> Shape:
-        """Learn a shape of this kind from rows (n, D) with gaps."""
-        if self.factors:
-            assert start is None or isinstance(start, Factors)
-            return learn_factors(Z, weights, self.factors, start)
-        assert start is None or isinstance(start, Covariance)
-        return learn_covariance(Z, weights, self.shrink, start)
-
-
-def kinds(count: int, dim: int) -> list[Kind]:
-    """Return the kinds of shape to choose from, for a table (count, dim)."""
-    found = []
-    if dim <= MOST_FULL_COLUMNS:
-        most = min(0.5, SHRINKAGE * (dim + 1) / count)
-        steps = (1.0, 0.1, 0.01) if most > SMALL_SHRINKAGE else (1.0,)
-        found += [Kind(shrink=most * step) for step in steps]
+def numbers_of_factors(count: int, dim: int) -> list[int]:
+    """Return numbers of factors to choose from for a table (count, dim); 0 is a covariance."""
+    numbers = [0] if dim <= MOST_FULL_COLUMNS else []
     if dim > MOST_SURELY_FULL:
-        most_factors = max(int(0.7 * min(count, dim)), 1)
-        most_factors = min(most_factors, max(int(np.sqrt(MOST_WORK / (count * dim))), FACTORS[0]))
-        numbers = [number for number in FACTORS if number <= most_factors] or [most_factors]
-        found += [Kind(factors=number) for number in numbers]
-    return found
+        most = max(int(0.7 * min(count, dim)), 1)
+        most = min(most, max(int(np.sqrt(MOST_WORK / (count * dim))), FACTORS[0]))
+        numbers += [number for number in FACTORS if number <= most] or [most]
+    return numbers
+
+
+def learn_shape(
+    Z: FloatArray, weights: FloatArray, factors: int, start: Shape | None = None
+) -> Shape:
+    """Learn a number of factors, or a covariance if it is 0, from rows (n, D) with gaps."""
+    if factors:
+        assert start is None or isinstance(start, Factors)
+        return learn_factors(Z, weights, factors, start)
+    assert start is None or isinstance(start, Covariance)
+    return learn_covariance(Z, weights, start)
 
 
 def _patterns(known: Mask) -> tuple[Mask, NDArray[np.intp]]:
@@ -177,31 +167,56 @@ def linear_fill(shape: Shape, Z: FloatArray, ridge: float = 0.0) -> FloatArray:
 
 
 def learn_covariance(
-    Z: FloatArray, weights: FloatArray, shrink: float, start: Covariance | None = None
+    Z: FloatArray, weights: FloatArray, start: Covariance | None = None
 ) -> Covariance:
-    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation.
-
-    Covariances of different columns are reduced by the share `shrink`.
-    """
+    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation."""
     count, dim = Z.shape
-    known, total = ~np.isnan(Z), weights.sum()
-    shape = start or Covariance(np.zeros(dim), np.eye(dim))
+    known = ~np.isnan(Z)
+    shape = start or _chained(Z, weights)
     order = np.lexsort(np.packbits(known, axis=1).T)
     Z, known, weights = Z[order], known[order], weights[order]
     filled = np.empty_like(Z)
     for _ in range(ROUNDS_FROM_START if start else ROUNDS):
-        scatter = np.zeros((dim, dim))
+        doubt = np.zeros((dim, dim))
         for block in blocks(count, shape.width):
             filled[block], spread = shape.expectation(Z[block], known[block], weights[block])
-            scatter += spread
-        mean = weights @ filled / total
-        centred = filled - mean
-        scatter += (weights[:, None] * centred).T @ centred
-        scatter /= total
-        scatter -= shrink * (scatter - np.diag(scatter.diagonal()))
-        scatter[np.diag_indices(dim)] += SMALLEST_VARIANCE
-        shape = Covariance(mean, scatter)
+            doubt += spread
+        shape = _moments(filled, weights, doubt)
     return shape
+
+
+def _chained(Z: FloatArray, weights: FloatArray) -> Covariance:
+    """Return moments of rows (n, D) whose columns are filled in turn by regression on the others.
+
+    A column is regressed on rows that know it: rows far from all others, if filled with means at
+    first, would pull its covariances to 0, and expectation maximisation would not recover.
+    """
+    gaps = np.isnan(Z)
+    filled = np.where(gaps, 0.0, Z)
+    for place in np.argsort(gaps.sum(0), kind="stable"):
+        unknown = gaps[:, place]
+        if 0 < unknown.sum() < len(Z):
+            shape = _moments(filled[~unknown], weights[~unknown])
+            others = np.arange(Z.shape[1]) != place
+            system = shape.covariance[np.ix_(others, others)]
+            slopes = np.linalg.solve(system, shape.covariance[others, place])
+            residuals = filled[unknown][:, others] - shape.mean[others]
+            filled[unknown, place] = shape.mean[place] + residuals @ slopes
+    return _moments(filled, weights)
+
+
+def _moments(
+    filled: FloatArray, weights: FloatArray, doubt: FloatArray | float = 0.0
+) -> Covariance:
+    """Return mean and shrunk covariance of rows (n, D) whose own covariances sum to `doubt`."""
+    count, dim = filled.shape
+    mean = weights @ filled / weights.sum()
+    centred = filled - mean
+    scatter = (doubt + (weights[:, None] * centred).T @ centred) / weights.sum()
+    shrink = min(0.5, SHRINKAGE * (dim + 1) / count)
+    scatter -= shrink * (scatter - np.diag(scatter.diagonal()))
+    scatter[np.diag_indices(dim)] += SMALLEST_VARIANCE
+    return Covariance(mean, scatter)
 
 
 def learn_factors(

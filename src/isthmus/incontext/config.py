@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin, get_type_hints
 
@@ -50,6 +51,12 @@ class CheckedFields:
                 f"Unknown settings {sorted(unknown)}: written by a newer version of isthmus?"
             )
         return cls(**settings)
+
+
+def cosine_at(update: int, updates: int, warmup: int) -> float:
+    """Return the share of the learning rate at an update: a linear rise, then a cosine."""
+    rise = min(1.0, (update + 1) / (warmup + 1))
+    return rise * (0.5 + 0.5 * math.cos(math.pi * update / updates))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,21 +93,11 @@ def _scaled(energy: Energy, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: Grid) -> float:
-    """Return the mean negative log-likelihood in nats, in one or two dimensions.
+    """Return the mean negative log-likelihood in nats of points (B, M, D), given (B, n, D).
 
-    Parameters
-    ----------
-    model : InContextModel
-    context : (B, n, D)
-    points : (B, M, D)
-    grid : Grid
-        Its width must cover the model's density. The cost grows with its nodes.
+    In one or two dimensions. The grid must cover the model's density.
 
-    Examples
-    --------
-    >>> import torch
     >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> from isthmus.incontext.evaluation import Grid, held_out_nll
     >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=5.5))
     >>> nll = held_out_nll(model, torch.zeros(2, 5, 2), torch.zeros(2, 3, 2), Grid(2, 8.0, 65))
     >>> 0 < nll < 10
@@ -177,19 +167,6 @@ def descent_error(
     -------
     Tensor (B,)
         Mean over the starts; NaN where the true energy is infinite.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> from isthmus.incontext.evaluation import descent_error
-    >>> from isthmus.incontext.priors import prior
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> tasks = prior("paper").draw(3, generator)
-    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=20.0))
-    >>> energy = model.condition(tasks.sample(5, generator))
-    >>> descent_error(energy, tasks, torch.zeros(3, 2, 2), box=20.0).shape
-    torch.Size([3])
     """
     mine, true = starts.clone(), starts.clone()
     highest = (-tasks.log_prob(starts)).amax(1)[:, None, None]

@@ -30,7 +30,7 @@ from isthmus.incontext.priors import Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
-from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer, log_normalizer
+from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_choice, as_count, as_seed
 
@@ -48,7 +48,6 @@ __all__ = [
     "evaluate",
     "grid_for",
     "held_out_nll",
-    "log_normalizer",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -297,7 +296,7 @@ def evaluate(
             some = block[: max(0, probes - int(block[0]))]
             parts.append(
                 _score_model(model, drawn[block], sequence[block], held_out[block],
-                             ranks[some], starts[some], sizes, grid, prior.box)
+                             (ranks[some], starts[some]), sizes, grid, prior.box)
             )  # fmt: skip
             report(done := done + len(block) * len(sizes))
         found = {key: np.concatenate([part[key] for part in parts], axis=1) for key in parts[0]}
@@ -333,17 +332,17 @@ def _score_model(
     tasks: Tasks,
     sequence: Tensor,
     points: Tensor,
-    ranks: Tensor,
-    starts: Tensor,
+    probed: tuple[Tensor, Tensor],
     sizes: Sequence[int],
     grid: Grid | None,
     box: float,
 ) -> dict[str, np.ndarray]:
     """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...).
 
-    Other orders and descents are tried on the first tasks, as many as have ranks and starts.
+    Other orders and descents are tried on the first tasks, by their ranks and starts, `probed`.
     """
     rows: list[dict[str, Tensor]] = []
+    ranks, starts = probed
     probes = len(ranks)
     truth = tasks.log_prob(points if grid is None else grid.nodes.expand(len(tasks), -1, -1))
     for size in sizes:

@@ -1,8 +1,9 @@
-"""The training loop of in-context models, on Lightning Fabric, for one process or many."""
+"""The training loop of energies, in context or not, on Lightning Fabric, in one process or many."""
 
 from __future__ import annotations
 
 import io
+import math
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -12,16 +13,17 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
-from isthmus.incontext.storage import StoredModel
 from isthmus.io.files import exclusive, write_atomically
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_count, as_path
@@ -33,38 +35,31 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
-class RunSettings(Protocol):
-    """A frozen dataclass whose fields decide the outcome of a run."""
-
-    @property
-    def updates(self) -> int:
-        """Steps of the optimiser."""
-        ...
-
-    @property
-    def clip(self) -> float | None:
-        """Largest norm of the gradient."""
-        ...
-
-    def learning_rate_at(self, update: int) -> float:
-        """Return the learning rate of one update, counted from 0."""
-        ...
+def seeded(seed: np.random.SeedSequence, device: Any = "cpu") -> torch.Generator:
+    """Return a generator that depends on the seed alone."""
+    words = seed.generate_state(2)
+    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
 
 
 class TrainingRecipe(ABC):
     """A kind of training: what the loop must know of a model and its settings."""
 
-    settings: RunSettings
+    # A frozen dataclass with `updates`, `clip` and `learning_rate_at(update)`.
+    settings: Any
+    # The loss, if it has a state that belongs in checkpoints.
+    objective: Any = None
+    # Forward and backward passes of an update, which processes share.
+    passes: int = 1
     # Weights to start from, the decay of their average if that is the result, and a way out.
     start: Weights | None = None
     average: float | None = None
+    average_every: int = 1
+    # The name of the held-out score, and, for one process, the evaluations without a better score
+    # after which training ends; the result then has the weights of the best.
+    score_name: str = "held_out_nll"
+    patience: int | None = None
     precision: Any = "32-true"
     advice: str = "Use a smaller learning_rate."
-
-    @property
-    @abstractmethod
-    def passes(self) -> int:
-        """Forward and backward passes of an update, which processes share."""
 
     @abstractmethod
     def new_network(self) -> nn.Module:
@@ -83,21 +78,38 @@ class TrainingRecipe(ABC):
         """Return a function that scores a network on fixed data, in nats."""
 
     @abstractmethod
-    def finished(self, weights: Weights) -> StoredModel:
+    def finished(self, weights: Weights) -> Any:
         """Return the model with the weights of a network."""
 
+    def save(self, weights: Weights, folder: Path) -> None:
+        """Write the finished model into the folder of its run."""
+        self.finished(weights).save_pretrained(folder / "model")
+
+    def stalled(self, rows: list[Row]) -> bool:
+        """Return True if the last evaluations brought no better score."""
+        scores = [row[self.score_name] for row in rows if self.score_name in row]
+        if self.patience is None or not scores:
+            return False
+        return len(scores) - 1 - scores.index(min(scores)) >= self.patience
+
     def states(self, fabric: Fabric) -> list[Weights]:
-        """Return what else must be saved, for each process."""
-        return []
+        """Return the states of the objective in all processes."""
+        if not isinstance(self.objective, StatefulObjective):
+            return []
+        states: list[Any] = [self.objective.state_dict()] * fabric.world_size
+        if fabric.world_size > 1:
+            torch.distributed.all_gather_object(states, states[0])
+        return states
 
     def load_states(self, states: list[Weights], rank: int) -> None:
-        """Take up what :meth:`states` returned."""
-        assert not states, "there is nothing to take it up"
+        """Take up the state of the objective in this process."""
+        for state in states[rank:][:1]:
+            self.objective.load_state_dict(state)
 
     def fingerprint(self) -> dict[str, str]:
         """Return the ``repr`` of everything that decides the outcome of a run."""
-        found = {each.name: repr(getattr(self.settings, each.name)) for each in
-                 fields(cast(Any, self.settings))}  # fmt: skip
+        names = [each.name for each in fields(self.settings)]
+        found = {name: repr(getattr(self.settings, name)) for name in names}
         total = sum(float(tensor.double().abs().sum()) for tensor in (self.start or {}).values())
         return {**found, "init": f"weights that add up to {total:.17g}" if self.start else "none"}
 
@@ -131,7 +143,6 @@ class RunOptions:
     log_every: int = 20
     evaluate_every: int = 500
     checkpoint_every: int | None = None
-    tensorboard: bool = False
     progress: bool | None = None
     report: Callable[[Row], None] | None = None
 
@@ -202,16 +213,19 @@ def _train(
     state = _State(recipe, checkpoint, fabric)
     held_out, saved_at = recipe.held_out(), time.monotonic()
     bar = show_progress("training", settings.updates, show=options.progress if chief else False)
-    log = metrics_log(folder, state.rows, tensorboard=options.tensorboard)
-    with log as add_row, bar as advance:
+    with metrics_log(folder, state.rows) as add_row, bar as advance:
         for done in range(state.done + 1, settings.updates + 1):
+            if recipe.stalled(state.rows):
+                break
             last, loss = done == settings.updates, state.update(done)
             advance(done, f"loss {float(loss):.3f}")
             if last or done % options.log_every == 0:
                 row = state.row(loss)
                 if chief and (last or done % options.evaluate_every == 0):
-                    row["held_out_nll"] = held_out(_on_cpu(state.result))
+                    row[recipe.score_name] = held_out(_on_cpu(state.result))
+                    state.keep_best(row[recipe.score_name])
                 add_row(row)
+                last = last or recipe.stalled(state.rows)
                 if chief and options.report is not None:
                     options.report(row)
             due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
@@ -222,9 +236,10 @@ def _train(
                 if folder is not None:
                     found.save(folder / "checkpoint.pt")
                 saved_at = time.monotonic()
-    weights = {name: tensor.cpu() for name, tensor in state.result.state_dict().items()}
+    best = state.best or state.result.state_dict()
+    weights = {name: tensor.cpu() for name, tensor in best.items()}
     if folder is not None:
-        recipe.finished(weights).save_pretrained(folder / "model")
+        recipe.save(weights, folder)
     fabric.barrier()
     return weights, state.rows
 
@@ -237,6 +252,7 @@ class _State:
     ) -> None:
         self.recipe, self.fabric, self.done, seconds = recipe, fabric, 0, 0.0
         self.rows: list[Row] = []
+        self.best: Weights = {}
         self.network = recipe.new_network()
         if checkpoint is not None or recipe.start is not None:
             self.network.load_state_dict(
@@ -253,10 +269,12 @@ class _State:
                 checkpoint.updates, checkpoint.cpu_seconds, checkpoint.rows
             )  # fmt: skip
             self.optimizer.load_state_dict(checkpoint.optimizer)
+            more = list(checkpoint.objective)
             if self.average is not None:
-                self.average.load_state_dict(checkpoint.objective[0])
-            else:
-                recipe.load_states(checkpoint.objective, fabric.global_rank)
+                self.average.load_state_dict(more.pop(0))
+            if recipe.patience is not None:
+                self.best = more.pop(0)
+            recipe.load_states(more, fabric.global_rank)
         self.clock = seconds - time.process_time()
 
     @property
@@ -276,7 +294,7 @@ class _State:
             )
         if norm is None or bool(torch.isfinite(norm)):
             self.optimizer.step()
-            if self.average is not None:
+            if self.average is not None and done % self.recipe.average_every == 0:
                 self.average.update_parameters(self.network)
         self.optimizer.zero_grad()
         self.done = done
@@ -308,11 +326,20 @@ class _State:
             "cpu_seconds": round(self.clock + time.process_time(), 2),
         }
 
+    def keep_best(self, score: float) -> None:
+        """Keep the weights if no earlier score was as good, for a recipe that stops early."""
+        name = self.recipe.score_name
+        if self.recipe.patience is not None and score < min(
+            (row[name] for row in self.rows if name in row), default=math.inf
+        ):
+            self.best = {key: value.clone() for key, value in self.result.state_dict().items()}
+
     def checkpoint(self) -> Checkpoint:
         """Return the state; every process must call this."""
-        more = self.recipe.states(self.fabric)
-        if self.average is not None:
-            more = [self.average.state_dict()]
+        more = [] if self.average is None else [self.average.state_dict()]
+        if self.recipe.patience is not None:
+            more.append(self.best)
+        more += self.recipe.states(self.fabric)
         return Checkpoint(
             self.recipe.fingerprint(), self.done, self.clock + time.process_time(),
             self.network.state_dict(), self.optimizer.state_dict(), more, self.rows,

@@ -107,6 +107,7 @@ class ICLEBM(StoredModel):
     torch.Size([7])
     """
 
+    unconditional = False
     format = "isthmus-iclebm-2"
     config_type = ICLEBMConfig
     config: ICLEBMConfig
@@ -205,6 +206,12 @@ class ICLEBM(StoredModel):
                     energy = self.candidate_energy(leaf, part, index[where[1]], seen)
                     (gradient[where],) = torch.autograd.grad(energy.sum(), leaf)
         return gradient
+
+    def branch_gradient(self, x: Tensor, count: int) -> Callable[[Tensor], Tensor]:
+        """Return the gradient, a function of `count` candidates an index of x: (B, S count, D)."""
+        index = torch.arange(x.shape[1], device=x.device).repeat_interleave(count)
+        mask, cache = self.mask(index, x.shape[1]), self.encode(x)
+        return lambda candidates: self.candidate_gradient(candidates, cache, index, mask)
 
     def embed(self, x: Tensor, index: Tensor) -> Tensor:
         """Embed tokens (B, M, D) at index (M,): (B, M, width)."""
@@ -373,8 +380,7 @@ class ContextEnergy(Energy):
         half_width = WIDER * torch.where(farthest > 1e-6, farthest, 2 * self.model.config.scale)
         warnings.warn(
             "The model has no box, so that its energy has no normaliser over the whole space. "
-            f"log_prob is that of points with coordinates within ±{float(half_width.amax()):.4g}; "
-            "for another range, use isthmus.normalizer.log_normalizer(energy, half_width=...).",
+            f"log_prob is that of points with coordinates within ±{float(half_width.amax()):.4g}.",
             UserWarning,
             stacklevel=4,
         )

@@ -328,12 +328,5 @@ PRIORS: dict[str, Prior] = {
 
 
 def prior(name: str) -> Prior:
-    """Return the prior of that name in :data:`PRIORS`.
-
-    Examples
-    --------
-    >>> from isthmus.incontext.priors import prior
-    >>> prior("compact").box
-    5.5
-    """
+    """Return the prior of that name in :data:`PRIORS`."""
     return PRIORS[as_choice(name, "prior", PRIORS)]

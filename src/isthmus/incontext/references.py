@@ -139,13 +139,10 @@ class FittedMixture(Reference):
 
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
         """Return log-densities of the same points given growing parts of a sequence."""
-        sequence, points = as_sequences(sequence, sizes, points)
-        contexts, places = sequence.detach().numpy(), points.detach().numpy()
+        both = [each.detach().numpy() for each in as_sequences(sequence, sizes, points)]
         return [
-            torch.from_numpy(
-                np.stack([self._fit(x[:size], y) for x, y in zip(contexts, places, strict=True)])
-            )
-            for size in sizes
+            torch.from_numpy(np.stack([self._fit(x[:n], y) for x, y in zip(*both, strict=True)]))
+            for n in sizes
         ]
 
     def _fit(self, context: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -156,13 +153,8 @@ class FittedMixture(Reference):
 
         if len(context) < max(self.components, 2):
             return np.full(len(points), np.nan)
-        fit = GaussianMixture(
-            self.components,
-            covariance_type="spherical",
-            reg_covar=self.regularizer,
-            n_init=self.starts,
-            random_state=self.seed,
-        )
+        options = {"reg_covar": self.regularizer, "n_init": self.starts, "random_state": self.seed}
+        fit = GaussianMixture(self.components, covariance_type="spherical", **options)
         with warnings.catch_warnings():
             # Few points, or equal ones, make some fits stop early; they count as they are.
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -180,15 +172,7 @@ REFERENCES: dict[str, Callable[[Any], Reference]] = {
 
 
 def reference(name: str, prior: Prior) -> Reference:
-    """Return the reference of that name in :data:`REFERENCES`, for tasks of a prior.
-
-    Examples
-    --------
-    >>> from isthmus.incontext.priors import prior
-    >>> from isthmus.incontext.references import reference
-    >>> reference("em-0.1", prior("compact")).components
-    3
-    """
+    """Return the reference of that name in :data:`REFERENCES`, for tasks of a prior."""
     make = REFERENCES[as_choice(name, "reference", REFERENCES)]
     if name not in known_references(prior):
         raise InvalidInputError(

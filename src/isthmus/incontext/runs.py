@@ -18,7 +18,6 @@ from typing import Any, cast, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.storage import restored
 from isthmus.incontext.tables.model import ICLTables
@@ -124,7 +123,7 @@ def _digest_line(content: bytes) -> bytes:
 
 @contextmanager
 def metrics_log(
-    folder: Path | None, rows: list[dict[str, float]], *, tensorboard: bool = False
+    folder: Path | None, rows: list[dict[str, float]]
 ) -> Iterator[Callable[[dict[str, float]], None]]:
     """Yield a function that appends a row to `rows` and to the files of a run, if it has a folder.
 
@@ -136,32 +135,16 @@ def metrics_log(
         return
     import pandas
 
-    writer: Any = _tensorboard_writer(folder) if tensorboard else None
     path = folder / "metrics.jsonl"
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def add(row: dict[str, float]) -> None:
         rows.append(row)
         append_line(path, json.dumps(row))
-        if writer is not None:
-            for name, value in row.items():
-                writer.add_scalar(name, value, int(row["update"]))
 
     try:
         yield add
     finally:
-        table = pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+        columns = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+        table = pandas.DataFrame(rows, columns=columns).to_csv(index=False)
         write_atomically(folder / "metrics.csv", table)
-        if writer is not None:
-            writer.close()
-
-
-def _tensorboard_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise InvalidInputError(
-            "tensorboard=True needs TensorBoard: pip install tensorboard, or leave it out; "
-            "metrics.jsonl and metrics.csv are always written."
-        ) from None
-    return SummaryWriter(str(folder))

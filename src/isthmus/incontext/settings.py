@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext.config import CheckedFields, ICLEBMConfig
+from isthmus.incontext.config import CheckedFields, ICLEBMConfig, cosine_at
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
 from isthmus.validation import as_choice
@@ -89,7 +88,9 @@ class TrainingSettings(CheckedFields):
             scale = model.scale * prior.box / self.prior.box
             model = replace(model, box=prior.box, scale=scale)
         if prior != self.prior and isinstance(objective, ContrastiveDivergence | RankingNCE):
-            objective = replace(objective, proposal=replace(objective.proposal, box=prior.box))
+            proposal = objective.proposal
+            if isinstance(proposal, Proposal):
+                objective = replace(objective, proposal=replace(proposal, box=prior.box))
         return replace(self, prior=prior, model=model, objective=objective)
 
     def with_batch(self, batch: int) -> TrainingSettings:
@@ -106,10 +107,9 @@ class TrainingSettings(CheckedFields):
 
     def learning_rate_at(self, update: int) -> float:
         """Return the learning rate of one update, counted from 0."""
-        rise = min(1.0, (update + 1) / (self.warmup + 1))
         if self.schedule == "constant":
-            return self.learning_rate * rise
-        return self.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * update / self.updates))
+            return self.learning_rate * min(1.0, (update + 1) / (self.warmup + 1))
+        return self.learning_rate * cosine_at(update, self.updates, self.warmup)
 
 
 # The paper's settings, and where it gives none, those of its authors' code.

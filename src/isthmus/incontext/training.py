@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.evaluation import HeldOut
-from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
+from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.runs import Row, Weights
@@ -46,7 +46,6 @@ def train(
     log_every: int = 20,
     evaluate_every: int = 500,
     checkpoint_every: int | None = None,
-    tensorboard: bool = False,
     progress: bool | None = None,
     report: Callable[[Row], None] | None = None,
 ) -> Trained:
@@ -70,8 +69,6 @@ def train(
         Updates between rows of the metrics, and between held-out likelihoods.
     checkpoint_every : int, optional
         Updates between checkpoints. Default: about one a minute.
-    tensorboard : bool
-        Also write the metrics for TensorBoard.
     progress : bool, optional
         Show a progress bar. Default: on a terminal.
     report : callable, optional
@@ -94,7 +91,6 @@ def train(
         log_every=log_every,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
-        tensorboard=tensorboard,
         progress=progress,
         report=report,
     )
@@ -116,16 +112,11 @@ def draw_pass(
 
     They depend on the arguments alone, not on what was drawn before or on the process.
     """
-
-    def seeded(seed: np.random.SeedSequence) -> torch.Generator:
-        words = seed.generate_state(2)
-        return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
-
-    generator = seeded(np.random.SeedSequence([settings.seed, update, part]))
+    generator = seeded(np.random.SeedSequence([settings.seed, update, part]), device)
     if settings.pool is None:
         tasks = settings.prior.draw(settings.pass_size, generator)
     else:  # the same pool for every pass, and cheap enough to draw again
-        once = seeded(np.random.SeedSequence(settings.seed, spawn_key=(0,)))
+        once = seeded(np.random.SeedSequence(settings.seed, spawn_key=(0,)), device)
         pool, chosen = settings.prior.draw(settings.pool, once), (settings.pass_size,)
         tasks = pool[torch.randint(settings.pool, chosen, generator=generator, device=device)]
     return tasks.sample(settings.length, generator), generator
@@ -151,15 +142,11 @@ class EnergyRecipe(TrainingRecipe):
         self.settings: TrainingSettings = settings
         self.start = None if init is None else init.state_dict()
         self.precision = settings.precision
+        self.passes = settings.batch // settings.pass_size
         # Its state belongs to this run, not to the settings.
         self.objective = copy(settings.objective)
         if isinstance(self.objective, StatefulObjective):
             self.objective.load_state_dict({})
-
-    @property
-    def passes(self) -> int:
-        """Passes of an update."""
-        return self.settings.batch // self.settings.pass_size
 
     def new_network(self) -> ICLEBM:
         """Return the network with its first weights."""
@@ -190,17 +177,3 @@ class EnergyRecipe(TrainingRecipe):
     def finished(self, weights: Weights) -> ICLEBM:
         """Return the model with the given weights."""
         return cast(ICLEBM, assembled(ICLEBM, self.settings.model, weights))
-
-    def states(self, fabric: Fabric) -> list[Weights]:
-        """Return the states of the objective in all processes."""
-        if not isinstance(self.objective, StatefulObjective):
-            return []
-        states: list[Any] = [self.objective.state_dict()] * fabric.world_size
-        if fabric.world_size > 1:
-            torch.distributed.all_gather_object(states, states[0])
-        return states
-
-    def load_states(self, states: list[Weights], rank: int) -> None:
-        """Take up the state of the objective in this process."""
-        for state in states[rank:][:1]:
-            cast(StatefulObjective, self.objective).load_state_dict(state)

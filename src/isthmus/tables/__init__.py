@@ -16,6 +16,8 @@ a2;;lily
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from isthmus.tables.files import (
     FileFormat,
     Table,
@@ -25,4 +27,23 @@ from isthmus.tables.files import (
     write_table,
 )
 
-__all__ = ["FileFormat", "Table", "check_output", "default_output", "read_table", "write_table"]
+if TYPE_CHECKING:
+    from isthmus.tables.encoding import encode
+
+__all__ = [
+    "FileFormat",
+    "Table",
+    "check_output",
+    "default_output",
+    "encode",
+    "read_table",
+    "write_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "encode":  # needs NumPy, which the help of the command line does without
+        from isthmus.tables.encoding import encode
+
+        return encode
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,21 +1,25 @@
-"""Columns that hold categories: text with few values, and numbers that look like labels."""
+"""Columns of categories and of labels, and those that are not what they seem: ids, other text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from isthmus.printing import listed
+from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, is_nested, parse_cells
 from isthmus.tables.files import Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAMES = {"class", "classes", "label", "labels", "target", "species"}
 # A first or last column of whole numbers without a gap, at most this many, looks like classes if
 # most other columns have more values.
 MOST_CLASSES = 15
+# Text whose values are distinct in more than half of the rows is not one of categories, if there
+# are at least so many rows.
+FEWEST_ROWS = 10
 
 
 def likely_label(table: Table) -> str | None:
@@ -42,16 +46,12 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
     Ids, and text of which most rows have a value of their own, are left out.
     """
-    import pandas as pd
-
-    from isthmus.tables.columns import is_nested
-
     columns, categories, unique = {}, [], []
     for name in table.frame.columns:
         column = table.frame[name]
         if name in table.columns:
             values = table.X[:, table.columns.index(name)]
-            whole = column.dtype.kind in "iu"
+            whole = column.dtype.kind in "iu" and not np.isnan(values).any()
             columns[name] = values.astype(np.int64) if whole else values
         elif name in table.left_out or name == table.label_name:
             most = max(2, len(column) / 2)
@@ -59,11 +59,55 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
                 unique.append(str(name))
             else:
                 categories.append(str(name))
-                columns[name] = column
+                # Numbers that are named as labels are categories, and nobody need be told.
+                columns[name] = column.astype("category") if name == table.label_name else column
     notes = [note for note in table.notes if "since most cells are not numbers" not in note]
     if categories:
-        notes.append(f"Drawn as categories: {listed(categories)}.")
+        notes.append(f"Used as categories: {listed(categories)}.")
     if unique:
         reason = "nearly every row has its own value, or all the same"
         notes.append(f"Left out, since {reason}: {listed(unique)}.")
     return pd.DataFrame(columns), tuple(notes)
+
+
+def warn_of_columns(frame: Any, stacklevel: int = 3) -> None:
+    """Warn of the doubtful columns of a data frame of pandas, each by name."""
+    if isinstance(frame, pd.DataFrame) and len(frame) >= FEWEST_ROWS:
+        for sentence in doubtful_columns(frame):
+            warnings.warn(sentence, UserWarning, stacklevel=stacklevel)
+
+
+def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on each column that looks like ids, or is text but not categories.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"price": ["$1.50", "$2.25"], "size": [1.0, 2.0]})
+    >>> print(*doubtful_columns(table))
+    Column 'price' holds numbers as text, such as '$1.50', and is treated as categories. Convert it to numbers first.
+    """  # noqa: E501
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place]
+        if is_nested(column):
+            continue
+        known = column[~is_missing(column)]
+        distinct = known.nunique()
+        if ID_NAME.fullmatch(str(name)) and distinct == len(known) > len(column) / 2:
+            if column.dtype.kind == "f" and (known % 1 != 0).any():
+                continue
+            yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
+        elif column.dtype in ("object", "str", "string") and len(known):
+            yield from _doubtful_text(name, known, 2 * distinct > max(len(column), 2))
+
+
+def _doubtful_text(name: Any, known: pd.Series, is_distinct: bool) -> Iterator[str]:
+    """Yield a sentence on a column of text that is no column of categories."""
+    shown, treated = f"such as {str(known.iloc[0])!r},", "and is treated as categories."
+    kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
+    if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):
+        advice = "Convert it to numbers first."
+        yield f"Column {name!r} holds numbers as text, {shown} {treated} {advice}"
+    elif is_distinct:
+        kind, advice = "text that hardly repeats", "Leave it out."
+        if pd.to_datetime(known, errors="coerce", format="ISO8601").notna().all():
+            kind, advice = "dates as text", "Convert it with pandas.to_datetime, or leave it out."
+        yield f"Column {name!r} holds {kind}, {shown} {treated} {advice}"

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 from numpy.typing import NDArray
-from pyarrow import types
+from pyarrow import compute, types
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
@@ -44,7 +44,8 @@ class Source:
     """The columns of a file, whatever its format.
 
     `place` maps a row, from 0, to words for its place in the file; the file itself marks column
-    `ids` as row ids; columns `beside` are no features; `cells` are the columns as written.
+    `ids` as row ids; columns `beside` are no features. Columns of a text file hold the text of
+    their cells; `grouped` says that its decimal mark is sure, so the other separates thousands.
     """
 
     path: Path
@@ -53,7 +54,7 @@ class Source:
     place: Callable[[int], str] = lambda row: f"row {row + 1}"
     ids: int | None = None
     beside: Collection[int] = ()
-    cells: pd.DataFrame | None = None
+    grouped: bool = False
     notes: list[str] = field(default_factory=list)
 
     def find(self, name: str, option: str) -> int:
@@ -89,9 +90,9 @@ def build_table(
     numbers = {place: _numbers(source, place) for place in range(len(names)) if place not in aside}
     likely = [
         place
-        for place, values in numbers.items()
+        for place, found in numbers.items()
         # The only column is a feature, whatever its name.
-        if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, values))
+        if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, found))
     ]
     if find_ids and likely:
         first, *others = sorted(likely, key=lambda place: place != source.ids)
@@ -102,11 +103,11 @@ def build_table(
         )
         if more := [names[place] for place in others if numbers[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
-    words = [place for place, values in numbers.items() if values is None]
-    known = {names[place]: values for place, values in numbers.items() if values is not None}
-    sizes = {name: _largest(values) for name, values in known.items() if len(frame)}
-    empty = {name: None for name, size in sizes.items() if np.isnan(size)}
-    used = {name: values for name, values in known.items() if name not in empty}
+    words = [place for place, found in numbers.items() if found is None]
+    known = {names[place]: found for place, found in numbers.items() if found is not None}
+    values = {name: _floats(column) for name, column in known.items()}
+    sizes = {name: _largest(column) for name, column in values.items() if len(frame)}
+    used = [name for name in known if not np.isnan(sizes.get(name, 0.0))]
     if not used:
         shown = ""
         if words:
@@ -116,18 +117,20 @@ def build_table(
         raise InvalidInputError(" ".join([reason, *notes[len(source.notes) :][:1]]))
     if len(frame) == 0:
         raise InvalidInputError(f"{source.path} has names, but no rows.")
+    if source.format.decimal == "," and not source.grouped:
+        notes += _check_commas(source, used)
     # Faster than column_stack, which writes with strides.
-    X = np.ascontiguousarray(np.array(list(used.values())).T)
+    X = np.ascontiguousarray(np.array([values[name] for name in used]).T)
     _check_values(source, {name: sizes[name] for name in used}, X, missing)
-    done, textual = "Copied" if as_written else "Left out", {names[place]: None for place in words}
-    for reason, left in (("every cell is missing", empty), ("most cells are not numbers", textual)):
-        notes += [f"{done}, since {reason}: {listed([*left])}."] * bool(left)
-    numeric = {
-        name: values
-        for name, values in used.items()
-        if frame[name].dtype.kind == "O" and sizes[name] < EXACT
+    done = "Copied" if as_written else "Left out"
+    left = {
+        "every cell is missing": [name for name in known if name not in used],
+        "most cells are not numbers": [names[place] for place in words],
     }
+    for reason, some in left.items():
+        notes += [f"{done}, since {reason}: {listed(some)}."] * bool(some)
     columns = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
+    is_text = source.format.kind == "text"
     return Table(
         X=X,
         columns=tuple(used),
@@ -135,24 +138,46 @@ def build_table(
         id_name=names[roles["id"]] if "id" in roles else "row",
         labels=columns.get("label"),
         label_name=names[roles["label"]] if "label" in roles else None,
-        left_out=tuple(name for name in names if name in empty or name in textual),
+        left_out=tuple(name for name in names if any(name in some for some in left.values())),
         notes=tuple(notes),
-        frame=with_columns(frame, numeric),
-        cells=source.cells,
+        frame=with_columns(frame, known if is_text else {name: known[name] for name in used}),
+        cells=frame if as_written and is_text else None,
         format=source.format,
     )
+
+
+def _check_commas(source: Source, columns: Sequence[str]) -> list[str]:
+    """Return a note on decimal commas; refuse commas that may stand between thousands."""
+    unclear = ""
+    for name in columns:
+        for row, text in enumerate(source.frame[name]):
+            cell = UNIT.sub("", text.strip())
+            if THOUSANDS.fullmatch(cell):
+                unclear = unclear or (
+                    f"{source.path}, {source.place(row)}, column {name!r}: {cell} may be "
+                    f"{cell.replace(',', '')}, or have a decimal comma, and no other cell decides "
+                    "which. Name the decimal mark (option decimal), write numbers without "
+                    f"separators of thousands, or leave the column out (option drop {name})."
+                )
+            elif DECIMAL_COMMA.fullmatch(cell) or POINTS_GROUPED.fullmatch(cell):
+                where = f"{source.place(row)}, column {name!r}"
+                number = cell.replace(".", "").replace(",", ".")
+                return [f"Commas in numbers are decimal marks: {where}, {cell} is {number}."]
+    if unclear:
+        raise InvalidInputError(unclear)
+    return []
 
 
 def numbers_of(source: Source, columns: Sequence[str]) -> NDArray[np.float64]:
     """Return columns that :func:`build_table` chose, of more rows of the same types. (n, D)"""
     found = [_numbers(source, source.find(name, "drop")) for name in columns]
-    X = np.ascontiguousarray(np.array(found).T)
+    X = np.ascontiguousarray(np.array([_floats(column) for column in found]).T)
     _check_values(source, {name: _largest(X[:, i]) for i, name in enumerate(columns)}, X, True)
     return X
 
 
-def _numbers(source: Source, place: int) -> NDArray[np.float64] | None:
-    """Return a column as float64 with NaN for gaps, or None if it is one of words."""
+def _numbers(source: Source, place: int) -> pd.Series | None:
+    """Return a column of numbers in a type that keeps them, or None if it is one of words."""
     column = source.frame.iloc[:, place]
     if isinstance(column.dtype, pd.ArrowDtype):
         kind = column.dtype.pyarrow_dtype
@@ -162,17 +187,46 @@ def _numbers(source: Source, place: int) -> NDArray[np.float64] | None:
         if types.is_decimal(kind):
             column = column.astype("float64[pyarrow]")
     if column.dtype.kind in "biuf":
-        # With a value for gaps, pandas copies the column first.
-        gap = {} if isinstance(column.dtype, np.dtype) else {"na_value": np.nan}
-        return column.to_numpy(dtype=np.float64, **gap)
+        return column
     if column.dtype not in ("object", "str", "string"):
         return None
-    values, kinds = parse_cells(column, source.format.decimal)
+    if source.format.kind == "text" and (plain := _plain_numbers(column, source)) is not None:
+        return plain
+    values, kinds = parse_cells(column, source.format.decimal, source.grouped)
     fault = find_fault(kinds)
     if fault is not None and not _are_ids(source, place, None):
         raise InvalidInputError(_bad_cell(source, place, fault))
-    mixed = (kinds >= WORD).any() or {NUMBER, FLAG} <= set(kinds.tolist())
-    return None if mixed else values
+    if (kinds >= WORD).any() or {NUMBER, FLAG} <= set(kinds.tolist()):
+        return None
+    # Whole numbers of a sheet or of JSON may be too large for a float.
+    exact = not len(values) or not _largest(values) >= EXACT
+    return pd.Series(values) if exact or source.format.kind == "text" else column
+
+
+def _plain_numbers(column: pd.Series, source: Source) -> pd.Series | None:
+    """Return text as numbers if all known cells are plain ones; whole numbers keep all digits."""
+    cells = compute.utf8_trim_whitespace(pyarrow.array(column, from_pandas=True))
+    is_gap = compute.is_in(compute.utf8_lower(cells), value_set=pyarrow.array([*MISSING]))
+    cells = compute.if_else(is_gap, None, cells)
+    unlike = "x" if source.format.decimal == "." else "[x.]"  # 0x10 is no number
+    if compute.any(compute.match_substring_regex(cells, unlike, ignore_case=True)).as_py():
+        return None
+    if source.format.decimal == ",":
+        cells = compute.replace_substring(cells, ",", ".")
+    kinds = {pyarrow.int64(): pd.Int64Dtype(), pyarrow.uint64(): pd.UInt64Dtype()}
+    for kind in (*kinds, pyarrow.float64()):
+        with suppress(pyarrow.ArrowException):
+            found = cells.cast(kind)
+            has_gaps = 0 < found.null_count < len(found)
+            return found.to_pandas(types_mapper=kinds.get if has_gaps else None)
+    return None
+
+
+def _floats(column: pd.Series) -> NDArray[np.float64]:
+    """Return numbers as float64 with NaN for gaps."""
+    # With a value for gaps, pandas copies the column first.
+    gap = {} if isinstance(column.dtype, np.dtype) else {"na_value": np.nan}
+    return column.to_numpy(dtype=np.float64, **gap)
 
 
 def _bad_cell(source: Source, place: int, row: int) -> str:
@@ -193,11 +247,11 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
     return f"{where}. {advice}; or leave the column out (option drop {name})."
 
 
-def _are_ids(source: Source, place: int, numbers: NDArray[np.float64] | None) -> bool:
+def _are_ids(source: Source, place: int, numbers: pd.Series | None) -> bool:
     """Return True for distinct whole numbers or words, most of them known, called ids."""
     if not ID_NAME.fullmatch(source.frame.columns[place]):
         return False
-    if numbers is not None and (numbers[~np.isnan(numbers)] % 1 != 0).any():
+    if numbers is not None and (_floats(numbers.dropna()) % 1 != 0).any():
         return False
     cells = tidied(source.frame.iloc[:, place]).tolist()
     values = [cell for cell in cells if str(cell).lower() not in MISSING]
@@ -247,10 +301,7 @@ def _check_values(
     if np.isinf(value):
         problem = "the value is infinite. Correct or remove the row."
     if np.isnan(value):
-        problem = (
-            f"the value is missing ({gaps} in all). Fill gaps with `isthmus complete` first, or "
-            "remove such rows."
-        )
+        problem = f"the value is missing ({gaps} in all). Fill gaps first, or remove such rows."
     where = f"{source.path}, {source.place(row)}, column {list(sizes)[place]!r}"
     raise InvalidInputError(f"{where}: {problem}")
 
@@ -286,15 +337,21 @@ def has_commas(cell: str) -> bool:
     return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, GROUPED, POINTS_GROUPED))
 
 
-def parse_cells(column: Any, decimal: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return value and kind of each cell in a column of text, or of text among numbers."""
+def parse_cells(
+    column: Any, decimal: str, grouped: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return value and kind of each cell in a column of text, or of text among numbers.
+
+    The mark that is not the decimal one separates thousands if `grouped`, or if a cell shows that.
+    """
     column = pd.Series(column)
     codes, distinct = pd.factorize(column.astype(object).map(str) if is_nested(column) else column)
     texts = [str(cell).strip() for cell in distinct]
     unit = _common_unit(texts)
     # Where commas are decimal marks, points are not.
     marks = SWAPPED if decimal == "," else {}
-    grouped = any(CLEARLY_GROUPED.fullmatch(UNIT.sub("", text).translate(marks)) for text in texts)
+    bare = (UNIT.sub("", text).translate(marks) for text in texts)
+    grouped = grouped or any(map(CLEARLY_GROUPED.fullmatch, bare))
 
     def parse(cell: object) -> tuple[float, int]:
         text = str(cell).strip()

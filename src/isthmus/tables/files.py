@@ -8,13 +8,14 @@ import json
 import lzma
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.extras import require
 from isthmus.io.files import check_writable, real_path, replacing
 from isthmus.io.reading import reading
 
@@ -195,22 +196,16 @@ class Table:
                 values[name] = np.where(holes, X[:, place], self.X[:, place])
             if cells is not None:
                 written = [style.write(value) for value in X[holes, place].tolist()]
-                texts[name] = _with(cells[name], holes, written)
+                texts[name] = cells[name].copy()
+                texts[name][holes] = written
         known = self.words if words is not None else frame[[]]
         for name, column in () if words is None else words.items():
             holes = (known[name].isna() & column.notna()).to_numpy()
             values[name] = frame[name].astype(object).mask(holes, column)
             if cells is not None:
-                texts[name] = _with(cells[name], holes, column.to_numpy()[holes])
+                texts[name] = cells[name].mask(holes, column)
         X, cells = np.where(gaps, X, self.X), None if cells is None else with_columns(cells, texts)
         return replace(self, X=X, frame=with_columns(frame, values), cells=cells)
-
-
-def _with(column: pd.Series, places: NDArray[np.bool_], values: Any) -> pd.Series:
-    """Return a column with other values in some places."""
-    column = column.copy()
-    column[places] = values
-    return column
 
 
 def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -270,6 +265,7 @@ def read_table(
     InvalidInputError
         With the line and column where the file is broken.
     """
+    require("pandas", "pyarrow")
     from isthmus.tables.columns import build_table
     from isthmus.tables.sources import read_source
     from isthmus.validation import as_count, as_flag, as_names, as_path, require_kind
@@ -285,20 +281,20 @@ def read_table(
     separator = SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(separator, decimal, encoding)
     chosen = {"id": None if id == "none" else id, "label": label}
-    wanted = {name for name in (*chosen.values(), *drop) if name is not None}
     layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
     if path != STDIN:
         with reading(path, f"{path.suffix} file"):
             path.open("rb").close()
     try:
-        source = read_source(path, wanted, as_written, header, array, skip_rows, **layout)
+        source = read_source(path, header, array, skip_rows, **layout)
     except UnicodeDecodeError as error:
         raise InvalidInputError(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
             "invalid. Name its encoding (option encoding), or save it as UTF-8."
         ) from None
-    how = {"find_ids": id is None, "missing": missing, "as_written": as_written}
-    return build_table(source, chosen, drop, **how)
+    return build_table(
+        source, chosen, drop, find_ids=id is None, missing=missing, as_written=as_written
+    )
 
 
 def _check_options(separator: str | None, decimal: str | None, encoding: str | None) -> None:
@@ -482,8 +478,9 @@ def _write_arrays(
             raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
         np.save(buffer, X)
         return
+    texts = beside.astype(object).where(beside.notna(), "")
     arrays = [
-        column.to_numpy() if is_number[name] else np.array([*_texts(column)], dtype=str)
+        column.to_numpy() if is_number[name] else np.array([*map(str, texts[name])], dtype=str)
         for name, column in beside.items()
     ]
     own = {"feature_names": np.array(numeric, dtype=str), "X": X}
@@ -492,12 +489,6 @@ def _write_arrays(
         for name, array in zip(names, [*own.values(), *arrays], strict=True):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def _texts(column: pd.Series) -> Iterator[str]:
-    """Yield the cells of a column as text, empty where missing."""
-    for cell, known in zip(column.astype(object), column.notna(), strict=True):
-        yield str(cell) if known else ""
 
 
 def _compressed(content: bytes, compression: str, name: str) -> bytes:
@@ -555,4 +546,4 @@ def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
 def require_openpyxl() -> None:
     """Raise an error that says how to install openpyxl, if it is missing."""
     if importlib.util.find_spec("openpyxl") is None:
-        raise InvalidInputError("Excel files need openpyxl: pip install 'isthmus[excel]'.")
+        raise InvalidInputError("Excel files need openpyxl: pip install 'isthmus[tables]'.")

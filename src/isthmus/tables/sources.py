@@ -1,4 +1,7 @@
-"""Readers of each format but text, which is in `text.py`."""
+"""Readers of each format but text, which is in `text.py`.
+
+The parsers of Excel, Parquet and Feather files run in a child process with limited memory.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +13,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow
+from pyarrow import feather, parquet, types
 
 from isthmus.errors import InvalidInputError
 from isthmus.io.arrays import open_npz, read_npy
 from isthmus.io.reading import read_in_child, reading, require_size
-from isthmus.tables.binary import CELL, read_arrow, read_sheet
 from isthmus.tables.columns import Source, count_titles, has_names, note_on_titles, typed, unique
 from isthmus.tables.files import FileFormat, require_openpyxl, with_columns
-from isthmus.tables.text import opener, read_text
+from isthmus.tables.text import read_content, read_text
 
-OBJECT = 64
-"""Bytes that an object of JSON takes, at least."""
+CELL, OBJECT = 8, 64
+"""Bytes that a cell takes, about, and an object of JSON, at least."""
 
 
 def read_source(
-    path: Path,
-    wanted: set[str],
-    as_written: bool,
-    header: bool | None,
-    array: str | None,
-    skip_rows: int | None,
-    **given: str | None,
+    path: Path, header: bool | None, array: str | None, skip_rows: int | None, **given: str | None
 ) -> Source:
-    """Read a file by its suffix. Columns of text in `wanted`, by name or number, keep their text.
-
-    The other parameters are those of :func:`isthmus.tables.read_table`.
-    """
+    """Read a file by its suffix; the parameters are those of :func:`isthmus.tables.read_table`."""
     form = FileFormat.of(path)
     if array is not None and form.kind not in ("npz", "excel"):
         raise InvalidInputError(
             f"Option array names an array of an .npz file or an Excel sheet; {path} is neither."
         )
     if form.kind == "text":
-        return read_text(path, form, wanted, as_written, header, skip_rows, **given)
+        return read_text(path, form, header, skip_rows, **given)
     lines = {} if form.kind == "excel" else {"header": header, "skip_rows": skip_rows}
     if options := [name for name, value in (given | lines).items() if value is not None]:
         raise InvalidInputError(f"Option {options[0]} is for text files, which {path} is not.")
@@ -54,8 +48,7 @@ def read_source(
 
 
 def _json(path: Path, form: FileFormat) -> Source:
-    with opener(path, form.compression)() as file:
-        text = file.read().decode("utf-8-sig")
+    text = read_content(path, form.compression).decode("utf-8-sig")
     require_size(path, OBJECT * text.count("{"))
     is_list = text.lstrip().startswith("[")
     numbered = [(1, text)] if is_list else enumerate(text.split("\n"), 1)
@@ -165,3 +158,46 @@ def _of_arrays(path: Path, form: FileFormat, arrays: dict[str, Any], key: str) -
     more = dict(zip(names[width:], (arrays[name] for name in beside), strict=True))
     frame = with_columns(frame, more)
     return Source(path, frame, form, beside=range(width, len(names)))
+
+
+def read_arrow(path: Path, kind: str) -> pyarrow.Table:
+    """Return the table of a Parquet or Feather file, unless it is far larger than the file."""
+    with path.open("rb") as file:
+        if kind == "feather":
+            table = feather.read_table(file, use_threads=False)
+        else:
+            table = parquet.ParquetFile(file, page_checksum_verification=True).read(
+                use_threads=False
+            )
+        table.validate(full=True)  # offsets that lead elsewhere would end the process
+    for place, field in enumerate(table.schema):
+        # Repeated words take memory once, until they are written out.
+        if (plain := _plain_type(field.type)) != field.type:
+            table = table.set_column(place, field.name, table.column(place).cast(plain))
+    cells = table.num_rows * table.num_columns
+    require_size(path, max(table.get_total_buffer_size(), CELL * cells))
+    return table
+
+
+def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """Return the type of a column in which every value is written out."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return kind.value_type
+    if types.is_string_view(kind):
+        return pyarrow.large_string()
+    return pyarrow.large_binary() if types.is_binary_view(kind) else kind
+
+
+def read_sheet(path: Path, sheet: str | None) -> tuple[list[list[Any]], list[str]]:
+    """Return the cells of a sheet, or of the first one, with "" for empty ones, and notes."""
+    with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:
+        first, *others = map(str, book.sheet_names)
+        if sheet not in (None, first, *others):
+            known = ", ".join([first, *others])
+            raise InvalidInputError(f"{path} has no sheet {sheet!r}; it has {known}.")
+        cells = book.parse(sheet or first, header=None, dtype=object, na_filter=False)
+    # Cells share the text that they repeat, until it is written out.
+    size = sum(len(cell) for row in cells.values for cell in row if isinstance(cell, str))
+    require_size(path, size + CELL * (cells.size + CELL * len(cells)))
+    ignored = f"Only sheet {first!r} is read; option array names another."
+    return cells.values.tolist(), [ignored] * (sheet is None and bool(others))

@@ -11,8 +11,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.tables.features import CELL, ODD, PAIR, ROW, Features, features
-from isthmus.incontext.tables.resolution import column_resolution, width_floor
+from isthmus.incontext.tables.features import (
+    CELL,
+    ODD,
+    PAIR,
+    ROW,
+    Features,
+    column_resolution,
+    features,
+    width_floor,
+)
 
 # The narrowest kernel along a column, in standard deviations of the context.
 FLOOR = 1.5e-3

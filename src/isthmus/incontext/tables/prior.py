@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from isthmus.incontext.tables.resolution import column_resolution
+from isthmus.incontext.tables.features import column_resolution
 
 Array = NDArray[np.float64]
 

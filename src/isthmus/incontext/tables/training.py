@@ -147,12 +147,7 @@ class TableRecipe(TrainingRecipe):
 
     def __init__(self, settings: TableTraining) -> None:
         self.settings: TableTraining = settings
-        self.average = settings.average
-
-    @property
-    def passes(self) -> int:
-        """Passes of an update."""
-        return self.settings.passes
+        self.average, self.passes = settings.average, settings.passes
 
     def new_network(self) -> nn.Module:
         """Return the network with its first weights."""
@@ -195,23 +190,8 @@ def train_tables(
 ) -> tuple[ICLTables, list[Row]]:
     """Train a table model; return it with the rows of its metrics.
 
-    Parameters
-    ----------
-    settings : TableTraining
-    out : path, optional
-        Folder for the checkpoint, the metrics and the model. If it holds a checkpoint, the run
-        continues from there, and ends as it would have without the interruption.
-    devices, accelerator, fabric
-        Arguments of Lightning Fabric: processes that share the passes of an update
-        (:meth:`TableTraining.on_devices`), and hardware; or a Fabric that is already launched.
-    log_every, evaluate_every : int
-        Updates between rows of the metrics, and between held-out likelihoods.
-    checkpoint_every : int, optional
-        Updates between checkpoints. Default: about one a minute.
-    progress : bool, optional
-        Show a progress bar. Default: on a terminal.
-    report : callable, optional
-        Called with each row of the metrics. With several processes it must be picklable.
+    The parameters are those of :func:`isthmus.incontext.train`; processes share the passes of an
+    update (:meth:`TableTraining.on_devices`).
     """
     recipe = TableRecipe(settings)
     options = RunOptions(
