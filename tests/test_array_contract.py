@@ -5,12 +5,10 @@ import pickle
 
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 
 import isthmus as ist
 from isthmus.dynamics.diagnostics import effective_sample_size, split_r_hat
-from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
 
 DOUBLE = torch.float64
@@ -139,7 +137,7 @@ def test_chains_follow_init_and_else_the_memories():
             np.testing.assert_array_equal(
                 drawn, ist.sample(energy, 4, init=torch.as_tensor(init), **options)
             )
-    assert repr(ist.sample_chains(ist.GaussianKDE(rows), 8, **options)).startswith("Chains(")
+    assert repr(ist.sample_chains(ist.GaussianKDE(rows, 1.0), 8, **options)).startswith("Chains(")
 
 
 def test_diagnostics_follow_the_draws():
@@ -148,29 +146,6 @@ def test_diagnostics_follow_the_draws():
         assert isinstance(function(draws), torch.Tensor)
         assert type(function(draws.numpy())) is np.ndarray
         np.testing.assert_array_equal(function(draws.numpy()), function(draws))
-
-
-class Bowl(ist.Energy):
-    """An energy as a user would write it, for tensors."""
-
-    def energy(self, x):
-        assert isinstance(x, torch.Tensor)
-        return 0.5 * (x - 1).square().sum(-1)
-
-
-def test_an_energy_of_ones_own_sees_tensors_only():
-    x = np.array([[0.0, 0.0], [1.0, 3.0]])
-    energy = Bowl()
-    np.testing.assert_array_equal(energy.energy(x), [1.0, 2.0])
-    np.testing.assert_array_equal(energy(x.astype(int)), [1.0, 2.0])
-    np.testing.assert_array_equal(energy.score(x.tolist()), 1 - x)
-    assert energy.energy(x.astype(np.float32)).dtype == np.float32
-    assert type(ist.retrieve(energy, x).state) is np.ndarray
-    assert type(ist.sample(energy, 3, ist.Langevin(0.1), init=[0, 0], burn_in=3)) is np.ndarray
-    with pytest.raises(InvalidInputError, match="NaN"):
-        energy.energy([np.nan, 0.0])
-    with pytest.raises(TypeError, match="x"):
-        energy.energy()
 
 
 def test_contexts_are_followed_as_memories_are():

@@ -267,3 +267,17 @@ def test_a_subset_is_corrected_for_its_size(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rules, "MAX_PAIRED_ROWS", 200)
     assert leave_one_out(X) == pytest.approx(whole, rel=0.2)
     assert leave_one_out(X, seed=1) == leave_one_out(X, seed=1) != leave_one_out(X, seed=2)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_left_out_bandwidths_follow_the_units_of_any_size(unit: float) -> None:
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    assert leave_one_out(X * unit) == pytest.approx(leave_one_out(X) * unit)
+
+
+def test_ranges_beyond_double_precision_are_refused() -> None:
+    for X in ([[-1e308], [1e308]], [[0.0], [1e-309]]):
+        with pytest.raises(InvalidInputError, match="rescale"):
+            leave_one_out(X)
+    with pytest.raises(InvalidInputError, match="sigma"):
+        ist.widen(ist.GaussianKDE([[0.0]], 1.0), 1e200)

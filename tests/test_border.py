@@ -105,12 +105,16 @@ def test_own_methods_see_tensors_and_super_means_the_one_beneath():
     np.testing.assert_array_equal(Both().score([[1.0, 2.0]]), [[-2.0, -4.0]])
     compiled = torch.compile(Raised().energy, backend="eager")
     assert compiled(torch.ones(1, 2)) == 2
-    assert Bowl().energy([[1, 1]]) == [1.0]
+    assert Bowl().energy([[1, 1]]) == Bowl()([[1, 1]]) == [1.0]
+    assert Bowl().energy(np.ones((1, 2), np.float32)).dtype == np.float32
     np.testing.assert_array_equal(Bowl().score([[1.0, 2.0]]), [[-2.0, -4.0]])
     assert Raised().energy([[1, 1]]) == [2.0]
     assert Raised()._energy(torch.ones(1, 2)) == 2
-    memory = Shifted([[0.0, 0.0], [2.0, 2.0]])
-    assert memory.energy([[0.0, 0.0]]) == ist.GaussianKDE(memory.memories).energy([[0.0, 0.0]]) + 1
+    memory = Shifted([[0.0, 0.0], [2.0, 2.0]], 1.0)
+    assert (
+        memory.energy([[0.0, 0.0]])
+        == ist.GaussianKDE(memory.memories, 1.0).energy([[0.0, 0.0]]) + 1
+    )
     np.testing.assert_allclose(
         memory.step([[0.0, 0.0]]), memory._step(torch.zeros(1, 2, dtype=DOUBLE))
     )
@@ -138,7 +142,7 @@ def test_own_energies_may_be_mixed_with_other_classes_take_options_and_state_pla
 
 
 def test_states_of_wrappers_load():
-    kde = ist.GaussianKDE(torch.randn(4, 3))
+    kde = ist.GaussianKDE(torch.randn(4, 3), 1.0)
     for make in (lambda b: ist.Affine(kde, 2.0 + b, shift=b), lambda b: (2 + b) * kde):
         energy = make(1.0)
         energy.load_state_dict(make(0.0).state_dict())
@@ -147,7 +151,7 @@ def test_states_of_wrappers_load():
 
 def test_affine_maps_keep_their_numbers():
     scale, shift = np.ones(2), torch.zeros(2)
-    mapped = ist.Affine(ist.GaussianKDE(np.eye(2)), scale, shift=shift)
+    mapped = ist.Affine(ist.GaussianKDE(np.eye(2), 1.0), scale, shift=shift)
     before = mapped.energy([[1.0, 2.0]])
     scale *= 3
     shift += 1
@@ -155,7 +159,7 @@ def test_affine_maps_keep_their_numbers():
 
 
 def test_what_an_energy_cannot_do_is_stated_and_refused_by_its_name():
-    kde = ist.GaussianKDE(torch.zeros(2, 2))
+    kde = ist.GaussianKDE(torch.zeros(2, 2), 1.0)
     for energy in (kde - kde, ist.with_normalizer(Counts()), ist.Affine(Counts(), 2.0)):
         assert not any((energy.has_step, energy.has_exact_draws, energy.has_responsibilities))
         for call in (
@@ -228,7 +232,7 @@ def test_equal_temperatures_add_in_any_dtype():
 
 
 def test_results_with_tensors_can_be_compared():
-    kde, x = ist.GaussianKDE(torch.randn(5, 2)), torch.zeros(3, 2)
+    kde, x = ist.GaussianKDE(torch.randn(5, 2), 1.0), torch.zeros(3, 2)
     certificate = certify(np.eye(4), 0.3)
     for result in (ist.retrieve(kde, x), certificate, ist.with_normalizer(kde).normalizer):
         assert result == result
@@ -239,8 +243,8 @@ def test_energies_of_numbers_whose_squares_overflow_are_right_or_refused():
     rows, x = torch.randn(5, 3), torch.tensor([[3e38, 0.0, 0.0], [3e38, 3e38, -3e38]])
     energies = [
         ist.CRPMixture(rows, torch.ones(5)),
-        ist.GaussianKDE(rows),
-        ist.Affine(ist.GaussianKDE(rows), 2.0),
+        ist.GaussianKDE(rows, 1.0),
+        ist.Affine(ist.GaussianKDE(rows, 1.0), 2.0),
         ist.Hopfield(rows),
     ]
     for energy in energies:
@@ -258,7 +262,7 @@ def test_tensors_with_the_negative_bit_are_numbers():
     negative = torch.tensor([[1 + 2j, 3 - 1j]], dtype=torch.complex128).conj().imag
     assert negative.is_neg()
     plain = negative.resolve_neg()
-    kde = ist.GaussianKDE(negative)
+    kde = ist.GaussianKDE(negative, 1.0)
     np.testing.assert_array_equal(kde.memories, plain)
     np.testing.assert_array_equal(ist.retrieve(kde, negative).state.numpy(), plain)
     np.testing.assert_array_equal(validation.as_array(negative, "x"), plain)

@@ -12,8 +12,10 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 # Lines of large examples, and what the tests run in their place.
 SMALLER: dict[str, tuple[str, str]] = {
     "plot_bandwidth_and_capacity": ("REPEATS = 300, 5", "REPEATS = 40, 1"),
+    "plot_deep_memory": ("UPDATES, SHOWN = 600", "UPDATES, SHOWN = 20"),
     "plot_in_context_energies": ("DATASETS = 65, 4", "DATASETS = 17, 1"),
     "plot_larger_than_memory": ("ROWS = 8, 20_000", "ROWS = 3, 500"),
+    "plot_learn_an_energy": ("UPDATES = 1500, 800", "UPDATES = 200, 50"),
     "plot_million_embeddings": ("QUERIES = 2_000, 4_000", "QUERIES = 20, 200"),
     "plot_what_a_head_clusters": ("SENTENCES = 300, 400", "SENTENCES = 60, 50"),
     "plot_your_own_energy": ("CHAINS = 250, 32", "CHAINS = 20, 8"),

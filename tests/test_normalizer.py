@@ -1,5 +1,7 @@
 """Normalisers by quadrature and annealing, against closed forms and scipy."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,11 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.normalizer import LogIntegral, NormalizedEnergy, estimate_log_normalizer
+from isthmus.normalizer import (
+    LogIntegral,
+    NormalizedEnergy,
+    annealed_log_normalizer,
+)
 
 DOUBLE = torch.float64
 
@@ -32,7 +38,7 @@ KNOWN = {
 @pytest.mark.parametrize("dim", [1, 2])
 def test_quadrature_finds_known_normalizers(make, dim):
     energy = make(dim)
-    found = estimate_log_normalizer(energy)
+    found = ist.with_normalizer(energy, method="grid").normalizer
     assert float(found.error) < 4e-6
     assert abs(float(found.value - energy.log_normalizer())) <= float(found.error) + 1e-9
     assert found.effective_samples is None
@@ -44,7 +50,7 @@ CASES = [*((name, 5) for name in KNOWN), ("a Gaussian", 20), ("a mixture", 20)]
 @pytest.mark.parametrize(("name", "dim"), CASES)
 def test_annealing_finds_known_normalizers(name, dim):
     energy = KNOWN[name](dim)
-    found = estimate_log_normalizer(energy, seed=1)
+    found = ist.with_normalizer(energy, method="annealing", seed=1).normalizer
     assert float(found.error) < 0.1
     assert abs(float(found.value - energy.log_normalizer())) < 4 * float(found.error)
     assert float(found.effective_samples) > 51
@@ -57,19 +63,20 @@ def test_the_place_is_found_by_draws_without_memories():
         def energy(self, x) -> Tensor:
             return 0.5 * ((self.as_input(x) - 7) * torch.tensor([1.0, 2.0, 3.0])).square().sum(-1)
 
-    found = estimate_log_normalizer(Far())
+    found = ist.with_normalizer(Far()).normalizer
     exact = 1.5 * np.log(2 * np.pi) - np.log(6)
     assert abs(float(found.value) - exact) < 4 * float(found.error)
 
 
 def test_heavy_tails_and_kinks_have_larger_stated_errors():
     cauchy = ist.StudentKDE(draw(3, 1), 0.5, dof=1.0)
-    found = estimate_log_normalizer(cauchy, centre=0.0, scale=1.0)
+    place = {"method": "grid", "centre": 0.0, "scale": 1.0}
+    found = ist.with_normalizer(cauchy, **place).normalizer
     exact = float(cauchy.log_normalizer())
     assert 1e-6 < float(found.error) < 1e-3
     assert abs(float(found.value) - exact) <= float(found.error)
     laplace = ist.LaplaceKDE(draw(3, 2), 0.5)
-    found = estimate_log_normalizer(laplace, centre=0.0, scale=1.0)
+    found = ist.with_normalizer(laplace, **place).normalizer
     assert abs(float(found.value - laplace.log_normalizer())) <= float(found.error)
 
 
@@ -112,8 +119,16 @@ def test_known_normalizers_are_taken_as_they_are(memories, points):
     torch.testing.assert_close(density.step(points), kde.step(points))
 
 
+def test_tiny_scale_of_the_reference_stays_finite():
+    tiny = ist.GaussianKDE(torch.zeros(1, 2, dtype=DOUBLE), 1e-30)
+    found = annealed_log_normalizer(tiny, scale=1e-30, temperatures=5)
+    assert float(found.value) == pytest.approx(math.log(2 * math.pi * 1e-60))
+
+
 def test_a_poor_estimate_is_warned_of():
     narrow = ist.GaussianKDE(torch.full((1, 10), 4.0, dtype=DOUBLE), 0.01)
     with pytest.warns(UserWarning, match="effective sample size"):
-        found = estimate_log_normalizer(narrow, centre=0.0, scale=1.0, temperatures=5)
-    assert isinstance(found, LogIntegral)
+        found = ist.with_normalizer(
+            narrow, method="annealing", centre=0.0, scale=1.0, temperatures=5
+        )
+    assert isinstance(found.normalizer, LogIntegral)

@@ -144,8 +144,8 @@ def test_a_call_whose_supervisor_is_killed_has_crashed() -> None:
 
 def test_a_new_server_is_started_after_one_is_killed() -> None:
     assert run_limited(abs, -1, limits=AMPLE).value == 1
-    server = processes._server.process
-    assert server is not None
+    assert processes._server is not None
+    server = processes._server[0]
     server.kill()
     server.wait()
     assert run_limited(abs, -2, limits=AMPLE).value == 2
@@ -204,6 +204,6 @@ def test_closing_the_iterator_ends_the_children() -> None:
     outcomes = run_all(calls, jobs=2)
     assert next(outcomes)[0].name == "0"
     outcomes.close()
-    server = processes._server.process
-    assert server is not None
-    wait_for(lambda: not any(map(alive, descendants(server.pid))))
+    assert processes._server is not None
+    server = processes._server[0].pid
+    wait_for(lambda: not any(map(alive, descendants(server))))

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import isthmus as ist
+from isthmus import nn
 from isthmus.capacity import basins, certify
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMELBO, GaussianMeanShift
-from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError
 from isthmus.impute import MemoryImputer
 from isthmus.scaling import as_table
 from isthmus.validation import (
@@ -25,6 +26,7 @@ from isthmus.validation import (
     as_positive,
     as_tensor,
     require_finite,
+    require_values,
 )
 
 TABLE = np.arange(12, dtype=np.float64).reshape(4, 3)
@@ -57,8 +59,8 @@ TAKES_A_TABLE = {
     "certify": lambda X: certify(X, 1.0),
     "basins": lambda X: basins(X, 1.0),
     "GaussianKDE": ist.GaussianKDE,
-    "energy": lambda X: ist.GaussianKDE(np.eye(2)).energy(X),
-    "complete": lambda X: ist.complete(ist.GaussianKDE(np.eye(2)), X),
+    "energy": lambda X: ist.GaussianKDE(np.eye(2), 1.0).energy(X),
+    "complete": lambda X: ist.complete(ist.GaussianKDE(np.eye(2), 1.0), X),
     "ClAM": lambda X: ClAM(2).fit(X),
     "BasinFlow": lambda X: BasinFlow().fit(X),
     "MemoryImputer": lambda X: MemoryImputer().fit(X),
@@ -105,7 +107,7 @@ def test_masked_values_are_unknown():
     with pytest.raises(InvalidInputError, match="finite"):
         ist.CRPMixture(np.eye(2), np.ma.masked_equal([3, -9999], -9999))
     seen = np.ma.array([[True, True]], mask=[[False, True]])  # the second is not known to be known
-    kde = ist.GaussianKDE(np.array([[0.0, 0.0], [5.0, 7.0]]))
+    kde = ist.GaussianKDE(np.array([[0.0, 0.0], [5.0, 7.0]]), 1.0)
     filled = kde.conditional_mean([[5.0, -9999.0]], seen)
     np.testing.assert_allclose(filled, [[5.0, 7.0]], atol=1e-3)
     with pytest.raises(ValueError, match="NaN"):
@@ -117,17 +119,21 @@ def test_counts_are_whole_numbers_of_any_numeric_type():
         found = as_count(value, "n", at_most=7)
         assert found == 7
         assert type(found) is int
-    assert as_count(2**63 + 1, "n") == 2**63 + 1
+    for whole in (2**63 + 1, torch.tensor(2**63 + 1, dtype=torch.uint64)):
+        assert as_count(whole, "n") == 2**63 + 1
     for value in (0, -1, 8, 2.5, np.nan, np.inf, 10**400):
         with pytest.raises(InvalidInputError, match="n must be"):
             as_count(value, "n", at_most=7)
+    for several in ([7], np.array([7]), torch.tensor([7.0])):
+        with pytest.raises(DtypeError):
+            as_count(several, "n")
 
 
 @pytest.mark.parametrize(
     ("bounds", "good", "bad"),
     [
-        ({"above": 0}, 1e-300, 0),
-        ({"at_least": 0}, 0, -1e-300),
+        ({"above": 0}, 1e-140, 0),
+        ({"at_least": 0}, 0, -1e-140),
         ({"above": 0, "below": 1}, 0.5, 1),
         ({"above": 0, "at_most": 1}, 1, 1.5),
         ({}, -5, np.inf),
@@ -202,3 +208,22 @@ def test_frames_of_categories_without_names_are_filled():
     frame = pd.DataFrame([[True, 1.0], [False, 2.0], [True, np.nan], [None, 1.5]] * 6)
     filled = MemoryImputer().fit_transform(frame)
     assert not pd.DataFrame(filled).isna().to_numpy().any()
+
+
+def test_positive_numbers_can_be_squared() -> None:
+    assert as_number(1e140, "sigma", above=0) == 1e140
+    for value in (1e-308, 1e200):
+        with pytest.raises(InvalidInputError, match="square"):
+            as_number(value, "sigma", above=0)
+
+
+def test_sparse_and_empty_tensors_are_refused() -> None:
+    sparse = torch.zeros(4, 4).to_sparse()
+    for call in (
+        lambda: require_values(sparse, "x"),
+        lambda: as_number(sparse[0], "tol"),
+        lambda: nn.HopfieldPooling(4)(sparse),
+        lambda: nn.ClAMLoss(2, 2)(torch.zeros(0, 2)),
+    ):
+        with pytest.raises(IsthmusError):
+            call()

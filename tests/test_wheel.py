@@ -61,3 +61,31 @@ def test_the_command_line_runs_from_the_wheel(installed: Path, tmp_path: Path) -
     assert "incontext-likelihood" in run(
         installed, tmp_path, "-m", "isthmus", "reproduce", "--list"
     )
+
+
+SCRIPT = """
+import numpy as np
+import isthmus as ist
+from isthmus.cluster import BasinFlow
+
+X = np.random.default_rng(0).normal(size=(50, 2))
+memory = ist.GaussianKDE(X, sigma=0.5)
+state = ist.retrieve(memory, X[:3]).state
+low, high = memory.interval(0.9, column=0)
+labels = BasinFlow(random_state=0).fit(X).labels_
+print(memory.as_distribution().mean, state, low, high, labels, ist.plot(memory))
+"""
+
+
+def test_a_script_of_a_user_is_typed(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(SCRIPT)
+    options = ["--strict", "--follow-imports=silent", "--config-file=", "user.py"]
+    environment = {**os.environ, "MYPYPATH": str(installed)}
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", *options],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout

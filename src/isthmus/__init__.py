@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 # torch: public names by module, and public modules.
 _NAMES = {
     "isthmus.compose": "Affine",
+    "isthmus.deep.neural": "NeuralEnergy as_energy",
     "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule",
     "isthmus.dynamics.diagnostics": "Chains",
     "isthmus.dynamics.nuts": "NUTS",
@@ -29,19 +30,24 @@ _NAMES = {
     "isthmus.dynamics.tempering": "Tempering",
     "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
+    "isthmus.figures.plots": "plot",
+    "isthmus.learning": "fit",
     "isthmus.memories": "CRPMixture DenseAssociativeMemory EpanechnikovKDE GaussianKDE Hopfield "
     "LaplaceKDE Mixture ModernHopfield SparseHopfield StudentKDE StudentMixture UniformKDE "
     "VonMisesFisherMixture",
     "isthmus.normalizer": "with_normalizer",
     "isthmus.saving": "load save",
-    "": "attend attention bandwidth capacity checks cluster datasets distributed dynamics energy "
-    "errors figures impute incontext memories nn normalizer play report study synthesis tables",
+    "": "attend attention bandwidth capacity checks cluster datasets deep distributed dynamics "
+    "energy errors figures impute incontext learning memories nn normalizer play report study "
+    "synthesis tables",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from isthmus.attend import attend as attend
     from isthmus.compose import Affine as Affine
+    from isthmus.deep.neural import NeuralEnergy as NeuralEnergy
+    from isthmus.deep.neural import as_energy as as_energy
     from isthmus.dynamics.anneal import Annealed as Annealed
     from isthmus.dynamics.anneal import Verdicts as Verdicts
     from isthmus.dynamics.anneal import anneal as anneal
@@ -60,6 +66,8 @@ if TYPE_CHECKING:
     from isthmus.dynamics.tempering import Tempering as Tempering
     from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
+    from isthmus.figures.plots import plot as plot
+    from isthmus.learning import fit as fit
     from isthmus.memories.crp import CRPMixture as CRPMixture
     from isthmus.memories.gaussian import GaussianKDE as GaussianKDE
     from isthmus.memories.hopfield import DenseAssociativeMemory as DenseAssociativeMemory
@@ -77,7 +85,29 @@ if TYPE_CHECKING:
     from isthmus.saving import load as load
     from isthmus.saving import save as save
 
-__all__ = sorted(name for name, home in _HOMES.items() if home)
+__all__ = sorted(["cite", *(name for name, home in _HOMES.items() if home)])
+
+
+def cite() -> str:
+    """Return the BibTeX entries of the library and of the paper that it implements.
+
+    >>> print(cite()[:23])
+    @software{isthmus_0_1_0
+    """
+    return f"""@software{{isthmus_{__version__.replace(".", "_")},
+  title   = {{isthmus: associative memory and probabilistic modelling, joined}},
+  author  = {{{{The isthmus developers}}}},
+  version = {{{__version__}}},
+}}
+@article{{schaeffer2024bridging,
+  title   = {{Bridging Associative Memory and Probabilistic Modeling}},
+  author  = {{Schaeffer, Rylan and Zahedi, Nika and Khona, Mikail and Pai, Dhruv and Truong, Sang T.
+             and Du, Yilun and Ostrow, Mitchell and Chandra, Sarthak and Carranza, Andres
+             and Fiete, Ila R. and Gromov, Andrey and Koyejo, Sanmi}},
+  journal = {{arXiv preprint arXiv:2402.10202}},
+  year    = {{2024}},
+}}
+"""
 
 
 def __getattr__(name: str) -> Any:
@@ -90,4 +120,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOMES, "__version__"])
+    return sorted([*_HOMES, "__version__", "cite"])

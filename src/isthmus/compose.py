@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from isthmus.distribution import Line
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.validation import as_number, as_tensor, require_finite
+from isthmus.validation import as_entries, as_number
 
 __all__ = ["Affine", "WeightedSum", "Wrapper"]
 
@@ -19,6 +19,7 @@ FLAGS = (
     "returns_arrays",
     "has_step",
     "step_descends",
+    "_step_holds",
     "has_conditional_mean",
     "has_responsibilities",
     "has_exact_draws",
@@ -92,7 +93,8 @@ class Wrapper(Energy):
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         if not self.has_responsibilities:
             return super()._responsibilities(x, seen)
-        return self.inner._responsibilities(self.to_inner(x), *_given(seen))
+        given = () if seen is None else (seen,)
+        return self.inner._responsibilities(self.to_inner(x), *given)
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         if not self.has_conditional_mean:
@@ -122,11 +124,6 @@ class Wrapper(Energy):
         if not self.has_responsibilities:
             return super()._recall(x, values)
         return self.inner._recall(self.to_inner(x), values)
-
-
-def _given(seen: Tensor | None) -> tuple[Tensor, ...]:
-    """Return a mask as an argument, if there is one."""
-    return () if seen is None else (seen,)
 
 
 class Affine(Wrapper):
@@ -177,29 +174,24 @@ class Affine(Wrapper):
                 f"{type(energy).__name__} has no number of coordinates. Give the class a "
                 "property dim."
             )
-        dim = energy.dim
-        self.register_buffer("shift", self._part(shift, "shift", (), (dim,)))
+        dim, like = energy.dim, energy._template
+
+        def part(value: Any, name: str, *shapes: tuple[int, ...]) -> Tensor:
+            entries = as_entries(value, name, like, *shapes, positive=False)
+            return entries.expand(shapes[-1]).clone()  # a copy, which load_state_dict can write to
+
+        self.register_buffer("shift", part(shift, "shift", (), (dim,)))
         if matrix is None:
-            scale = self._part(1.0 if scale is None else scale, "scale", (), (dim,))
+            scale = part(1.0 if scale is None else scale, "scale", (), (dim,))
             if bool((scale.detach() == 0).any()):
                 raise InvalidInputError("scale has zeros, which no division undoes.")
         else:
-            matrix = self._part(matrix, "matrix", (dim, dim))
+            matrix = part(matrix, "matrix", (dim, dim))
             if int(torch.linalg.matrix_rank(matrix.detach().double())) < dim:
                 raise InvalidInputError("matrix is singular, so that no y has one x. Change it.")
             self.has_conditional_mean = False
         self.register_buffer("scale", scale)
         self.register_buffer("matrix", matrix)
-
-    def _part(self, value: Any, name: str, *shapes: tuple[int, ...]) -> Tensor:
-        """Return finite numbers in one of the shapes, in the dtype of the inner energy."""
-        like, part = self.inner._template, as_tensor(value, name)
-        part = part if like is None else part.to(like)
-        if tuple(part.shape) not in shapes:
-            allowed = " or ".join(map(str, shapes))
-            raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(part.shape)}.")
-        require_finite(part, name, "Pass finite numbers.")
-        return part.expand(shapes[-1]).clone()  # a copy, which load_state_dict can write to
 
     def to_inner(self, y: Tensor) -> Tensor:
         """Return x of each y. (..., D) -> (..., D)"""
@@ -244,6 +236,11 @@ class Affine(Wrapper):
         self._require_scale(seen)
         return super()._responsibilities(x, seen)
 
+    def _line(self, column: int) -> Line:
+        self._require_scale(self.shift)
+        assert self.scale is not None
+        return self.inner._line(column).moved(float(self.scale[column]), float(self.shift[column]))
+
     def _require_scale(self, mask: Tensor | None) -> None:
         if mask is not None and self.matrix is not None:
             raise UnsupportedOperationError(
@@ -258,12 +255,7 @@ class Affine(Wrapper):
         # The lowest point, given what is held, of the quadratic bound about the free update.
         target, energy = super()._step_and_energy(x)
         inverse = torch.linalg.inv(self.matrix.to(x.dtype))
-        precision, free = inverse.mT @ inverse, ~held
-        away = torch.where(held, x - target, 0.0)
-        pull = -(away @ precision).masked_fill(held, 0)
-        both = free[..., :, None] & free[..., None, :]
-        solvable = torch.where(both, precision, torch.eye(len(self.shift)).to(precision))
-        moved = target + torch.linalg.solve(solvable, pull[..., None])[..., 0]
+        moved = x + held_move(inverse.mT @ inverse, target - x, ~held)
         return torch.where(held, x, moved), energy
 
     def _in_float64(self) -> Energy | None:
@@ -346,7 +338,8 @@ class WeightedSum(Wrapper):
                 "take the same points."
             )
         kinds = [torch.as_tensor(term.inverse_temperature).detach() for term in terms]
-        if not tempered and not all(_equal(kinds[0], kind) for kind in kinds):
+        coarse = max((kind.dtype for kind in kinds), key=lambda dtype: torch.finfo(dtype).eps)
+        if not tempered and len({float(kind.to(coarse)) for kind in kinds}) > 1:
             words = " and ".join(f"{float(kind):g}" for kind in sorted(kinds))
             raise InvalidInputError(
                 f"Energies of the inverse temperatures {words} do not add to the energy of a "
@@ -459,6 +452,19 @@ class WeightedSum(Wrapper):
         return f"WeightedSum({', '.join(terms)}{', in nats' if self.tempered else ''})"
 
 
+def held_move(precision: Tensor, move: Tensor, free: Tensor) -> Tensor:
+    """Return the move to the lowest point of a quadratic bound with only the coordinates `free`.
+
+    `precision` (..., D, D) is that of the bound, up to a factor for each point, which the move
+    (..., D) of all coordinates tells.
+    """
+    force = (precision @ move[..., None])[..., 0].masked_fill(~free, 0)
+    both = free[..., :, None] & free[..., None, :]
+    identity = torch.eye(move.shape[-1], dtype=move.dtype, device=move.device)
+    matrix = torch.where(both, precision, identity)
+    return torch.linalg.solve(matrix, force[..., None])[..., 0]
+
+
 def _cast(x: Tensor, energy: Energy) -> Tensor:
     like = energy._template
     return x if like is None else x.to(like.dtype)
@@ -469,12 +475,6 @@ def _plain(energy: Energy) -> Energy:
     if isinstance(energy, WeightedSum) and energy._alone and bool(energy.weights == 1):
         return _plain(energy.inner)
     return energy
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    """Return True if two numbers are equal in the coarser of their dtypes."""
-    coarse = max((first.dtype, second.dtype), key=lambda dtype: torch.finfo(dtype).eps)
-    return math.isclose(float(first.to(coarse)), float(second.to(coarse)), rel_tol=0)
 
 
 def _as_weight(value: Any) -> Tensor:

@@ -22,12 +22,21 @@ from isthmus.errors import (
     UnknownNormalizerError,
     UnsupportedOperationError,
 )
-from isthmus.validation import as_mask, as_number, as_points, is_transforming, require_finite
+from isthmus.validation import (
+    as_count,
+    as_mask,
+    as_number,
+    as_numbers,
+    as_points,
+    is_transforming,
+    require_finite,
+)
 
 if TYPE_CHECKING:
     from isthmus.compose import WeightedSum
+    from isthmus.distribution import EnergyDistribution, Line
 
-__all__ = ["ConditionalMean", "Energy", "FixedPoint", "WeightedSum"]
+__all__ = ["Energy", "WeightedSum"]
 
 Derived = TypeVar("Derived", bound="Energy")
 
@@ -103,6 +112,8 @@ class Energy(nn.Module, ABC):
 
     # True if energies (n,) of points (n, D) need not be tried out.
     _is_pointwise: bool = False
+    # True if the step takes a mask of coordinates to hold.
+    _step_holds: bool = True
     # True if the memories are elsewhere, on the workers of a cluster.
     _in_shards: bool = False
     # The classes that define a public method themselves, the last in line first, by its name.
@@ -114,12 +125,15 @@ class Energy(nn.Module, ABC):
         for name, (_, flag) in BORDERS.items():
             home = next(base for base in cls.__mro__ if name in vars(base))
             # Of a class that is no energy too, which an energy was mixed with.
-            own = None if home is not cls and issubclass(home, Energy) else vars(home)[name]
-            if inspect.isfunction(own) and len(inspect.signature(own).parameters) > 1:
+            own: Any = None if home is not cls and issubclass(home, Energy) else vars(home)[name]
+            count = len(inspect.signature(own).parameters) if inspect.isfunction(own) else 0
+            if count > 1:
                 setattr(cls, f"_{name}", own)
                 setattr(cls, name, _public(name, own, cls))
                 if flag is not None:
                     setattr(cls, flag, True)
+                if flag == "has_step":
+                    cls._step_holds = count > 2
         energies = [base for base in cls.__mro__ if issubclass(base, Energy)][:-1]
         cls._owners = {
             name: [base for base in energies if hasattr(vars(base).get(name), "__wrapped__")]
@@ -246,7 +260,7 @@ class Energy(nn.Module, ABC):
         --------
         >>> import torch, isthmus as ist
         >>> keys = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
-        >>> ist.GaussianKDE(keys).recall(torch.tensor([3.0, 0.5]), values=[[1.0, 0.0], [0.0, 1.0]])
+        >>> ist.GaussianKDE(keys, 1.0).recall(torch.tensor([3.0, 0.5]), [[1.0, 0.0], [0.0, 1.0]])
         tensor([0.0180, 0.9820])
         """
         return self._at(self._recall, x, values)
@@ -254,6 +268,70 @@ class Energy(nn.Module, ABC):
     def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         """Draw exact samples, if :attr:`has_exact_draws`. -> (n, D)."""
         return self._drawing(self._private("sample"), n, seed)
+
+    def as_distribution(self, validate_args: bool | None = None) -> EnergyDistribution:
+        """Return a ``torch.distributions.Distribution``: ``log_prob``, ``sample`` and, where they
+        have closed forms, ``mean``, ``variance``, ``cdf`` and ``icdf``.
+
+        The log-density and exact draws of the energy must be known.
+
+        >>> import torch, isthmus as ist
+        >>> found = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0).as_distribution()
+        >>> found.mean, found.variance, found.cdf(torch.tensor([2.0]))
+        (tensor([2.]), tensor([5.]), tensor(0.5000))
+        """  # noqa: D205
+        from isthmus.distribution import EnergyDistribution
+
+        if not self.has_exact_draws:
+            raise self._missing("exact draws", "isthmus.sample(energy, n) draws by a Markov chain")
+        if type(self)._log_prob is Energy._log_prob:
+            self.log_normalizer()
+        return EnergyDistribution(self, validate_args=validate_args)
+
+    def cdf(self, x: Any, column: int | None = None) -> Any:
+        """Return the probability of values up to x (...) of one coordinate. -> (...)
+
+        Like :meth:`ppf` and :meth:`interval`, for kernel density estimators and mixtures with one
+        coordinate, or the marginal of the coordinate `column`; without a gradient.
+
+        >>> import isthmus as ist
+        >>> mixture = ist.Mixture([[0.0, 1.0], [4.0, 1.0]], beta=0.5)
+        >>> float(mixture.cdf(2.0, column=0))
+        0.5
+        >>> [round(float(end), 3) for end in mixture.interval(0.9, column=1)]
+        [-0.645, 2.645]
+        """
+        return self._on_line("cdf", x, column)
+
+    def ppf(self, q: Any, column: int | None = None) -> Any:
+        """Return the quantiles of probabilities q (...), the inverse of :meth:`cdf`. -> (...)"""
+        return self._on_line("ppf", q, column)
+
+    def interval(self, level: float = 0.95, column: int | None = None) -> tuple[Any, Any]:
+        """Return the ends of the central interval that holds the probability `level`."""
+        level = as_number(level, "level", at_least=0, at_most=1)
+        low, high = self.ppf([0.5 - level / 2, 0.5 + level / 2], column)
+        return low, high
+
+    def _on_line(self, method: str, values: Any, column: int | None) -> Any:
+        """Return a function of one coordinate, as the values were given."""
+        from isthmus.distribution import probabilities
+
+        if column is None and self.dim != 1:
+            raise InvalidInputError(f"The energy has {self.dim} coordinates; choose one: column=0.")
+        place = 0 if column is None else column
+        place = as_count(place, "column", at_least=0, at_most=(self.dim or 1) - 1)
+        points = values.detach().cpu() if isinstance(values, Tensor) else values
+        given = probabilities(values) if method == "ppf" else as_numbers(points, "x")
+        found = getattr(self._line(place), method)(given.reshape(-1)).reshape(given.shape)
+        if not isinstance(values, Tensor):
+            return found[()]
+        dtype = values.dtype if values.is_floating_point() else torch.get_default_dtype()
+        return torch.as_tensor(found, device=values.device, dtype=dtype)
+
+    def _line(self, column: int) -> Line:
+        """Return one coordinate as a mixture on the line."""
+        raise self._missing("closed-form distribution function", "Draw from it to estimate one")
 
     def _drawing(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return draws_as_given(method(*args, **kwargs), self, None)
@@ -441,29 +519,6 @@ def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
             return True
         waiting.extend(following for following, _ in node.next_functions)
     return False
-
-
-class _Flagged(type):
-    """The class of names for energies that have a flag."""
-
-    flag: str
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Energy) and bool(getattr(instance, cls.flag))
-
-
-class FixedPoint(metaclass=_Flagged):
-    """Energies with a closed-form update, as their ``has_step`` says."""
-
-    flag = "has_step"
-    step = Energy.step
-
-
-class ConditionalMean(metaclass=_Flagged):
-    """Energies with a guess of unknown coordinates, as their ``has_conditional_mean`` says."""
-
-    flag = "has_conditional_mean"
-    conditional_mean = Energy.conditional_mean
 
 
 def __getattr__(name: str) -> Any:

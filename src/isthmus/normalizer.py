@@ -10,12 +10,13 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, final
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from isthmus.compose import Affine, Wrapper
+from isthmus.compose import Affine, WeightedSum, Wrapper
 from isthmus.dynamics.sample import sample
 from isthmus.dynamics.samplers import HMC
 from isthmus.energy import Energy
@@ -23,10 +24,9 @@ from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.validation import (
     as_choice,
     as_count,
+    as_entries,
     as_number,
     as_seed,
-    as_tensor,
-    require_finite,
     require_kind,
 )
 
@@ -35,8 +35,6 @@ __all__ = [
     "LogIntegral",
     "NormalizedEnergy",
     "annealed_log_normalizer",
-    "estimate_log_normalizer",
-    "log_normalizer",
     "with_normalizer",
 ]
 
@@ -102,8 +100,7 @@ class Grid:
     def __post_init__(self) -> None:
         if as_count(self.dim, "dim") > 2:
             raise InvalidInputError(
-                f"A grid in {self.dim} dimensions would have too many nodes. "
-                "Use annealed_log_normalizer."
+                f"A grid in {self.dim} dimensions would have too many nodes. Use annealing."
             )
         object.__setattr__(self, "half_width", as_number(self.half_width, "half_width", above=0))
         if as_count(self.resolution, "resolution", at_least=5) % 2 == 0:
@@ -148,30 +145,6 @@ class Grid:
         return LogIntegral(value, (value - coarse).abs())
 
 
-@torch.no_grad()
-def log_normalizer(energy: Energy, *, half_width: float, resolution: int = 257) -> LogIntegral:
-    r"""Return log :math:`Z = \int \exp(-\beta_E E(x))\, dx` over a cube, for D of 1 or 2.
-
-    Parameters
-    ----------
-    energy : Energy
-    half_width : float
-        Of the centred cube, outside of which the density must be negligible.
-    resolution : int
-        Lines on each axis, odd.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> from isthmus.normalizer import log_normalizer
-    >>> kde = ist.GaussianKDE(torch.zeros(1, 2, dtype=torch.float64), sigma=0.5)
-    >>> log_normalizer(kde, half_width=5.0).value.exp() / torch.pi
-    tensor(0.5000, dtype=torch.float64)
-    """
-    grid = Grid(_dim(energy), half_width, resolution)
-    return grid.integrate(-energy.inverse_temperature * energy.energy(grid.nodes).double())
-
-
 def _dim(energy: Energy) -> int:
     require_kind(energy, "energy", Energy)
     if energy.dim is None:
@@ -181,33 +154,18 @@ def _dim(energy: Energy) -> int:
     return energy.dim
 
 
-@final
-class _Bridge(Energy):
-    """Interpolation between a Gaussian, at share 0, and another energy, at share 1."""
+class _Gaussian(Energy):
+    """An isotropic Gaussian about the origin, where annealing starts."""
 
-    def __init__(self, target: Energy, scale: float) -> None:
+    def __init__(self, scale: float) -> None:
         super().__init__()
-        self.target, self.scale, self.share = target, scale, 0.0
-
-    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the energies of the two densities at temperature 1. (..., D) -> two (...)."""
-        target = self.target.inverse_temperature * self.target._energy(self._cast(x))
-        return x.square().sum(-1) / (2 * self.scale**2), target.to(x.dtype)
-
-    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
-        return torch.as_tensor(x)
-
-    def _cast(self, x: Tensor) -> Tensor:
-        like = self.target._template
-        return x if like is None else x.to(like)
+        self.scale = scale
 
     def _energy(self, x: Tensor) -> Tensor:
-        base, target = self.parts(x)
-        return (1 - self.share) * base + self.share * target
+        return (x / self.scale).square().sum(-1) / 2
 
     def _score(self, x: Tensor) -> Tensor:
-        target = self.target.inverse_temperature * self.target._score(self._cast(x))
-        return self.share * target.to(x.dtype) - (1 - self.share) * x / self.scale**2
+        return -x / self.scale / self.scale
 
 
 @torch.no_grad()
@@ -255,15 +213,17 @@ def annealed_log_normalizer(
     dim, particles = _dim(energy), as_count(particles, "particles", at_least=2)
     generator = torch.Generator().manual_seed(as_seed(seed))
     shape = (particles, dim) if batch is None else (as_count(batch, "batch"), particles, dim)
-    x = scale * torch.randn(shape, generator=generator)
-    bridge, step = _Bridge(energy, scale), 0.5 * scale
-    log_weights = torch.zeros(shape[:-1], dtype=torch.float64)
+    like = torch.empty(()) if energy._template is None else energy._template
+    x = (scale * torch.randn(shape, generator=generator)).to(like.device)
+    start = _Gaussian(scale)
+    bridge = WeightedSum.of([start, energy], [1.0, 0.0], tempered=True)
+    log_weights, step = torch.zeros(shape[:-1], dtype=torch.float64, device=x.device), 0.5 * scale
     # Small steps first: the wide Gaussian reaches energies of hundreds.
     shares = torch.linspace(0, 1, as_count(temperatures, "temperatures") + 1) ** 3
-    for share in shares[1:].tolist():
-        base, target = bridge.parts(x)
-        log_weights += (share - bridge.share) * (base - target).double()
-        bridge.share = share
+    for before, share in pairwise(shares.tolist()):
+        target = energy.inverse_temperature * energy._energy(x.to(like.dtype))
+        log_weights += (share - before) * (start._energy(x) - target).double()
+        bridge.weights.copy_(torch.tensor([1 - share, share]))
         hmc = HMC(step_size=step, n_leapfrog=leapfrogs)
         state, info = hmc.step(bridge, hmc.init(bridge, x), generator)
         x = state.position
@@ -275,99 +235,24 @@ def annealed_log_normalizer(
     return LogIntegral(value + dim / 2 * math.log(2 * math.pi * scale**2), error, effective)
 
 
-def estimate_log_normalizer(
-    energy: Energy,
-    *,
-    method: Literal["auto", "grid", "annealing"] = "auto",
-    centre: Any = None,
-    scale: Any = None,
-    tol: float = 1e-6,
-    particles: int = 512,
-    temperatures: int = 300,
-    seed: int = 0,
-) -> LogIntegral:
-    r"""Return the log-normaliser of any energy with a normalisable density, and its error.
-
-    In one or two dimensions, by the trapezoidal rule on a grid: lines are added until halving
-    their number changes the logarithm by less than `tol`, and the box grows until doubling it
-    does. Above, by annealed importance sampling (Neal 2001) from a Gaussian.
-
-    Parameters
-    ----------
-    energy : Energy
-    method : {"auto", "grid", "annealing"}
-        "auto": the grid up to two dimensions.
-    centre, scale : array or Tensor (D,), optional
-        Where the mass is and how wide. Default: mean and standard deviation of draws by
-        :func:`isthmus.sample`, which start at memories if there are any. Chains do not cross
-        high barriers: name the place of modes that are far apart and unknown to the energy.
-    tol : float
-        Of the grid, in nats.
-    particles, temperatures : int
-        Of annealing; more of each lower the error.
-    seed : int
-
-    Returns
-    -------
-    LogIntegral
-        Scalars in float64. A warning is given where the error is above 0.1 nats, or the effective
-        sample size below a tenth of the particles.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> from isthmus.normalizer import estimate_log_normalizer
-    >>> memory = ist.ModernHopfield(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), beta=3.0)
-    >>> found = estimate_log_normalizer(memory)
-    >>> bool(abs(found.value - memory.log_normalizer()) < 1e-5)
-    True
-    """
-    dim = _dim(energy)
-    as_choice(method, "method", ("auto", "grid", "annealing"))
-    tol = as_number(tol, "tol", above=0)
-    if method == "grid" and dim > 2:
-        raise InvalidInputError(
-            f"A grid in {dim} dimensions would have too many nodes. Use method='annealing'."
-        )
-    place, width = _place(energy, centre, scale, dim, seed)
-    # In coordinates about `place`, in units of `width`.
-    standard = Affine(energy, scale=1 / width, shift=-place / width)
-    if method == "annealing" or dim > 2:
-        found = annealed_log_normalizer(
-            standard, scale=WIDER, particles=particles, temperatures=temperatures, seed=seed
-        )
-    else:
-        found = _grid_log_normalizer(standard, dim, tol)
-    _warn_if_poor(found, particles)
-    return LogIntegral(found.value + width.log().sum(), found.error, found.effective_samples)
-
-
 def _place(energy: Energy, centre: Any, scale: Any, dim: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return the centre and the width of the mass, given or by draws, in float64. (D,)"""
-    place, width = _given(centre, "centre", dim), _given(scale, "scale", dim)
-    if width is not None and bool((width <= 0).any()):
-        raise InvalidInputError("scale must be above zero.")
+    exact, shapes = torch.empty((), dtype=torch.float64), ((), (dim,))
+    place = width = None
+    if centre is not None:
+        place = as_entries(centre, "centre", exact, *shapes, positive=False).detach().expand(dim)
+    if scale is not None:
+        width = as_entries(scale, "scale", exact, *shapes).detach().expand(dim)
     if place is None or width is None:
-        drawn = (
-            energy._sample(DRAWS, as_seed(seed))
-            if energy.has_exact_draws
-            else sample(energy, DRAWS, burn_in=BURN_IN, seed=seed, progress=False)
-        )
-        drawn = torch.as_tensor(drawn).detach().double()
-        place = drawn.mean(0).cpu() if place is None else place
+        if energy.has_exact_draws:
+            drawn = energy._sample(DRAWS, as_seed(seed))
+        else:
+            drawn = sample(energy, DRAWS, burn_in=BURN_IN, seed=seed, progress=False)
+        drawn = torch.as_tensor(drawn).detach().double().cpu()
+        place = drawn.mean(0) if place is None else place
         if width is None:
-            width = (drawn.cpu() - place).square().mean(0).sqrt().clamp(min=1e-12)
+            width = (drawn - place).square().mean(0).sqrt().clamp(min=1e-12)
     return place, width
-
-
-def _given(value: Any, name: str, dim: int) -> Tensor | None:
-    if value is None:
-        return None
-    given = as_tensor(value, name).detach().double().cpu()
-    if tuple(given.shape) not in ((), (dim,)):
-        raise ShapeError(f"{name} must be a number or ({dim},), not {tuple(given.shape)}.")
-    require_finite(given, name, "Pass finite numbers.")
-    return given.expand(dim)
 
 
 @torch.no_grad()
@@ -423,9 +308,7 @@ def _warn_if_poor(found: LogIntegral, particles: int) -> None:
 
 
 class NormalizedEnergy(Wrapper):
-    """An energy with an estimated log-normaliser, so that its ``log_prob`` is known.
-
-    It can do all that the energy can.
+    """An energy with an estimated log-normaliser; it can do all that the energy can.
 
     Attributes
     ----------
@@ -461,21 +344,41 @@ class NormalizedEnergy(Wrapper):
         return f"NormalizedEnergy({self.inner!r}, log Z = {value:.6g} ± {error:.1g})"
 
 
-def with_normalizer(energy: Energy, **settings: Any) -> NormalizedEnergy:
-    """Return the same energy with a ``log_prob``, by its own normaliser or an estimate.
+def with_normalizer(
+    energy: Energy,
+    *,
+    method: Literal["auto", "grid", "annealing"] = "auto",
+    centre: Any = None,
+    scale: Any = None,
+    tol: float = 1e-6,
+    particles: int = 512,
+    temperatures: int = 300,
+    seed: int = 0,
+) -> NormalizedEnergy:
+    r"""Return the same energy with a ``log_prob``, by its own normaliser or an estimate.
+
+    The ``normalizer`` of the result holds the value and its error. It is that of the parameters as
+    they are now; call this again after they change. A warning is given where the error is above
+    0.1 nats, or the effective sample size below a tenth of the particles.
 
     Parameters
     ----------
     energy : Energy
-    **settings
-        Those of :func:`isthmus.normalizer.estimate_log_normalizer`, which is called unless the
-        energy knows its normaliser.
-
-    Returns
-    -------
-    NormalizedEnergy
-        Its ``normalizer`` holds the value and its error. It is that of the parameters as they are
-        now; call this again after they change.
+        With a normalisable density.
+    method : {"auto", "grid", "annealing"}
+        "auto" is the normaliser that the energy knows, else a grid in one or two dimensions, else
+        annealing. On a grid, the trapezoidal rule: lines are added until halving their number
+        changes the logarithm by less than `tol`, and the box grows until doubling it does.
+        Annealed importance sampling (Neal 2001) starts from a Gaussian.
+    centre, scale : array or Tensor (D,), optional
+        Where the mass is and how wide. Default: mean and standard deviation of draws by
+        :func:`isthmus.sample`, which start at memories if there are any. Chains do not cross
+        high barriers: name the place of modes that are far apart and unknown to the energy.
+    tol : float
+        Of the grid, in nats.
+    particles, temperatures : int
+        Of annealing; more of each lower the error.
+    seed : int
 
     Examples
     --------
@@ -487,12 +390,25 @@ def with_normalizer(energy: Energy, **settings: Any) -> NormalizedEnergy:
     >>> density.log_prob(torch.tensor([[1.0], [0.0]]))
     tensor([-0.9000, -2.5095])
     """
-    if not isinstance(energy, Energy):
-        raise InvalidInputError(
-            f"with_normalizer needs an isthmus.Energy, not a {type(energy).__name__}."
+    require_kind(energy, "energy", Energy)
+    as_choice(method, "method", ("auto", "grid", "annealing"))
+    tol = as_number(tol, "tol", above=0)
+    if method == "auto":
+        try:
+            known = torch.as_tensor(energy.log_normalizer()).detach().double()
+            return NormalizedEnergy(energy, LogIntegral(known, torch.zeros_like(known)))
+        except UnknownNormalizerError:
+            pass
+    dim = _dim(energy)
+    place, width = _place(energy, centre, scale, dim, seed)
+    # In coordinates about `place`, in units of `width`.
+    standard = Affine(energy, scale=1 / width, shift=-place / width)
+    if method == "annealing" or (method == "auto" and dim > 2):
+        found = annealed_log_normalizer(
+            standard, scale=WIDER, particles=particles, temperatures=temperatures, seed=seed
         )
-    try:
-        known = torch.as_tensor(energy.log_normalizer()).detach().double()
-        return NormalizedEnergy(energy, LogIntegral(known, torch.zeros_like(known)))
-    except UnknownNormalizerError:
-        return NormalizedEnergy(energy, estimate_log_normalizer(energy, **settings))
+    else:
+        found = _grid_log_normalizer(standard, dim, tol)
+    _warn_if_poor(found, particles)
+    value = found.value + width.log().sum()
+    return NormalizedEnergy(energy, LogIntegral(value, found.error, found.effective_samples))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -48,3 +49,16 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
 def definitions(facts: Mapping[str, str]) -> list[str]:
     """Return a line for each fact: its name, and its text in one column."""
     return aligned(list(facts.items()), left=(0, 1))
+
+
+class Summarised:
+    """Gives a result with a `summary` the method `to_dict`."""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as plain numbers and words: the keys that ``--json`` prints."""
+        return dict(self.summary)

@@ -8,7 +8,7 @@
 
 from isthmus.paper.report.builder import BuiltReport, build, finished
 from isthmus.paper.report.html import page
-from isthmus.paper.report.registry import CHAPTERS, PARTS, Part, compose
+from isthmus.paper.report.registry import CHAPTERS, PARTS, Part
 from isthmus.paper.report.section import VERDICTS, Finding, Section, TextTable, Verdict, judge
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "TextTable",
     "Verdict",
     "build",
-    "compose",
     "finished",
     "judge",
     "page",

@@ -39,11 +39,12 @@ def without_text(X: Any) -> Any:
         return X.detach().cpu().resolve_conj().numpy()
     columns = getattr(X, "columns", None)
     if columns is not None:
-        names = [name for name in columns if not _is_numeric(X[name])]
+        names = [name for name in columns if not is_numeric(X[name])]
         if names:
             listed = ", ".join(map(repr, names))
             raise InvalidInputError(
-                f"Column {listed} of X does not hold numbers. Leave it out or encode it first."
+                f"Column {listed} of X does not hold numbers. Leave it out, or encode "
+                "the table with isthmus.tables.encode."
             )
         return X
     X = unmasked(X)
@@ -57,13 +58,14 @@ def without_text(X: Any) -> Any:
             return X
         if holds_text(array):
             raise DtypeError(
-                "X holds text, dates or records, not numbers. Leave such columns out or encode "
-                "them first."
+                "X holds text, dates or records, not numbers. Leave such columns out, or pass a "
+                "data frame through isthmus.tables.encode."
             )
     return X
 
 
-def _is_numeric(column: Any) -> bool:
+def is_numeric(column: Any) -> bool:
+    """Return True for a column that converts to numbers without reading text."""
     try:
         np.asarray(column, dtype=float)
     except (TypeError, ValueError):

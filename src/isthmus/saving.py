@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from isthmus import memories
 from isthmus.compose import Affine, WeightedSum
+from isthmus.deep import DeepMemory, EnergyTransformerBlock, NeuralEnergy, VisibleMemory
 from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
 from isthmus.index.index import Index
@@ -32,13 +32,17 @@ KINDS: dict[str, type[Memory]] = {
     for name, kind in vars(memories).items()
     if isinstance(kind, type) and issubclass(kind, Memory) and not kind.__abstractmethods__
 }
+NETWORKS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (DeepMemory, EnergyTransformerBlock, NeuralEnergy, VisibleMemory)
+}
 
 
 def save(energy: Energy, path: str | Path) -> None:
     """Write an energy to a safetensors file, with a digest that :func:`load` checks.
 
-    All memories, and sums, affine maps and normalised energies of the package can be saved; of
-    energies of your own, save the ``state_dict``.
+    All memories and networks, and sums, affine maps and normalised energies of the package can be
+    saved; of energies of your own, save the ``state_dict``.
 
     Parameters
     ----------
@@ -80,9 +84,17 @@ class _Writer:
 
     def describe(self, energy: Energy) -> dict[str, Any]:
         """Return the description of an energy."""
-        if isinstance(energy, Memory) and KINDS.get(type(energy).__name__) is type(energy):
-            settings = {name: self.value(name, v) for name, v in energy._settings().items()}
-            return self._with_state(energy) | {"settings": settings}
+        kind = type(energy)
+        if kind in (*KINDS.values(), *NETWORKS.values()):
+            state, settings = energy.state_dict(), cast(Any, energy)._settings()
+            if kind in KINDS.values():
+                settings = {name: self.value(name, each) for name, each in settings.items()}
+            return {
+                "kind": kind.__name__,
+                "state": {name: self.value(name, each) for name, each in state.items()},
+                "arrays": energy.returns_arrays,
+                "settings": settings,
+            }
         if isinstance(energy, Affine):
             parts = {name: self.value(name, getattr(energy, name)) for name in AFFINE_PARTS}
             return {"kind": "Affine", "inner": self.describe(energy.inner), "parts": parts}
@@ -103,10 +115,6 @@ class _Writer:
             f"{type(energy).__name__} cannot be saved as an energy. Models of isthmus.incontext "
             "have save_pretrained; for an energy of your own, save its state_dict()."
         )
-
-    def _with_state(self, energy: Energy) -> dict[str, Any]:
-        state = {name: self.value(name, each) for name, each in energy.state_dict().items()}
-        return {"kind": type(energy).__name__, "state": state, "arrays": energy.returns_arrays}
 
     def value(self, name: str, value: Any) -> Any:
         """Return a value as JSON, with tensors by name."""
@@ -138,36 +146,25 @@ def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
         return torch.from_numpy(np.array(arrays[entry["tensor"]]))
 
     kind = tree["kind"]
-    if kind in OTHERS:
-        return OTHERS[kind](tree, arrays, value)
+    if kind == "Affine":
+        parts = {name: value(tree["parts"][name]) for name in AFFINE_PARTS}
+        return Affine(_read(tree["inner"], arrays), **parts)
+    if kind == "WeightedSum":
+        terms = [_read(term, arrays) for term in tree["terms"]]
+        return WeightedSum.of(terms, list(value(tree["weights"])), tempered=bool(tree["tempered"]))
+    if kind == "NormalizedEnergy":
+        found = LogIntegral(*(value(tree[name]) for name in INTEGRAL_PARTS))
+        return NormalizedEnergy(_read(tree["inner"], arrays), found)
     state = {name: value(entry) for name, entry in tree["state"].items()}
+    if kind in NETWORKS:
+        if tree["settings"].get("depth", 0) > len(state):  # making them could take for ever
+            raise ValueError("its settings name more layers than it has")
+        with torch.device("meta"):  # no memory, whatever width the settings name
+            network: Energy = NETWORKS[kind]._restored(tree["settings"])
+        network.load_state_dict(state, assign=True)
+        return network.eval().requires_grad_(False)
     settings = {name: value(entry) for name, entry in tree["settings"].items()}
     energy = KINDS[kind](state["memories"], **settings)
     energy.returns_arrays = bool(tree["arrays"])
     energy.load_state_dict(state)
     return energy
-
-
-_Value = Callable[[Any], Any]
-
-
-def _read_affine(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Energy:
-    parts = {name: value(tree["parts"][name]) for name in AFFINE_PARTS}
-    return Affine(_read(tree["inner"], arrays), **parts)
-
-
-def _read_sum(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Energy:
-    terms = [_read(term, arrays) for term in tree["terms"]]
-    return WeightedSum.of(terms, list(value(tree["weights"])), tempered=bool(tree["tempered"]))
-
-
-def _read_normalized(tree: dict[str, Any], arrays: Arrays, value: _Value) -> Energy:
-    found = LogIntegral(*(value(tree[name]) for name in INTEGRAL_PARTS))
-    return NormalizedEnergy(_read(tree["inner"], arrays), found)
-
-
-OTHERS: dict[str, Callable[[dict[str, Any], Arrays, _Value], Energy]] = {
-    "Affine": _read_affine,
-    "NormalizedEnergy": _read_normalized,
-    "WeightedSum": _read_sum,
-}

@@ -1,4 +1,4 @@
-"""Standard units for the columns of a table, and the way back."""
+"""Tables of users as arrays, standard units for their columns, and the way back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.errors import ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_names, as_numbers
 
 FloatArray = NDArray[np.float64]
@@ -20,6 +20,8 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
     rows = np.ascontiguousarray(as_numbers(X, "X"))
     if np.ndim(X) != 2 or 0 in rows.shape:
         raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
+    if np.isinf(rows).any():
+        raise InvalidInputError("X has infinite values; replace them, or mark them missing as NaN.")
     default = [f"x{place + 1}" for place in range(rows.shape[1])]
     names = as_names(getattr(X, "columns", default) if columns is None else columns, "columns")
     if len(names) != rows.shape[1]:
@@ -29,7 +31,9 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Affine map between the units of a table and standard units, x = centre + scale * z.
+    """Affine map between the units of a table and others, x = centre + scale * z.
+
+    The scale is that of each column (D,), or a number for all.
 
     >>> X = np.array([[1.0, 10.0], [3.0, 30.0]])
     >>> Scaling.of(X).into(X)
@@ -38,7 +42,7 @@ class Scaling:
     """
 
     centre: FloatArray
-    scale: FloatArray
+    scale: Any
 
     @classmethod
     def of(cls, X: FloatArray, standardise: bool = True) -> Scaling:
@@ -53,20 +57,21 @@ class Scaling:
     @property
     def standardises(self) -> bool:
         """False for the identity."""
-        return bool((self.scale != 1).any() or (self.centre != 0).any())
+        return bool(np.any(self.scale != 1) or (self.centre != 0).any())
 
-    def into(self, X: FloatArray) -> FloatArray:
-        """Convert from the units of the table. (n, D) -> (n, D)"""
-        return (X - self.centre) / self.scale
+    def into(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Convert from the units of the table, in the precision of X. (n, D) -> (n, D)"""
+        inside = np.subtract(X, self.centre.astype(X.dtype))
+        inside /= np.asarray(self.scale, X.dtype)
+        return inside
 
-    def back(self, Z: FloatArray) -> FloatArray:
-        """Convert to the units of the table. (n, D) -> (n, D)"""
-        return Z * self.scale + self.centre
+    def back(self, Z: NDArray[Any]) -> FloatArray:
+        """Convert to the units of the table, in float64. (n, D) -> (n, D)"""
+        return Z.astype(np.float64) * self.scale + self.centre
 
     def log_volume(self, X: FloatArray) -> FloatArray:
         """Return the log-scales of each row's known values, summed. (n, D) -> (n,)
 
         A log-density in the units of the table is lower than in standard units by this much.
         """
-        known: FloatArray = (~np.isnan(X)).astype(np.float64)
-        return known @ np.log(self.scale)
+        return (~np.isnan(X)) @ np.log(np.broadcast_to(self.scale, self.centre.shape))

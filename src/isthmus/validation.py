@@ -26,25 +26,18 @@ if TYPE_CHECKING:
 LARGEST_SQUARED = 1e150
 
 
-# A bound above this is there for memory's sake only; messages name it where it is exceeded.
-LARGEST_NAMED = 2**32
-
-
 def as_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return a whole number as an int.
 
     Integers of Python and NumPy and whole floats such as ``1e6`` are accepted; booleans are not.
     """
-    endless = at_most is None or at_most > LARGEST_NAMED
-    bound = f"of at least {at_least}" if endless else f"from {at_least} to {at_most}"
+    bound = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+    limit = math.inf if at_most is None else at_most
     expected = f"{name} must be a whole number {bound}, not {value!r}."
     number = _as_float(value, expected)
-    if not number.is_integer() or number < at_least:
+    if not number.is_integer() or not at_least <= number <= limit:
         raise InvalidInputError(expected)
-    if at_most is not None and number > at_most:
-        most = f"{name} must be at most {at_most}, not {value!r}."
-        raise InvalidInputError(most if endless else expected)
-    return int(value)
+    return int(value.item() if hasattr(value, "item") else value)  # int of a uint64 tensor fails
 
 
 def as_seed(value: Any, most: int = 2**63 - 1) -> int:
@@ -61,7 +54,7 @@ def as_number(
     below: float | None = None,
     at_most: float | None = None,
 ) -> float:
-    """Return a finite number within the given bounds as a float."""
+    """Return a finite number within the given bounds as a float; with `above=0`, squarable."""
     bounds = [
         ("above", above, operator.gt),
         ("at least", at_least, operator.ge),
@@ -74,19 +67,24 @@ def as_number(
     number = _as_float(value, expected)
     if not math.isfinite(number) or not all(holds(number, bound) for _, bound, holds in given):
         raise InvalidInputError(expected)
+    if above == 0 and not 1 / LARGEST_SQUARED <= number <= LARGEST_SQUARED:
+        raise InvalidInputError(
+            f"{name} is {number:g}, whose square is beyond double precision. Rescale the data."
+        )
     return number
 
 
 def _as_float(value: Any, expected: str) -> float:
-    # Text, truth values, dates and complex numbers, also as arrays and tensors of one entry.
+    # Text, truth values, dates and complex numbers, arrays and tensors with axes.
     kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-    if kind.startswith(("str", "bytes", "bool", "complex", "<U", "|S", "datetime", "timedelta")):
+    odd = kind.startswith(("str", "bytes", "bool", "complex", "<U", "|S", "datetime", "timedelta"))
+    if odd or getattr(value, "ndim", 0) or getattr(value, "is_sparse", False):
         raise DtypeError(expected)
     try:
         return float(value)
     except OverflowError:
         raise InvalidInputError(expected) from None
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, np.ma.MaskError):
         raise DtypeError(expected) from None
 
 
@@ -145,10 +143,17 @@ def unmasked(values: Any) -> Any:
     return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
-def require_dense(values: Any, name: str) -> None:
-    """Raise for a sparse matrix of SciPy, which NumPy would take for a single object."""
-    if callable(getattr(values, "toarray", None)):
+def _rectangular(values: Any, name: str) -> NDArray[Any]:
+    """Return any values as an array, with NaN where they are masked."""
+    if callable(getattr(values, "toarray", None)):  # which NumPy would take for a single object
         raise InvalidInputError(f"{name} is sparse. Convert it first, with .toarray().")
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().resolve_conj().resolve_neg().cpu()
+            values = values.double() if values.is_floating_point() else values
+        return np.asarray(unmasked(values))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
 
 
 def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
@@ -156,14 +161,7 @@ def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
 
     Text and dates are refused also where they could be read as numbers, and so are complex numbers.
     """
-    require_dense(values, name)
-    try:
-        if hasattr(values, "detach"):
-            values = values.detach().resolve_conj().resolve_neg().cpu()
-            values = values.double() if values.is_floating_point() else values
-        array = np.asarray(unmasked(values))
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
+    array = _rectangular(values, name)
     wrong = DtypeError(f"{name} must hold numbers only, not text, dates or complex numbers.")
     if holds_text(array) or array.dtype.kind not in "Ofiub":
         raise wrong
@@ -211,17 +209,19 @@ def as_tensor(value: Any, name: str) -> Tensor:
         tensor = tensor.to(torch.get_default_dtype())
     if tensor.dtype not in (torch.float32, torch.float64):
         raise _wrong_dtype(name, tensor.dtype)
-    if tensor.layout != torch.strided:
-        raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
     return tensor.resolve_neg() if tensor.is_neg() else tensor  # NumPy reads no negative bit
 
 
 def require_values(tensor: Tensor, name: str) -> None:
-    """Raise if a tensor has no values, or rows of different lengths."""
+    """Raise if a tensor has no values, is sparse, or has rows of different lengths."""
+    import torch
+
     if tensor.is_nested:
         raise ShapeError(f"{name} is a nested tensor. Pass one whose rows have the same length.")
     if tensor.is_meta and not is_transforming():
         raise InvalidInputError(f"{name} is on the device meta, so it has no values.")
+    if tensor.layout != torch.strided:
+        raise InvalidInputError(f"{name} is sparse. Convert it first, with .to_dense().")
 
 
 def _wrong_dtype(name: str, dtype: object) -> DtypeError:
@@ -233,11 +233,7 @@ def _wrong_dtype(name: str, dtype: object) -> DtypeError:
 
 
 def _from_array(value: Any, name: str) -> Tensor:
-    require_dense(value, name)
-    try:
-        array = np.asarray(unmasked(value))
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ShapeError(f"{name} is not a rectangular array of numbers: {error}") from None
+    array = _rectangular(value, name)
     if array.dtype.kind not in "fciub":
         raise DtypeError(
             f"{name} holds {array.dtype} values, not numbers. "
@@ -287,21 +283,15 @@ def require_squarable(points: Tensor, name: str) -> None:
         )
 
 
-def require_range(result: Tensor, what: str) -> Tensor:
-    """Return a result of finite numbers; raise if it is not finite, since numbers overflowed."""
+def require_range(result: Tensor, what: str, *, infinite: bool = False) -> Tensor:
+    """Return a result; raise if it is not finite, or NaN where `infinite`: numbers overflowed."""
     import torch
 
-    if not is_transforming() and not bool(torch.isfinite(result.detach()).all()):
+    wrong = result.detach().isnan() if infinite else ~torch.isfinite(result.detach())
+    if not is_transforming() and bool(wrong.any()):
         kind = str(result.dtype).removeprefix("torch.")
         raise InvalidInputError(f"{what} is beyond the range of {kind}. Rescale the data.")
     return result
-
-
-def require_no_nan(result: Tensor, what: str) -> None:
-    """Raise if a result holds NaN, since numbers overflowed."""
-    if bool(result.isnan().any()):
-        kind = str(result.dtype).removeprefix("torch.")
-        raise InvalidInputError(f"{what} is beyond the range of {kind}. Rescale the data.")
 
 
 def as_points(
@@ -331,13 +321,7 @@ def as_points(
         device = points.device if isinstance(value, torch.Tensor) else like.device
         points = points.to(device=device, dtype=like.dtype)
     if not allow_nan:
-        advice = "Remove such rows first."
-        if name == "x":
-            advice = (
-                "Remove such rows. If NaN marks unknown coordinates, isthmus.complete fills them, "
-                "and log_prob(x, observed=~isnan(x)) of a memory leaves them out."
-            )
-        require_finite(points, name, advice)
+        require_finite(points, name, "Remove such rows, or fill unknown ones (isthmus.complete).")
     elif not is_transforming() and bool(torch.isinf(points).any()):
         raise InvalidInputError(f"{name} has infinite values. Mark unknown coordinates with NaN.")
     return points
@@ -366,6 +350,21 @@ def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False
     return scalar
 
 
+def as_entries(
+    value: Any, name: str, like: Tensor | None, *shapes: tuple[int, ...], positive: bool = True
+) -> Tensor:
+    """Return finite numbers, above zero if `positive`, in one of the shapes, as `like` has them."""
+    entries = as_tensor(value, name)
+    entries = entries if like is None else entries.to(like)
+    if tuple(entries.shape) not in shapes:
+        allowed = " or ".join(map(str, shapes))
+        raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(entries.shape)}.")
+    require_finite(entries, name, "Pass finite numbers.")
+    if positive and not is_transforming() and not bool((entries.detach() > 0).all()):
+        raise InvalidInputError(f"{name} must be above zero; {float(entries.min()):g} is not.")
+    return entries
+
+
 def as_log_weights(value: Any, name: str, memories: Tensor) -> Tensor:
     """Return a log-weight per memory, finite or ``-inf``, as a tensor of its own dtype. (N,)."""
     import torch
@@ -392,20 +391,19 @@ def as_mask(value: Any, name: str, points: Tensor) -> Tensor:
 
     if isinstance(value, torch.Tensor):
         require_values(value, name)
-        mask = value.to(points.device)
+        mask: Any = value
     else:
         try:
-            array = np.asarray(np.ma.filled(value, False))  # what is masked is not observed
+            array = np.array(np.ma.filled(value, False))  # what is masked is not observed
         except (ValueError, TypeError, RuntimeError) as error:
             raise ShapeError(f"{name} is not a rectangular mask: {error}") from None
-        if array.dtype != np.bool_:
-            raise DtypeError(f"{name} must be a boolean mask, not {array.dtype}.")
-        mask = torch.from_numpy(array.copy()).to(points.device)
+        mask = torch.from_numpy(array) if array.dtype == np.bool_ else array
     if mask.dtype != torch.bool:
         raise DtypeError(f"{name} must be a boolean mask, not {mask.dtype}.")
     try:
-        return mask.expand(points.shape)
+        expanded: Tensor = mask.to(points.device).expand(points.shape)
     except RuntimeError:
         raise ShapeError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to {tuple(points.shape)}."
         ) from None
+    return expanded

@@ -50,12 +50,12 @@ def test_every_energy_passes_with_duplicates_and_constant_columns(make_energy, m
 
 
 def test_points_can_be_given(memories, points):
-    assert len(check_energy(ist.GaussianKDE(memories), points.numpy()).passed) == 16
+    assert len(check_energy(ist.GaussianKDE(memories, 1.0), points.numpy()).passed) == 16
     outside = torch.full((2, 3), 99.0)
     report = check_energy(ist.EpanechnikovKDE(memories), outside)
     assert "score is minus gradient" in report.not_applicable
     with pytest.raises(InvalidInputError, match="at least one point"):
-        check_energy(ist.GaussianKDE(memories), points[:0])
+        check_energy(ist.GaussianKDE(memories, 1.0), points[:0])
 
 
 class Bowl(Energy):

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import isthmus as ist
-from isthmus.capacity import certify, choose_sigma
+from isthmus.capacity import certify, choose_sigma, phases
 from isthmus.cli.main import main
 
 X = np.random.default_rng(3).uniform(-8, 8, (30, 2))
@@ -95,3 +95,15 @@ def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path
     found = pd.read_csv(rows)
     np.testing.assert_allclose(found["noise"], expected)
     np.testing.assert_allclose(found["noise_norm"], expected * 2**0.5)
+
+
+def test_phases_are_those_of_the_library(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = tmp_path / "phases.png"
+    assert main(["certify", str(data), "--phases", "--json", "--plot", str(figure)]) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert printed.items() >= phases(X).to_dict().items()
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert main(["certify", str(data), "--phases", "--sigma", "1"]) == 2
+    assert "--sigma" in capsys.readouterr().err

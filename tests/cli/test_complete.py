@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from sklearn.datasets import load_iris
 
@@ -69,39 +68,6 @@ def test_a_saved_model_completes_the_columns_that_it_knows(
     found = pd.read_csv("gaps.completed.csv")[COLUMNS]
     np.testing.assert_allclose(found, expected.X.round(1), rtol=1e-12)
     assert expected.notes[0] in capsys.readouterr().err
-
-
-def test_a_text_file_keeps_its_dialect_and_its_known_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    lines = ["who;a;b;k", "x;1,50;2;007", "y;;3,10;008", "z;2,5;?;009", "w;4,0;5;010"]
-    Path("data.csv").write_text("\n".join([*lines, *(f"v;{n},5;{n};0" for n in range(9))]))
-    assert main(["complete", "data.csv", "--drop", "k", "--quiet"]) == 0
-    found = Path("data.completed.csv").read_text().splitlines()
-    assert found[:2] == ["who;a;b;k", "x;1,50;2;007"]
-    assert re.fullmatch(r"y;\d+,\d+;3,10;008", found[2])
-    assert re.fullmatch(r"z;2,5;\d+,\d+;009", found[3])
-    assert found[4] == "w;4,0;5;010"
-    assert len(found) == 14
-
-
-def test_known_values_stay_to_the_last_digit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = np.random.default_rng(0).normal(size=(40, 3)) * [1e-9, 1.0, 1e9]
-    rows[::5, 1] = np.nan
-    frame = pl.DataFrame(rows, schema=["a", "b", "c"]).with_columns(n=pl.lit("x"), k=pl.lit(3))
-    frame.write_parquet("data.parquet")
-    assert main(["complete", "data.parquet", "--quiet"]) == 0
-    found = pl.read_parquet("data.completed.parquet")
-    assert found.columns == ["a", "b", "c", "n", "k"]
-    values = found[["a", "b", "c"]].to_numpy()
-    assert np.array_equal(values[~np.isnan(rows)], rows[~np.isnan(rows)])
-    assert np.isfinite(values).all()
-    assert found["n"].to_list() == ["x"] * 40
-    assert found["k"].dtype in (pl.Int64, pl.Int32)
 
 
 def test_ids_are_no_features_and_are_written_unchanged(

@@ -32,6 +32,7 @@ def test_rows_of_another_file_are_matched_by_name(data, capsys, monkeypatch):
     assert found["outlier"].tolist() == [0, 1, 0]
     assert printed["outliers"] == 1
     assert printed["rows"] == 3
+    assert set(printed) == {"output", *expected.to_dict()}
 
 
 def test_rows_of_the_table_are_scored_without_themselves(data, capsys):

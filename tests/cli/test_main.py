@@ -39,6 +39,12 @@ def test_python_dash_m_is_the_same_command() -> None:
     assert done.stdout == f"isthmus {isthmus.__version__}\n"
 
 
+@pytest.mark.parametrize("typed", ["--clusterz", "--seeed", "--cluster=3"])
+def test_a_misspelt_option_gets_a_suggestion(typed, capsys) -> None:
+    assert main(["cluster", "data.csv", typed, "3"]) == 2
+    assert f"did you mean {typed[:5]}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

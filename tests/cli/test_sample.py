@@ -121,3 +121,19 @@ def test_small_tables_of_numbers_are_drawn_in_context(
     found = pd.read_csv(io.StringIO(printed[None].out))
     expected = draw_rows(pd.read_csv(data), 5, model="tables", check=False)
     pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9)
+
+
+def test_draws_are_given_values_and_ranges(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.integers(18, 80, 90), "sex": ["f", "m"] * 45})
+    table["pay"] = table.age * 10 + rng.normal(size=90).round(2)
+    table.loc[::9, "pay"] = np.nan
+    path, out = tmp_path / "people.csv", tmp_path / "drawn.csv"
+    table.to_csv(path, index=False)
+    words = ["sample", str(path), "-n", "40", "-o", str(out), "--no-check", "--quiet"]
+    assert main([*words, "--given", "age=30..40", "--given", "sex=f"]) == 0
+    drawn = pd.read_csv(out)
+    assert drawn.age.between(30, 40).all()
+    assert set(drawn.sex) == {"f"}
+    for wrong in ("age=x", "age", "sex=q", "shoe=3"):
+        assert main([*words, "--given", wrong]) == 2

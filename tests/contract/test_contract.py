@@ -143,6 +143,7 @@ def runs() -> list[str]:
         *("certify plain.csv --json -o e1.csv", "certify plain.npy --sigma 0.5 --json"),
         "certify plain.csv --model hopfield --beta 1 --json --iterate none",
         "certify plain.csv --noise --json --standardise -o e2.csv",
+        "certify plain.csv --phases --json",
         *("complete gaps.csv --json", "complete gaps.jsonl --json -o f1.jsonl"),
         *("complete gaps.csv --energy kde --json -o f2.csv", "complete plain.csv --json"),
         "complete gaps.csv --energy crp --how mode --json -o f3.csv",

@@ -12,7 +12,7 @@ import pytest
 
 from isthmus.datasets import load
 from isthmus.errors import DatasetNotFoundError
-from isthmus.paper.datasets import web
+from isthmus.paper.datasets import loading as web
 
 
 class Answer(request.BaseHandler):

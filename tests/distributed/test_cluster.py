@@ -64,12 +64,12 @@ def test_a_wrong_address_is_an_error_within_seconds(
     for address in (listener, "tcp://127.0.0.1:1"):
         start = time.monotonic()
         with pytest.raises(ClusterError, match="No Dask scheduler answers at tcp://127"):
-            shard(ist.GaussianKDE, da.from_array(X), client=address)
+            shard(ist.GaussianKDE, da.from_array(X), sigma=1.0, client=address)
         assert time.monotonic() - start < 15
     with pytest.raises(InvalidInputError, match="looks like tcp://"):
-        shard(ist.GaussianKDE, da.from_array(X), client="somewhere")
+        shard(ist.GaussianKDE, da.from_array(X), sigma=1.0, client="somewhere")
     with pytest.raises(InvalidInputError, match="security belongs to"):
-        shard(ist.GaussianKDE, da.from_array(X), security=distributed.Security())
+        shard(ist.GaussianKDE, da.from_array(X), sigma=1.0, security=distributed.Security())
 
 
 @pytest.mark.slow
@@ -108,8 +108,9 @@ def test_a_scheduler_that_dies_is_an_error_within_seconds() -> None:
         assert time.monotonic() - start < 20
         client.close()
     finally:
-        scheduler.kill()
-        worker.kill()
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """Figures say what the numbers say, look after themselves, and are written whole or not at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -67,14 +65,6 @@ FIGURES: list[Callable[[], Figure]] = [
     draw_samples,
     draw_hero,
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_global() -> Iterator[None]:
-    settings = dict(matplotlib.rcParams)
-    yield
-    assert plt.get_fignums() == []
-    assert dict(matplotlib.rcParams) == settings
 
 
 @pytest.mark.parametrize("draw", FIGURES)

@@ -1,9 +1,8 @@
 """Figures of in-context energies show the contexts, the densities and the numbers given."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -76,14 +75,6 @@ def draw_nll() -> Figure:
 
 
 FIGURES = [draw_landscapes, draw_samples, draw_nll]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_global() -> Iterator[None]:
-    settings = dict(matplotlib.rcParams)
-    yield
-    assert plt.get_fignums() == []
-    assert dict(matplotlib.rcParams) == settings
 
 
 @pytest.mark.parametrize("make", FIGURES)

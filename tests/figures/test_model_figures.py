@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.patches import Wedge
 
+import isthmus as ist
 from isthmus.figures.style import png_bytes
 from isthmus.paper.figures.capacity import kde_and_hopfield
 from isthmus.paper.figures.clustering import NEW, four_models
-
-SETTINGS = {"beta": 2.0, "rho": 0.2, "alpha": 1.0, "reach": 3.0, "resolution": 21}
 
 
 def angles(axes) -> dict[str, float]:
@@ -23,7 +23,11 @@ def angles(axes) -> dict[str, float]:
 
 def test_pies_are_posteriors() -> None:
     # Half-way between two memories with counts 3 and 1, and no room for others on the left.
-    figure = four_models([[-1.0, 0.0], [1.0, 0.0]], [3.0, 1.0], [[0.0, 0.5]], **SETTINGS)
+    means, counts = [[-1.0, 0.0], [1.0, 0.0]], [3.0, 1.0]
+    finite = ist.Mixture(means, beta=2.0, log_weights=np.log(counts))
+    growing = ist.CRPMixture(means, counts, beta=2.0, rho=0.2, alpha=1.0)
+    datum = torch.tensor([[0.0, 0.5]], dtype=torch.float64)
+    figure = four_models(finite, growing, datum, 3.0)
     left, right = figure.axes[2:]
     assert sorted(angles(left).values()) == pytest.approx([90, 270], abs=0.01)
     # On the right the new cluster has its share by Bayes' rule.

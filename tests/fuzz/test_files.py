@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import time
 import warnings
 import zipfile
@@ -35,7 +36,7 @@ from isthmus.capacity import Certificate, certify
 from isthmus.cluster import ClAM
 from isthmus.cluster.basin_flow import BasinFlow
 from isthmus.cluster.tabular import TableModel
-from isthmus.distributed.blocks import file_blocks
+from isthmus.distributed import blocks
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
 from isthmus.incontext.runs import Checkpoint
@@ -44,7 +45,7 @@ from isthmus.incontext.tables.network import TableConfig
 from isthmus.io.archive import read_archive, write_archive
 from isthmus.io.reading import ALWAYS_ALLOWED
 from isthmus.paper.report.builder import Workspace
-from isthmus.paper.study.store import COLUMNS, Store, read_plan, write_plan
+from isthmus.paper.study.store import COLUMNS, Store
 from isthmus.report import Section, TextTable
 from isthmus.tables import read_table, write_table
 
@@ -70,10 +71,10 @@ class Loader:
     exact: bool = True
 
 
-def written(value: Any, name: str = "file") -> Callable[[Path], Path]:
+def written(value: Any) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        value().save(folder / name)
-        return folder / name
+        value().save(folder / "file")
+        return folder / "file"
 
     return write
 
@@ -94,9 +95,7 @@ def saved_model(model: Callable[[], Any]) -> Callable[[Path], Path]:
 
 def trained(folder: Path) -> Path:
     train(SETTINGS, folder / "run", progress=False)
-    for path in (folder / "run" / "model").iterdir():
-        path.unlink()
-    (folder / "run" / "model").rmdir()
+    shutil.rmtree(folder / "run" / "model")
     return folder / "run" / "checkpoint.pt"
 
 
@@ -123,15 +122,8 @@ def read_section(path: Path) -> Any:
 def stored_results(folder: Path) -> Path:
     kinds = {"string": "x", "int64": 3, "float64": 0.25, "bool": True}
     rows = [{name: kinds[kind] for name, kind in COLUMNS.items()} | {"id": str(n)} for n in (1, 2)]
-    (folder / "results").mkdir()
     Store(folder).append(rows)
-    (path,) = (folder / "results").iterdir()
-    return path
-
-
-def stored_plan(folder: Path) -> Path:
-    write_plan(folder, {("iris", "mine"): {"a1": 0, "b2": None}, ("wine", "mine"): {"c3": 1}})
-    return folder / "plan.json"
+    return Store(folder).path
 
 
 def stored_dataset(suffix: str) -> Callable[[Path], Path]:
@@ -144,12 +136,11 @@ def stored_dataset(suffix: str) -> Callable[[Path], Path]:
 
 def table(suffix: str) -> Loader:
     def write(folder: Path) -> Path:
-        frame = FRAME[["a", "b", "c"]] if suffix == ".npy" else FRAME
+        path = folder / f"data{suffix}"
         if suffix == ".npy":
-            np.save(folder / "data.npy", frame.to_numpy())
-            return folder / "data.npy"
-        path = write_table(frame, folder / f"data{suffix}")
-        assert path is not None
+            np.save(path, X)
+        else:
+            write_table(FRAME, path)
         return path
 
     return Loader(write, read_table, exact=False)
@@ -190,11 +181,14 @@ LOADERS = {
     "unfinished run": Loader(trained, lambda path: pretrained(path.parent)),
     "report": Loader(stored_section("hero.json"), read_section),
     "report figure": Loader(stored_section("hero.png"), read_section),
-    "study results": Loader(stored_results, lambda path: Store(path.parents[1]).read()),
-    "study plan": Loader(stored_plan, lambda path: read_plan(path.parent)),
+    "study results": Loader(stored_results, lambda path: Store(path.parent).read()),
     "dataset": Loader(stored_dataset(""), lambda path: datasets.load("iris", path.parent)),
     "dataset note": Loader(stored_dataset(".sha256"), lambda p: datasets.load("iris", p.parent)),
-    "row groups": Loader(row_groups, lambda path: [*file_blocks(path)], exact=False),
+    "row groups": Loader(
+        row_groups,
+        lambda path: [blocks.read_group(*at).to_pydict() for at in blocks.row_groups(path)],
+        exact=False,
+    ),
     **{f"table {suffix}": table(suffix) for suffix in (*TEXTS, *PACKED, *BINARY)},
 }
 ARCHIVES = ("ClAM", "BasinFlow", "TableModel", "energy", "in-context")
@@ -224,38 +218,25 @@ def essence(value: Any) -> Any:
 
 def changed(content: bytes, rng: np.random.Generator) -> bytes:
     """Return a content with one kind of damage."""
-    size = max(len(content), 1)
-    start = int(rng.integers(size))
-    if rng.integers(2):  # headers and footers more often than the rest
-        start = min(int(rng.integers(80)), size - 1) if rng.integers(2) else max(size - 80, 0)
-        start = min(start + int(rng.integers(80)), size - 1)
-    stop = start + int(rng.integers(1, 1 + min(400, size)))
-    damaged = bytearray(content)
-    kind = int(rng.integers(9))
-    if kind == 0:
-        return content[:start]
-    if kind == 1:
-        damaged[start] ^= 1 << int(rng.integers(8))
-    elif kind == 2:
-        for place in rng.integers(size, size=int(rng.integers(2, 20))):
-            damaged[place] ^= 1 << int(rng.integers(8))
-    elif kind == 3:
-        damaged[start:stop] = bytes(len(damaged[start:stop]))
-    elif kind == 4:
-        damaged[start:stop] = rng.bytes(len(damaged[start:stop]))
-    elif kind == 5:
-        del damaged[start:stop]
-    elif kind == 6:
-        width = int(rng.choice([2, 4, 8]))
-        huge = int(rng.choice(HUGE[:4])) % 256**width
-        damaged[start : start + width] = huge.to_bytes(width, "little")
-    elif kind == 7:
-        digits = [place for place, byte in enumerate(content) if 48 <= byte <= 57]
-        place = int(rng.choice(digits)) if digits else start
-        damaged[place : place + 1] = b"9" * int(rng.choice([2, 12, 40, 5000]))
-    else:
-        damaged[start:start] = (b"[" if rng.integers(2) else b'{"a":') * 20_000
-    return bytes(damaged)
+    size, number = len(content), lambda most: int(rng.integers(most))
+    start = number(size)
+    if number(2):  # headers and footers more often than the rest
+        start = min(number(160), size - 1) if number(2) else max(size - 1 - number(80), 0)
+    elif number(4) == 0:
+        start = int(rng.choice([n for n, byte in enumerate(content) if 48 <= byte <= 57] or [0]))
+    length, width = 1 + number(min(400, size)), int(rng.choice([2, 4, 8]))
+    new, taken = [
+        (b"", size),
+        (bytes([content[start] ^ 1 << number(8)]), 1),
+        (bytes(byte ^ 1 << number(8) for byte in content[start : start + 20]), 20),
+        (bytes(length), length),
+        (rng.bytes(length), length),
+        (b"", length),
+        ((int(rng.choice(HUGE[:4])) % 256**width).to_bytes(width, "little"), width),
+        (b"9" * int(rng.choice([2, 12, 40, 5000])), 1),
+        ((b"[" if number(2) else b'{"a":') * 20_000, 0),
+    ][number(9)]
+    return content[:start] + new + content[start + taken :]
 
 
 class Payload:
@@ -382,7 +363,7 @@ def attack(name: str, folder: Path, times: int) -> None:
         path.write_bytes(content)
         found.attempt(how)
     for how in replaced(path, whole, folder / "elsewhere"):
-        if how != "missing" or name not in ("study results", "study plan", "dataset"):
+        if how != "missing" or name not in ("study results", "dataset"):
             found.attempt(how)
     path.write_bytes(whole)
     assert found.result() == found.wanted

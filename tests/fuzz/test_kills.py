@@ -135,7 +135,7 @@ def test_no_fit_of_a_study_is_lost_or_done_twice(
 
     def state(folder: Path) -> Any:
         check(folder)
-        raw = pd.read_parquet(folder / "results")
+        raw = pd.DataFrame(Store(folder).read(everything=True))
         assert raw["id"].is_unique
         return raw.sort_values("id").drop(columns=changing).to_csv(index=False)
 

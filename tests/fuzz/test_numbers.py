@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import isthmus as ist
-from isthmus import incontext
+from isthmus import deep, incontext
 from isthmus.capacity import certify
 from isthmus.compose import WeightedSum
 from isthmus.distributed.sharded import ShardedMemory
@@ -74,6 +74,11 @@ WITHOUT_NORMALIZER = {ist.Hopfield, ist.DenseAssociativeMemory, ist.SparseHopfie
 # Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py;
 # tests/distributed/test_sharded.py compares a memory in parts with the whole.
 ELSEWHERE = {incontext.ContextEnergy, NormalizedEnergy, ShardedMemory}
+# Networks, which have no normaliser in closed form: tests/deep/test_deep.py.
+NETWORKS = {
+    *(deep.NeuralEnergy, deep.ModuleEnergy, deep.DeepMemory, deep.VisibleMemory),
+    deep.EnergyTransformerBlock,
+}
 # Corners and jumps of a kernel limit the accuracy of a grid, and so do heavy tails.
 TOLERANCE = {
     ist.UniformKDE: 3e-3,
@@ -92,7 +97,7 @@ def public_energies(base: type = Energy) -> Iterator[type]:
 
 
 def test_every_public_energy_is_integrated_or_has_no_normalizer() -> None:
-    known = {*DENSITIES, *ON_SPHERES, *WITHOUT_NORMALIZER, *ELSEWHERE}
+    known = {*DENSITIES, *ON_SPHERES, *WITHOUT_NORMALIZER, *ELSEWHERE, *NETWORKS}
     assert set(public_energies()) == known
     for kind in WITHOUT_NORMALIZER:
         with pytest.raises(UnknownNormalizerError):

@@ -231,3 +231,16 @@ def test_certificates_are_in_the_metric_of_the_kernel():
     assert (shaped.stored == plain.stored).all()
     with pytest.raises(UnsupportedOperationError, match="one covariance"):
         certify(ist.GaussianKDE(memories, 1.0, factors=np.ones(12)))
+
+
+def test_without_sigma_it_is_chosen_or_asked_for():
+    X = draw(60, 2)
+    kde = ist.GaussianKDE(X)
+    torch.testing.assert_close(kde.log_prob(X), ist.GaussianKDE(X, "auto").log_prob(X))
+    assert "'auto'" in repr(kde)
+    assert "auto" not in repr(ist.GaussianKDE(X, 1.0))
+    assert float(ist.GaussianKDE(X, covariance=covariance(2)).sigma) == 1
+    with pytest.raises(InvalidInputError, match="sigma"):
+        ist.GaussianKDE(X[:1])
+    with pytest.raises(InvalidInputError, match="sigma"):
+        torch.func.vmap(lambda rows: ist.GaussianKDE(rows).energy(rows[0]))(X.reshape(2, 30, 2))

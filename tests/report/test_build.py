@@ -58,13 +58,6 @@ def hangs(seed, full):
         held.write("held")
         held.flush()
         time.sleep(60)
-
-def prepares(seed, full):
-    time.sleep(0.5)
-    note("prepares")
-
-def reads(seed, full):
-    return section(seed, full, calls=(HERE / "prepares.ran").read_text().count("\\n"))
 """
 Make = Callable[..., None]
 
@@ -80,10 +73,10 @@ def parts(place: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that replaces the parts by fakes: the name and function of each."""
     monkeypatch.syspath_prepend(place)
 
-    def make(*names: str, needs: str | None = None, **functions: str) -> None:
+    def make(*names: str, **functions: str) -> None:
         functions = {name: name for name in names} | functions
         made = tuple(
-            Part(name, name.title(), "energies", f"fake_parts:{function}", needs)
+            Part(name, name.title(), "energies", f"fake_parts:{function}")
             for name, function in functions.items()
         )
         monkeypatch.setattr(registry, "PARTS", made)
@@ -149,15 +142,6 @@ def test_finished_parts_are_kept_and_give_the_same_files(parts: Make, place: Pat
     assert results["parts"]["one"]["numbers"]["threads"] == "1"
     assert reproduced(place, "--fresh", "--only", "one")[0] == 0
     assert (runs(place, "one"), runs(place, "two")) == (2, 1)
-
-
-def test_a_needed_function_runs_once_and_before_the_parts(parts: Make, place: Path) -> None:
-    parts(first="reads", second="reads", needs="fake_parts:prepares")
-    code, results = reproduced(place, "--jobs", "2")
-    assert code == 0
-    assert [part["numbers"]["calls"] for part in results["parts"].values()] == [1, 1]
-    reproduced(place)
-    assert runs(place, "prepares") == 1  # nothing was left to do
 
 
 @pytest.mark.parametrize("damage", ["truncated", "edited", "png"])

@@ -26,10 +26,10 @@ def numbers(found: dict[int, Erratum]) -> dict[int, dict[str, float]]:
     return {number: dict(each.numbers) for number, each in found.items()}
 
 
-def test_there_are_thirty_and_three_are_notation_only(found: dict[int, Erratum]) -> None:
-    assert list(found) == list(range(1, 31))
+def test_all_are_confirmed_and_four_are_notation_only(found: dict[int, Erratum]) -> None:
+    assert list(found) == list(range(1, 36))
     for number, each in found.items():
-        notation = number in (21, 23, 24)
+        notation = number in (21, 23, 24, 35)
         assert (each.kind == "notation") == notation
         assert each.confirmed is (None if notation else True)
 
@@ -87,6 +87,14 @@ def test_there_are_thirty_and_three_are_notation_only(found: dict[int, Erratum])
         (28, "total_variation_corrected", lt, 1e-9),
         (29, "printed_point_moves_by", gt, 0.01),
         (30, "off_corrected", lt, 1e-12),
+        (31, "difference_from_posterior", lt, 1e-12),
+        (32, "separation", eq, approx(2.02**2 / 2)),
+        (32, "needed", eq, approx(1 + math.log(4 * 1.01**2))),
+        (32, "basins", eq, 2),
+        (33, "integral_on_a_line", eq, approx(1, abs=1e-4)),
+        (33, "integral_on_a_plane", eq, approx(3 * math.pi / 8, abs=1e-3)),
+        (33, "constant_on_a_plane", eq, approx(2 / math.pi)),
+        (34, "log_loss_plugged_in", gt, 0.01),
     ],
 )
 def test_numbers_are_those_of_theory(

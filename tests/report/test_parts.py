@@ -1,22 +1,33 @@
 """The parts of `isthmus reproduce`: verdicts that follow numbers, and numbers that are right."""
 
+import ast
 import math
+import re
 from functools import cache
+from itertools import permutations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.spatial.distance import cdist, pdist
+from scipy.special import logsumexp, softmax
 
+from isthmus.errors import RunInProgressError
+from isthmus.io.files import exclusive
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.report.builder import make
-from isthmus.paper.report.parts import attention, capacity, clustering, engrams
+from isthmus.paper.report.claims import CLAIMS
+from isthmus.paper.report.parts import attention, capacity, clustering, study
 from isthmus.paper.report.parts.energies import energy_distance
-from isthmus.paper.report.registry import text_of
+from isthmus.paper.report.registry import select
+from isthmus.paper.sweep import Sweep, SweepCell
 from isthmus.report import Section
 
 CORRECTED = "held with a correction"
+JUDGES = {"judge", "corrected_by"}
 
 
 def verdicts(section: Section) -> list[str]:
@@ -26,7 +37,7 @@ def verdicts(section: Section) -> list[str]:
 @cache
 def section_of(name: str) -> Section:
     """Return the section of a part, made here."""
-    return make(text_of(name).function, 0, False)
+    return make(select(name)[0].function, 0, False)
 
 
 def numbers_of(name: str) -> dict[str, Any]:
@@ -38,14 +49,47 @@ def numbers_of(name: str) -> dict[str, Any]:
     [
         ("landscapes-1d", [CORRECTED, "held"]),
         ("basins-merging", ["held", "held"]),
-        ("hopfield-equivalence", ["held", "did not hold"]),
-        ("four-models", ["held"]),
-        ("elbo-dynamics", [CORRECTED, CORRECTED, "did not hold"]),
+        ("hopfield-equivalence", ["held", CORRECTED]),
+        ("four-models", ["held", CORRECTED, "held"]),
+        ("elbo-dynamics", [CORRECTED, "held", "held", "did not hold"]),
         pytest.param("engrams", [CORRECTED], marks=pytest.mark.slow),
+        pytest.param("landscapes-2d", ["held"], marks=pytest.mark.slow),
+        pytest.param("incontext-landscapes", ["held", "held", CORRECTED], marks=pytest.mark.slow),
+        pytest.param("incontext-likelihood", ["held"], marks=pytest.mark.slow),
     ],
 )
 def test_verdicts(part: str, expected: list[str]) -> None:
     assert verdicts(section_of(part)) == expected
+
+
+def test_the_page_judges_the_claims_of_the_list_each_once() -> None:
+    """Compare the list with the claims of `judge` and `corrected_by`, read from the source."""
+    judged = []
+    for path in Path(study.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in JUDGES:
+                claim = node.args[0]
+                words = claim.values if isinstance(claim, ast.JoinedStr) else [claim]
+                parts = (getattr(each, "value", None) for each in words)
+                escaped = (re.escape(each) if isinstance(each, str) else ".*" for each in parts)
+                judged.append("".join(escaped))
+    matches = {claim: [each for each in judged if re.fullmatch(each, claim)] for claim in CLAIMS}
+    assert all(len(found) == 1 for found in matches.values()), matches
+    assert {found[0] for found in matches.values()} == set(judged)
+
+
+@pytest.mark.slow
+def test_numbers_of_clusters_where_the_model_is_right() -> None:
+    found = study.numbers_on_known_clusters(0)
+    factors = {key: max(key[1] / k, k / key[1]) for key, (k, _) in found.items()}
+    assert np.mean([factor <= 1.5 for factor in factors.values()]) >= 0.75
+    assert all(factor <= 1.5 for (dim, _), factor in factors.items() if dim > 2)
+    # Where it fails, Bayes' rule with the true centres fails, too.
+    rows, centres = study.known_clusters(2, 20, 0)
+    own = np.arange(300) % 20
+    guess = np.square(rows[:, None] - centres).sum(-1).argmin(1)
+    assert found[2, 20][1] == pytest.approx(np.mean(guess != own))
+    assert found[2, 20][1] > 0.2
 
 
 def test_energy_gap_by_hand() -> None:
@@ -67,16 +111,101 @@ def test_a_pattern_at_a_saddle_is_not_stored() -> None:
     assert not capacity.first_is_stored(np.array([[0.0, 0.0, 0.0], *beside]))
 
 
+def test_more_patterns_than_claimed_are_stored_in_four_dimensions() -> None:
+    """Mean shift by hand from the 120 vertices of the 600-cell: 120 > 4^3 separate rests."""
+    phi = (1 + math.sqrt(5)) / 2
+    even = [each for each in permutations(range(4)) if np.linalg.det(np.eye(4)[list(each)]) > 0]
+    points = {
+        *(tuple(2.0 * sign * row) for row in np.eye(4) for sign in (1, -1)),
+        *product((1.0, -1.0), repeat=4),
+        *(
+            tuple(np.array([a * phi, b, c / phi, 0.0])[list(order)])
+            for a, b, c in product((1, -1), repeat=3)
+            for order in even
+        ),
+    }
+    patterns = math.sqrt(3) * np.array(sorted(points))  # of length 2 sqrt(D - 1)
+    assert len(patterns) == 120 > 4**3
+    generator = np.random.default_rng(0)
+    away = generator.standard_normal((120, 4))
+    x = patterns + 0.5 * away / np.linalg.norm(away, axis=1, keepdims=True)
+    for _ in range(3000):
+        weights = softmax(-0.5 * np.square(x[:, None] - patterns).sum(-1), 1)
+        x = weights @ patterns
+    gaps = np.linalg.norm(x[:, None] - patterns, axis=-1)
+    assert (gaps.argmin(1) == np.arange(120)).all()
+    assert np.ptp(gaps.min(1)) < 1e-6  # all alike
+    assert pdist(x).min() > 1
+
+
+def test_time_of_the_elbo_flow_by_small_steps_and_its_law() -> None:
+    joint, v, time = np.array(clustering.LOG_JOINT), np.array([0.0, 0.0, 0.0, 5.0]), 0.0
+    while np.abs(softmax(v) - softmax(joint)).max() > 1e-3:
+        q = softmax(v)
+        v = v + 0.005 * (np.diag(q) - np.outer(q, q)) @ (joint - np.log(q))
+        time += 0.005
+    assert clustering.time_of_the_flow(5.0) == pytest.approx(time, rel=1e-3)
+    assert time == pytest.approx(81, abs=1)
+    times = [clustering.time_of_the_flow(each) for each in (10.0, 15.0, 20.0)]
+    assert times[::2] == pytest.approx([584, 5.8e6], rel=0.01)
+    # Near a vertex the logit s falls at a rate of about s exp(-s): the time is about exp(s) / s.
+    slope = math.log(times[2] / times[1]) / 5
+    assert slope == pytest.approx(1 + math.log(15 / 20) / 5, abs=0.01)
+
+
 @pytest.mark.slow
-def test_the_claimed_number_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claimed_number_is_not_the_capacity_and_open_as_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(capacity, "MEASURED", (("spread", 0.95, (2,)),))
     monkeypatch.setattr(capacity, "MOST", 8)
-    section = capacity.bounds_on_capacity(0)
-    assert verdicts(section) == ["open", "held", "did not hold"]
+    section = capacity.capacity_bounds(0)
+    assert verdicts(section) == ["did not hold", "open", "held", CORRECTED]
     assert section.numbers["certified_growth_by_M"] == pytest.approx(
         {"2.0": 3.28, "1.7": 2.9}, abs=0.05
     )
     assert section.numbers["first_dimension_above_half_weight"] == 8
+
+
+def test_contradictions_of_a_sweep_are_those_of_welch() -> None:
+    generator = np.random.default_rng(0)
+    means = {(2, 4): 1.0, (2, 9): 2.0, (3, 4): 0.5, (3, 9): 3.0}  # at N = 9 it rises with D
+    cells = [
+        SweepCell(*place, draw, 0.5, mean + 0.3 * generator.standard_normal(), 0.1)
+        for place, mean in means.items()
+        for draw in range(8)
+    ]
+    found = Sweep(tuple(cells))
+    draws = {
+        place: [each.ratio for each in cells if (each.dim, each.count) == place] for place in means
+    }
+    p_value = stats.ttest_ind(draws[2, 9], draws[3, 9], equal_var=False, alternative="less").pvalue
+    assert p_value < 0.05 / 2
+    assert capacity.contradictions(found, "ratio", "D") == [(9, 2, 3)]
+    assert capacity.contradictions(found, "ratio", "N") == []
+    assert capacity.contradictions(found, "retrieved", "D") == []  # no spread at all
+
+
+@pytest.mark.slow
+def test_more_dimensions_help_only_by_the_unit_of_the_measure() -> None:
+    """Mean shift by hand at N = 300: the ratio rises from D = 2 to 3, the printed measure not."""
+    assert verdicts(section_of("capacity-sweep")) == ["held", CORRECTED]
+    table = numbers_of("capacity-sweep")["retrieval_by_D_and_N"]
+    generator = np.random.default_rng(0)
+    for dim in (2, 3):
+        ratios, scaled = [], []
+        for _ in range(12):
+            patterns = generator.standard_normal((300, dim))
+            patterns *= 2 * math.sqrt(dim - 1) / np.linalg.norm(patterns, axis=1, keepdims=True)
+            away = generator.standard_normal((40, dim))
+            x = patterns[:40] + 0.5 * away / np.linalg.norm(away, axis=1, keepdims=True)
+            for _ in range(100):
+                x = softmax(-0.5 * cdist(x, patterns, "sqeuclidean"), 1) @ patterns
+            ratios.append(np.mean(np.linalg.norm(x - patterns[:40], axis=1) / 0.5))
+            scaled.append(ratios[-1] / pdist(patterns).mean())
+        ours = table[str(dim)]["300"]
+        assert ours["distance_ratio"] == pytest.approx(np.mean(ratios), rel=0.3)
+        assert ours["distance_ratio_as_printed"] == pytest.approx(np.mean(scaled), rel=0.3)
 
 
 def _run(variant: str, rate: float, seed: int, loss: float, diverged: bool = False) -> TrainingRun:
@@ -111,46 +240,89 @@ def test_training_is_judged_above_the_best_rate_of_plain_attention(
 ) -> None:
     found = _experiment(**settings)
     monkeypatch.setattr(attention, "runs_of_the_experiment", lambda *_: (found, "here", {}))
-    section = attention.training_at_high_rates(0)
+    section = attention.attention_training(0)
     assert verdicts(section) == [verdict]
     assert "5 of 5 seeds" in section.observations[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", clustering.ALPHAS)
-def test_new_points_do_not_flow_to_the_origin(alpha: float) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "normalized", "share"),
+    [(30.0, False, 0.297), (300.0, False, 1.0), (30.0, True, 0.0), (300.0, True, 0.163)],
+)
+def test_share_of_new_points_that_flow_to_the_origin(
+    alpha: float, normalized: bool, share: float
+) -> None:
     axis = clustering.REACH * (np.arange(40) - 19.5) / 20
     x = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 1, 2)
     beta, rho = clustering.BETA, clustering.RHO
     kappa = beta * rho / (beta + rho)
     centres = np.array([*clustering.MEANS, [0.0, 0.0]])
     widths = np.array([beta] * 3 + [kappa])
-    weights = np.array([*clustering.COUNTS, alpha * kappa / beta])
+    weights = np.array([*clustering.COUNTS, alpha * (kappa / beta if normalized else 1)])
 
     def shares(x):
-        terms = np.log(weights) - widths * np.square(x - centres).sum(-1)
-        terms = np.exp(terms - terms.max(1, keepdims=True))
-        return terms / terms.sum(1, keepdims=True)
+        return softmax(np.log(weights) - widths * np.square(x - centres).sum(-1), 1)
 
     new = shares(x).argmax(1) == 3
-    for _ in range(3000):  # descent by hand, with all pulls in their own strength
-        x = x + ((shares(x) * widths / beta)[..., None] * (centres - x)).sum(1, keepdims=True)
-    nearest = np.square(x - centres).sum(-1).argmin(1)
-    found = clustering.flow_to_the_origin(alpha)
-    assert found == pytest.approx((new.mean(), (nearest[new] == 3).mean()))
-    assert found[0] > 0.45
-    assert found[1] == 0
+    for _ in range(5000):  # descent by hand, with all pulls in their own strength
+        x = x + 0.1 * ((shares(x) * widths / beta)[..., None] * (centres - x)).sum(1, keepdims=True)
+    ends = np.square(x - centres).sum(-1).argmin(1) == 3
+    found = clustering.flow_to_the_origin(alpha, normalized)
+    assert found[:2] == pytest.approx((new.mean(), ends.mean()), abs=2 / 1600)
+    assert ends[new].mean() == pytest.approx(share, abs=2e-3)
+    assert found[3] == (ends & ~new).sum() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["landscapes-1d", "landscapes-2d"])
-def test_energies_never_rise_and_densities_integrate_to_one(part: str) -> None:
-    for name, numbers in numbers_of(part).items():
-        assert 0 <= numbers["largest_energy_rise"] < 1e-12, name
-        if name == "Hopfield":
-            assert numbers["integral_of_density"] is None
-        else:
-            assert numbers["integral_of_density"] == pytest.approx(1, abs=1e-4), name
+@pytest.mark.parametrize("discount", clustering.DISCOUNTS)
+def test_mass_of_the_first_memory_by_seating_everybody(discount: float) -> None:
+    generator, masses = np.random.default_rng(1), []
+    for _ in range(150):
+        counts = [1.0]
+        for _ in range(1, 60):
+            weights = np.array([*(np.array(counts) - discount), 1 + discount * len(counts)])
+            place = int(np.searchsorted(np.cumsum(weights), generator.random() * weights.sum()))
+            counts[place : place + 1] = [counts[place] + 1 if place < len(counts) else 1.0]
+        masses.append(counts[0])
+    expected = discount + (1 - discount) * (60 + 1) / 2
+    assert np.mean(masses) == pytest.approx(expected, abs=5 * np.std(masses) / math.sqrt(150))
+    mean, error = clustering.mass_of_the_first(discount, 0)
+    assert mean == pytest.approx(discount + (1 - discount) * 201 / 2, abs=4 * error)
+
+
+def test_losses_of_clam_and_em_in_numpy() -> None:
+    found = clustering.losses_of_both_algorithms(0)
+    data = clustering.blobs(0)[0][::4]
+    data = (data - data.mean(0)) / data.std(ddof=1)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:4]
+    means, start = data[order.numpy()], data[order.numpy()]
+
+    def reconstruction(means):
+        x = data
+        for _ in range(10):
+            x = x + 0.1 * (softmax(-0.5 * cdist(x, means, "sqeuclidean"), 1) @ means - x)
+        return np.square(x - data).sum(1).mean()
+
+    def likelihood(means):
+        return -logsumexp(-0.5 * cdist(data, means, "sqeuclidean"), 1).mean()
+
+    for _ in range(clustering.GEM_STEPS - 1):
+        shares = softmax(-0.5 * cdist(data, means, "sqeuclidean"), 1)
+        means = shares.T @ data / shares.sum(0)[:, None]
+    for loss, trace in zip((reconstruction, likelihood), found["EM"], strict=True):
+        assert trace[:: len(trace) - 1] == pytest.approx([loss(start), loss(means)])
+    assert found["ClAM"][0][-1] < found["EM"][0][-1]
+    assert found["EM"][1][-1] < found["ClAM"][1][-1]
+
+
+def test_a_memory_between_others_has_a_bounded_basin() -> None:
+    at_hull, inside = clustering.finite_basins()
+    # Far out, the memory with the largest inner product with the direction wins.
+    angles = np.linspace(0, 2 * np.pi, 3600, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)], 1)
+    nearest = (directions @ np.array(clustering.MEANS).T).argmax(1)
+    assert at_hull == pytest.approx(np.bincount(nearest) / 3600, abs=0.01)
+    assert inside == 0
 
 
 def test_completion_beats_filling_with_the_mean() -> None:
@@ -167,29 +339,14 @@ def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
     distances = numbers["energy_distance_to_exact_draws"]
     for name in ("Langevin", "MALA", "HMC"):
         assert distances[name] < 1.5 * numbers["largest_energy_distance_of_exact_draws"], name
-    assert verdicts(section_of("samples")) == ["did not hold"]  # the printed step and noise
-
-
-@pytest.mark.slow
-def test_energies_sharpen_in_context_and_stay_near_bayes() -> None:
-    divergence = list(numbers_of("incontext-landscapes")["kl_from_truth_by_n"].values())
-    assert divergence == sorted(divergence, reverse=True)
-    assert divergence[-1] < 0.5 * divergence[0]
-    numbers = numbers_of("incontext-likelihood")
-    nll = numbers["nll_by_predictor_and_n"]
-    for size, excess in numbers["nats_above_bayes_by_n"].items():
-        error = numbers["standard_error_of_nats_above_bayes_by_n"][size]
-        assert abs(excess) < 0.05 + 3 * error, size
-        if nll["kde-best"][size] is not None:
-            assert nll["model"][size] < nll["kde-best"][size], size
 
 
 def test_memories_respond_to_evidence_and_states_with_opposite_signs() -> None:
     log_joint = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
     step = 1e-6 * torch.eye(3, dtype=torch.float64)
-    moved = [engrams.flow(log_joint, log_joint + one) for one in step]
+    moved = [clustering.flow(log_joint, log_joint + one) for one in step]
     by_evidence = torch.stack(moved, 1) / 1e-6
-    by_state = torch.stack([engrams.flow(log_joint + one, log_joint) for one in step], 1) / 1e-6
+    by_state = torch.stack([clustering.flow(log_joint + one, log_joint) for one in step], 1) / 1e-6
     expected = torch.tensor([[0.25, -0.15, -0.1], [-0.15, 0.21, -0.06], [-0.1, -0.06, 0.16]])
     torch.testing.assert_close(by_evidence, expected.double(), atol=1e-5, rtol=0)
     torch.testing.assert_close(by_state, -expected.double(), atol=1e-5, rtol=0)
@@ -200,3 +357,22 @@ def test_energy_distance_on_a_line_is_that_of_scipy() -> None:
     first, second = generator.normal(size=50), generator.normal(0.5, 2, size=70)
     ours = energy_distance(torch.from_numpy(first)[:, None], torch.from_numpy(second)[:, None])
     assert math.sqrt(ours) == pytest.approx(stats.energy_distance(first, second))
+
+
+def test_parts_wait_for_the_one_that_runs_the_whole_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run(directory: Path, *_: object, **__: object) -> None:
+        ran.append(directory)
+        with pytest.raises(RunInProgressError), exclusive(directory.parent):
+            pass
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(study, "run", run)
+    monkeypatch.setattr(study, "study_figures", lambda rows, names: {names[0]: "figure"})
+    rows, source, figure = study._drawn("scores", full=True)
+    assert (rows, figure) == ([], "figure")
+    assert ran[0].is_relative_to(tmp_path)
+    assert "published" not in source

@@ -106,7 +106,7 @@ def test_equivalence_is_two_one_sided_tests_of_scipy(shift: float, datasets: int
 def test_competitive_is_equivalent_and_no_difference_is_not(
     difference: float, p_value: float, equivalence: float, verdict: str
 ) -> None:
-    pair = Pair("a", "b", 15, difference, p_value, equivalence_p_value=equivalence)
+    pair = Pair("a", "b", 15, difference, p_value, not_worse_p_values=(0.0, equivalence))
     assert pair.verdict == verdict
-    bare = Pair("a", "b", 15, difference, 0.5, margin=None, equivalence_p_value=equivalence)
+    bare = Pair("a", "b", 15, difference, 0.5, margin=None, not_worse_p_values=(0.0, equivalence))
     assert (bare.verdict, bare.wording) == ("undecided", "no difference shown")

@@ -100,16 +100,55 @@ WOBBLE = 0.001 * np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14,
         (-0.06 - np.abs(WOBBLE), "did not hold", "worse"),
         (0.06 + np.abs(WOBBLE), "held", "better"),
         (40 * WOBBLE, "undecided", "undecided"),
+        (0.02 + np.abs(40 * WOBBLE), "held", "better"),  # far better, so not equivalent
+        (-0.045 + 3 * WOBBLE, "undecided", "worse"),  # worse, but by less or more than the margin?
     ],
 )
 def test_the_outcome_of_the_claim(shift: Any, outcome: str, verdict: str) -> None:
     rows = rows_of({THEIRS: BASE, OURS: (np.array(BASE) + shift).tolist()})
     claim = make_report(rows).claim()
+    assert {claim.verdict(metric) for metric in ("ari", "silhouette")} == {
+        {"held": verdict, "did not hold": "worse"}.get(outcome, "undecided")
+    }
     assert {claim.pairs[metric].verdict for metric in ("rand", "ari", "nmi", "silhouette")} == {
         verdict
     }
     assert claim.outcomes["supervised metrics"] == outcome
     assert claim.outcomes["all of them"] == outcome
+
+
+def test_the_papers_claim_on_the_published_results_by_brute_force() -> None:
+    """All 2^15 signs of the ranks of 15 differences, at the margin and at zero."""
+    place = shipped("docs/study")
+    if place is None:
+        pytest.skip("the docs are not here")
+    rows = Store(place).read()
+    signs = (np.arange(2**15)[:, None] >> np.arange(15)) & 1
+    claim = make_report(rows).claim()
+    for metric, expected in (
+        ("rand", 3.1e-5),
+        ("ari", 3.1e-5),
+        ("ami", 6.1e-5),
+        ("nmi", 6.1e-5),
+        ("silhouette", 0.19),
+    ):
+        scores = {}
+        for method in (OURS, THEIRS):
+            table = compare([row for row in rows if row["method"] == method], metric, "K given")
+            scores[method] = dict(
+                zip(table.scores.datasets, table.scores.values[:, 0], strict=True)
+            )
+        gaps = np.array([scores[OURS][name] - each for name, each in scores[THEIRS].items()])
+        p_values = []
+        for shift in (0.05, 0.0):
+            ranks = stats.rankdata(np.abs(gaps + shift))
+            p_values.append(np.mean(signs @ ranks >= ranks[gaps > -shift].sum() - 1e-9))
+        pair = claim.pairs[metric]
+        assert pair.not_worse_p_values[0] == pytest.approx(p_values[0])
+        assert pair.not_worse_p_values[0] == pytest.approx(expected, rel=0.03)
+        assert pair.better_p_values[0] == pytest.approx(p_values[1])
+    assert claim.outcomes["supervised metrics"] == "held"
+    assert claim.outcomes["unsupervised metrics"] == "undecided"
 
 
 def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:

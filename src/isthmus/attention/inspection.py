@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from isthmus.errors import DtypeError, ShapeError, UnsupportedOperationError
-from isthmus.validation import as_flag
+from isthmus.validation import as_flag, require_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +69,7 @@ def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
         query_weight, key_weight = attention.q_proj_weight, attention.k_proj_weight
     bias = optional(attention, "in_proj_bias")
     query_bias, key_bias = (None, None) if bias is None else bias.chunk(3)[:2]
-    keys = linear(key, key_weight, key_bias)
-    extra = 0
-    added = optional(attention, "bias_k")
+    keys, extra, added = linear(key, key_weight, key_bias), 0, optional(attention, "bias_k")
     if added is not None:
         keys, extra = torch.cat([keys, added.expand(len(keys), 1, width)], 1), 1
     if attention.add_zero_attn:
@@ -94,11 +92,6 @@ RMS_NORMS = {f"{kind}RMSNorm" for kind in LLAMA_KINDS}
 def is_hugging_face(attention: object) -> bool:
     """Return True if :func:`hugging_face_heads` can read the module."""
     return _class_of(attention) in ATTENTION
-
-
-def is_rms_norm(module: object) -> bool:
-    """Return True for the root-mean-square norms of Llama, Mistral and Qwen2."""
-    return _class_of(module) in RMS_NORMS
 
 
 def split_block(block: object) -> tuple[nn.Module, nn.Module] | None:
@@ -224,7 +217,7 @@ def read_norm(module: Any, like: Tensor) -> Norm:
     """Return the parts of a norm, with gain and shift in the dtype and on the device of `like`."""
     if isinstance(module, nn.LayerNorm):
         centred = True
-    elif isinstance(module, nn.RMSNorm) or is_rms_norm(module):
+    elif isinstance(module, nn.RMSNorm) or _class_of(module) in RMS_NORMS:
         centred = False
     else:
         raise UnsupportedOperationError(
@@ -288,6 +281,7 @@ def _additive(mask: Any, name: str, like: Tensor) -> Tensor:
             mask = torch.from_numpy(np.array(mask))
         except (TypeError, ValueError):
             raise DtypeError(f"{name} must be booleans or floating-point numbers.") from None
+    require_values(mask, name)
     if mask.dtype == torch.bool:
         return like.new_zeros(mask.shape).masked_fill(mask.to(like.device), -torch.inf)
     if not mask.is_floating_point():

@@ -40,7 +40,7 @@ class NormedAttention(nn.Module, ABC):
         super().__init__()
         self.embed_dim = as_count(embed_dim, "embed_dim")
         self.num_heads = as_count(num_heads, "num_heads")
-        if embed_dim % num_heads:
+        if self.embed_dim % self.num_heads:
             raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
         self.head_dim = self.embed_dim // self.num_heads
         self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
@@ -85,7 +85,9 @@ class NormedAttention(nn.Module, ABC):
         weights : Tensor (B, S, T), or (B, H, S, T) if not averaged, or None
         """
         unbatched = query.ndim == 2
-        inputs = [x[None] if unbatched else self._batch_first(x) for x in (query, key, value)]
+        inputs = [x[None] if unbatched else x for x in (query, key, value)]
+        if not (unbatched or self.batch_first):
+            inputs = [x.transpose(0, 1) if x.ndim == 3 else x for x in inputs]
         if any(x.ndim != 3 or x.shape[-1] != self.embed_dim for x in inputs):
             raise ShapeError(
                 f"query, key and value must be (B, S, {self.embed_dim}) or (S, {self.embed_dim})."
@@ -122,9 +124,6 @@ class NormedAttention(nn.Module, ABC):
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights[0] if unbatched else weights
         return output, weights
-
-    def _batch_first(self, x: Tensor) -> Tensor:
-        return x if self.batch_first or x.ndim != 3 else x.transpose(0, 1)
 
     def extra_repr(self) -> str:
         """Return the settings shown by repr."""
@@ -238,6 +237,7 @@ class PreNormAttention(NormedAttention):
         eps: float = 1e-5,
     ) -> None:
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
+        embed_dim = self.embed_dim
         self.norm = make_norm(norm, embed_dim, eps, affine=True)
         self.query_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.key_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
@@ -345,6 +345,7 @@ class SALNAttention(NormedAttention):
         eps: float | None = 1e-5,
     ) -> None:
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
+        embed_dim, num_heads = self.embed_dim, self.num_heads
         self.norm = make_norm(norm, embed_dim, eps, affine=False)
         self.query_proj = nn.Linear(embed_dim, embed_dim, bias=False)
         self.key_proj = nn.Linear(embed_dim, embed_dim + num_heads, bias=bias)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from isthmus.attention.inspection import safe_softmax
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
+from isthmus.extras import require
 from isthmus.memories.base import generator_for
 from isthmus.special import log_vmf_normalizer, sample_vmf
 from isthmus.validation import as_count, as_points, require_kind
@@ -203,9 +203,8 @@ class VMFMixture:
         directions = coordinates
         if self.basis is not None:
             basis = self.basis if coordinates.ndim == 4 else self.basis[:, None]
-            directions = coordinates @ basis.mT
             # A basis times a unit vector has unit length up to rounding.
-            directions = torch.nn.functional.normalize(directions, dim=-1)
+            directions = torch.nn.functional.normalize(coordinates @ basis.mT, dim=-1)
         somewhere = directions.new_zeros(self.dim)
         somewhere[0] = 1
         if self.centred:
@@ -317,6 +316,9 @@ class Entanglement:
             "spread kappa": (self.concentration_spread, "{:.3g}"),
             "spread log w": (self.weight_spread, "{:.3g}"),
         }
+        require("pandas")
+        import pandas as pd
+
         table = pd.DataFrame({name: values.tolist() for name, (values, _) in columns.items()})
         formats = {name: form.format for name, (_, form) in columns.items()}
         title = "keys; correlation of their concentration kappa with log-weight log w, and mixing"
@@ -348,7 +350,10 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     require_kind(mixture, "mixture", VMFMixture)
     kappa, log_weight = mixture.concentration.double(), mixture.log_weight.double()
     log_mass = log_weight - log_vmf_normalizer(mixture.sphere_dim, kappa)
-    seen = _seen(mixture)
+    seen = torch.ones_like(kappa, dtype=torch.bool)
+    if mixture.mask is not None:  # components that some query sees
+        visible = mixture.mask > -torch.inf
+        seen = (visible.any(-2) if kappa.ndim == 3 else visible).expand(kappa.shape)
     share = seen.double()
     total = _by_head(share).sum(1)
     count = share.sum(-1, keepdim=True).clamp(min=1)
@@ -375,15 +380,6 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
         weight_spread=spread[:, 1],
         n_keys=int(seen[:, 0].sum()),
     )
-
-
-def _seen(mixture: VMFMixture) -> Tensor:
-    """Return a mask of the components that some query sees, in the shape of the concentrations."""
-    shape = mixture.concentration.shape
-    if mixture.mask is None:
-        return torch.ones(shape, dtype=torch.bool, device=mixture.concentration.device)
-    visible = mixture.mask > -torch.inf
-    return (visible.any(-2) if len(shape) == 3 else visible).expand(shape)
 
 
 def _by_head(values: Tensor) -> Tensor:

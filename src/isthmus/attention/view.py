@@ -100,7 +100,12 @@ def vmf_view(
         norm, attention, x = _from_block(norm, attention, x)
     if x is None:
         raise InvalidInputError("Call vmf_view(norm, attention, x), or vmf_view(block, x).")
-    width = _query_width(attention)
+    if is_hugging_face(attention):
+        width = int(attention.config.hidden_size)
+    elif isinstance(attention, nn.MultiheadAttention | PreNormAttention | SALNAttention):
+        width = attention.embed_dim
+    else:
+        raise _unsupported(attention)
     weight = as_tensor(next(attention.parameters()).detach(), "The attention's weights")
     parts = read_norm(norm, weight)
     x = _as_batch(x, attention, weight)
@@ -201,14 +206,6 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
 
 def _unsupported(module: object) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"{type(module).__name__} is not supported. {SUPPORTED}")
-
-
-def _query_width(attention: Any) -> int:
-    if is_hugging_face(attention):
-        return int(attention.config.hidden_size)
-    if isinstance(attention, nn.MultiheadAttention | PreNormAttention | SALNAttention):
-        return attention.embed_dim
-    raise _unsupported(attention)
 
 
 def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:

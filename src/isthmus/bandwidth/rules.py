@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,29 +81,28 @@ def leave_one_out(X: Any, seed: int = 0) -> float:
         )
     if count > MAX_PAIRED_ROWS:
         distinct = np.random.default_rng(seed).permutation(distinct)[:MAX_PAIRED_ROWS]
-    squared = squareform(pdist(distinct, "sqeuclidean"))
+    with np.errstate(over="ignore"):
+        unit = float(np.ptp(distinct, 0).max())
+    if not sys.float_info.min <= unit <= sys.float_info.max:
+        raise InvalidInputError("The range of X is beyond float64; rescale the columns.")
+    squared = squareform(pdist(distinct / unit, "sqeuclidean"))
     np.fill_diagonal(squared, np.inf)
-    # The optimum lies between the smallest and the largest distance.
-    widest = squared[squared < np.inf].max()
-    bounds = (0.5 * math.log(squared.min()) - 2, 0.5 * math.log(widest) + 1)
+    # The optimum lies between the smallest and the largest distance, which is 1 or more.
+    smallest = max(float(squared.min()), sys.float_info.min)
+    bounds = (0.5 * math.log(smallest) - 2, 0.5 * math.log(squared[squared < np.inf].max()) + 1)
 
     def loss(log_sigma: float) -> float:
         mixture = logsumexp(-0.5 * math.exp(-2 * log_sigma) * squared, axis=1)
         return dim * log_sigma - float(mixture.mean())
 
-    best = math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
+    best = unit * math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
     return best * float((len(distinct) / count) ** (1 / (dim + 4)))
 
 
 def left_out_log_density(X: Any, sigma: float) -> float:
-    """Return the mean log-density of each row under the kernels of all other rows, in nats.
+    """Return the mean log-density of rows of X (n, D) under the kernels of all others, in nats.
 
-    Parameters
-    ----------
-    X : array or Tensor (n, D)
-        At least two rows. Duplicates count as often as they occur.
-    sigma : float
-        Bandwidth.
+    Duplicates count as often as they occur.
 
     Examples
     --------
@@ -157,11 +157,7 @@ def scott_width(table: FloatArray) -> float:
 def silverman(X: Any) -> Bandwidth:
     r"""Return Silverman's bandwidth: the covariance, times :math:`(4 / ((D+2) n))^{2/(D+4)}`.
 
-    It is the rule of :class:`scipy.stats.gaussian_kde`, and of ``GaussianKDE(X, "silverman")``.
-
-    Parameters
-    ----------
-    X : array or Tensor (n, D)
+    It is otherwise as :func:`scott`, and the rule of ``GaussianKDE(X, "silverman")``.
 
     Examples
     --------
@@ -174,10 +170,7 @@ def silverman(X: Any) -> Bandwidth:
 
 
 def by_rule(
-    rows: FloatArray,
-    rule: str,
-    log_weights: FloatArray | None = None,
-    covariance: Any = None,
+    rows: FloatArray, rule: str, log_weights: FloatArray | None = None, covariance: Any = None
 ) -> Bandwidth:
     """Return the bandwidth of a rule for rows with weights, of their covariance or another."""
     logits = np.zeros(len(rows)) if log_weights is None else log_weights
@@ -201,6 +194,9 @@ def as_rows(X: Any) -> FloatArray:
     """Return X as a checked float64 table (n, D)."""
     points = as_points(X, "X")
     if points.ndim != 2 or 0 in points.shape:
-        raise ShapeError(f"X must be a table (n, D) with at least one row, not {points.shape}.")
+        raise ShapeError(
+            f"X must be a table (n, D) with at least one row, not {tuple(points.shape)}; "
+            "a single column is X.reshape(-1, 1)."
+        )
     table: FloatArray = points.detach().to("cpu", torch.float64).numpy()
     return table

@@ -152,15 +152,16 @@ class _WidthSearch:
         self.scale = self.columns
         if self.counts.sum() < 2:
             raise InvalidInputError("At least two distinct rows need a weight above zero.")
+        # Rows whose left-out likelihood is computed.
+        self.queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
 
     def fitted(self, kind: Kind, adaptive: bool) -> tuple[Bandwidth, FloatArray]:
         """Return the best bandwidth of a kind, and the left-out log-density of rows."""
         root, k = self._search(kind).shape(adaptive)
         log_factors = self._log_factors(root, k, self.table - self.centre)
         own = None if log_factors is None else log_factors[self.first]
-        queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
-        scale, densities = self.scaled(root, own, queries)
-        likelihood = float(np.average(densities, weights=self.weights[queries]))
+        scale, densities = self.scaled(root, own, self.queries)
+        likelihood = float(np.average(densities, weights=self.weights[self.queries]))
         factors = None if log_factors is None else np.exp(log_factors)
         if kind == "full":
             half = scale * self.scale[:, None] * root
@@ -175,8 +176,7 @@ class _WidthSearch:
         A value that only few rows have may be unknown to the others, so that a row loses no more
         than a limit against its density under the shape of all.
         """
-        chosen = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
-        weights = self.weights[chosen]
+        chosen, weights = self.queries, self.weights[self.queries]
         if len(chosen) < FEWEST_CROSSED:
             return float(np.average(densities, weights=weights))
         crossed = densities - LARGEST_LOSS
@@ -200,8 +200,7 @@ class _WidthSearch:
     def round_scale(self, log_factors: FloatArray | None) -> float:
         """Return the bandwidth of round kernels with given factors."""
         root, _ = self._search("round").shape(adaptive=False)
-        queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
-        return self.scaled(root, log_factors, queries)[0] * float(root[0] * self.scale[0])
+        return self.scaled(root, log_factors, self.queries)[0] * float(root[0] * self.scale[0])
 
     def _search(
         self, kind: Kind, chosen: NDArray[np.intp] | None = None
@@ -234,13 +233,11 @@ class _WidthSearch:
             logits += offset
             return _sum_out(logits) - others - dim * log_scale
 
-        options = {"xatol": 0.01}
-        best = minimize_scalar(
-            lambda log_scale: -float(share @ densities(log_scale)),
-            bounds=(-2.5, 2.5),
-            method="bounded",
-            options=options,
-        ).x
+        def loss(log_scale: float) -> float:
+            return -float(share @ densities(log_scale))
+
+        found = minimize_scalar(loss, bounds=(-2.5, 2.5), method="bounded", options={"xatol": 0.01})
+        best = found.x
         volume = np.log(self.scale).sum() + 0.5 * dim * math.log(2 * math.pi) + _log_det(root)
         return math.exp(best), densities(best) - volume
 

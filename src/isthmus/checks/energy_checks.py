@@ -253,7 +253,7 @@ def _check_step_never_raises_the_energy(energy: Energy, x: Tensor) -> None:
 
 
 def _check_step_holds_observed_coordinates(energy: Energy, x: Tensor) -> None:
-    if not energy.has_step:
+    if not (energy.has_step and energy._step_holds):
         raise _NotApplicableError
     held = torch.zeros_like(x, dtype=torch.bool)
     held[:, 0] = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isthmus.cli import options
@@ -14,7 +13,6 @@ from isthmus.tables.files import STDIN, WRITABLE, Table, write_table
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from isthmus.capacity import Certificate
@@ -35,12 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     table = options.load_table(arguments)
     X = Scaling.of(table.X, arguments.standardise).into(table.X)
+    if arguments.phases:
+        return _phases(X, table, arguments)
     found = _certificate(X, arguments)
     options.print_notes((*table.notes, *_uneven_columns(table, arguments)), arguments.quiet)
     if arguments.plot is not None:
-        from isthmus.figures import save
+        from isthmus.figures import certificate_plot, save
 
-        save(_draw(X, found, table.columns), arguments.plot)
+        save(certificate_plot(found, X, table.columns), arguments.plot)
     noise = ["noise", "noise_norm"] if arguments.noise else []
     frame = found.to_frame()
     if arguments.noise:
@@ -61,15 +61,29 @@ def run(arguments: argparse.Namespace) -> int:
             **found.summary,
         }
         written = {"output": arguments.output, "plot": arguments.plot}
-        units = (
-            "standard deviations of the columns"
-            if arguments.standardise
-            else ("the columns' own units (not standardised)")
-        )
+        units = "the columns' own units (not standardised)"
+        if arguments.standardise:
+            units = "standard deviations of the columns"
         text = f"{found}\n\nsigma, distances and radii are in {units}."
         if arguments.choose:
             text += "\nsigma was chosen automatically: the largest value that stores enough rows."
         options.print_result(text, summary, written, arguments)
+    return 0
+
+
+def _phases(X: NDArray[np.float64], table: Table, arguments: argparse.Namespace) -> int:
+    """Print and draw what the memory does at each bandwidth."""
+    from isthmus.capacity import phases
+
+    found = phases(X, seed=arguments.seed or 0)
+    options.print_notes((*table.notes, *_uneven_columns(table, arguments)), arguments.quiet)
+    if arguments.plot is not None:
+        from isthmus.figures import phase_plot, save
+
+        save(phase_plot(found), arguments.plot)
+    names = {"columns": list(table.columns), "left_out": list(table.left_out)}
+    summary = {**names, "standardised": arguments.standardise, **found.to_dict()}
+    options.print_result(str(found), summary, {"plot": arguments.plot}, arguments)
     return 0
 
 
@@ -78,6 +92,12 @@ def _check(arguments: argparse.Namespace) -> None:
     options.check_outputs(arguments, arguments.data, plot=arguments.plot)
     if arguments.plot is not None and arguments.plot.suffix.lower() != ".png":
         raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
+    if arguments.phases:
+        for option in ("sigma", "beta", "stored", "delta", "output", "noise"):
+            if getattr(arguments, option) not in (None, False):
+                raise InvalidInputError(f"--{option} cannot be used with --phases.")
+        if arguments.model != "kde":
+            raise InvalidInputError("--phases is for --model kde.")
     if arguments.sigma is not None and arguments.beta is not None:
         raise InvalidInputError("--sigma and --beta mean the same, beta = 1 / sigma^2; give one.")
     arguments.choose = arguments.beta is None and arguments.sigma in (None, "auto")
@@ -123,27 +143,6 @@ def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str
         )
 
 
-def _draw(X: NDArray[np.float64], found: Certificate, columns: tuple[str, ...]) -> Figure:
-    """Draw rows by their certificate; with their guaranteed balls if they lie in a plane."""
-    import numpy as np
-
-    from isthmus.figures import certificate_plot
-    from isthmus.figures.clusters import project
-    from isthmus.figures.style import literal
-
-    if X.shape[1] <= 2:
-        flat = np.column_stack([X, np.zeros(len(X))])[:, :2]
-        figure, labels = certificate_plot(found, flat), [*map(literal, columns), ""][:2]
-    else:
-        # The shadow of a ball would promise more than the ball does, so none is drawn.
-        without_balls = replace(found, guaranteed_radius=np.zeros(len(X)))
-        figure = certificate_plot(without_balls, project(X, X[:1])[0])
-        figure.axes[0].texts[0].set_text("Seen along the two directions of the largest variance.")
-        labels = ["first principal component", "second principal component"]
-    figure.axes[0].set(xlabel=labels[0], ylabel=labels[1])
-    return figure
-
-
 def parser() -> options.Parser:
     """Return the parser of the command."""
     parser = options.make_parser("certify", run)
@@ -168,6 +167,8 @@ def parser() -> options.Parser:
     add("--noise", action="store_true", help=level)
     risk = "probability with which a noisy row may be lost, up to 1/3 (default: 0.001)"
     add("--delta", type=options.share, metavar="P", help=risk)
+    over = "show instead what the memory does at each bandwidth, from storing to forgetting"
+    add("--phases", action="store_true", help=over)
     options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
     parser.add_argument("--plot", **options.FILE, help="write a .png figure of the rows")
     options.add_shared(parser, *options.COMMON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
@@ -24,24 +24,16 @@ def run(arguments: argparse.Namespace) -> int:
     from isthmus.cluster import TableModel
     from isthmus.cluster.streamed import exceeds_memory
 
+    same = ("method", "resolution", "alpha", "bandwidth", "standardise", "seed")
+    settings = {name: getattr(arguments, name) for name in same} | {"n_clusters": arguments.k}
     if arguments.model is None and exceeds_memory(arguments.data):
-        return _run_streamed(arguments)
+        return _run_streamed(arguments, settings)
     table = options.load_table(arguments, missing=True)
     if arguments.model is not None:
         model = TableModel.load(arguments.model)
     else:
-        model = TableModel.fit(
-            table.X,
-            columns=table.columns,
-            method=arguments.method,
-            n_clusters=arguments.k,
-            resolution=arguments.resolution,
-            alpha=arguments.alpha,
-            bandwidth=arguments.bandwidth,
-            standardise=arguments.standardise,
-            seed=arguments.seed,
-            verbose=int(not arguments.quiet and sys.stderr.isatty()),
-        )
+        verbose = int(not arguments.quiet and sys.stderr.isatty())
+        model = TableModel.fit(table.X, columns=table.columns, verbose=verbose, **settings)
     found = model.describe(
         table.X,
         columns=table.columns,
@@ -63,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_streamed(arguments: argparse.Namespace) -> int:
+def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> int:
     """Cluster a file that is larger than memory."""
     from isthmus.cluster import cluster_file
 
@@ -72,24 +64,10 @@ def _run_streamed(arguments: argparse.Namespace) -> int:
             f"{arguments.data} is read in row groups, because it would fill the memory: write to a "
             "file, without --plot."
         )
-    options.print_notes(
-        ["DATA would fill the memory, so it is read in row groups."], arguments.quiet
-    )
-    found = cluster_file(
-        arguments.data,
-        arguments.output,
-        id=arguments.id,
-        label=arguments.label,
-        drop=arguments.drop,
-        standardise=arguments.standardise,
-        seed=arguments.seed,
-        posteriors=arguments.posteriors,
-        method=arguments.method,
-        n_clusters=arguments.k,
-        resolution=arguments.resolution,
-        alpha=arguments.alpha,
-        bandwidth=arguments.bandwidth,
-    )
+    note = "DATA would fill the memory, so it is read in row groups."
+    options.print_notes([note], arguments.quiet)
+    reading = {name: getattr(arguments, name) for name in ("id", "label", "drop", "posteriors")}
+    found = cluster_file(arguments.data, arguments.output, **reading, **settings)
     options.print_notes(found.notes, arguments.quiet)
     if arguments.save is not None:
         found.model.save(arguments.save)

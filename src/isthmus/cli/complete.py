@@ -91,7 +91,7 @@ def parser() -> options.Parser:
     hows = "mean given the known cells (least squared error), or nearest mode (default: mean)"
     add("--how", choices=("mean", "mode"), default="mean", help=hows)
     asked = "columns to fill although they are nearly empty, or text that is mostly blank"
-    add("--fill", type=options.names, default=(), metavar="COLUMN,...", help=asked)
+    add("--fill", **options.COLUMNS, help=asked)
     add("--memory", **options.FILE, help="table to learn from (default: DATA)")
     add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
     options.add_shared(group, "--no-standardise")

@@ -20,12 +20,12 @@ def _list(arguments: argparse.Namespace) -> int:
     from isthmus.datasets import describe
 
     found = describe()
+    places = [(one, *_place(one, arguments.data)) for one in found.entries]
     if arguments.json:
-        listed = [_as_dict(one, *_place(one, arguments.data)) for one in found.entries]
-        print(json.dumps(listed, indent=1))
+        print(json.dumps([_as_dict(*each) for each in places], indent=1))
         return 0
-    places = {one.name: str(_shown(one, arguments.data)) for one in found.entries}
-    print(found, "", "On this machine:", *definitions(places), sep="\n")
+    shown = {one.name: str(place or how) for one, how, place in places}
+    print(found, "", "On this machine:", *definitions(shown), sep="\n")
     return 0
 
 
@@ -47,7 +47,8 @@ def _fetch(arguments: argparse.Namespace) -> int:
             failed += 1
             options.warn(" ".join(str(error).split()))
         else:
-            print(f"{one.name}: {_shown(one, arguments.data)}", flush=True)
+            how, place = _place(one, arguments.data)
+            print(f"{one.name}: {place or how}", flush=True)
     return 2 if failed else 0
 
 
@@ -60,11 +61,6 @@ def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
         return "cached" if found.parent == directories(None)[-1] else "local", found
     bundled = (one.home.fetcher or "").startswith("load_")
     return "bundled with scikit-learn" if bundled else "missing", None
-
-
-def _shown(one: Entry, data: Path | None) -> Path | str:
-    found, place = _place(one, data)
-    return place or found
 
 
 def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:

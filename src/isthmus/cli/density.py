@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
+from isthmus.tables.categories import with_categories
 from isthmus.tables.files import STDIN, default_output, write_table
 
 
@@ -16,20 +21,26 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.output = default_output(scored, "density.csv")
     options.check_outputs(arguments, arguments.data, arguments.score)
     table = options.load_table(arguments, missing=True)
+    frame, notes = with_categories(table)
+    frame = frame.drop(columns=[table.label_name], errors="ignore")
     rows, new = table, None
     if arguments.score is not None:
         columns = {"id": arguments.id, "label": arguments.label}
         rows = options.load_beside(arguments, arguments.score, **columns)
-        if missing := [name for name in table.columns if name not in rows.columns]:
+        numbers = dict(zip(rows.columns, rows.X.T, strict=True))
+        others = {name: rows.frame[name] for name in rows.frame if name not in table.columns}
+        if missing := [name for name in table.columns if name not in numbers]:
             raise InvalidInputError(
                 f"{arguments.score} has no column of numbers {', '.join(missing)}, as "
                 f"{arguments.data} has. --drop leaves columns out."
             )
-        new = rows.X[:, [rows.columns.index(name) for name in table.columns]]
+        known = others | numbers
+        new = pd.DataFrame({name: known.get(name, np.full(len(rows), None)) for name in frame})
     from isthmus.incontext import score_rows
 
-    found = score_rows(table.X, new, level=arguments.level, seed=arguments.seed)
-    options.print_notes(table.notes, arguments.quiet)
+    found = score_rows(frame, new, level=arguments.level, seed=arguments.seed)
+    found = replace(found, ids=rows.ids)
+    options.print_notes(notes, arguments.quiet)
     columns = {
         rows.id_name: rows.ids,
         "log_density": found.log_density,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import check_writable, exclusive, make_directory
+from isthmus.printing import counted
 from isthmus.tables.files import (
     READABLE,
     STDIN,
@@ -25,7 +25,7 @@ from isthmus.tables.files import (
 from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
-    from isthmus.incontext import ICLEBM, ICLTables, TableTraining, TrainingSettings
+    from isthmus.incontext import ICLEBM, ICLTables
     from isthmus.incontext.loop import TrainingRecipe
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
@@ -38,35 +38,20 @@ def _train(arguments: argparse.Namespace) -> int:
     from isthmus.incontext.tables.training import TableRecipe
     from isthmus.incontext.training import EnergyRecipe
 
-    out, more = arguments.out, {"devices": arguments.devices}
-    if arguments.preset == "tables":
-        tables = _table_settings(arguments)
-        _announce(out, TableRecipe(tables), arguments.quiet)
-        return _run(train_tables, tables, out, arguments.quiet, **more)
+    out, quiet = arguments.out, arguments.quiet
     settings, init = _settings(arguments)
-    _announce(out, EnergyRecipe(settings, init), arguments.quiet)
-    often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
-    return _run(train, settings, out, arguments.quiet, init=init, evaluate_every=often, **more)
-
-
-def _table_settings(arguments: argparse.Namespace) -> TableTraining:
-    from isthmus.incontext import TableTraining
-
-    for option in ("prior", "init"):
-        if getattr(arguments, option) is not None:
-            raise InvalidInputError(f"--{option} does not apply to --preset tables.")
-    settings = TableTraining(seed=arguments.seed)
-    if arguments.updates is not None:
-        settings = replace(settings, updates=arguments.updates)
-    if arguments.batch is not None:
-        settings = settings.with_batch(arguments.batch)
-    return settings.on_devices(arguments.devices)
-
-
-def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **more: Any) -> int:
-    """Train into a folder, and print the path of the model."""
+    more = {"devices": arguments.devices}
+    recipe: TrainingRecipe
+    run: Any = train_tables if arguments.preset == "tables" else train
+    if run is train_tables:
+        recipe = TableRecipe(settings)
+    else:
+        recipe = EnergyRecipe(settings, init)
+        often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
+        more |= {"init": init, "evaluate_every": often}
+    _announce(out, recipe, quiet)
     try:
-        train(
+        run(
             settings,
             out,
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
@@ -81,15 +66,19 @@ def _run(train: Callable[..., Any], settings: Any, out: Path, quiet: bool, **mor
     return 0
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM | None]:
+def _settings(arguments: argparse.Namespace) -> tuple[Any, ICLEBM | None]:
     """Return the preset, changed by the other options, and the model to start from."""
+    from isthmus.incontext import TableTraining
     from isthmus.incontext.priors import prior
     from isthmus.incontext.settings import PRESETS
 
     name = as_choice(arguments.preset, "--preset", (*PRESETS, "tables"))
-    settings = replace(PRESETS[name], seed=arguments.seed)
-    if arguments.updates is not None:
-        settings = replace(settings, updates=arguments.updates)
+    for option in ("prior", "init") if name == "tables" else ():
+        if getattr(arguments, option) is not None:
+            raise InvalidInputError(f"--{option} does not apply to --preset tables.")
+    changed = {} if arguments.updates is None else {"updates": arguments.updates}
+    start: Any = TableTraining() if name == "tables" else PRESETS[name]
+    settings = replace(start, seed=arguments.seed, **changed)
     if arguments.batch is not None:
         settings = settings.with_batch(arguments.batch)
     init = None if arguments.init is None else _point_model(arguments.init, "--init")
@@ -103,7 +92,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[TrainingSettings, ICLEBM |
 def _announce(out: Path, recipe: TrainingRecipe, quiet: bool) -> None:
     """Make the folder of a run, and print where it starts."""
     updates = recipe.settings.updates
-    with exclusive(make_directory(out)):
+    with exclusive(make_directory(out, "--out")):
         checkpoint = recipe.find_checkpoint(out)
     start = f"starting: {updates} updates in {out}"
     if checkpoint is not None and checkpoint.updates == updates:
@@ -151,37 +140,26 @@ def _sample(arguments: argparse.Namespace) -> int:
     if arguments.output not in (None, STDIN):
         check_output(arguments.output, *filter(None, [arguments.context]))
     model = pretrained(arguments.model)
+    table = None if arguments.context is None else _read_context(arguments, model)
     if isinstance(model, ICLTables):
-        return _sample_table(arguments, model)
-    points, columns = np.empty((0, model.dim)), [f"x{axis + 1}" for axis in range(model.dim)]
-    if arguments.context is not None:
-        table = _read_context(arguments, model)
-        points, columns = table.X, list(table.columns)
-    kind = MALA if arguments.sampler == "mala" else Langevin
-    drawn = draw_points(
-        model,
-        points,
-        arguments.number,
-        kind(step_size=arguments.step_size),
-        seed=arguments.seed,
-        steps=arguments.steps,
-        progress=False if arguments.quiet else None,
-    )
+        if table is None:
+            raise InvalidInputError(
+                "The model of tables needs rows to condition on: --context DATA."
+            )
+        drawn: Any = model.condition(table.X).sample(arguments.number, seed=arguments.seed)
+    else:
+        kind = MALA if arguments.sampler == "mala" else Langevin
+        drawn = draw_points(
+            model,
+            np.empty((0, model.dim)) if table is None else table.X,
+            arguments.number,
+            kind(step_size=arguments.step_size),
+            seed=arguments.seed,
+            steps=arguments.steps,
+            progress=False if arguments.quiet else None,
+        )
+    columns = [f"x{axis + 1}" for axis in range(drawn.shape[1])] if table is None else table.columns
     target = write_table(dict(zip(columns, drawn.T, strict=True)), arguments.output)
-    if target is not None:
-        print(target)
-    return 0
-
-
-def _sample_table(arguments: argparse.Namespace, model: ICLTables) -> int:
-    """Draw rows from the exact density of a table."""
-    if arguments.context is None:
-        raise InvalidInputError("The model of tables needs rows to condition on: --context DATA.")
-    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop)
-    notes = (*table.notes, *options.note_on_label(table, label_option=False))
-    options.print_notes(notes, arguments.quiet)
-    drawn = model.condition(table.X).sample(arguments.number, seed=arguments.seed)
-    target = write_table(dict(zip(table.columns, drawn.T, strict=True)), arguments.output)
     if target is not None:
         print(target)
     return 0
@@ -222,20 +200,23 @@ def _plot(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_context(arguments: argparse.Namespace, model: ICLEBM) -> Table:
+def _read_context(arguments: argparse.Namespace, model: ICLEBM | ICLTables) -> Table:
     """Return a table with the model's number of columns; say whether it is scaled."""
+    from isthmus.incontext import ICLEBM
     from isthmus.incontext.sampling import box_scaling
 
-    table = read_table(arguments.context, id=arguments.id, drop=arguments.drop, missing=False)
-    columns = table.X.shape[1]
-    if columns != model.dim:
-        raise InvalidInputError(
-            f"{arguments.context} has {columns} column{'s' * (columns > 1)} of numbers, but the "
-            f"model reads {model.dim}; --drop leaves columns out."
-        )
-    note = "Points are shifted and scaled into the model's box, and results back from it."
-    scaled = box_scaling(model, table.X).standardises
-    notes = (*table.notes, *options.note_on_label(table, label_option=False), *[note] * scaled)
+    columns = {"id": arguments.id, "drop": arguments.drop}
+    table = read_table(arguments.context, **columns, missing=not isinstance(model, ICLEBM))
+    notes = [*table.notes, *options.note_on_label(table, label_option=False)]
+    if isinstance(model, ICLEBM):
+        count = table.X.shape[1]
+        if count != model.dim:
+            raise InvalidInputError(
+                f"{arguments.context} has {counted(count, 'column')} of numbers, but the model "
+                f"reads {model.dim}; --drop leaves columns out."
+            )
+        note = "Points are shifted and scaled into the model's box, and results back from it."
+        notes += [note] * box_scaling(model, table.X).standardises
     options.print_notes(notes, arguments.quiet)
     return table
 

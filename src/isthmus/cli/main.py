@@ -16,6 +16,7 @@ from typing import Any
 from isthmus import __version__
 from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
 from isthmus.errors import IsthmusError
+from isthmus.extras import advice
 from isthmus.io.reading import LIMIT_VARIABLE
 from isthmus.printing import definitions
 
@@ -89,7 +90,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
         return f"there is not enough memory ({words}). Use fewer rows or columns.", BAD_INPUT
     if isinstance(error, ImportError) and not (error.name or "").startswith("isthmus"):
-        return f"{words}. A package is missing; install it with pip.", BAD_INPUT
+        return words if "pip install" in words else advice(error.name or words), BAD_INPUT
     if isinstance(error, UnicodeEncodeError):
         return f"the output stream cannot show all text ({words}). Set PYTHONUTF8=1.", BAD_INPUT
     if isinstance(error, IsthmusError | OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(word, re.findall(r"--[\w-]+", self.format_usage()), 1)
+            near = difflib.get_close_matches(word, self._option_string_actions, 1)
             advice = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
         return found, unknown
@@ -128,39 +127,36 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def whole_number(at_least: int) -> Callable[[str], int]:
+def _number(check: str, **bounds: float) -> Callable[[str], Any]:
+    """Return a type of argument: a number that a check of `isthmus.validation` accepts."""
+
+    def convert(text: str) -> Any:
+        from isthmus import validation
+
+        try:
+            number: float = int(text) if text.strip("+-").isdecimal() else float(text)
+            return getattr(validation, check)(number, "the value", **bounds)
+        except IsthmusError as error:
+            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+    return convert
+
+
+def whole_number(at_least: int) -> Callable[[str], Any]:
     """Return a type of argument: a whole number in bounds."""
-    return lambda text: _checked("as_count", text, at_least=at_least, at_most=LARGEST)
+    return _number("as_count", at_least=at_least, at_most=LARGEST)
 
 
-def positive_number(text: str) -> float:
-    """Convert an argument to a finite number above zero."""
-    return _checked("as_number", text, above=0)
-
-
-def share(text: str) -> float:
-    """Convert an argument to a share, above 0 and at most 1."""
-    return _checked("as_number", text, above=0, at_most=1)
-
-
-def _checked(check: str, text: str, **bounds: float) -> Any:
-    """Convert a text to a number, check it, and word errors for argparse."""
-    from isthmus import validation
-
-    try:
-        number: float = int(text) if text.strip("+-").isdecimal() else float(text)
-        return getattr(validation, check)(number, "the value", **bounds)
-    except IsthmusError as error:
-        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
+positive_number = _number("as_number", above=0)
+share = _number("as_number", above=0, at_most=1)
 COUNT: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
+SIZE: dict[str, Any] = {"type": whole_number(0), "metavar": "N"}
 NUMBER: dict[str, Any] = {"type": positive_number, "metavar": "X"}
 FILE: dict[str, Any] = {"type": path, "metavar": "FILE"}
 DIRECTORY: dict[str, Any] = {"type": path, "metavar": "DIR"}
-"""Options for ``add_argument``: a count, a positive number, a file, a directory."""
+"""Options for ``add_argument``: a count, one or 0, a positive number, a file, a directory."""
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -173,26 +169,17 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
+COLUMNS: dict[str, Any] = {"type": names, "default": (), "metavar": "COLUMN,..."}
 SHARED: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "print JSON"},
-    "--seed": {
-        **COUNT,
-        "type": whole_number(0),
-        "default": 0,
-        "help": "of everything random (default: 0)",
-    },
+    "--seed": {**SIZE, "default": 0, "help": "of everything random (default: 0)"},
     "--quiet": {"action": "store_true", "help": "no progress, notes and warnings"},
     "--id": {
         "metavar": "COLUMN",
         "help": "ids of rows (default: a column named like id or customer_id whose values are "
         "distinct, else numbers from 1); none: no column holds ids",
     },
-    "--drop": {
-        "type": names,
-        "default": (),
-        "metavar": "COLUMN,...",
-        "help": "columns to leave out",
-    },
+    "--drop": {**COLUMNS, "help": "columns to leave out"},
     "--no-standardise": {
         "dest": "standardise",
         "action": "store_false",
@@ -228,8 +215,7 @@ def add_table_options(parser: argparse.ArgumentParser, nargs: Any = None) -> Non
     add_shared(group, "--drop")
     add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
     add("--header", choices=("yes", "no"), help="text starts with names (default: detected)")
-    rows = {**COUNT, "type": whole_number(0)}
-    add("--skip-rows", **rows, help="lines of text above the names (default: detected)")
+    add("--skip-rows", **SIZE, help="lines of text above the names (default: detected)")
     add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
     add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
     add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
@@ -259,11 +245,8 @@ def check_outputs(
     for option, target in targets.items():
         if target is not None:
             check_writable(target, f"--{option}")
-            other = seen.setdefault(real_path(target), f"--{option}")
-            if other != f"--{option}":
-                raise InvalidInputError(
-                    f"--{option} {target} is taken by {other}; name another file."
-                )
+            if (other := seen.setdefault(real_path(target), option)) != option:
+                raise InvalidInputError(f"--{option} {target} is taken by {other}; name another.")
 
 
 def load_table(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables.files import STDIN, FileFormat, write_table
+from isthmus.tables.files import STDIN, FileFormat, Table, write_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from isthmus.dynamics.diagnostics import Chains
 
 
@@ -38,8 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
             f"--energy {arguments.energy} has exact draws in standard units; leave out --sigma, "
             "--beta, -k, --sampler and --no-standardise."
         )
-    if arguments.outside or not arguments.check:
-        raise InvalidInputError("--outside and --no-check are for --energy tables and kernel.")
+    if arguments.outside or arguments.given or not arguments.check:
+        raise InvalidInputError(
+            "--outside, --given and --no-check are for --energy tables and kernel."
+        )
     from isthmus.cluster import TableModel
 
     table = None
@@ -83,14 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         summary["chains"] = _diagnostics(chains)
         notes += (_agreement(summary["chains"]),)
     options.print_notes(notes, arguments.quiet)
-    output = None if arguments.output == STDIN else arguments.output
-    if output is not None or not arguments.json:
-        write_table(draws, output, like=table)
-    if arguments.json:
-        written = {"rows": draws.to_dict("records")} if output is None else {"output": str(output)}
-        print(json.dumps(summary | written, indent=2, allow_nan=False))
-    elif output is not None:
-        print(output)
+    _write(draws, summary, table, arguments)
     return 0
 
 
@@ -101,30 +98,59 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
 
     if any(each is not None for each in (arguments.step_size, arguments.steps, arguments.chains)):
         raise InvalidInputError("--step-size, --steps and --chains are for langevin, mala and hmc.")
-    table = options.load_table(arguments, as_written=True)
+    table = options.load_table(arguments, as_written=True, missing=True)
     frame, notes = with_categories(table)
     found = draw_rows(
         frame,
         arguments.number,
         model=arguments.energy or "auto",
+        privacy=arguments.privacy,
         outside=arguments.outside,
         check=arguments.check,
+        given=_given(arguments.given, frame),
         seed=arguments.seed,
     )
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
+    summary = {"columns": list(frame), "seed": arguments.seed} | found.summary
+    _write(found.rows, summary, table, arguments)
+    return 0
+
+
+def _given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
+    """Return what --given says: COLUMN=VALUE, or COLUMN=LOW..HIGH for a column of numbers."""
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in frame:
+            raise InvalidInputError(f"--given {word}: write COLUMN=VALUE or COLUMN=LOW..HIGH.")
+        if frame[name].dtype.kind not in "iuf":
+            values = {str(value): value for value in frame[name].dropna().unique()}
+            given[name] = values.get(text, text)
+            continue
+        try:
+            ends = [float(end) for end in text.split("..")]
+        except ValueError:
+            raise InvalidInputError(f"--given {word}: {text!r} is not a number.") from None
+        given[name] = ends[0] if len(ends) == 1 else tuple(ends[:2])
+    return given
+
+
+def _write(
+    rows: pd.DataFrame, summary: dict[str, Any], like: Table | None, arguments: argparse.Namespace
+) -> None:
+    """Write draws to a file or to stdout, and print the summary as JSON if it is asked for."""
     output = None if arguments.output == STDIN else arguments.output
     if output is not None or not arguments.json:
-        text = table.format if output is None else FileFormat.of(output)
-        rows = table.signed(found.rows) if text.kind == "text" else found.rows
-        write_table(rows, output, like=table)
+        shown = rows
+        if like is not None and (FileFormat.of(output) if output else like.format).kind == "text":
+            shown = like.signed(rows)
+        write_table(shown, output, like=like)
     if arguments.json:
-        rows = json.loads(found.rows.to_json(orient="records"))
-        written = {"rows": rows} if output is None else {"output": str(output)}
-        summary = {"columns": list(frame), "seed": arguments.seed} | found.summary | written
-        print(json.dumps(summary, indent=2, allow_nan=False))
+        records = rows.astype(object).to_dict("records")
+        written = {"rows": records} if output is None else {"output": str(output)}
+        print(json.dumps(summary | written, indent=2, allow_nan=False, default=str))
     elif output is not None:
         print(output)
-    return 0
 
 
 def _is_model(data: Path) -> bool:
@@ -167,8 +193,14 @@ def parser() -> options.Parser:
     parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)
     outside = "allow values outside the range of a column"
     parser.add_argument("--outside", action="store_true", help=outside)
+    privacy = (
+        "noise on columns of numbers, in standard deviations; 0 is closest to DATA (default: 0.2)"
+    )
+    parser.add_argument("--privacy", type=float, default=0.2, metavar="SIZE", help=privacy)
     no_check = "do not compare draws with rows kept apart"
     parser.add_argument("--no-check", dest="check", action="store_false", help=no_check)
+    given = "draw rows with this value, or range: age=30..40, sex=f (may be repeated)"
+    parser.add_argument("--given", action="append", default=[], metavar="COLUMN=VALUE", help=given)
     group = parser.add_argument_group("the energy")
     add = group.add_argument
     add(
@@ -189,7 +221,7 @@ def parser() -> options.Parser:
     add("--sampler", choices=samplers, default="exact", help="default: exact")
     add("--step-size", **options.NUMBER, help="default: tuned to the energy")
     steps = "before the first draw (default: 500)"
-    add("--steps", type=options.whole_number(0), metavar="N", help=steps)
+    add("--steps", **options.SIZE, help=steps)
     add("--chains", **options.COUNT, help="number of chains (default: 64)")
     options.add_table_output(parser, "CSV on stdout")
     options.add_shared(parser, *options.COMMON)

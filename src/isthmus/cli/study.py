@@ -57,7 +57,7 @@ def _new_directory(out: Path) -> Iterator[Path]:
     """Make the directory if necessary, and remove it again if it stays empty."""
     made = [each for each in (out, *out.parents) if not each.exists()]
     try:
-        yield make_directory(out)
+        yield make_directory(out, "--out")
     finally:
         for each in made:
             with suppress(OSError):  # not empty
@@ -131,7 +131,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     from isthmus.study import study_figures
 
     rows = _rows(arguments.directory)
-    out = make_directory(arguments.output or arguments.directory)
+    out = make_directory(arguments.output or arguments.directory, "--out")
     for name, figure in study_figures(rows).items():
         print(save(figure, out / f"{name}.png"), flush=True)
     return 0

@@ -59,7 +59,10 @@ class TableLayout:
         """Return a checked block, in which NaN is allowed; None if it has no rows."""
         if hasattr(raw, "to_numpy"):
             raw = raw[list(self.columns)] if self.columns is not None else raw
-            raw = _from_frame(raw, self.dtype, name)
+            try:
+                raw = raw.to_numpy(dtype=self.dtype, na_value=np.nan)
+            except (TypeError, ValueError) as error:
+                raise DtypeError(f"{name} does not hold numbers: {error}") from None
         values = np.asarray(raw)
         if values.ndim != 2 or values.shape[1] != self.dim:
             raise ShapeError(
@@ -80,13 +83,6 @@ class TableLayout:
                     f"{extra.shape}. Chunk both alike."
                 )
         return TableBlock(name, number, values, extra)
-
-
-def _from_frame(raw: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    try:
-        return np.asarray(raw.to_numpy(dtype=dtype, na_value=np.nan))
-    except (TypeError, ValueError) as error:
-        raise DtypeError(f"{name} does not hold numbers: {error}") from None
 
 
 class Blocks(ABC):
@@ -128,7 +124,7 @@ class FutureBlocks(Blocks):
         self.parts, self.layout, self.client = list(parts), layout, client
 
     def _submit(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-        _require_connection(self.client)
+        require_connection(self.client)
         submit = self.client.submit
         # A task holds the arguments, so that they reach each worker once and are not lost with it.
         given = submit(tuple, arguments, pure=False)
@@ -164,23 +160,20 @@ class HeldBlocks(Blocks):
 
 
 class FileBlocks(Blocks):
-    """The row groups of Parquet files, read one after another in every pass."""
+    """Row groups of Parquet files, read one after another in every pass.
+
+    `values` returns the numbers of the columns in a row group.
+    """
 
     def __init__(
         self,
         places: Sequence[tuple[Path, int]],
-        layout: TableLayout,
-        n_rows: int,
+        columns: Sequence[str],
+        values: Callable[[Path, int], NDArray[np.float64]],
         functions: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (),
-        values: Callable[[Path, int], Any] | None = None,
     ) -> None:
-        self.places, self.layout, self.n_rows, self.functions = places, layout, n_rows, functions
-        self.values = self._frame if values is None else values
-
-    def _frame(self, path: Path, group: int) -> Any:
-        table = read_group(path, group, self.layout.columns)
-        with reading(path, "Parquet file", f"Row group {group + 1} may be damaged."):
-            return table.to_pandas(ignore_metadata=True)
+        self.places, self.values, self.functions = places, values, functions
+        self.layout = TableLayout(len(columns), np.dtype(np.float64), tuple(columns))
 
     def __iter__(self) -> Iterator[Any]:
         for number, (path, group) in enumerate(self.places):
@@ -203,7 +196,7 @@ class FileBlocks(Blocks):
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
         """Return blocks on which a function is called whenever they are read."""
         functions = (*self.functions, (function, arguments))
-        return FileBlocks(self.places, self.layout, self.n_rows, functions, self.values)
+        return FileBlocks(self.places, self.layout.columns or (), self.values, functions)
 
 
 def read_group(path: Path, group: int, columns: Sequence[str] | None = None) -> Any:
@@ -244,51 +237,20 @@ def parquet_files(path: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def file_blocks(
-    path: str | os.PathLike[str],
-    columns: Sequence[str] | None = None,
-    values: Callable[[Path, int], Any] | None = None,
-) -> FileBlocks:
-    """Return the row groups of Parquet files, without reading rows; all columns by default.
-
-    `values` reads the numbers of these columns in a row group, in whatever type they are stored.
-    """
-    import pyarrow
+def row_groups(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:
+    """Return the row groups of Parquet files with the same columns, without reading rows."""
     from pyarrow import parquet
 
     places: list[tuple[Path, int]] = []
-    n_rows, first = 0, None
+    first = None
     for file in parquet_files(path):
         with reading(file, "Parquet file"):
-            metadata, schema = parquet.read_metadata(file), parquet.read_schema(file)
-        if first is None:
-            first = schema
-        elif schema.names != first.names:
+            metadata = parquet.read_metadata(file)
+            names = metadata.schema.to_arrow_schema().names
+        if names != (first := first or names):
             raise InvalidInputError(f"{file} has other columns than the files before it.")
         places += [(file, group) for group in range(metadata.num_row_groups)]
-        n_rows += metadata.num_rows
-    assert first is not None
-    if values is not None:
-        layout = TableLayout(len(columns or ()), np.dtype(np.float64), tuple(columns or ()))
-        return FileBlocks(places, layout, n_rows, values=values)
-    chosen = tuple(name for name in first.names if columns is None or name in columns)
-    text = [name for name in chosen if not _is_number(first.field(name).type)]
-    _require_numbers(text)
-    narrow = all(pyarrow.types.is_float32(first.field(name).type) for name in chosen)
-    dtype = np.dtype(np.float32 if narrow else np.float64)
-    return FileBlocks(places, TableLayout(len(chosen), dtype, chosen), n_rows)
-
-
-def _is_number(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _require_numbers(text: Sequence[str]) -> None:
-    if text:
-        names = listed([repr(name) for name in text], 5)
-        raise DtypeError(f"Column {names} does not hold numbers. Leave it out or encode it first.")
+    return places
 
 
 def dask_blocks(
@@ -326,7 +288,7 @@ def dask_blocks(
     client = find_client(client)
     if client is None:
         return HeldBlocks(compute(*checked, scheduler="threads"), layout)
-    _require_connection(client)
+    require_connection(client)
     return FutureBlocks(client.compute(checked), layout, client)
 
 
@@ -362,9 +324,11 @@ def _array_parts(data: Any, name: str) -> tuple[list[Any], TableLayout, str, tup
 
 def _frame_parts(data: Any) -> tuple[list[Any], TableLayout, str, tuple[float, ...]]:
     kinds = {str(name): kind for name, kind in data.dtypes.items()}
-    _require_numbers(
-        [name for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiu"]
-    )
+    text = [repr(name) for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiu"]
+    if text:
+        raise DtypeError(
+            f"Column {listed(text, 5)} does not hold numbers. Leave it out or encode it first."
+        )
     narrow = all(kind == np.float32 for kind in kinds.values())
     dtype = np.dtype(np.float32 if narrow else np.float64)
     layout = TableLayout(len(kinds), dtype, tuple(data.columns))
@@ -412,7 +376,8 @@ def find_client(client: Client | None) -> Client | None:
         return None
 
 
-def _require_connection(client: Client) -> None:
+def require_connection(client: Client) -> None:
+    """Raise if a client has lost its scheduler."""
     if client.status != "running":
         raise ClusterError(
             f"The client of {client.scheduler.address if client.scheduler else 'the cluster'} is "

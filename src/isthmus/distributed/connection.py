@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from isthmus.distributed.blocks import INSTALL, find_client
+from isthmus.distributed.blocks import INSTALL, find_client, require_connection
 from isthmus.errors import ClusterError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 # Seconds that a scheduler has to answer, and to find a first worker.
 PATIENCE_SECONDS = 10
-# Versions that must agree between the client and its workers.
-PACKAGES = ["isthmus", "torch", "numpy", "dask", "distributed"]
 
 
 def connect(address: str, *, security: Any = None) -> Client:
@@ -87,38 +84,13 @@ def as_client(client: Any, security: Any = None) -> Client | None:
         )
     found = find_client(client)
     if found is not None:
-        _require_workers(found)
-        _compare_versions(found)
+        require_connection(found)
+        try:
+            found.wait_for_workers(1, timeout=PATIENCE_SECONDS)
+        except TimeoutError:
+            address = found.scheduler_info()["address"]
+            raise ClusterError(
+                f"The scheduler at {address} has no workers. Start some: dask worker {address}"
+            ) from None
+        found.get_versions(check=True, packages=["isthmus", "torch", "numpy"])
     return found
-
-
-def _require_workers(client: Client) -> None:
-    if getattr(client, "status", None) != "running":
-        raise ClusterError("The Dask client is not connected to a scheduler. Connect again.")
-    try:
-        client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
-    except TimeoutError:
-        address = client.scheduler_info()["address"]
-        raise ClusterError(
-            f"The scheduler at {address} has no workers. Start some: dask worker {address}"
-        ) from None
-
-
-def _compare_versions(client: Client) -> None:
-    found: Any = client.get_versions(packages=PACKAGES)
-    here = found["client"]["packages"]
-    for worker, about in found["workers"].items():
-        there = about["packages"]
-        other = [
-            f"{name} {there.get(name)} ({here[name]} here)"
-            for name in PACKAGES
-            if there.get(name) != here[name]
-        ]
-        if other:
-            warnings.warn(
-                f"The worker at {worker} has {', '.join(other)}. Results may differ, or tasks "
-                "fail; install the same versions.",
-                UserWarning,
-                stacklevel=4,
-            )
-            return

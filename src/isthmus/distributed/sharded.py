@@ -15,25 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.compose import held_move
 from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, named
 from isthmus.distributed.connection import as_client
 from isthmus.distributed.shards import (
     Ranked,
     Recall,
     Shard,
-    ShardEntry,
     find_nearest,
     find_recalled,
     recall_density,
-    recall_force,
+    recall_pull,
     recall_shares,
-    recall_step,
     rows_at,
 )
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
 from isthmus.memories.base import GaussianMemory, generator_for, keep_observed
-from isthmus.memories.gaussian import GaussianKDE, ShapedMemory, held_move
+from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.validation import as_count, is_transforming
@@ -113,7 +112,7 @@ def shard(
         names = ", ".join(kind.__name__ for kind in KINDS)
         given = getattr(energy_class, "__name__", energy_class)
         raise UnsupportedOperationError(f"shard takes one of {names}, not {given}.")
-    _check_settings(settings)
+    _check_settings(energy_class, settings)
     log_weights = settings.pop("log_weights", None)
     found = as_client(client, security)
     blocks = dask_blocks(data, client=found, extra=log_weights, name="data")
@@ -122,11 +121,14 @@ def shard(
     return ShardedMemory(shards, entries, energy_class, settings)
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
+def _check_settings(energy_class: type, settings: dict[str, Any]) -> None:
     """Refuse settings that need all memories at once."""
-    if isinstance(settings.get("sigma"), str):
+    sigma = settings.get("sigma")
+    if energy_class is GaussianKDE and sigma is None and settings.get("covariance") is None:
+        sigma = "auto"
+    if isinstance(sigma, str):
         raise InvalidInputError(
-            f"sigma={settings['sigma']!r} needs all memories in one place. Choose it on a sample, "
+            f"sigma={sigma!r} needs all memories in one place. Choose it on a sample, "
             "with isthmus.bandwidth.choose(sample), and pass the number."
         )
     if settings.get("index") not in (None, True, False, "auto"):
@@ -152,8 +154,8 @@ def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, An
     return Shard(block.number, memory, left_out)
 
 
-def _entry(each: Shard) -> list[ShardEntry]:
-    return [each.entry()]
+def _entry(each: Shard) -> list[tuple[int, int, float]]:
+    return [(each.number, each.memory.n_memories, each.log_mass)]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -189,20 +191,21 @@ class ShardedMemory(Energy):
     def __init__(
         self,
         shards: Blocks,
-        entries: list[ShardEntry],
+        entries: list[tuple[int, int, float]],
         kind: type[GaussianMemory],
         settings: dict[str, Any],
     ) -> None:
         super().__init__()
-        self._shards, self._entries = shards, entries
+        self._shards, self._entries = shards, entries  # number, size and log-mass of each
         # One memory at the origin, which has the settings of all.
         own = {
             name: value for name, value in settings.items() if name not in ("index", "normalize")
         }
         like: Any = kind(np.zeros((1, shards.layout.dim), shards.layout.dtype), **own)
         self._like: GaussianMemory = like.requires_grad_(False)
-        self._log_masses = torch.tensor([entry.log_mass for entry in entries], dtype=torch.float64)
-        sizes = torch.tensor([entry.size for entry in entries])
+        numbers, counts, log_masses = zip(*entries, strict=True)
+        self._numbers, sizes = torch.tensor(numbers), torch.tensor(counts)
+        self._log_masses = torch.tensor(log_masses, dtype=torch.float64)
         self._starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
     @property
@@ -250,7 +253,7 @@ class ShardedMemory(Energy):
         one = self._like.log_normalizer() - self._like.log_total_weight
         return (one.double() + self.log_total_weight).to(one.dtype)
 
-    def _pass(self, function: Callable[..., Any], *points: Tensor | None) -> Recall:
+    def _pass(self, function: Callable[..., Any], *points: Tensor | None, **part: str) -> Recall:
         """Send points (Q, D) to all shards, in portions, and return what they recall together."""
         if is_transforming():
             raise UnsupportedOperationError(
@@ -261,11 +264,16 @@ class ShardedMemory(Energy):
         size = max(PASS_ENTRIES // self.dim, 1)
         portions = [
             self._shards.total(
-                function, *(None if each is None else each[start : start + size] for each in flat)
+                function,
+                *(None if each is None else each[start : start + size] for each in flat),
+                *part.values(),
             )
             for start in range(0, len(flat[0]), size)
         ]
-        return Recall.joined(portions, flat[0])
+        if not portions:
+            return Recall(flat[0].new_zeros(0, dtype=torch.float64), flat[0])
+        masses, means = zip(*((each.log_mass, each.mean) for each in portions), strict=True)
+        return Recall(torch.cat(masses), torch.cat(means))
 
     def _graphless(self, x: Tensor, what: str) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
@@ -287,15 +295,14 @@ class ShardedMemory(Energy):
 
     def _energy(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            value = self._energy_at(x, self._pass(recall_step, x))
+            value = self._energy_at(x, self._pass(recall_pull, x, part="target"))
         return self._differentiable(x, value, lambda: -self._score(x.detach()))
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = self._pass(recall_step, self._graphless(x, "A step"))
+        found = self._pass(recall_pull, self._graphless(x, "A step"), part="target")
         moved = found.mean.to(x.dtype).reshape(x.shape)
-        shape = self._like._shape() if isinstance(self._like, ShapedMemory) else None
-        if held is not None and shape is not None and shape.is_full:
-            precision = shape.inverse.mT @ shape.inverse
+        precision = None if held is None else self._like._pull(x).precision
+        if held is not None and precision is not None:
             moved = x + held_move(precision, moved - x, ~held)
         return keep_observed(moved, x, held), self._energy_at(x, found)
 
@@ -303,8 +310,8 @@ class ShardedMemory(Energy):
         return self._step_and_energy(x, held)[0]
 
     def _score(self, x: Tensor) -> Tensor:
-        found = self._pass(recall_force, self._graphless(x, "The score"))
-        return found.mean.to(x.dtype).reshape(x.shape) / self.inverse_temperature
+        found = self._pass(recall_pull, self._graphless(x, "The score"), part="force")
+        return found.mean.to(x.dtype).reshape(x.shape) / self._like._force_unit()
 
     def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         if seen is not None:
@@ -365,8 +372,7 @@ class ShardedMemory(Energy):
 
     def _index(self, found: Ranked) -> Tensor:
         """Return places counted through all blocks, of which some may be empty."""
-        known = torch.tensor([entry.number for entry in self._entries])
-        return found.place + self._starts[torch.searchsorted(known, found.number)]
+        return found.place + self._starts[torch.searchsorted(self._numbers, found.number)]
 
     def draw_memories(self, n: int, generator: torch.Generator) -> Tensor:
         """Return n memories, drawn in proportion to their weights. -> (n, D)"""
@@ -378,8 +384,8 @@ class ShardedMemory(Energy):
         chosen = torch.searchsorted(ends, position, right=True).clamp(max=len(ends) - 1)
         where = (position - (ends - masses)[chosen]) / masses[chosen]
         wanted = {
-            entry.number: (torch.nonzero(chosen == order)[:, 0], where[chosen == order])
-            for order, entry in enumerate(self._entries)
+            number: (torch.nonzero(chosen == order)[:, 0], where[chosen == order])
+            for order, number in enumerate(self._numbers.tolist())
         }
         drawn = self._like.memories.new_zeros(n, self.dim)
         for places, rows in self._shards.reduce(rows_at, wanted) or ():

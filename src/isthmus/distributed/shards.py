@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,19 +9,10 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.base import GaussianMemory, WeightedMemory
-from isthmus.memories.gaussian import ShapedMemory
 from isthmus.memories.modern import ModernHopfield
 
 # Logits, or differences between points and memories, that are held at once.
 BLOCK_ENTRIES = 2**22
-
-
-class ShardEntry(NamedTuple):
-    """What is known of one shard outside its worker."""
-
-    number: int
-    size: int
-    log_mass: float
 
 
 @dataclass(frozen=True)
@@ -43,10 +33,6 @@ class Shard:
             length = memory.memories[0].double().square().sum()
             return float(0.5 * memory.beta.double() * length - memory.log_mixing_weights[0])
         return float(_exact_log_weights(memory).logsumexp(0))
-
-    def entry(self) -> ShardEntry:
-        """Return the summary of the shard."""
-        return ShardEntry(self.number, self.memory.n_memories, self.log_mass)
 
     def _recall(self, log_mass: Tensor, mean: Tensor) -> Recall:
         log_mass = log_mass.double()
@@ -76,40 +62,12 @@ class Recall:
         mean = mine * self.mean.double() + yours * other.mean.double()
         return Recall(total, mean.to(self.mean.dtype))
 
-    @classmethod
-    def joined(cls, portions: Sequence[Recall], like: Tensor) -> Recall:
-        """Return portions of queries, one after another."""
-        if not portions:
-            return cls(like.new_zeros(0, dtype=torch.float64), like[:0])
-        masses, means = (
-            [getattr(each, name) for each in portions] for name in ("log_mass", "mean")
-        )
-        return cls(torch.cat(masses), torch.cat(means))
-
 
 @torch.no_grad()
-def recall_step(shard: Shard, x: Tensor) -> Recall:
-    """Return the log-sum-exp of the logits and where a step leads. x: (Q, D)."""
-    memory = shard.memory
-    shape = memory._shape() if isinstance(memory, ShapedMemory) else None
-    if shape is not None:
-        pull = shape.pull(x)
-        return shard._recall(pull.logsumexp, x + pull.move)
-    found = memory._attend(x)
-    return shard._recall(found.logsumexp, found.mean + memory._keys().centre)
-
-
-@torch.no_grad()
-def recall_force(shard: Shard, x: Tensor) -> Recall:
-    """Return the log-sum-exp of the logits and its gradient. x: (Q, D)."""
-    memory = shard.memory
-    shape = memory._shape() if isinstance(memory, ShapedMemory) else None
-    if shape is not None:
-        pull = shape.pull(x)
-        return shard._recall(pull.logsumexp, pull.force)
-    found = memory._attend(x)
-    displacement = found.mean - (x - memory._keys().centre)
-    return shard._recall(found.logsumexp, displacement / memory.variance)
+def recall_pull(shard: Shard, x: Tensor, part: str) -> Recall:
+    """Return the log-sum-exp of the logits, and the "force" or the "target" of a step. (Q, D)"""
+    pull = shard.memory._pull(x)
+    return shard._recall(pull.logsumexp, getattr(pull, part))
 
 
 @torch.no_grad()
@@ -133,7 +91,9 @@ class Shares(NamedTuple):
 def recall_shares(shard: Shard, x: Tensor, seen: Tensor | None) -> list[Shares]:
     """Return the responsibilities of the memories of one shard."""
     density = recall_density(shard, x, seen)
-    return [Shares(shard.number, density.log_mass, shard.memory.responsibilities(x, seen).double())]
+    return [
+        Shares(shard.number, density.log_mass, shard.memory._responsibilities(x, seen).double())
+    ]
 
 
 @dataclass(frozen=True)
@@ -175,16 +135,9 @@ def find_nearest(shard: Shard, x: Tensor, k: int) -> Ranked:
         found = part if found is None else found + part
     assert found is not None
     # Of a list that is shorter than k, the rest is as far as can be.
-    return _padded(found, k)
-
-
-def _padded(found: Ranked, k: int) -> Ranked:
-    missing = k - found.values.shape[1]
-    if missing <= 0:
-        return found
-    pad = torch.nn.functional.pad
-    values = pad(found.values, (0, missing), value=-torch.inf)
-    return Ranked(values, *(pad(each, (0, missing)) for each in (found.number, found.place)))
+    missing, pad = (0, k - found.values.shape[1]), torch.nn.functional.pad
+    values = pad(found.values, missing, value=-torch.inf)
+    return Ranked(values, *(pad(each, missing) for each in (found.number, found.place)))
 
 
 @torch.no_grad()

@@ -3,17 +3,21 @@
 from importlib import import_module
 from typing import Any
 
+from isthmus.extras import require
+
+require("matplotlib")
+
 # Imported on first use: a figure needs only the part of the package that it draws.
 _NAMES = {
-    "isthmus.figures.annealing": "annealing_phases",
     "isthmus.figures.attention": "attention_sphere",
-    "isthmus.figures.capacity": "certificate_plot",
+    "isthmus.figures.memories": "annealing_phases certificate_plot phase_plot",
     "isthmus.figures.clusters": "cluster_map cluster_tree",
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
     "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d "
     "samples_against_density",
+    "isthmus.figures.plots": "plot",
     "isthmus.figures.style": "save",
-    "isthmus.paper.figures.attention": "attention_experiment",
+    "isthmus.paper.figures.records": "attention_experiment",
     "isthmus.paper.figures.capacity": "basins_merging capacity_bounds retrieval_sweep",
     "isthmus.paper.figures.study": "MetricColumn Ranking critical_difference_diagram grid_violins "
     "score_map",

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
@@ -15,18 +14,8 @@ from numpy.typing import NDArray
 
 from isthmus.attention import VMFMixture
 from isthmus.errors import InvalidInputError
-from isthmus.figures.style import (
-    INK,
-    MEMORY,
-    MUTED,
-    PAPER,
-    RULE,
-    heading,
-    panels,
-    scatter,
-    styled,
-    to_array,
-)
+from isthmus.figures import style
+from isthmus.figures.style import styled, to_array
 
 CONCENTRATION = LinearSegmentedColormap.from_list(
     "concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"]
@@ -83,7 +72,7 @@ def attention_sphere(
     high = max(kappa[seen].max() for _, kappa, _, seen in parts)
     scale = Normalize(low, high if high > low else low + 1)
     height = min(4.2, 9 / min(4, len(chosen)) + 0.95)
-    figure, grid = panels(len(chosen), columns=4, panel_height=height)
+    figure, grid = style.panels(len(chosen), columns=4, panel_height=height)
     for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
         queries = to_array(view.query_direction[sequence])
         queries = queries[head] if queries.ndim == 3 else queries
@@ -91,22 +80,29 @@ def attention_sphere(
         if view.concentration.ndim == 4:  # these components are those of one query only
             queries, weights = queries[[position]], weights[[position]]
         plane, share = _plane(directions[seen])
-        axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=RULE, lw=1.2, zorder=0))
+        axes.add_patch(
+            Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=style.RULE, lw=1.2, zorder=0)
+        )
         # The remaining height goes to the title.
         axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal", anchor="S")
         axes.set_axis_off()
-        _draw_queries(axes, queries @ plane, directions @ plane, weights * seen)
-        look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": INK}
+        for query, own in zip(queries, weights * seen, strict=True):
+            if own.any():
+                ends = np.stack([query, directions[own.argmax()]]) @ plane
+                axes.plot(*ends.T, color=style.MEMORY, lw=0.7, alpha=0.5, zorder=1)
+        dots: dict[str, Any] = {"color": style.MEMORY, "ms": 3.5, "mec": style.PAPER, "mew": 0.4}
+        axes.plot(*(queries @ plane).T, "o", zorder=4, **dots)
+        look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": style.INK}
         look |= {"linewidth": 0.6, "alpha": 0.85, "zorder": 3}
         sizes = LARGEST_DOT * mixing[seen]
-        scatter(axes, directions[seen] @ plane, s=sizes, c=kappa[seen], **look)
+        style.scatter(axes, directions[seen] @ plane, s=sizes, c=kappa[seen], **look)
         note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
-        heading(axes, f"Head {head}", note, characters=31)
+        style.heading(axes, f"Head {head}", note, characters=31)
     shades = ScalarMappable(scale, CONCENTRATION)
     bar = figure.colorbar(shades, ax=grid, shrink=0.6, pad=0.02, aspect=22, panchor=False)
     bar.set_label("concentration κ")
     bar.outline.set_visible(False)
-    figure.supxlabel(KEY, x=0.005, ha="left", fontsize=9, color=MUTED)
+    figure.supxlabel(KEY, x=0.005, ha="left", fontsize=9, color=style.MUTED)
     return figure
 
 
@@ -131,24 +127,8 @@ def _components(
 
 def _plane(directions: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Return the two main axes (D, 2) of the directions and the share of variance they explain."""
-    _, sizes, axes = np.linalg.svd(directions, full_matrices=False)
-    if len(axes) == 1:  # one component only: any other axis will do
-        other = np.zeros_like(axes)
-        other[0, np.abs(axes[0]).argmin()] = 1
-        other -= (other @ axes.T) * axes
-        axes = np.concatenate([axes, other / np.linalg.norm(other)])
+    # A row of zeros gives a single component its second axis.
+    _, sizes, axes = np.linalg.svd(np.pad(directions, ((0, 1), (0, 0))), full_matrices=False)
     # The signs of singular vectors are arbitrary: make the larger side positive.
     plane = axes[:2].T * np.where((directions @ axes[:2].T).sum(0) < 0, -1.0, 1.0)
     return plane, float((sizes[:2] ** 2).sum() / (sizes**2).sum())
-
-
-def _draw_queries(
-    axes: Axes, queries: NDArray[Any], components: NDArray[Any], weights: NDArray[Any]
-) -> None:
-    """Draw queries and lines to their strongest components. (Q, 2), (T, 2), (Q, T)."""
-    for query, own in zip(queries, weights, strict=True):
-        if not own.any():
-            continue
-        ends = np.stack([query, components[own.argmax()]])
-        axes.plot(*ends.T, color=MEMORY, lw=0.7, alpha=0.5, zorder=1)
-    axes.plot(*queries.T, "o", color=MEMORY, ms=3.5, mec=PAPER, mew=0.4, zorder=4)

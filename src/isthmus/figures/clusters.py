@@ -12,42 +12,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram
-from scipy.spatial import KDTree
 from sklearn.decomposition import PCA
-from sklearn.metrics.cluster import contingency_matrix
+from sklearn.neighbors import KNeighborsClassifier
 
 from isthmus.errors import ShapeError
-from isthmus.figures.style import (
-    CURVE,
-    DEPTH,
-    INK,
-    MUTED,
-    PAPER,
-    RULE,
-    grid_points,
-    heading,
-    literal,
-    new_figure,
-    note_at,
-    scatter,
-    styled,
-    to_array,
-)
+from isthmus.extras import require
+from isthmus.figures import style
+from isthmus.figures.style import literal, styled, to_array
 
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
-COLOURS = (CURVE, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31")
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31"]
 PALE = "#dfe4e9"
 SHOWN_ROWS = 6000
 # The legend has columns of this many entries, and at most three of them.
-LEGEND_ROWS, LEGEND_COLUMNS = 14, 3
+LEGEND_ROWS = 14
 # The largest table of classes by clusters.
 TABLE_CLUSTERS, TABLE_CLASSES = 20, 20
-# The largest number of rounds in which overlapping rings are moved apart.
-MOVES = 300
 # Basins are shaded on a grid of this many points a side, by the clusters of this many rows.
 SHADES, SHADING_ROWS = 200, 15
-# Up to this many clusters, the heights of barriers are written beside them.
-NAMED_BARRIERS = 10
 # Clusters that merge below this resolution exchange no flow.
 NO_FLOW = 1e-6
 
@@ -114,21 +96,42 @@ def cluster_map(
         raise ShapeError(f"X {rows.shape} and memories {marks.shape} must be (n, D) and (K, D).")
     if owners.shape != rows.shape[:1] or sure.shape != owners.shape:
         raise ShapeError("labels and certainty must have an entry for each row of X.")
-    points, places, names = _plane(rows, marks, columns)
+    points, places, _ = _plane(rows, marks, columns)
     colours = _spread_colours(places)
-    flat = points.shape[1] == 1
-    listed = min(len(marks), LEGEND_ROWS * LEGEND_COLUMNS)
-    parts = {"legend": 0.5 + 0.2 * min(listed, LEGEND_ROWS)}
+    parts = {"legend": 0.5 + 0.2 * min(len(marks), LEGEND_ROWS)}
     if gap_curve is not None and np.isfinite(gap_curve["gap"]).any():
         parts["gap"] = 2.2
     if classes is not None:
         parts["classes"] = 1.7 + 0.17 * min(len(marks), TABLE_CLUSTERS)
-    figure = new_figure(max(5.2 if flat else 7.2, sum(parts.values())))
+    figure = style.new_figure(max(5.2 if points.shape[1] == 1 else 7.2, sum(parts.values())))
     heights = [*parts.values(), max(figure.get_figheight() - sum(parts.values()), 0.01)]
     grid = figure.add_gridspec(len(heights), 2, width_ratios=[2.5, 1], height_ratios=heights)
     axes = figure.add_subplot(grid[:, 0])
     beside = {name: figure.add_subplot(grid[place, 1]) for place, name in enumerate(parts)}
-    if flat:
+    draw_clusters(axes, rows, owners, sure, marks, title, columns, barriers, seed)
+    _draw_legend(beside["legend"], owners, colours)
+    if "gap" in parts and gap_curve is not None:
+        draw_gap_curve(beside["gap"], gap_curve, resolution)
+    if "classes" in parts:
+        _draw_classes(beside["classes"], owners, np.asarray(classes).astype(str), class_name)
+    return figure
+
+
+def draw_clusters(
+    axes: Axes,
+    rows: NDArray[Any],
+    owners: NDArray[Any],
+    sure: NDArray[Any],
+    marks: NDArray[Any],
+    title: str = "Clusters",
+    columns: tuple[str, ...] = (),
+    barriers: Any = None,
+    seed: int = 0,
+) -> None:
+    """Draw the map, or the histogram, of :func:`cluster_map` on axes."""
+    points, places, names = _plane(rows, marks, columns)
+    colours = _spread_colours(places)
+    if points.shape[1] == 1:
         _draw_histogram(axes, points[:, 0], places[:, 0], owners, colours)
         axes.set_xlabel(names[0])
         note = "Triangles are the centres of clusters."
@@ -138,26 +141,17 @@ def cluster_map(
         if rows.shape[1] > 2:
             axes.set_aspect("equal", adjustable="datalim")
         _draw_rows(axes, points[kept], colours[owners[kept]], sure[kept])
-        rings, moved = _draw_places(axes, places, colours)
+        rings = _draw_places(axes, places, colours)
+        note = "Rings are centres; a row is paler, the less certain its cluster is."
+        note += " Colours repeat." * (len(places) > len(COLOURS))
         if len(marks) > 1:
             _shade_basins(axes, points[kept], owners[kept], colours)
             if barriers is not None:
                 _draw_barriers(axes, to_array(barriers), rings)
-        note = "Rings are centres" + ", moved apart where they met" * moved
-        note += "; a row is the paler, the less sure its cluster is." + " Colours repeat." * (
-            len(places) > len(COLOURS)
-        )
-        if barriers is not None and len(marks) > 1:
-            note += " Lines: each cluster's lowest barrier, thick where low."
+                note += " Lines: each cluster's lowest barrier, thick where low."
         if len(kept) < len(rows):
             note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
-    heading(axes, title, note, characters=92)
-    _draw_legend(beside["legend"], owners, colours)
-    if "gap" in parts and gap_curve is not None:
-        _draw_gap_curve(beside["gap"], gap_curve, resolution)
-    if "classes" in parts:
-        _draw_classes(beside["classes"], owners, np.asarray(classes).astype(str), class_name)
-    return figure
+    style.heading(axes, title, note, characters=92)
 
 
 def _plane(
@@ -191,71 +185,57 @@ def project(
 
 def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
     """Return a colour for each memory; repeated colours are far apart on the map. (K, 3)"""
-    palette = np.array([to_rgb(colour) for colour in COLOURS])
     chosen = np.arange(len(places))
     for number in range(len(COLOURS), len(places)):
         away = np.linalg.norm(places[:number] - places[number], axis=1)
         nearest = [away[chosen[:number] == colour].min() for colour in range(len(COLOURS))]
         chosen[number] = int(np.argmax(nearest))
-    picked: NDArray[Any] = palette[chosen]
-    return picked
+    return np.array([to_rgb(COLOURS[colour]) for colour in chosen])
 
 
 def _draw_rows(
     axes: Axes, points: NDArray[Any], colours: NDArray[Any], certainty: NDArray[Any]
 ) -> None:
     """Draw rows in their colours, paled from certain rows to those at even odds."""
-    strength = ((certainty - 0.5) / 0.5).clip(0.0, 1.0)[:, None]
+    strength = (2 * certainty - 1).clip(0.0, 1.0)[:, None]
     paled = strength * colours + (1 - strength) * np.array(to_rgb(PALE))
     size = float(np.clip(20000 / len(points), 8, 34))
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
-    look: dict[str, Any] = {"edgecolors": PAPER, "linewidths": 0.25, "rasterized": True}
-    scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
+    look: dict[str, Any] = {"edgecolors": style.PAPER, "linewidths": 0.25, "rasterized": True}
+    style.scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
 
 
-def _draw_places(
-    axes: Axes, places: NDArray[Any], colours: NDArray[Any]
-) -> tuple[NDArray[Any], bool]:
-    """Draw numbered rings; return where they are, and True if some were moved apart."""
+def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> NDArray[Any]:
+    """Draw numbered rings, moved apart where they overlap, and return where they are."""
     large = len(places) <= 20
-    moved, rings = _apart(axes, places, 24.0 if large else 17.0)
-    for place, ring, colour in zip(places[moved], rings[moved], colours[moved], strict=True):
-        stem = np.stack([place, ring], axis=1)
-        axes.plot(*stem, "o-", color=colour, lw=1.6, ms=5, mec=PAPER, markevery=[0], zorder=3)
-    edges: dict[str, Any] = {
-        "edgecolors": [tuple(colour) for colour in colours],
-        "linewidths": 2.4 if large else 1.8,
-    }
-    face = PAPER if large else "#ffffffa0"
-    scatter(axes, rings, s=330 if large else 170, c=face, zorder=4, **edges)
+    rings = _apart(axes, places, 24.0 if large else 17.0)
+    width, size, font = (2.4, 330, 10.0) if large else (1.8, 170, 7.5)
+    for place, ring, colour in zip(places, rings, colours, strict=True):
+        if (place != ring).any():
+            axes.plot(*np.stack([place, ring], 1), color=colour, lw=1.6, zorder=3)
+    face = style.PAPER if large else "#ffffffa0"
+    style.scatter(axes, rings, s=size, c=face, zorder=4, edgecolors=list(colours), linewidths=width)
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(rings, 1):
-        axes.annotate(str(number), place, fontsize=10 if large else 7.5, zorder=5, **centred)
-    return rings, bool(moved.any())
+        axes.annotate(str(number), place, fontsize=font, zorder=5, **centred)
+    return rings
 
 
-def _apart(
-    axes: Axes, places: NDArray[Any], points: float
-) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+def _apart(axes: Axes, places: NDArray[Any], points: float) -> NDArray[Any]:
     """Push positions that are nearer than a distance, in points, away from each other."""
     axes.autoscale_view()
     axes.apply_aspect()
     scale = axes.figure.dpi / 72
     before = axes.transData.transform(places) / scale
-    # Rings at the same position move in different directions.
-    angles = 2.4 * np.arange(len(places))
+    angles = 2.4 * np.arange(len(places))  # rings at one position move in different directions
     now = before + 1e-3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    for _ in range(MOVES):
+    for _ in range(300):
         away = now[:, None] - now
         distances = np.linalg.norm(away, axis=2)
         np.fill_diagonal(distances, np.inf)
-        short = (points - distances).clip(min=0)
-        if not short.any():
-            break
-        now += (away * (0.5 * short / distances)[..., None]).sum(1)
-    moved: NDArray[np.bool_] = np.linalg.norm(now - before, axis=1) > 1
-    found = axes.transData.inverted().transform(now * scale)
-    return moved, np.where(moved[:, None], found, places)
+        now += (away * (0.5 * (points / distances - 1).clip(min=0))[..., None]).sum(1)
+    moved = np.linalg.norm(now - before, axis=1, keepdims=True) > 1
+    return np.where(moved, axes.transData.inverted().transform(now * scale), places)
 
 
 def _draw_histogram(
@@ -267,12 +247,11 @@ def _draw_histogram(
 ) -> None:
     edges = np.histogram_bin_edges(line, bins=min(80, max(12, len(line) // 8)))
     groups = [line[owners == cluster] for cluster in range(len(stops))]
-    look: dict[str, Any] = {"color": list(colours), "edgecolor": PAPER, "linewidth": 0.4}
+    look: dict[str, Any] = {"color": list(colours), "edgecolor": style.PAPER, "linewidth": 0.4}
     axes.hist(groups, edges.tolist(), stacked=True, **look)
     top = axes.get_ylim()[1]
-    axes.set_ylim(0, 1.12 * top)
-    axes.plot(stops, np.full(len(stops), 1.06 * top), "v", color=INK, ms=9, mec=PAPER)
-    axes.set_ylabel("rows")
+    axes.set(ylim=(0, 1.12 * top), ylabel="rows")
+    axes.plot(stops, np.full(len(stops), 1.06 * top), "v", color=style.INK, ms=9, mec=style.PAPER)
 
 
 def _shade_basins(
@@ -281,47 +260,38 @@ def _shade_basins(
     """Colour the plane by the cluster of most of the nearest rows, paler away from rows."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     scale = np.array([right - left, high - low])
-    _, _, cells = grid_points((left, low), (right, high), SHADES)
-    count = min(SHADING_ROWS, len(points))
-    far, near = KDTree(points / scale).query((cells / scale).reshape(-1, 2), k=count)
-    far, near = far.reshape(-1, count), near.reshape(-1, count)
-    votes = np.zeros((len(near), len(colours)))
-    np.add.at(votes, (np.arange(len(near))[:, None], owners[near]), 1)
-    strength = 0.22 * np.exp(-((far[:, 0] / 0.06) ** 2))
-    shades = np.concatenate([colours[votes.argmax(1)], strength[:, None]], axis=1)
+    cells = style.grid_points((left, low), (right, high), SHADES)[2].reshape(-1, 2) / scale
+    near = KNeighborsClassifier(min(SHADING_ROWS, len(points))).fit(points / scale, owners)
+    strength = 0.22 * np.exp(-((near.kneighbors(cells, 1)[0] / 0.06) ** 2))
+    shades = np.concatenate([colours[near.predict(cells)], strength], axis=1)
     extent = (left, right, low, high)
-    axes.imshow(
-        shades.reshape(SHADES, SHADES, 4), extent=extent, origin="lower", aspect="auto", zorder=0
-    )
+    image = shades.reshape(SHADES, SHADES, 4)
+    axes.imshow(image, extent=extent, origin="lower", aspect="auto", zorder=0)
     axes.set(xlim=(left, right), ylim=(low, high))
 
 
 def _draw_barriers(axes: Axes, barriers: NDArray[Any], rings: NDArray[Any]) -> None:
     """Join each cluster to the one behind its lowest barrier, the thicker the lower it is."""
     open_ones = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
-    pairs = {tuple(sorted((one, int(row.argmin())))) for one, row in enumerate(open_ones)}
-    heights = {pair: float(open_ones[pair]) for pair in sorted(pairs)}
-    finite = {pair: height for pair, height in heights.items() if np.isfinite(height)}
-    if not finite:
-        return
-    lowest, highest = min(finite.values()), max(finite.values())
-    for (one, other), height in finite.items():
+    pairs = {(min(pair), max(pair)) for pair in enumerate(open_ones.argmin(1).tolist())}
+    finite = {pair: open_ones[pair] for pair in sorted(pairs) if np.isfinite(open_ones[pair])}
+    lowest, highest = min(finite.values(), default=0.0), max(finite.values(), default=0.0)
+    box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "bbox": box, "zorder": 3.5}
+    for pair, height in finite.items():
         width = 1.0 + 3.5 * (highest - height) / max(highest - lowest, 1e-9)
-        ends = rings[[one, other]]
-        axes.plot(*ends.T, color=MUTED, lw=width, alpha=0.7, zorder=2.5, solid_capstyle="round")
+        ends = rings[list(pair)]
+        axes.plot(*ends.T, color=style.MUTED, lw=width, alpha=0.7, zorder=2.5)
         paper = axes.transData.transform(ends) * 72 / axes.figure.dpi
-        if len(rings) <= NAMED_BARRIERS and np.linalg.norm(paper[0] - paper[1]) > 70:
-            box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
-            middle: dict[str, Any] = {"ha": "center", "va": "center", "bbox": box, "zorder": 3.5}
-            note_at(axes, f"{height:.1f}", ends.mean(0), (0, 0), color=MUTED, **middle)
+        if len(rings) <= 10 and np.linalg.norm(paper[0] - paper[1]) > 70:
+            style.note_at(axes, f"{height:.1f}", ends.mean(0), (0, 0), color=style.MUTED, **middle)
 
 
 def _draw_legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
     """List the clusters and their sizes, in columns beside the map."""
     axes.set_axis_off()
     sizes = np.bincount(owners, minlength=len(colours))
-    most = LEGEND_ROWS * LEGEND_COLUMNS
-    shown = len(sizes) if len(sizes) <= most else most - 1
+    shown = len(sizes) if len(sizes) <= 3 * LEGEND_ROWS else 3 * LEGEND_ROWS - 1
     handles = [
         Line2D([], [], marker="o", ls="", color=colour, ms=6, label=f"{number}: {size:,}")
         for number, (colour, size) in enumerate(zip(colours, sizes[:shown], strict=False), 1)
@@ -330,76 +300,76 @@ def _draw_legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> Non
         rest = f"+{len(sizes) - shown}: {sizes[shown:].sum():,}"
         handles.append(Line2D([], [], ls="", label=rest))
     columns = -(-len(handles) // LEGEND_ROWS)
-    title = "cluster: number of rows"
-    look: dict[str, Any] = {"fontsize": 9 if columns == 1 else 8, "handletextpad": 0.1}
-    spacing: dict[str, Any] = {"columnspacing": 0.8, "borderaxespad": 0, "alignment": "left"}
-    legend = axes.legend(
-        handles=handles, ncols=columns, loc="upper left", title=title, **look, **spacing
-    )
-    legend.get_title().set_fontsize(9)
+    look: dict[str, Any] = {"title": "cluster: number of rows", "title_fontsize": 9}
+    look |= {"fontsize": 9 if columns == 1 else 8, "handletextpad": 0.1, "columnspacing": 0.8}
+    look |= {"loc": "upper left", "borderaxespad": 0, "alignment": "left"}
+    axes.legend(handles=handles, ncols=columns, **look)
 
 
-def _draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
+def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
     """Draw the gap at each resolution; name the numbers of clusters at the best ones."""
     gammas, sizes, gaps = (to_array(curve[name]) for name in ("resolution", "n_clusters", "gap"))
-    axes.plot(gammas, gaps, "o-", color=CURVE, ms=3.5, lw=1.2)
-    axes.axhline(0, color=RULE, lw=0.8, zorder=0)
+    axes.plot(gammas, gaps, "o-", color=style.CURVE, ms=3.5, lw=1.2)
+    axes.axhline(0, color=style.RULE, lw=0.8, zorder=0)
     axes.set(xscale="log", xlabel="resolution", ylabel="gap to one cluster")
+    ticks = np.geomspace(gammas.min(), gammas.max(), 4)  # as many as fit side by side
+    axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
+    axes.minorticks_off()
     axes.margins(x=0.08, y=0.22)
     if resolution is not None and np.isfinite(resolution):
-        axes.axvline(resolution, color=INK, lw=1.0, ls=":")
-    ranked = [place for place in np.argsort(-gaps, kind="stable") if gaps[place] > 0]
+        axes.axvline(resolution, color=style.INK, lw=1.0, ls=":")
     named: list[int] = []
-    for place in ranked:
-        if len(named) < 3 and all(
-            sizes[place] != sizes[one] and abs(place - one) > 3 for one in named
-        ):
+    for place in np.argsort(-gaps, kind="stable"):
+        if not gaps[place] > 0 or len(named) == 3:
+            break
+        if all(sizes[place] != sizes[one] and abs(place - one) > 3 for one in named):
             named.append(place)
-            at = (gammas[place], gaps[place])
-            # Beside the dotted line and above a curve that falls, but inside the axes.
+            # Above a curve that falls, but inside the axes.
             side = "right" if place > 0.8 * len(gaps) else "left"
-            look: dict[str, Any] = {"ha": side, "color": INK if len(named) == 1 else MUTED}
-            shift = (-3, 5) if side == "right" else (3, 5)
-            note_at(axes, f"K = {int(sizes[place])}", at, shift, **look)
+            look = {"ha": side, "color": style.INK if len(named) == 1 else style.MUTED}
+            at, shift = (gammas[place], gaps[place]), (-3 if side == "right" else 3, 5)
+            style.note_at(axes, f"K = {int(sizes[place])}", at, shift, **look)
 
 
 def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:
     """Draw the share of each class in each cluster; rare classes count together."""
-    kinds, kind = np.unique(np.where(classes == "", "unknown", classes), return_inverse=True)
-    numbers = np.unique(owners)
-    table = contingency_matrix(owners, kind)[:TABLE_CLUSTERS]
-    shares = table / table.sum(1, keepdims=True)
-    common = np.argsort(-table.sum(0), kind="stable")
-    rare = common[TABLE_CLASSES - 1 :] if len(kinds) > TABLE_CLASSES else common[:0]
+    require("pandas")
+    import pandas as pd
+
+    kinds = pd.Series(classes).replace("", "unknown")
+    if kinds.nunique() > TABLE_CLASSES:
+        common = kinds.value_counts().index[: TABLE_CLASSES - 1]
+        kinds = kinds.where(kinds.isin(common), "others")
+    table = pd.crosstab(owners, kinds, normalize="index")
+    clusters = len(table)
+    table = table[:TABLE_CLUSTERS]
     # Classes in the order of the clusters that hold most of them.
-    kept = np.setdiff1d(common, rare)
-    kept = kept[np.argsort(table[:, kept].argmax(0), kind="stable")]
-    names = [literal(name if len(name) <= 14 else f"{name[:13]}…") for name in kinds[kept]]
-    if len(rare):
-        shares = np.column_stack([shares[:, kept], shares[:, rare].sum(1)])
-        names.append("others")
-    else:
-        shares = shares[:, kept]
-    axes.imshow(shares, cmap=DEPTH, vmin=0, vmax=1, aspect="auto")
-    steep: dict[str, Any] = (
-        {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if len(names) > 3 else {}
-    )
-    axes.set_xticks(range(len(names)), names, fontsize=8 if len(names) <= 10 else 6.5, **steep)
-    axes.set_yticks(range(len(shares)), [str(number + 1) for number in numbers[: len(shares)]])
-    axes.tick_params(axis="y", labelsize=8 if len(shares) <= 12 else 6.5)
+    table = table.iloc[:, np.argsort(table.to_numpy().argmax(0), kind="stable")]
+    names = [literal(name if len(name) <= 14 else f"{name[:13]}…") for name in table.columns]
+    axes.imshow(table, cmap=style.DEPTH, vmin=0, vmax=1, aspect="auto")
+    steep: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    small = 8 if len(names) <= 10 else 6.5
+    axes.set_xticks(range(len(names)), names, fontsize=small, **steep if len(names) > 3 else {})
+    axes.set_yticks(range(len(table)), [str(number + 1) for number in table.index])
+    axes.tick_params(axis="y", labelsize=8 if len(table) <= 12 else 6.5)
     axes.set_title(f"Share of each {literal(class_name)}", fontsize=9.5, fontweight="normal")
-    more = len(numbers) - len(shares)
-    axes.set_ylabel("cluster" + f" (largest {len(shares)} of {len(numbers)})" * (more > 0))
-    if len(shares) <= 8 and len(names) <= 5:
-        for (row, column), share in np.ndenumerate(shares):
-            shade = PAPER if share > 0.6 else INK
+    some = len(table) < clusters
+    axes.set_ylabel("cluster" + f" (largest {len(table)} of {clusters})" * some)
+    if len(table) <= 8 and len(names) <= 5:
+        for (row, column), share in np.ndenumerate(table.to_numpy()):
+            shade = style.PAPER if share > 0.6 else style.INK
             middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
             axes.text(column, row, f"{share:.0%}", color=shade, **middle)
 
 
 @styled
 def cluster_tree(
-    linkage: Any, *, sizes: Any = None, resolution: float | None = None, title: str = "Merges"
+    linkage: Any,
+    *,
+    sizes: Any = None,
+    resolution: float | None = None,
+    title: str = "Merges",
+    axes: Axes | None = None,
 ) -> Figure:
     r"""Draw the tree in which clusters merge as the resolution falls.
 
@@ -412,6 +382,8 @@ def cluster_tree(
     resolution : float, optional
         At which there are K clusters, for an axis of resolutions.
     title : str
+    axes : matplotlib Axes, optional
+        Default: those of a new figure.
 
     Examples
     --------
@@ -426,38 +398,29 @@ def cluster_tree(
     apart = heights > (np.inf if resolution is None else np.log(resolution / NO_FLOW))
     top = 1.1 * max(heights[~apart].max(initial=0.0), 1e-9 if (~apart).any() else 1.0)
     heights[apart] = 1.15 * top
-    figure = new_figure(4.6)
-    axes = figure.subplots()
-    order = [0]
-    if len(tree):
-        drawn = dendrogram(tree, no_plot=True)
-        order = drawn["leaves"]
-        for across, up in zip(drawn["icoord"], drawn["dcoord"], strict=True):
-            loose = up[1] > top
-            look: dict[str, Any] = {"color": MUTED if loose else CURVE, "ls": ":" if loose else "-"}
-            axes.plot((np.array(across) - 5) / 10, up, lw=1.6, **look)
-        axes.set_ylim(0, 1.25 * top if apart.any() else top)
-    else:
-        axes.plot([0, 0], [0, 1], color=CURVE, lw=1.6)
-        axes.set_yticks([])
+    axes = axes or style.new_figure(4.6).subplots()
+    drawn = dendrogram(tree, no_plot=True) if len(tree) else {"leaves": [0], "icoord": []}
+    for across, up in zip(drawn["icoord"], drawn.get("dcoord", []), strict=True):
+        colour, line = (style.MUTED, ":") if up[1] > top else (style.CURVE, "-")
+        axes.plot((np.array(across) - 5) / 10, up, line, color=colour, lw=1.6)
+    order, many = drawn["leaves"], count > 20
     names = [str(leaf + 1) for leaf in order]
-    many = count > 20
     if sizes is not None:
         rows = [f"{int(sizes[leaf]):,}" for leaf in order]
         names = [(": " if many else "\n").join(both) for both in zip(names, rows, strict=True)]
     axes.set_xticks(range(count), names, fontsize=7 if many else 9, rotation=90 if many else 0)
-    axes.set_xlim(-0.7, count - 0.3)
+    axes.set(xlim=(-0.7, count - 0.3), ylim=(0, 1.25 * top if apart.any() else top))
     axes.set(xlabel="cluster" + ", number of rows" * (sizes is not None), ylabel="height of merge")
-    if len(tree):
-        ticks = axes.get_yticks()
-        axes.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])
+    ticks = axes.get_yticks()
+    ticks = ticks[(ticks >= 0) & (ticks <= top)]
+    axes.set_yticks(ticks if len(tree) else [])
     if resolution is not None and not apart.all():
         other = axes.twinx()
-        other.set_ylim(axes.get_ylim())
-        named = [f"{resolution * np.exp(-tick):.2g}" for tick in axes.get_yticks()]
-        other.set_yticks(axes.get_yticks(), named)
-        other.set_ylabel("resolution at which they merge")
+        other.set(ylim=axes.get_ylim(), ylabel="resolution at which they merge")
+        other.set_yticks(ticks, [f"{resolution * np.exp(-tick):.2g}" for tick in ticks])
     note = "Two clusters join where the resolution falls to their height."
     note += " Dotted: there is no flow between them." * bool(apart.any())
-    heading(axes, title, note, characters=110, lines=1)
+    style.heading(axes, title, note, characters=110, lines=1)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     return figure

@@ -94,7 +94,9 @@ def context_landscapes(
     >>> [axes.get_title(loc="left") for axes in figure.axes[:3]]
     ['n = 0', 'n = 4', 'truth']
     """
-    sizes = _sizes(contexts)
+    sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
+    if not sizes:
+        raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
     sequences = _sequences(model, tasks, sizes[-1], seed)
     scaling = Scaling(np.zeros(2), np.ones(2))
     if not isinstance(tasks, Tasks):
@@ -104,7 +106,7 @@ def context_landscapes(
     points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
     rows, columns = len(sequences), len(titles)
-    figure = new_figure(0.35 + rows * 9.4 / columns, gap=0.01)
+    figure = new_figure(0.75 + rows * 9.2 / columns, gap=0.01)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for row, (sequence, line) in enumerate(zip(sequences, grid, strict=True)):
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
@@ -185,24 +187,18 @@ def context_samples(
             own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
         else:
             own = drawn[column]
-        surface = _surprise(energy, points, reach)
-        _fill(
-            (above, *below),
-            points,
-            [_true_surprise(tasks[column], points)] + [surface] * len(below),
-        )
+        surfaces = [_surprise(energy, points, reach)] * len(below)
+        _fill((above, *below), points, [_true_surprise(tasks[column], points), *surfaces])
         draw_draws(above, to_array(true[column]), size=2.6)
-        for axes, ends in zip(
-            below, [own, *(each[column] for _, each in rows.values())], strict=True
-        ):
-            ends = to_array(ends)
+        sets = [own, *(each[column] for _, each in rows.values())]
+        for axes, ends in zip(below, map(to_array, sets), strict=True):
             beyond = (np.abs(ends) > reach).any(1)
             draw_draws(axes, ends, size=2.6)
             _draw_context(axes, to_array(contexts[column]))
             if beyond.any():
-                frame = {"fc": PAPER, "ec": "none", "pad": 2}
+                look: dict[str, Any] = {"bbox": {"fc": PAPER, "ec": "none", "pad": 2}}
                 text = f"{beyond.mean():.0%} beyond the edge"
-                note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", bbox=frame)
+                note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", **look)
     heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
     heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
     for axes, (title, (note, _)) in zip(grid[2:, 0], rows.items(), strict=True):
@@ -211,29 +207,17 @@ def context_samples(
     return figure
 
 
-def _sizes(contexts: Sequence[int]) -> list[int]:
-    sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
-    if not sizes:
-        raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
-    return sizes
-
-
 def _sequences(model: ICLEBM, tasks: Any, length: int, seed: int) -> Tensor:
     """Return a dataset for each task: (B, length, 2)."""
     if isinstance(tasks, Tasks):
-        generator = torch.Generator().manual_seed(as_seed(seed))
-        sequences = tasks.sample(length, generator)
+        sequences = tasks.sample(length, torch.Generator().manual_seed(as_seed(seed)))
     else:
         sequences = as_points(tasks, "tasks", dim=model.dim)
         if sequences.ndim != 3 or sequences.shape[0] == 0:
-            raise ShapeError(
-                f"tasks must be (B, n, 2), a dataset for each row of the figure, not "
-                f"{tuple(sequences.shape)}."
-            )
+            raise ShapeError(f"tasks must be datasets (B, n, 2), not {tuple(sequences.shape)}.")
         if sequences.shape[1] < length:
             raise InvalidInputError(
-                f"A context of {length} points was asked for, but the datasets have "
-                f"{sequences.shape[1]}."
+                f"contexts asks for {length} points, but the datasets have {sequences.shape[1]}."
             )
     _require_plane(model, sequences)
     return sequences
@@ -325,11 +309,12 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     figure = new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     sizes = np.array(evaluation.contexts)
-    low, high = _scale(evaluation)
+    main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
+    low, high = float(np.nanmin(main)), float(np.nanmax(main))
+    span = max(high - low, 0.1)
+    low, high = low - 0.08 * span, high + HEADROOM * span
     beyond: list[tuple[int, float, str]] = []
-    for name in [*PREDICTORS, *(set(evaluation.nll) - set(PREDICTORS))]:
-        if name not in evaluation.nll:
-            continue
+    for name in sorted(evaluation.nll, key=[*PREDICTORS, *evaluation.nll].index):
         colour, line, marker, label = PREDICTORS.get(name, (MUTED, "-", ".", name))
         mean, error = evaluation.mean(name), np.nan_to_num(evaluation.standard_error(name))
         off = mean > high
@@ -342,8 +327,7 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     # Beneath the curves, where they are high, and above the truth.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 0.11))
     note = f"Means over {evaluation.tasks} tasks, ± standard error."
-    if beyond:
-        note += " ▲: off the scale, with its value."
+    note += " ▲: off the scale, with its value." * bool(beyond)
     heading(left, "Negative log-likelihood of fresh points", note, characters=75, lines=1)
     _draw_loss(right, evaluation)
     for axes in (left, right):  # logarithmic from 1 on, with room for 0
@@ -375,14 +359,6 @@ def _weight(name: str) -> dict[str, Any]:
     width, order = {"model": (4.2, 4), "bayes": (2.0, 5)}.get(name, (1.4, 3))
     look = {"mec": PAPER, "mew": 0.6, "elinewidth": 1.2}
     return {"lw": width, "ms": 8 if name == "model" else 5.5, "zorder": order, **look}
-
-
-def _scale(evaluation: Evaluation) -> tuple[float, float]:
-    """Return limits that include model, Bayes predictive and truth, with room above."""
-    main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
-    low, high = float(np.nanmin(main)), float(np.nanmax(main))
-    span = max(high - low, 0.1)
-    return low - 0.08 * span, high + HEADROOM * span
 
 
 def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:

@@ -80,22 +80,25 @@ def landscapes_1d(
     >>> figure.axes[0].get_ylabel()
     'energy (nats)'
     """
-    if not energies:
-        raise InvalidInputError("energies is empty; pass at least one to draw.")
-    first = next(iter(energies.values()))
-    marks = to_array(first.as_input(memories)).reshape(-1)
+    marks = _as_points(energies, memories).reshape(-1)
     if queries is None:
         queries = np.linspace(*limits_of(marks, 0.22), QUERIES + 2)[1:-1, None]
     figure, grid = panels(len(energies), columns=3, panel_height=2.9)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
         draw_landscape(axes, energy, marks, queries, resolution=resolution)
-        axes.set(xlabel="x", ylabel=_energy_label(energy))
+        axes.set(xlabel="x", ylabel=energy_label(energy))
         heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
     return figure
 
 
-def _energy_label(energy: Energy) -> str:
+def _as_points(energies: Mapping[str, Energy], points: Any) -> NDArray[Any]:
+    if not energies:
+        raise InvalidInputError("energies is empty; pass at least one to draw.")
+    return to_array(next(iter(energies.values())).as_input(points))
+
+
+def energy_label(energy: Energy) -> str:
     """Return the label of the energy axis, in nats if the energy is -log p up to a constant."""
     try:
         energy.log_normalizer()
@@ -113,7 +116,7 @@ def draw_landscape(
     window: Any = None,
     resolution: int = 1201,
 ) -> None:
-    """Draw an energy on a line, with memories (N, 1) and queries (Q, 1), around `window` (M, 1)."""
+    """Draw an energy on a line, with memories (N, 1) queries (Q, 1), about `window` (M, 1)."""
     marks = to_array(memories).reshape(-1)
     limits = limits_of(marks if window is None else to_array(window).reshape(-1), 0.22)
     _draw_curve(axes, energy, np.linspace(*limits, resolution))
@@ -121,7 +124,8 @@ def draw_landscape(
     axes.vlines(marks, 0, 1, transform=edge, color=MEMORY, alpha=0.3, lw=0.8)
     heights = np.full_like(marks, 0.035)
     axes.plot(marks, heights, "^", transform=edge, color=MEMORY, ms=7, mec=PAPER, mew=0.6, zorder=5)
-    _draw_line_retrieval(axes, energy, queries)
+    if queries is not None:
+        _draw_line_retrieval(axes, energy, queries)
     axes.set_xlim(*limits)
 
 
@@ -134,42 +138,35 @@ def _draw_curve(axes: Axes, energy: Energy, positions: NDArray[Any]) -> None:
     finite = np.isfinite(height)
     # Towards an edge of the support the energy has no bound: the curve may leave the panel.
     low, high = visible_range(height, 1.0 if finite.all() else 0.95)
-    span = high - low
-    axes.set_ylim(low - 0.16 * span, high + 0.1 * span)
+    axes.set_ylim(low - 0.16 * (high - low), high + 0.1 * (high - low))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.plot(positions, np.where(finite, height, np.nan), color=CURVE, linewidth=1.6, zorder=2)
-    if not finite.all():
-        look: dict[str, Any] = {"facecolor": NOWHERE, "edgecolor": RULE, "hatch": "////", "lw": 0}
-        axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **look)
+    look: dict[str, Any] = {"facecolor": NOWHERE, "edgecolor": RULE, "hatch": "////", "lw": 0}
+    axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **look)
 
 
 def _draw_line_retrieval(axes: Axes, energy: Energy, queries: Any) -> None:
+    """Draw queries, an arrow along the curve from each, and full dots where they come to rest."""
     found = retrieve(energy, queries)
     starts = to_array(energy.as_input(queries)).reshape(-1)
     ends, heights = to_array(found.state).reshape(-1), to_array(found.energy)
     stuck = ~np.isfinite(heights)
+    width = np.ptp(axes.dataLim.intervalx)
+    # The head is half-way, where the dot at the end does not hide it.
+    head = "-|>,head_length=5.5,head_width=2.8"
+    look: dict[str, Any] = {"color": INK, "linewidth": 0, "shrinkA": 0, "shrinkB": 0, "zorder": 3}
     for start, end in zip(starts[~stuck], ends[~stuck], strict=True):
-        _draw_path(axes, energy, start, end)
+        if abs(end - start) >= 0.01 * width:
+            along = np.linspace(start, end, 61)
+            vertices = np.column_stack([along, _energies(energy, along)])
+            axes.plot(*vertices.T, color=INK, linewidth=1.7, zorder=3)
+            axes.add_patch(FancyArrowPatch(path=Path(vertices[:36]), arrowstyle=head, **look))
     begin = _energies(energy, starts)
     axes.plot(starts[~stuck], begin[~stuck], "o", ms=5, mfc=PAPER, mec=INK, mew=1.1, zorder=4)
     axes.plot(ends[~stuck], heights[~stuck], "o", ms=6, color=INK, zorder=5)
     crosses, edge = np.full(int(stuck.sum()), 0.5), axes.get_xaxis_transform()
     axes.plot(starts[stuck], crosses, "x", transform=edge, color=MUTED, ms=6, mew=1.6, zorder=5)
-
-
-def _draw_path(axes: Axes, energy: Energy, start: float, end: float) -> None:
-    """Draw an arrow along the curve from start to end, unless they coincide."""
-    lower, upper = axes.dataLim.intervalx
-    if abs(end - start) < 0.01 * (upper - lower):
-        return
-    along = np.linspace(start, end, 61)
-    vertices = np.column_stack([along, _energies(energy, along)])
-    axes.plot(*vertices.T, color=INK, linewidth=1.7, zorder=3)
-    # The head is half-way, where the dot at the end does not hide it.
-    head = "-|>,head_length=5.5,head_width=2.8"
-    look: dict[str, Any] = {"color": INK, "linewidth": 0, "shrinkA": 0, "shrinkB": 0, "zorder": 3}
-    axes.add_patch(FancyArrowPatch(path=Path(vertices[:36]), arrowstyle=head, **look))
 
 
 @styled
@@ -206,10 +203,7 @@ def landscapes_2d(
     >>> len(landscapes_2d(energies, memories, 2 * torch.eye(2), resolution=21).axes)
     3
     """
-    if not energies:
-        raise InvalidInputError("energies is empty; pass at least one to draw.")
-    first = next(iter(energies.values()))
-    marks, starts = (to_array(first.as_input(points)) for points in (memories, queries))
+    marks, starts = _as_points(energies, memories), _as_points(energies, queries)
     reach = 1.08 * float(np.abs(np.concatenate([marks, starts])).max())
     figure, grid = panels(len(energies), columns=3, panel_height=3.7, sharex=True, sharey=True)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
@@ -227,9 +221,10 @@ def ring(count: int, radius: float, turn: float = 0.0) -> NDArray[Any]:
     return radius * np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def draw_energy(axes: Axes, energy: Energy, reach: float, resolution: int = 241) -> None:
-    """Fill the square [-reach, reach]^2 with the energy's contours, low dark."""
-    x, y, points = grid_points(-reach, reach, resolution)
+def draw_energy(axes: Axes, energy: Energy, reach: Any, resolution: int = 241) -> None:
+    """Fill the square [-reach, reach]^2, or a box of two corners, with contours, low dark."""
+    lower, upper = reach if isinstance(reach, tuple) else (-reach, reach)
+    x, y, points = grid_points(lower, upper, resolution)
     height = to_array(energy.energy(points))
     finite = np.isfinite(height)
     levels = np.linspace(*visible_range(height, 0.93), LEVELS)
@@ -238,7 +233,7 @@ def draw_energy(axes: Axes, energy: Energy, reach: float, resolution: int = 241)
         axes.set_facecolor(NOWHERE)
         axes.patch.set_hatch("////")
     axes.contourf(x, y, clipped, levels, cmap=DEPTH.reversed())
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+    axes.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()), aspect="equal")
     axes.locator_params(nbins=5)
 
 
@@ -347,10 +342,8 @@ def completion(
     >>> len(completion(images[:1], upper, whole, shape=(2, 2)).axes)
     3
     """
-    given, returned, truth = (
-        _as_images(images, name, shape)
-        for images, name in ((masked, "masked"), (completed, "completed"), (originals, "originals"))
-    )
+    parts = {"masked": masked, "completed": completed, "originals": originals}
+    given, returned, truth = (_as_images(each, name, shape) for name, each in parts.items())
     if not given.shape == returned.shape == truth.shape:
         raise ShapeError(
             f"originals {truth.shape}, masked {given.shape} and completed {returned.shape} "

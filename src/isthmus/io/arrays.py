@@ -23,6 +23,11 @@ class ArrayArchive:
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self._path, self._archive = path, archive
+        with path.open("rb") as file:
+            file.seek(-22 - len(archive.comment), 2)  # the last record counts the members
+            announced = int.from_bytes(file.read(12)[10:], "little")
+        if announced != len(archive.infolist()):
+            raise ValueError(f"{announced} arrays are announced, not {len(archive.infolist())}")
         self._members = {
             info.filename.removesuffix(SUFFIX): info
             for info in archive.infolist()

@@ -100,7 +100,7 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
     return target
 
 
-def make_directory(path: str | Path, option: str = "--out") -> Path:
+def make_directory(path: str | Path, option: str = "out") -> Path:
     """Make a directory, if necessary, and check that files can be written to it."""
     out = Path(path)
     try:

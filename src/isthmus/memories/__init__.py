@@ -6,13 +6,7 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.grid import TabulatedDensity
 from isthmus.memories.hopfield import DenseAssociativeMemory, Hopfield
-from isthmus.memories.kernels import (
-    EpanechnikovKDE,
-    LaplaceKDE,
-    RadialKDE,
-    StudentKDE,
-    UniformKDE,
-)
+from isthmus.memories.kernels import EpanechnikovKDE, LaplaceKDE, RadialKDE, StudentKDE, UniformKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield

@@ -7,22 +7,19 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from isthmus.compose import held_move
 from isthmus.energy import Energy
-from isthmus.errors import (
-    InvalidInputError,
-    OutsideSupportError,
-    ShapeError,
-)
+from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.index.index import Index
-from isthmus.index.policy import IndexReport, Pruning, Setting
+from isthmus.index.policy import IndexReport, Kernel, Pruning, Setting
 from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.fused import MAX_OFF_CENTRE
-from isthmus.kernel.logits import Keys, Metric, attention_logits
+from isthmus.kernel.logits import Keys, attention_logits
 from isthmus.validation import (
     as_count,
     as_log_weights,
@@ -31,7 +28,6 @@ from isthmus.validation import (
     as_tensor,
     is_transforming,
     require_finite,
-    require_no_nan,
     require_range,
     require_squarable,
 )
@@ -46,8 +42,6 @@ MOST_WEIGHTS = 2**24
 MOST_DRAWS = 2**40
 
 Made = TypeVar("Made")
-Kernel = tuple[Tensor, Tensor | None, Metric]
-"""The arguments beta, bias and metric of :func:`isthmus.attend.attend`."""
 
 
 def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Generator:
@@ -113,21 +107,14 @@ class Memory(Energy):
 
     def _keys(self) -> Keys:
         """Return the memories as the kernel takes them, with statistics that are kept."""
-        kept: Keys | None = self.__dict__.get("_kept_keys")
-        if kept is not None and kept.valid_for(self.memories):
-            return kept
-        keys = self._make_keys()
-        if not (is_transforming() or self.memories.requires_grad):
-            self._kept_keys = keys
-        return keys
+        return self._kept("keys", self._make_keys)
 
     def _make_keys(self) -> Keys:
         return Keys.of(self.memories)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles compute their own.
-        own = ("_kept_keys", "_made")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
+        return {name: value for name, value in self.__dict__.items() if name != "_made"}
 
     def _kept(self, name: str, make: Callable[[], Made]) -> Made:
         """Return what `make` computes from the parameters, kept until one of them changes."""
@@ -151,9 +138,8 @@ class Memory(Energy):
         answer = super()._answer(method, x, *arguments)
         for part in answer if isinstance(answer, tuple) else (answer,):
             if not is_transforming() and math.isnan(part.sum().item()):
-                require_no_nan(
-                    torch.as_tensor(part), "A product or squared distance of x and memories"
-                )
+                what = "A product or squared distance of x and memories"
+                require_range(torch.as_tensor(part), what, infinite=True)
         return answer
 
     @property
@@ -418,6 +404,15 @@ class MarginalMemory(Memory):
         return torch.where(seen, x, found.mean + self._keys().centre)
 
 
+class Pull(NamedTuple):
+    """What the memories do to points: the log-sum-exp of their kernels, the force and a step."""
+
+    logsumexp: Tensor  # (...)
+    force: Tensor  # minus the gradient of the energy, in a unit of the memory's. (..., D)
+    target: Tensor  # where a step leads. (..., D)
+    precision: Tensor | None = None  # mean of the kernels', up to a factor, if full. (..., D, D)
+
+
 class GaussianMemory(WeightedMemory, MarginalMemory):
     r"""A memory whose density is a mixture of Gaussians with one round covariance.
 
@@ -470,7 +465,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
 
     def uses_index(self, x: Tensor) -> bool:
         """Return True if points (n, D) would go through an index, which is built if need be."""
-        return self._pruning.uses(x, self._keys(), *self._kernel())
+        return self._pruning.uses(x, self._keys(), self._kernel())
 
     def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
         """Return x as checked points of this energy's dtype, and arrays on its device."""
@@ -513,7 +508,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
     def _attend(self, x: Tensor) -> Attention:
         """Return the log-sum-exp, and the mean relative to the centre of the memories."""
         keys, kernel = self._keys(), self._kernel()
-        found = self._pruning.attention(x, keys, *kernel)
+        found = self._pruning.attention(x, keys, kernel)
         return attend_centred(x, keys, *kernel) if found is None else found
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
@@ -530,8 +525,17 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
         return attention_logits(x, self._keys(), bias, beta, metric, seen)
 
+    def _pull(self, x: Tensor) -> Pull:
+        found, centre = self._attend(x), self._keys().centre
+        # Both terms are relative to the centre, which keeps their digits far from the origin.
+        return Pull(found.logsumexp, found.mean - (x - centre), found.mean + centre)
+
+    def _force_unit(self) -> Tensor:
+        """Return what the force of a pull is to be divided by."""
+        return self.variance * self.inverse_temperature
+
     def _energy(self, x: Tensor) -> Tensor:
-        return self._energy_of(x, self._attend(x).logsumexp)
+        return self._energy_of(x, self._pull(x).logsumexp)
 
     def _curvature(self) -> Tensor | None:
         return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
@@ -557,19 +561,21 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         return -logsumexp / self.inverse_temperature
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the responsibility-weighted mean of the memories."""
+        """Move to the mean of the memories, weighted by responsibility and precision.
+
+        With coordinates held, that is the lowest point of the same quadratic bound on the energy.
+        """
         return self._step_and_energy(x, held)[0]
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = self._attend(x)
-        moved = found.mean + self._keys().centre
-        return keep_observed(moved, x, held), self._energy_of(x, found.logsumexp)
+        pull = self._pull(x)
+        moved, energy = pull.target, self._energy_of(x, pull.logsumexp)
+        if held is not None and pull.precision is not None:
+            moved = x + held_move(pull.precision, moved - x, ~held)
+        return keep_observed(moved, x, held), energy
 
     def _score(self, x: Tensor) -> Tensor:
-        # Both terms are relative to the centre, which keeps their digits far from the origin.
-        displacement = self._attend(x).mean - (x - self._keys().centre)
-        force: Tensor = displacement / (self.variance * self.inverse_temperature)
-        return force
+        return self._pull(x).force / self._force_unit()
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         centres = self.memories[chosen]

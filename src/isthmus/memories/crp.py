@@ -8,9 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.distribution import NORMAL, Line
+from isthmus.errors import InvalidInputError
 from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.kernel.logits import attention_logits, new_cluster_logits
+from isthmus.kernel.logits import attention_logits
 from isthmus.memories.base import (
     ComponentMeans,
     MarginalMemory,
@@ -18,12 +19,12 @@ from isthmus.memories.base import (
     generator_for,
     keep_observed,
 )
-from isthmus.validation import as_flag, as_positive, as_tensor, is_transforming
+from isthmus.validation import as_entries, as_flag, as_positive, is_transforming
 
 
 @final
 class CRPMixture(ComponentMeans, MarginalMemory):
-    r"""ClAM+CRP's energy: memories with counts, and a new cluster that is still empty.
+    r"""ClAM+CRP's energy: memories with counts and an empty cluster, beta = 1 / (2 sigma^2).
 
     .. math::
         E(x) = -\frac1\beta \log\Bigl[ (\alpha + K d)(\kappa/\beta)^{D/2}
@@ -88,10 +89,10 @@ class CRPMixture(ComponentMeans, MarginalMemory):
             "alpha", as_positive(alpha, "alpha", self.memories, allow_zero=self.discount > 0)
         )
         self._store("counts", self._checked_counts(counts))
-        centre = None if prior_mean is None else self.as_input(prior_mean)
-        if centre is not None and centre.numel() != self.dim:
-            raise ShapeError(f"prior_mean must be ({self.dim},), not {tuple(centre.shape)}.")
-        self._store("prior_mean", None if centre is None else centre.reshape(self.dim))
+        if prior_mean is not None:
+            dim = (self.dim,)
+            prior_mean = as_entries(prior_mean, "prior_mean", self.memories, dim, positive=False)
+        self._store("prior_mean", prior_mean)
 
     has_exact_draws = True
     rho: Tensor
@@ -102,14 +103,10 @@ class CRPMixture(ComponentMeans, MarginalMemory):
     def _checked_counts(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64):
             value = value.double()
-        counts = as_tensor(value, "counts").to(self.memories)
-        if counts.shape != (self.n_memories,):
-            raise ShapeError(
-                f"counts must be ({self.n_memories},), one per mean, not {tuple(counts.shape)}."
-            )
-        if not is_transforming() and not bool(((counts > self.discount) & counts.isfinite()).all()):
+        counts = as_entries(value, "counts", self.memories, (self.n_memories,))
+        if not is_transforming() and not bool((counts > self.discount).all()):
             raise InvalidInputError(
-                f"Every count must be finite and above the discount {self.discount:g} "
+                f"Every count must be above the discount {self.discount:g} "
                 f"(smallest here: {float(counts.min()):g}). Drop memories that hold no data."
             )
         return counts
@@ -145,14 +142,10 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         if observed is not None:
             away = torch.where(observed, away, torch.zeros_like(away))
         seen = self.dim if observed is None else observed.sum(-1).to(x.dtype)
-        return new_cluster_logits(
-            away.square().sum(-1),
-            # The printed form lacks the normaliser; integrating coordinates out adds some of it.
-            seen if self.normalized else seen - self.dim,
-            log_mass=self._log_new_mass,
-            beta=self.beta,
-            kappa=self.kappa,
-        )
+        # The printed form lacks the normaliser; integrating coordinates out adds some of it.
+        coordinates = seen if self.normalized else seen - self.dim
+        constant = self._log_new_mass + 0.5 * coordinates * torch.log(self.kappa / self.beta)
+        return constant - self.kappa * away.square().sum(-1)
 
     def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-sum-exp of all clusters, the share of the new one, and the known mean.
@@ -208,6 +201,12 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         known = attention_logits(x, keys, weights, self.beta, "sqeuclidean", seen)
         new = self._log_new(x.to(known.dtype), seen)
         return torch.cat([known, new[..., None]], -1)
+
+    def _line(self, column: int) -> Line:
+        log_weights = torch.cat([self._log_counts, self._log_new_weight.reshape(1)])
+        centres = torch.cat([self.memories[:, column], self._origin[column].reshape(1)])
+        widths = [self.sigma.expand(self.n_memories), (0.5 / self.kappa).sqrt().reshape(1)]
+        return Line.of(torch.log_softmax(log_weights, 0), centres, torch.cat(widths), NORMAL)
 
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:

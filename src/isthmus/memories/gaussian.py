@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
@@ -13,29 +12,17 @@ from torch import Tensor
 
 from isthmus.bandwidth.rules import Bandwidth
 from isthmus.bandwidth.search import named
+from isthmus.distribution import NORMAL, Line
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.index.index import Index
-from isthmus.index.policy import IndexReport, Pruning, Setting
+from isthmus.index.policy import IndexReport, Kernel, Pruning, Setting
 from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.logits import Keys, attention_logits
-from isthmus.memories.base import GaussianMemory, keep_observed
-from isthmus.validation import as_positive, as_tensor, is_transforming, require_finite
+from isthmus.memories.base import GaussianMemory, Pull
+from isthmus.validation import as_entries, as_positive, is_transforming
 
 if TYPE_CHECKING:
     from isthmus.memories.grid import TabulatedDensity
-
-
-class Pull(NamedTuple):
-    """The log-sum-exp of the kernels at points, and the pull of the memories on them."""
-
-    logsumexp: Tensor
-    """(...)"""
-    force: Tensor
-    """The gradient of the log-sum-exp, sum_n r_n P_n (m_n - x). (..., D)"""
-    move: Tensor
-    """The force divided by the mean precision sum_n r_n P_n. (..., D)"""
-    precision: Tensor | None
-    """That mean precision where it is a matrix, without a factor for each point. (..., D, D)"""
 
 
 class Shape:
@@ -48,7 +35,7 @@ class Shape:
         c
     root : Tensor (D,) or (D, D)
         R: standard deviations, or the lower Cholesky factor of a covariance.
-    precision : Tensor (N,), (N, D) or (N, D, D), optional
+    precision : Tensor (N, 1), (N, D) or (N, D, D), optional
         P of each memory: round, diagonal or full. Default: the identity for all.
     log_weights : Tensor (N,), optional
     """
@@ -75,17 +62,15 @@ class Shape:
         if precision is None:
             self.keys = Keys(self.mapped)
             return
-        linear, own = self._products(precision, self.mapped)
-        if precision.ndim == 1:
-            log_volume, squares = 0.5 * self.dim * precision.log(), precision[:, None]
-        elif precision.ndim == 2:
-            log_volume, squares = 0.5 * precision.log().sum(1), precision
+        if precision.ndim == 3:
+            log_volume = torch.linalg.slogdet(precision)[1]
         else:
-            log_volume, squares = 0.5 * torch.linalg.slogdet(precision)[1], precision.flatten(1)
-        self.bias = log_volume - 0.5 * own
+            log_volume = self.dim * precision.log().mean(1)
+        linear = _times(precision, self.mapped)
+        self.bias = 0.5 * (log_volume - (linear * self.mapped).sum(1))
         if log_weights is not None:
             self.bias = self.bias + log_weights
-        self.keys = Keys(torch.cat([linear, -0.5 * squares], 1))
+        self.keys = Keys(torch.cat([linear, -0.5 * precision.flatten(1)], 1))
 
     @property
     def is_full(self) -> bool:
@@ -107,60 +92,39 @@ class Shape:
         """Map displacements back. (..., D) -> (..., D)"""
         return displacement * self.root if self.root.ndim == 1 else displacement @ self.root.mT
 
-    def _products(self, precision: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return P z and z' P z for each pair. (..., D), (...)"""
-        if precision.ndim == z.ndim + 1:
-            product = (precision @ z[..., None])[..., 0]
-        else:
-            product = (precision if precision.ndim == z.ndim else precision[..., None]) * z
-        return product, (product * z).sum(-1)
-
     def _features(self, z: Tensor) -> Tensor:
         """Return the coordinates and their squares or products, of which logits are linear."""
         assert self.precision is not None
-        if self.precision.ndim == 1:
-            squares = z.square().sum(-1, keepdim=True)
-        elif self.precision.ndim == 2:
-            squares = z.square()
-        else:
+        if self.precision.ndim == 3:
             squares = (z[..., :, None] * z[..., None, :]).flatten(-2)
+        else:
+            squares = z.square()
+            squares = squares.sum(-1, keepdim=True) if self.precision.shape[1] == 1 else squares
         return torch.cat([z, squares], -1)
 
     def pull(self, x: Tensor) -> Pull:
         """Return the log-sum-exp of the kernels and its gradient. x: (..., D)."""
-        z = self.to_round(x)
+        z, mean_precision = self.to_round(x), None
         if self.precision is None:
-            found = self._pruned(z) or attend_centred(z, self.keys, self.half, self.bias)
-            force = found.mean - (z - self.keys.centre)
-            return self._pulled(found.logsumexp, force, force, None)
-        found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
-        pooled = found.mean + self.keys.centre
-        mean_precision = -2 * pooled[..., self.dim :]
-        if self.precision.ndim == 1:
-            mean_precision = mean_precision[..., 0]
-        elif self.precision.ndim == 3:
-            mean_precision = mean_precision.unflatten(-1, (self.dim, self.dim))
-        force = pooled[..., : self.dim] - self._products(mean_precision, z)[0]
-        if self.precision.ndim == 3:
-            move = torch.linalg.solve(mean_precision, force[..., None])[..., 0]
-            return self._pulled(found.logsumexp, force, move, mean_precision)
-        round_ = self.precision.ndim == 1
-        move = force / (mean_precision[..., None] if round_ else mean_precision)
-        return self._pulled(found.logsumexp, force, move, None)
-
-    def _pruned(self, z: Tensor) -> Attention | None:
-        if self.pruning is None:
-            return None
-        return self.pruning.attention(z, self.keys, self.half, self.bias, "sqeuclidean")
-
-    def _pulled(
-        self, logsumexp: Tensor, force: Tensor, move: Tensor, precision: Tensor | None
-    ) -> Pull:
-        """Return a pull in the coordinates of the data."""
+            kernel: Kernel = (self.half, self.bias, "sqeuclidean")
+            pruned = self.pruning and self.pruning.attention(z, self.keys, kernel)
+            found = pruned or attend_centred(z, self.keys, *kernel)
+            force = move = found.mean - (z - self.keys.centre)
+        else:
+            found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
+            pooled = found.mean + self.keys.centre
+            mean_precision = -2 * pooled[..., self.dim :]
+            if self.precision.ndim == 3:
+                mean_precision = mean_precision.unflatten(-1, (self.dim, self.dim))
+            force = pooled[..., : self.dim] - _times(mean_precision, z)
+            if self.precision.ndim == 3:
+                move = torch.linalg.solve(mean_precision, force[..., None])[..., 0]
+            else:
+                move, mean_precision = force / mean_precision, None
         if self.root.ndim == 1:
-            return Pull(logsumexp, force / self.root, move * self.root, precision)
+            return Pull(found.logsumexp, force / self.root, x + move * self.root, mean_precision)
         shared = self.inverse.mT @ self.inverse
-        return Pull(logsumexp, force @ self.inverse, move @ self.root.mT, shared)
+        return Pull(found.logsumexp, force @ self.inverse, x + move @ self.root.mT, shared)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logarithm of each kernel. (..., D) -> (..., N)"""
@@ -204,11 +168,16 @@ class Shape:
     def _seen_features(self, z: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose products are logits of the coordinates seen."""
         assert self.precision is not None
-        own = self.precision if self.precision.ndim == 2 else self.precision[:, None]
-        own = own.expand_as(self.mapped)
+        own = self.precision.expand_as(self.mapped)
         constant = 0.5 * (own.log() - own * self.mapped.square())
         keys = torch.cat([own * self.mapped, -0.5 * own, constant], 1)
         return torch.cat([z, z.square(), seen.to(z.dtype)], -1), keys
+
+
+def _times(precision: Tensor, z: Tensor) -> Tensor:
+    """Return P z of diagonal or full precisions. (..., 1), (..., D) or (..., D, D) -> (..., D)"""
+    full = precision.ndim > z.ndim
+    return (precision @ z[..., None])[..., 0] if full else precision * z
 
 
 def _pooled(
@@ -247,11 +216,9 @@ class ShapedMemory(GaussianMemory):
         shape = self._make_shape()
         if shape.precision is None:
             # The index is of the memories in the coordinates of the kernels.
-            shape.pruning = self._pruning.moved(self._mapped_setting(), shape.mapped)
+            setting = True if isinstance(self.index, Index) else self.index
+            shape.pruning = self._pruning.moved(setting, shape.mapped)
         return shape
-
-    def _mapped_setting(self) -> Setting:
-        return True if isinstance(self.index, Index) else self.index
 
     def _refuse_index(self, what: str) -> None:
         """Raise if an index was asked for that cannot serve kernels with `what`."""
@@ -274,30 +241,12 @@ class ShapedMemory(GaussianMemory):
         shape = self._shape()
         return super()._log_scale if shape is None else shape.log_scale
 
-    def _energy(self, x: Tensor) -> Tensor:
-        if (shape := self._shape()) is None:
-            return super()._energy(x)
-        return self._energy_of(x, shape.pull(x).logsumexp)
+    def _pull(self, x: Tensor) -> Pull:
+        shape = self._shape()
+        return super()._pull(x) if shape is None else shape.pull(x)
 
-    def _score(self, x: Tensor) -> Tensor:
-        if (shape := self._shape()) is None:
-            return super()._score(x)
-        force: Tensor = shape.pull(x).force / self.inverse_temperature
-        return force
-
-    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Move to the mean of the memories, weighted by responsibility and precision.
-
-        With coordinates held, that is the lowest point of the same quadratic bound on the energy.
-        """
-        if (shape := self._shape()) is None:
-            return super()._step_and_energy(x, held)
-        pull = shape.pull(x)
-        energy = self._energy_of(x, pull.logsumexp)
-        if held is None or pull.precision is None:
-            return keep_observed(x + pull.move, x, held), energy
-        moved = x + held_move(pull.precision, pull.move, ~held)
-        return keep_observed(moved, x, held), energy
+    def _force_unit(self) -> Tensor:
+        return super()._force_unit() if self.is_round else self.inverse_temperature
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
         if (shape := self._shape()) is None:
@@ -318,25 +267,21 @@ class ShapedMemory(GaussianMemory):
             return shape.logits(x)
         if not shape.is_full:
             return shape.marginal_logits(x, seen)
-        logits = x.new_zeros(math.prod(x.shape[:-1]), self.n_memories)
-        for rows, known, points in _patterns(x, seen):
+        logits = x.new_zeros(*x.shape[:-1], self.n_memories)
+        for rows, known in patterns(seen):
             if known.any():
-                found = self.marginal(known)._logits(points[:, known], None).to(logits.dtype)
-                logits = logits.index_put((rows,), found)
+                logits[rows] = self.marginal(known)._logits(x[rows][:, known], None).to(x.dtype)
             elif self.log_weights is not None:
-                logits = logits.index_put((rows,), self.log_weights.expand(len(rows), -1))
-        return logits.reshape(*x.shape[:-1], -1)
+                logits[rows] = self.log_weights
+        return logits
 
     def _attend_patterns(self, x: Tensor, seen: Tensor) -> Attention:
         """Return :meth:`Shape.marginal` for full covariances: rows grouped by what is known."""
-        centre, count = self._keys().centre, math.prod(x.shape[:-1])
-        total = x.new_zeros(count)
-        means = x.new_zeros(count, self.dim)
-        for rows, known, points in _patterns(x, seen):
-            found = self._attend_known(known, points)
-            total = total.index_put((rows,), found.logsumexp)
-            means = means.index_put((rows,), found.mean - centre)
-        return Attention(total.reshape(x.shape[:-1]), means.reshape(x.shape))
+        total, means = x.new_zeros(x.shape[:-1]), torch.zeros_like(x)
+        for rows, known in patterns(seen):
+            found = self._attend_known(known, x[rows])
+            total[rows], means[rows] = found.logsumexp, found.mean - self._keys().centre
+        return Attention(total, means)
 
     def _attend_known(self, known: Tensor, points: Tensor) -> Attention:
         """Return the log-sum-exp of the coordinates known, and means of all given them. (Q, D)"""
@@ -436,6 +381,15 @@ class ShapedMemory(GaussianMemory):
 
     conditional = condition
 
+    def _line(self, column: int) -> Line:
+        one = self.marginal([column])
+        shape, scales = one._shape(), one.sigma.reshape(-1)
+        if shape is not None:
+            scales = shape.root.reshape(-1)
+            if shape.precision is not None:
+                scales = scales / shape.precision.reshape(-1).sqrt()
+        return Line.of(self.log_mixing_weights, one.memories[:, 0], scales, NORMAL)
+
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         shape = self._shape()
         if shape is None:
@@ -446,25 +400,13 @@ class ShapedMemory(GaussianMemory):
                 root = torch.linalg.cholesky(own)[chosen]
                 noise = torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
             else:
-                noise = noise / (own if own.ndim == 2 else own[:, None])[chosen].sqrt()
+                noise = noise / own[chosen].sqrt()
         return self.memories[chosen] + shape.to_data(noise)
-
-    def whitened(self) -> tuple[Self, Shape]:
-        """Return a round memory of the same basins, and the map to its coordinates.
-
-        Kernels must share one covariance, and memories have equal weights.
-        """
-        shape = self._shape()
-        if shape is None or shape.precision is not None or self.log_weights is not None:
-            raise UnsupportedOperationError(
-                "This needs kernels of one covariance, without factors or weights."
-            )
-        return type(self)(shape.mapped), shape
 
 
 @final
 class GaussianKDE(ShapedMemory):
-    r"""Gaussian kernel density estimator: its basins are its memories.
+    r"""Gaussian kernel density estimator of width sigma; beta = 1 / sigma^2 of Hopfield networks.
 
     .. math::
         E(x) = -\log \sum_n w_n f_n^{-D}
@@ -482,8 +424,9 @@ class GaussianKDE(ShapedMemory):
     Parameters
     ----------
     memories : array or Tensor (N, D)
-    sigma : float, array or Tensor, {"auto", "scott", "silverman"}, or Bandwidth
-        The bandwidth: a number, or (D,) for a width of each column. "auto" has the highest
+    sigma : float, array or Tensor, {"auto", "scott", "silverman"}, or Bandwidth, optional
+        The bandwidth: a number, or (D,) for a width of each column. The default is 1 if a
+        `covariance` is given, and else "auto", which the repr notes: it has the highest
         leave-one-out likelihood among round, stretched, full and adaptive kernels
         (:func:`isthmus.bandwidth.choose`); if `covariance` is given, of its multiples. "scott" and
         "silverman" are rules for one Gaussian cluster, of the covariance of the memories. A
@@ -511,16 +454,20 @@ class GaussianKDE(ShapedMemory):
     tensor([-1.6118])
     >>> ist.GaussianKDE(torch.eye(3), sigma=[0.1, 0.2, 0.1], factors=[1.0, 1.0, 2.0])
     GaussianKDE(N=3, D=3, sigma=(3,), factors=(3,), float32)
+    >>> ist.GaussianKDE([[0.0], [1.0], [2.0], [5.0]])
+    GaussianKDE(N=4, D=1, sigma=2.689, factors=(4,), float64, chosen by 'auto')
     """
 
     translation_invariant = True
     bandwidth: Tensor
     factors: Tensor | None
+    # The rule that chose sigma, such as "auto".
+    _sigma_rule: str | None = None
 
     def __init__(
         self,
         memories: Any,
-        sigma: Any = 1.0,
+        sigma: Any = None,
         *,
         covariance: Any = None,
         factors: Any = None,
@@ -529,13 +476,16 @@ class GaussianKDE(ShapedMemory):
     ) -> None:
         super().__init__(memories, log_weights=log_weights, index=index)
         count, dim = self.memories.shape
+        if sigma is None:
+            sigma = "auto" if covariance is None else 1.0
         if isinstance(sigma, str):
+            self._sigma_rule = sigma
+            if is_transforming():
+                raise InvalidInputError("Pass a number for sigma: values are traced, not known.")
             if covariance is not None:
-                root_of(
-                    as_spread(covariance, "covariance", self.memories, (dim, dim), positive=False)
-                )
+                as_covariance(covariance, self.memories)
             if factors is not None:
-                as_spread(factors, "factors", self.memories, (count,))
+                as_entries(factors, "factors", self.memories, (count,))
             sigma = named(sigma, self.memories, self.log_weights, covariance, factors)
             covariance = factors = None
         if isinstance(sigma, Bandwidth):
@@ -547,19 +497,16 @@ class GaussianKDE(ShapedMemory):
                 raise InvalidInputError(
                     "sigma (D,) and covariance both describe the shape; give a number for sigma."
                 )
-            width = as_spread(sigma, "sigma", self.memories, (dim,))
+            width = as_entries(sigma, "sigma", self.memories, (dim,))
         else:
             width = as_positive(sigma, "sigma", self.memories)
         self._store("bandwidth", width)
         as_positive(self.variance.min(), "sigma squared", self.memories)
         if covariance is not None:
-            covariance = as_spread(
-                covariance, "covariance", self.memories, (dim, dim), positive=False
-            )
-            root_of(covariance)
+            covariance = as_covariance(covariance, self.memories)
         self._store("covariance", covariance)
         if factors is not None:
-            factors = as_spread(factors, "factors", self.memories, (count,))
+            factors = as_entries(factors, "factors", self.memories, (count,))
             self._refuse_index("factors")
         self._store("factors", factors)
 
@@ -590,6 +537,22 @@ class GaussianKDE(ShapedMemory):
 
         return grid_density(self, cells_per_sigma, reach)
 
+    def whitened(self) -> tuple[GaussianKDE, Shape]:
+        """Return a round memory of the same basins, and the map to its coordinates.
+
+        Kernels must share one covariance, and memories have equal weights.
+        """
+        shape = self._shape()
+        if shape is None or shape.precision is not None or self.log_weights is not None:
+            raise UnsupportedOperationError(
+                "This needs kernels of one covariance, without factors or weights."
+            )
+        return GaussianKDE(shape.mapped, 1.0), shape
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if self._sigma_rule is None else f"{text[:-1]}, chosen by {self._sigma_rule!r})"
+
     @property
     def sigma(self) -> Tensor:
         """The bandwidth: a scalar tensor, or (D,)."""
@@ -610,7 +573,7 @@ class GaussianKDE(ShapedMemory):
             root = self.bandwidth.expand(self.dim)
         else:
             root = self.bandwidth * root_of(self.covariance)
-        precision = None if self.factors is None else self.factors.square().reciprocal()
+        precision = None if self.factors is None else self.factors[:, None] ** -2
         return Shape(self.memories, self._keys().centre, root, precision, self.log_weights)
 
     def _covariances(self) -> Tensor:
@@ -632,26 +595,10 @@ def _only(name: str, given: Any, own: Any) -> Any:
     return own if given is None else given
 
 
-def _patterns(x: Tensor, seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the rows with each pattern of known coordinates, the pattern (D,), and the points."""
-    points, masks = x.reshape(-1, x.shape[-1]), seen.reshape(-1, x.shape[-1])
-    patterns, which = torch.unique(masks, dim=0, return_inverse=True)
-    for number, known in enumerate(patterns):
-        rows = (which == number).nonzero()[:, 0]
-        yield rows, known, points[rows]
-
-
-def held_move(precision: Tensor, move: Tensor, free: Tensor) -> Tensor:
-    """Return the move to the lowest point of the bound with only the coordinates `free`.
-
-    `precision` (..., D, D) is the mean one, up to a factor for each point, which the move (..., D)
-    of all coordinates tells.
-    """
-    force = (precision @ move[..., None])[..., 0].masked_fill(~free, 0)
-    both = free[..., :, None] & free[..., None, :]
-    identity = torch.eye(move.shape[-1], dtype=move.dtype, device=move.device)
-    matrix = torch.where(both, precision, identity)
-    return torch.linalg.solve(matrix, force[..., None])[..., 0]
+def patterns(seen: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return each distinct row (D,) of a mask (..., D), after where it is (...)."""
+    found = torch.unique(seen.reshape(-1, seen.shape[-1]), dim=0)
+    return [((seen == known).all(-1), known) for known in found]
 
 
 def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:
@@ -666,18 +613,12 @@ def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:
     return root.to(covariance.dtype)
 
 
-def as_spread(
-    value: Any, name: str, memories: Tensor, *shapes: tuple[int, ...], positive: bool = True
-) -> Tensor:
-    """Return finite numbers, above zero if `positive`, in one of the shapes."""
-    spread = as_tensor(value, name).to(memories)
-    if tuple(spread.shape) not in shapes:
-        allowed = " or ".join(str(shape) for shape in shapes)
-        raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(spread.shape)}.")
-    require_finite(spread, name, "Pass finite numbers.")
-    if positive and not is_transforming() and not bool((spread.detach() > 0).all()):
-        raise InvalidInputError(f"{name} must be above zero; {float(spread.min()):g} is not.")
-    return spread
+def as_covariance(value: Any, memories: Tensor) -> Tensor:
+    """Return a positive definite matrix (D, D)."""
+    dim = memories.shape[1]
+    covariance = as_entries(value, "covariance", memories, (dim, dim), positive=False)
+    root_of(covariance)
+    return covariance
 
 
 def as_columns(columns: Any, dim: int) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 
+from isthmus.distribution import Kernel, Line, ball, laplace, student
 from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import distance_logits, needs_float64
 from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
@@ -54,6 +55,14 @@ class RadialKDE(WeightedMemory, MarginalMemory):
     @abstractmethod
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         """Draw distances in units of the bandwidth from gamma variables of a shape. (n,)."""
+
+    @abstractmethod
+    def _coordinate(self) -> Kernel:
+        """Return the distribution of one coordinate of a kernel, in units of the bandwidth."""
+
+    def _line(self, column: int) -> Line:
+        width, kernel = self.bandwidth, self._coordinate()
+        return Line.of(self.log_mixing_weights, self.memories[:, column], width, kernel)
 
     def _squares(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
         """Return squared distances over observed coordinates. (Q, D), (n, D) -> (Q, n)."""
@@ -158,6 +167,9 @@ class BallKDE(RadialKDE):
         # That of the power 1, whose weights are all equal.
         inside = squares < self.bandwidth.square()
         return torch.where(inside, -2 * self.bandwidth.log(), -torch.inf).to(squares.dtype)
+
+    def _coordinate(self) -> Kernel:
+        return ball(self.power + 0.5 * (self.dim - 1))
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         inner, outer = gamma(0.5 * self.dim, n), gamma(self.power + 1, n)
@@ -314,6 +326,9 @@ class LaplaceKDE(RadialKDE):
         share = torch.where(own > 0, share, 1.0)[..., None]
         return keep_observed(torch.lerp(x, super()._step(x), share), x, held)
 
+    def _coordinate(self) -> Kernel:
+        return laplace(self.dim)
+
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         return gamma(self.dim, n)
 
@@ -376,6 +391,9 @@ class StudentKDE(RadialKDE):
         scale = self.dof * self.bandwidth.square()
         slope = 0.5 * (self.dof + self.dim) / scale
         return self._log_kernel(squares, 0) + slope.log() - torch.log1p(squares / scale)
+
+    def _coordinate(self) -> Kernel:
+        return student(float(self.dof))
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         tiny = torch.finfo(torch.float64).tiny

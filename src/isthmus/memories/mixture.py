@@ -10,15 +10,17 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.gaussian import Shape, ShapedMemory, as_spread, root_of
-from isthmus.validation import as_choice, as_positive, as_tensor
+from isthmus.memories.gaussian import Shape, ShapedMemory, root_of
+from isthmus.validation import as_choice, as_entries, as_positive, as_tensor
 
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
 
 
 @final
 class Mixture(ComponentMeans, ShapedMemory):
-    r"""ClAM's energy: a finite mixture of Gaussians, round unless a covariance is given.
+    r"""ClAM's energy: a finite mixture of Gaussians with beta = 1 / (2 sigma^2).
+
+    Components are round unless a covariance is given.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)
 
@@ -86,7 +88,7 @@ class Mixture(ComponentMeans, ShapedMemory):
                 "spherical": [(count,)],
             }
             matrix = kind == "full" or (kind == "tied" and given.ndim == 2)
-            covariance = as_spread(
+            covariance = as_entries(
                 given, "covariance", self.memories, *all_shapes[kind], positive=not matrix
             )
             if matrix:
@@ -117,12 +119,8 @@ class Mixture(ComponentMeans, ShapedMemory):
             return "tied"
         return "diag" if covariance.ndim == 2 else "spherical"
 
-    @property
-    def _is_own(self) -> bool:
-        return self.covariance_type != "tied"
-
     def _is_per_memory(self, name: str, value: Tensor) -> bool:
-        own = name == "covariance" and self._is_own
+        own = name == "covariance" and self.covariance_type != "tied"
         return own or super()._is_per_memory(name, value)
 
     def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
@@ -143,7 +141,7 @@ class Mixture(ComponentMeans, ShapedMemory):
         elif self.covariance_type == "full":
             precision = torch.cholesky_inverse(root_of(covariance))
         else:
-            precision = covariance.reciprocal()
+            precision = covariance.reciprocal().reshape(self.n_memories, -1)
         return Shape(self.memories, self._keys().centre, root, precision, self.log_weights)
 
     def _covariances(self) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
-from isthmus.index.policy import Setting
+from isthmus.index.policy import Kernel, Setting
 from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.memories.base import AtBeta, GaussianMemory, Kernel, unit_rows
+from isthmus.memories.base import AtBeta, GaussianMemory, unit_rows
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_flag, as_points, as_positive, is_transforming
 
@@ -19,7 +19,7 @@ BLOCK_ROWS = 2**14
 
 @final
 class ModernHopfield(AtBeta, GaussianMemory):
-    r"""Modern continuous Hopfield network: retrieval is softmax attention.
+    r"""Modern continuous Hopfield network: softmax attention, beta = 1 / sigma^2.
 
     .. math::
         E(x) = -\frac1\beta \log \sum_n \exp(\beta\, x \cdot x_n) + \tfrac12 x \cdot x,
@@ -106,7 +106,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
             return super()._attend_density(x, seen)
         # Weights that are normalised in float64 keep digits that the dot products lose.
         keys, kernel = self._keys(), self._density_kernel()
-        found = self._pruning.attention(x, keys, *kernel)
+        found = self._pruning.attention(x, keys, kernel)
         found = attend_centred(x, keys, *kernel) if found is None else found
         return Attention(found.logsumexp - self._log_scale, found.mean)
 

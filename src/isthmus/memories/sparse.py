@@ -14,7 +14,7 @@ from isthmus.validation import as_positive, require_range
 
 @final
 class SparseHopfield(AtBeta, Memory):
-    r"""Hopfield-Fenchel-Young energy: a modern Hopfield network with sparse attention.
+    r"""Hopfield-Fenchel-Young energy: sparse attention with beta = 1 / sigma^2.
 
     .. math::
         E(x) = -\frac1\beta\, \Omega^*(\beta X x) + \tfrac12 x \cdot x, \qquad

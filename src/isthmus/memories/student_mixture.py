@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.distribution import NORMAL, Line, student
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
-from isthmus.memories.gaussian import as_columns
+from isthmus.memories.gaussian import as_columns, patterns
 from isthmus.special import log_gamma_ratio
-from isthmus.validation import (
-    as_numbers,
-    as_tensor,
-    is_transforming,
-    require_finite,
-    require_range,
-)
+from isthmus.validation import as_entries, as_numbers, as_tensor, is_transforming, require_range
 
 # Entries of the largest temporary, which fits the cache of a processor.
 BLOCK_ENTRIES = 2**18
@@ -39,20 +35,8 @@ class StudentMixture(WeightedMemory):
 
     :meth:`step` solves :math:`\sum_n a_n \Sigma_n^{-1} (x' - m_n) = 0` with
     :math:`a_n = r_n(x)\, (\nu_n + D) / (\nu_n + q_n(x))`, where :math:`r_n` are the
-    responsibilities. It never raises the energy. First, by Jensen's inequality, with equality
-    at :math:`x' = x`,
-
-    .. math:: E(x') \le E(x) + \sum_n r_n(x)\, \tfrac{\nu_n + D}{2}
-        \Bigl[\log\Bigl(1 + \tfrac{q_n(x')}{\nu_n}\Bigr)
-        - \log\Bigl(1 + \tfrac{q_n(x)}{\nu_n}\Bigr)\Bigr] .
-
-    Second, the logarithm is concave and so lies below its tangent, which bounds the bracket by
-    :math:`(q_n(x') - q_n(x)) / (\nu_n + q_n(x))`. Together,
-    :math:`E(x') \le E(x) + \frac12 \sum_n a_n (q_n(x') - q_n(x))`. The right side is a quadratic
-    function of :math:`x'`, equal to E(x) at x; the step goes to its minimum, over the coordinates
-    that are not held. In the terms of EM, :math:`r_n` is the posterior of the component, and
-    :math:`a_n / r_n` the posterior mean of the precision in its scale mixture of Gaussians. The
-    force :math:`-\nabla E = \sum_n a_n \Sigma_n^{-1} (m_n - x)` vanishes where the step rests.
+    responsibilities. It never raises the energy (docs/paper.md has the proof). The force
+    :math:`-\nabla E = \sum_n a_n \Sigma_n^{-1} (m_n - x)` vanishes where it rests.
 
     Parameters
     ----------
@@ -111,9 +95,9 @@ class StudentMixture(WeightedMemory):
         if seen is None:
             return -self._energy(x) - self.log_normalizer()
         found = x.new_zeros(x.shape[:-1])
-        for rows, columns in _patterns(seen):
-            if columns:
-                found[rows] = self.marginal(columns)._log_prob(x[rows][..., columns])
+        for rows, known in patterns(seen):
+            if known.any():
+                found[rows] = self.marginal(known)._log_prob(x[rows][:, known])
         return found
 
     def _score(self, x: Tensor) -> Tensor:
@@ -149,9 +133,9 @@ class StudentMixture(WeightedMemory):
             shares = torch.cat([_shares(found).T for found in blocks])
             return shares.reshape(*x.shape[:-1], self.n_memories)
         shares = self.log_mixing_weights.exp().expand(*x.shape[:-1], -1).clone()
-        for rows, columns in _patterns(seen):
-            if columns:
-                shares[rows] = self.marginal(columns)._responsibilities(x[rows][..., columns])
+        for rows, known in patterns(seen):
+            if known.any():
+                shares[rows] = self.marginal(known)._responsibilities(x[rows][:, known])
         return shares
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
@@ -160,23 +144,19 @@ class StudentMixture(WeightedMemory):
         A component with one degree of freedom or less has no mean where nothing is known; its
         location is used instead.
         """
-        filled = x.clone()
-        for rows, columns in _patterns(seen):
-            free = [column for column in range(self.dim) if column not in columns]
+        filled, centre = x.clone(), _mean(self.memories)
+        means = self.memories - centre
+        for rows, mask in patterns(seen):
+            known, free = (each.nonzero()[:, 0].tolist() for each in (mask, ~mask))
             if not free:
                 continue
-            known = x[rows][..., columns]  # (q, d)
             shares = self._responsibilities(x[rows], seen[rows])  # (q, N)
-            centre = _mean(self.memories)
-            means = self.memories[:, free] - centre[free]
-            slopes = self._slopes(columns, free)  # (N, f, d)
-            base = (
-                means - (slopes @ (self.memories[:, columns] - centre[columns])[..., None])[..., 0]
-            )
+            slopes, _ = self._regression(known, free)  # (N, f, d)
+            base = means[:, free] - (slopes @ means[:, known, None])[..., 0]
             along = torch.einsum("qn,nfd->qfd", shares, slopes)
-            guess = shares @ base + (along @ (known - centre[columns])[..., None])[..., 0]
+            away = (x[rows][:, known] - centre[known])[..., None]
             some = filled[rows]
-            some[:, free] = guess + centre[free]
+            some[:, free] = shares @ base + (along @ away)[..., 0] + centre[free]
             filled[rows] = some
         return filled
 
@@ -231,15 +211,9 @@ class StudentMixture(WeightedMemory):
         ratio = (1 + squares / dof) / (1 + len(known) / dof)
         means, scales = self.memories[:, free], self.scale_trils
         if scales.ndim == 3:
-            joint = _refactored(scales[:, known + free])
-            lower, cross = (
-                joint[:, : len(known), : len(known)],
-                joint[:, len(known) :, : len(known)],
-            )
+            slopes, rest = self._regression(known, free)
             away = (x[known] - self.memories[:, known])[..., None]
-            white = torch.linalg.solve_triangular(lower, away, upper=False)
-            means = means + (cross @ white)[..., 0]
-            scales = joint[:, len(known) :, len(known) :] * ratio.sqrt()[:, None, None]
+            means, scales = means + (slopes @ away)[..., 0], rest * ratio.sqrt()[:, None, None]
         elif scales.ndim == 2:
             scales = scales[:, free] * ratio.sqrt()[:, None]
         else:
@@ -248,13 +222,21 @@ class StudentMixture(WeightedMemory):
 
     conditional = condition
 
-    def _slopes(self, known: list[int], free: list[int]) -> Tensor:
-        """Return the regression of the free coordinates on the known ones. (N, f, d)."""
-        if self.scale_trils.ndim < 3 or not known:
-            return self.memories.new_zeros(self.n_memories, len(free), len(known))
-        joint = _refactored(self.scale_trils[:, known + free])
-        lower, cross = joint[:, : len(known), : len(known)], joint[:, len(known) :, : len(known)]
-        return torch.linalg.solve_triangular(lower, cross, upper=False, left=False)
+    def _regression(self, known: list[int], free: list[int]) -> tuple[Tensor, Tensor]:
+        """Return slopes of free coordinates on known ones (N, f, d), and scales given these."""
+        d, scales = len(known), self.scale_trils
+        if scales.ndim < 3 or not known:
+            return self.memories.new_zeros(self.n_memories, len(free), d), scales
+        joint = _refactored(scales[:, known + free])
+        lower, cross = joint[:, :d, :d], joint[:, d:, :d]
+        slopes = torch.linalg.solve_triangular(lower, cross, upper=False, left=False)
+        return slopes, joint[:, d:, d:]
+
+    def _line(self, column: int) -> Line:
+        one = self.marginal([column])
+        dof = one.dof.numpy(force=True)
+        kernel = NORMAL if np.isinf(dof).all() else student(dof)
+        return Line.of(one.log_mixing_weights, one.means[:, 0], one.scale_trils.reshape(-1), kernel)
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         centres, scales = self.memories[chosen], self.scale_trils
@@ -315,10 +297,11 @@ class StudentMixture(WeightedMemory):
         squares = _squares((x - frame.centre) / frame.unit, frame)  # (N, q)
         dof = self.dof.expand(self.n_memories)[:, None]
         gaussian = dof.isinf()
-        finite = torch.where(gaussian, 1.0, dof)
-        tail = 0.5 * (finite + self.dim) * torch.log1p(squares / finite)
-        if is_transforming() or bool(gaussian.any()):
-            tail = torch.where(gaussian, 0.5 * squares, tail)
+        tail = 0.5 * squares
+        if is_transforming() or not bool(gaussian.all()):
+            finite = torch.where(gaussian, 1.0, dof)
+            heavy = 0.5 * (finite + self.dim) * torch.log1p(squares / finite)
+            tail = torch.where(gaussian, tail, heavy)
         logs = constants[:, None] - tail
         return Terms(logs, torch.logsumexp(logs, 0), squares)
 
@@ -328,6 +311,10 @@ class StudentMixture(WeightedMemory):
         The first are (q, D, D), or (q, D) where every P is diagonal.
         """
         found = self._terms(x, frame, constants)
+        if not is_transforming() and bool((found.sum == -torch.inf).any()):
+            raise InvalidInputError(
+                "x has points whose squared distances to all components overflow. Rescale the data."
+            )
         dof = self.dof.expand(self.n_memories)[:, None]
         weights = _shares(found) * (1 + self.dim / dof) / (1 + found.squares / dof)
         if frame.inverse.ndim == 2:
@@ -357,12 +344,8 @@ class Terms(NamedTuple):
 
 
 def _shares(found: Terms) -> Tensor:
-    """Return the share of each term in the density at points (q, D). (N, q)."""
-    if not is_transforming() and bool((found.sum == -torch.inf).any()):
-        raise InvalidInputError(
-            "x has points whose squared distances to all components overflow. Rescale the data."
-        )
-    return (found.logs - found.sum).exp()
+    """Return the share of each term in the density at points (q, D), 0 where it is 0. (N, q)."""
+    return (found.logs - torch.where(found.sum == -torch.inf, 0.0, found.sum)).exp()
 
 
 def _squares(points: Tensor, frame: Frame) -> Tensor:
@@ -405,35 +388,19 @@ def _mean(points: Tensor) -> Tensor:
     return (points / len(points)).sum(0)
 
 
-def _patterns(seen: Tensor) -> list[tuple[Tensor, list[int]]]:
-    """Return each distinct row of a mask (..., D): where it is, (...), and its columns."""
-    found = torch.unique(seen.reshape(-1, seen.shape[-1]), dim=0)
-    return [((seen == row).all(-1), row.nonzero()[:, 0].tolist()) for row in found]
-
-
 def _as_scales(value: Any, means: Tensor) -> Tensor:
     """Return scales as (N, D, D), (N, D), (N,) or (), after checking their diagonals."""
-    scales = as_tensor(_floats(value, "scale_trils"), "scale_trils")
-    scales = scales.to(means)
-    (count, dim), shape = means.shape, tuple(scales.shape)
-    if shape not in ((), (count,), (count, dim), (count, dim, dim)):
-        raise ShapeError(
-            f"scale_trils must be a number, ({count},), ({count}, {dim}) or "
-            f"({count}, {dim}, {dim}), not {shape}."
-        )
-    require_finite(scales, "scale_trils", "Pass lower triangles of finite numbers.")
+    (count, dim), given = means.shape, _floats(value, "scale_trils")
+    shapes = (), (count,), (count, dim), (count, dim, dim)
+    scales = as_entries(given, "scale_trils", means, *shapes, positive=False)
     if is_transforming():
         return scales
     diagonal = scales.diagonal(dim1=1, dim2=2) if scales.ndim == 3 else scales
-    if not bool((diagonal > 0).all()):
+    upper = scales.ndim == 3 and bool(scales.detach().triu(1).any())
+    if upper or not bool((diagonal > 0).all()):
         raise InvalidInputError(
-            "scale_trils must have positive diagonals; they are factors L of the scale matrix "
-            "L L', for example torch.linalg.cholesky(covariance)."
-        )
-    if scales.ndim == 3 and bool(scales.detach().triu(1).any()):
-        raise InvalidInputError(
-            "scale_trils must be lower triangles, with zeros above the diagonal: pass "
-            "torch.linalg.cholesky(covariance)."
+            "scale_trils must be lower triangles with positive diagonals: factors L of the scale "
+            "matrix L L', such as torch.linalg.cholesky(covariance)."
         )
     return scales
 

@@ -20,7 +20,7 @@ LENGTH_SLACK = 1e-4
 
 @final
 class VonMisesFisherMixture(AtBeta, WeightedMemory):
-    r"""A finite mixture of von Mises-Fisher distributions with one concentration.
+    r"""A finite mixture of von Mises-Fisher distributions with the concentration beta.
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
         \qquad \lVert x \rVert = \lVert \mu_k \rVert = 1 .

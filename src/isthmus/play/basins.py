@@ -2,7 +2,7 @@
 
 The update of all nodes is a map of the plane, known on the grid. Applying the interpolated map to
 itself twelve times stands for 4,096 updates and costs twelve look-ups of each node. That decides
-all nodes but those next to a border of two basins, which :func:`exact_labels` retrieves.
+all nodes but those next to a border of two basins, which are retrieved.
 """
 
 from __future__ import annotations
@@ -111,51 +111,39 @@ def _look_up(scaled: Tensor, mode: str) -> Tensor:
     return found[0].permute(1, 2, 0)
 
 
-def draft_labels(
-    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor
+def label_basins(
+    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor, exact: bool
 ) -> BasinMap:
-    """Return the basins that the interpolated map shows, to about a cell."""
-    ends = _on_one_circle(energy, follow(moved, nodes), scene)
-    starts = starts_of(energy, scene)
-    resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
-    cell = float(cell_of(nodes).max())
-    label = partial(
-        _labelled, ends, same=cell, lost=LOST_CELLS * cell, memories=len(scene.memories)
-    )
-    basins = label(resting)
-    others, places = _other_ends(energy, ends, basins.labels, nodes, heights)
-    if not len(others):
-        return basins
-    return label(torch.cat([resting, others[_is_lowest(heights, places)]]))
+    """Return the basins of the nodes (rows, columns, 2), whose update is `moved`.
 
-
-def exact_labels(
-    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor
-) -> BasinMap:
-    """Return the basins, with every node next to a border retrieved."""
+    A draft has those of memories, as the interpolated map shows them, to about a cell. If `exact`,
+    modes are retrieved, also those without a memory, and so is every node next to a border.
+    """
     ends = _on_one_circle(energy, follow(moved, nodes), scene)
-    tol = 1e-5 * scene.unit
-    found = retrieve(energy, starts_of(energy, scene), tol=tol, max_steps=2000)
-    resting = _on_one_circle(energy, found.state, scene)
+    cell, tol = float(cell_of(nodes).max()), 1e-5 * scene.unit
+    starts, same, lost = starts_of(energy, scene), cell, LOST_CELLS * cell
+    if not exact:
+        resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
+        return _labelled(ends, resting, same, lost, len(scene.memories))
     same = SAME_MODE * scene.unit
-    cell = float(cell_of(nodes).max())
-    lost = max(LOST_CELLS * cell, same)
-    label = partial(_labelled, ends, same=same, lost=lost, memories=len(scene.memories))
-    basins = label(resting)
-    others, _ = _other_ends(energy, ends, basins.labels, nodes, heights)
+    lost = max(lost, same)
+    rest = partial(retrieve, energy, tol=tol, max_steps=2000)
+    resting = _on_one_circle(energy, rest(starts).state, scene)
+    basins = _labelled(ends, resting, same, lost, len(scene.memories))
+    others = _other_ends(energy, ends, basins.labels, nodes, heights)
     if len(others):
-        others = retrieve(energy, others, tol=tol, max_steps=2000).state
-        pushed = retrieve(energy, others + same, tol=tol, max_steps=2000).state  # off a saddle
+        others = rest(others).state
+        pushed = rest(others + same).state  # off a saddle
         others = others[(pushed - others).abs().amax(1) < same]
-        basins = label(torch.cat([resting, others]))
+        both = torch.cat([resting, others])
+        basins = _labelled(ends, both, same, lost, len(scene.memories))
     labels, known = basins.labels.copy(), np.zeros(basins.labels.shape, dtype=bool)
     for _ in range(ROUNDS):
         open_nodes = _next_to_a_border(labels) & ~known
         if not open_nodes.any():
             break
-        rows = torch.from_numpy(open_nodes)
         chosen = []
-        for block in nodes[rows].split(4096):
+        for block in nodes[torch.from_numpy(open_nodes)].split(4096):
             found = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS)
             state = _on_one_circle(energy, found.state, scene)
             # What rests elsewhere is in no basin of a memory; what still moves is on its way.
@@ -169,28 +157,18 @@ def exact_labels(
 
 def _other_ends(
     energy: Energy, ends: Tensor, labels: Labels, nodes: Tensor, heights: Tensor
-) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return where nodes without a label end together (m, 2), and the nodes nearest to it (m,)."""
+) -> Tensor:
+    """Return places where several nodes without a label end together. (m, 2)."""
     lost = ends[torch.from_numpy(labels == -1) & torch.isfinite(heights)]
     if isinstance(energy, Hopfield):  # its states rest on whole rays
-        lost = lost[:0]
-    places, first, counts = np.unique(
-        _nearest_node(lost, nodes).numpy(), return_index=True, return_counts=True
-    )
-    often = counts >= FEWEST_NODES
-    return lost[first[often]], places[often]
+        return lost[:0]
+    near = _nearest_node(lost, nodes).numpy()
+    _, first, counts = np.unique(near, return_index=True, return_counts=True)
+    return lost[first[counts >= FEWEST_NODES]]
 
 
-def _is_lowest(heights: Tensor, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return True for nodes about which no height is lower, which excludes saddles. (m,)."""
-    low = [-torch.nn.functional.max_pool2d(-heights[None], 2 * r + 1, 1, r)[0] for r in (1, 2)]
-    lowest: NDArray[np.bool_] = (low[0] <= low[1]).numpy().ravel()[places]
-    return lowest
-
-
-def _labelled(
-    ends: Tensor, resting: Tensor, *, same: float, lost: float, memories: int
-) -> BasinMap:
+def _labelled(ends: Tensor, resting: Tensor, same: float, lost: float, memories: int) -> BasinMap:
+    """Label the ends of nodes by the nearest of the points at rest, the memories' first."""
     points = resting.double().numpy()
     groups = shared_fixed_points(points, same / 2)
     _, first = np.unique(groups, return_index=True)
@@ -222,12 +200,11 @@ def _nearest_node(points: Tensor, nodes: Tensor) -> Tensor:
 def _next_to_a_border(labels: Labels) -> NDArray[np.bool_]:
     """Return True for nodes with a neighbour of another label."""
     border = np.zeros(labels.shape, dtype=bool)
-    for axis in (0, 1):
-        differs = np.diff(labels, axis=axis) != 0
-        before, after = [slice(None)] * 2, [slice(None)] * 2
-        before[axis], after[axis] = slice(None, -1), slice(1, None)
-        border[tuple(before)] |= differs
-        border[tuple(after)] |= differs
+    across, down = np.diff(labels, axis=1) != 0, np.diff(labels, axis=0) != 0
+    border[:, 1:] |= across
+    border[:, :-1] |= across
+    border[1:] |= down
+    border[:-1] |= down
     return border
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from isthmus.errors import InvalidInputError
 from isthmus.scaling import Scaling, as_table
@@ -30,19 +31,8 @@ class Plane:
 def plane_of(X: Any, columns: Any = None, *, standardise: bool | None = None) -> Plane:
     """Return two columns as they are, or the first two principal components of more.
 
-    Rows with gaps and constant columns are left out, and more than 500 rows are thinned.
-
-    Parameters
-    ----------
-    X : array (n, D) or data frame
-    columns : sequence of str, optional
-    standardise : bool, optional
-        Scale the columns to variance 1 first. Default: if there are more than two.
-
-    Examples
-    --------
-    >>> plane_of([[0.0, 1.0, 5.0], [2.0, 3.0, 5.0]]).axes
-    ('x1', 'x2')
+    Rows with gaps and constant columns are left out, and more than 500 rows are thinned. Columns
+    are scaled to variance 1 first; by default, if there are more than two.
     """
     if hasattr(X, "select_dtypes"):
         X = X.select_dtypes("number")
@@ -79,16 +69,11 @@ def plane_of(X: Any, columns: Any = None, *, standardise: bool | None = None) ->
 
 
 def _principal(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[str, str]]:
-    centred = rows - rows.mean(0)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    # The largest loading of a component is positive, so that the picture does not flip.
-    largest = directions[np.arange(len(directions)), np.abs(directions).argmax(1)]
-    directions = directions * np.sign(largest)[:, None]
-    share = sizes**2 / max(float((sizes**2).sum()), 1e-300)
-    if len(directions) < 2:  # a single row
-        directions, share = np.vstack([directions, directions]), np.append(share, 0.0)
-    axes = tuple(f"component {k + 1} ({share[k]:.0%})" for k in range(2))
-    return centred @ directions[:2].T, (axes[0], axes[1])
+    """Return the first two principal components and their names; those of one row are zero."""
+    with np.errstate(invalid="ignore"):
+        pca = PCA(2, svd_solver="full").fit(np.vstack([rows, rows]))
+    share = np.nan_to_num(pca.explained_variance_ratio_)
+    return pca.transform(rows), (f"component 1 ({share[0]:.0%})", f"component 2 ({share[1]:.0%})")
 
 
 def plane_of_table(table: Table, *, standardise: bool | None = None) -> Plane:

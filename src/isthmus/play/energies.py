@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TRAINED_UNIT = 4.0
 # An Epanechnikov kernel of radius h has the variance h^2 / (D + 4) along each axis.
 EPANECHNIKOV_RADIUS = math.sqrt(6.0)
+# Draws, rounds and updates of a round of the learned energy, about half a second each.
+LEARNED_ROWS, LEARNED_ROUNDS, LEARNED_UPDATES = 512, 10, 40
 ALL_SAMPLERS = ("langevin", "mala", "hmc")
 
 
@@ -29,9 +31,8 @@ ALL_SAMPLERS = ("langevin", "mala", "hmc")
 class PlayEnergy:
     """An energy that the page offers.
 
-    `build` makes it of a scene. All kernels have the standard deviation sigma of the scene, so that
-    one slider serves every energy. `sliders` names the others. `draft` and `fine` are the sizes of
-    the grid while something is dragged and afterwards.
+    `build` makes it of a scene, with kernels of the scene's standard deviation sigma. `draft` and
+    `fine` are the sizes of the grid while something is dragged and afterwards.
     """
 
     name: str
@@ -46,10 +47,11 @@ class PlayEnergy:
     fine: int = 256
     editable: bool = True
     note: str = ""
+    train: Callable[[Scene], bool] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return everything but the function, for the page."""
-        return {name: value for name, value in vars(self).items() if name != "build"}
+        """Return everything but the functions, for the page."""
+        return {name: value for name, value in vars(self).items() if name not in ("build", "train")}
 
 
 @lru_cache(maxsize=1)
@@ -64,6 +66,38 @@ def _in_context(scene: Scene) -> Energy:
     centre, scale = scene.memories.new_tensor(scene.centre), scene.unit / TRAINED_UNIT
     inner = _model().condition(((scene.memories - centre) / scale).float())
     return ist.Affine(inner, scale, shift=centre.float())
+
+
+class _Learner:
+    """A small network, trained on draws of a blurred scene while it is watched."""
+
+    def __init__(self) -> None:
+        self.key: object = None
+        self.energy: Energy = ist.NeuralEnergy(2, width=32)
+        self.rounds = 0
+
+    def build(self, scene: Scene) -> Energy:
+        """Return the network as it is; a new one for another scene."""
+        key = scene.memories.numpy().tobytes(), scene.sigma
+        if key != self.key:
+            blurred = ist.GaussianKDE(scene.memories, scene.sigma).sample(LEARNED_ROWS)
+            self.rows = torch.cat([blurred, scene.memories]).float()
+            self.energy, self.key, self.rounds = ist.NeuralEnergy(2, width=32), key, 0
+            self.energy.place_at(self.rows)
+            self.energy.requires_grad_(False)
+        return self.energy
+
+    @torch.enable_grad()
+    def train(self, scene: Scene) -> bool:
+        """Train a few updates; return True if there are more to come."""
+        self.build(scene)
+        if self.rounds < LEARNED_ROUNDS:
+            found = ist.fit(self.energy, self.rows, updates=LEARNED_UPDATES, progress=False)
+            self.energy, self.rounds = found.energy, self.rounds + 1
+        return self.rounds < LEARNED_ROUNDS
+
+
+LEARNER = _Learner()
 
 
 def _crp(scene: Scene) -> Energy:
@@ -149,6 +183,16 @@ BUILT_IN = (
         fine=64,
         note="No parameter changes: the points are the context of a pretrained transformer.",
     ),
+    PlayEnergy(
+        "learned",
+        "Learned network",
+        "E(x) = f(x) + |x − c|² / 8s², trained on points blurred by σ",
+        LEARNER.build,
+        draft=64,
+        fine=128,
+        note="Watch a small network learn the points: each frame is a few more updates.",
+        train=LEARNER.train,
+    ),
 )
 
 
@@ -164,41 +208,33 @@ def given_energy(energy: Energy) -> PlayEnergy:
     settings = energy._settings() if isinstance(energy, Memory) else {}
     own = any(name in PER_MEMORY and getattr(value, "ndim", 0) for name, value in settings.items())
     note = "Memories can be moved; each has settings of its own." if own else ""
-    name = type(energy).__name__
-    return PlayEnergy(
-        "given",
-        name,
+    name, formula, size = (
+        type(energy).__name__,
         repr(energy)[:80],
-        build,
-        sliders=(),
-        draft=96 if memory else 32,
-        fine=256 if memory else 96,
-        editable=memory,
-        note=note,
+        (96, 256) if memory else (32, 96),
     )
+    look: dict[str, Any] = {"draft": size[0], "fine": size[1], "editable": memory, "note": note}
+    return PlayEnergy("given", name, formula, build, sliders=(), **look)
 
 
 def as_scene(energy: Energy) -> dict[str, Any] | None:
     """Return the settings of a scene that has this energy, or None if no built-in one is equal."""
     found: dict[str, Any] | None = None
     if isinstance(energy, ist.GaussianKDE) and energy.is_round and energy.log_weights is None:
-        found = {"energy": "kde", "sigma": float(energy.sigma)}
+        found = {"energy": "kde"}
     elif isinstance(energy, ist.ModernHopfield):
-        found = {"energy": "modern", "sigma": float(energy.sigma)}
+        found = {"energy": "modern"}
     elif isinstance(energy, ist.EpanechnikovKDE):
-        found = {
-            "energy": "epanechnikov",
-            "sigma": float(energy.bandwidth) / EPANECHNIKOV_RADIUS,
-        }
+        width = float(energy.bandwidth) / EPANECHNIKOV_RADIUS
+        return {"energy": "epanechnikov", "sigma": width}
     elif isinstance(energy, ist.Mixture) and energy.log_weights is energy.covariance is None:
-        found = {"energy": "mixture", "sigma": float(energy.sigma)}
+        found = {"energy": "mixture"}
     elif isinstance(energy, ist.SparseHopfield) and energy.separation == "entmax":
         width = float(energy.beta) ** -0.5
-        found = {"energy": "sparse", "sigma": width, "sparsity": energy.alpha}
+        return {"energy": "sparse", "sigma": width, "sparsity": energy.alpha}
     elif isinstance(energy, ist.CRPMixture) and energy.normalized and not energy.discount:
         found = {
             "energy": "crp",
-            "sigma": float(energy.sigma),
             "alpha": float(energy.alpha),
             "prior": (2 * float(energy.rho)) ** -0.5,
             "counts": energy.counts.tolist(),
@@ -206,8 +242,9 @@ def as_scene(energy: Energy) -> dict[str, Any] | None:
         }
     elif isinstance(energy, ist.Hopfield):
         plain = energy.states == "continuous" and not energy.zero_diagonal
-        found = {"energy": "hopfield"} if plain else None
-    return found
+        return {"energy": "hopfield"} if plain else None
+    sigma: Any = energy.sigma if found else None
+    return {**found, "sigma": float(sigma)} if found else None
 
 
 def beta_of(energy: Energy) -> float | None:

@@ -16,33 +16,27 @@ from isthmus.dynamics.retrieve import retrieve
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import Energy
 from isthmus.errors import UnknownNormalizerError
-from isthmus.memories.base import GaussianMemory, Memory
+from isthmus.memories.base import Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kernels import BallKDE
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.play.basins import downhill, draft_labels, exact_labels
+from isthmus.play.basins import downhill, label_basins
 from isthmus.play.energies import PlayEnergy, beta_of
-from isthmus.play.scene import (
-    MOST_QUERIES,
-    MOST_WALKERS,
-    Request,
-    Scene,
-    as_plane,
-    resolution_of,
-)
+from isthmus.play.scene import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_plane
 from isthmus.validation import as_choice, as_count
 
 Arrays = dict[str, NDArray[Any]]
 
 # Heights above this quantile are drawn alike.
 HIGHEST = 0.88
-TILES = 3
 MOST_PATH = 160
 MOST_BALLS = 500
 # The grid of the share of a new cluster is coarser by this factor while something is dragged.
 # Slow energies are evaluated in blocks, which stay in the cache and can be cancelled in between.
 COARSER, NODES_PER_BLOCK = 3, 1024
+# Memories whose nodes are too slow to move while something is dragged.
+SLOW = (BallKDE, SparseHopfield)
 
 
 @torch.no_grad()
@@ -51,21 +45,26 @@ def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[st
 
     A request of the kind "final" has exact borders of basins, "frame" borders to about a cell.
     """
-    columns, rows = resolution_of(request, kind.fine)
+    columns, rows = (
+        as_count(request.body.get(name), name, at_least=8, at_most=kind.fine)
+        for name in ("columns", "rows")
+    )
     view = as_choice(request.body.get("view", "energy"), "view", ("energy", "density"))
     final, wants_basins = request.kind == "final", bool(request.body.get("basins", True))
     header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
     if not len(scene.memories) and kind.name not in ("incontext", "given"):
         return {**header, "empty": True}, {}
+    if kind.train is not None and not final:
+        header["training"] = kind.train(scene)
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
-    heights, moved = _heights(energy, nodes, wants_basins and (final or not _is_slow(energy)))
+    heights, moved = _heights(
+        energy, nodes, wants_basins and (final or not isinstance(energy, SLOW))
+    )
     arrays: Arrays = {}
     if wants_basins and len(scene.memories):
-        if final and moved is not None:
-            basins = exact_labels(energy, scene, nodes, moved, heights)
-        else:
-            moved = downhill(heights, nodes) if moved is None else moved
-            basins = draft_labels(energy, scene, nodes, moved, heights)
+        exact = final and moved is not None
+        moved = downhill(heights, nodes) if moved is None else moved
+        basins = label_basins(energy, scene, nodes, moved, heights, exact)
         inside = torch.isfinite(heights).numpy()
         arrays["labels"] = np.where(inside, basins.labels, np.int16(-1)).astype(np.int16)
         header["modes"] = [
@@ -80,43 +79,25 @@ def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[st
     return {**header, **facts, "beta": beta_of(energy)}, arrays
 
 
-def _is_slow(energy: Energy) -> bool:
-    """Return True if moving every node costs more than a frame may."""
-    slow = isinstance(energy, BallKDE | SparseHopfield)
-    return slow or not isinstance(energy, Memory)
-
-
 def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the energy of the nodes (rows, columns) and, on request, their update."""
-    if isinstance(energy, BallKDE):
-        moved = _in_tiles(energy, nodes, "step") if move else None
-        return _in_tiles(energy, nodes, "energy"), moved
-    if move and isinstance(energy, GaussianMemory):
-        moved, heights = energy.step_and_energy(nodes)
-        return heights, moved
-    move = move and isinstance(energy, Memory)
+    """Return the energy of the nodes (rows, columns) and, of memories on request, their update."""
     blocks = nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
-    heights = torch.cat([energy.energy(block) for block in blocks]).reshape(nodes.shape[:2])
-    if not move:
-        return heights, None
-    return heights, torch.cat([energy.step(block) for block in blocks]).reshape(nodes.shape)
+    if not (move and isinstance(energy, Memory)):
+        heights = [_near(energy, block).energy(block) for block in blocks]
+        return torch.cat(heights).view(nodes.shape[:2]), None
+    pairs = [_near(energy, block).step_and_energy(block) for block in blocks]
+    moved, energies = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return energies.view(nodes.shape[:2]), moved.view(nodes.shape)
 
 
-def _in_tiles(energy: BallKDE, nodes: Tensor, method: str) -> Tensor:
-    """Evaluate kernels that end tile by tile, each with the memories in its reach only."""
-    result = nodes.clone() if method == "step" else torch.full(nodes.shape[:2], torch.inf)
-    result = result.to(nodes)
-    for rows in torch.arange(len(nodes)).chunk(TILES):
-        for columns in torch.arange(nodes.shape[1]).chunk(TILES):
-            tile = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-            points = nodes[tile].reshape(-1, 2)
-            low, high = points.amin(0), points.amax(0)
-            away = (low - energy.memories).clamp(min=0) + (energy.memories - high).clamp(min=0)
-            near = away.square().sum(1) < energy.bandwidth.square()
-            if bool(near.any()):
-                part = type(energy)(energy.memories[near], energy.bandwidth)
-                result[tile] = getattr(part, method)(nodes[tile])
-    return result
+def _near(energy: Energy, block: Tensor) -> Energy:
+    """Return kernels that end with those memories only that can reach a block of nodes."""
+    if not isinstance(energy, BallKDE):
+        return energy
+    memories = energy.memories
+    away = (block.amin(0) - memories).clamp(min=0) + (memories - block.amax(0)).clamp(min=0)
+    near = torch.nonzero(away.square().sum(1) < energy.bandwidth.square())[:, 0]
+    return energy.subset(near) if len(near) else energy
 
 
 def _values(
@@ -179,8 +160,7 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str,
 def paths_of(energy: Energy, points: Tensor, tol: float) -> NDArray[np.float64]:
     """Return the states of queries (n, 2) on their way down, thinned. (T, n, 2)."""
     trace = retrieve(energy, points, tol=tol, max_steps=400, trace=True).trace
-    if trace is None:
-        raise AssertionError("a trace was asked for")
+    assert trace is not None
     keep = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int))
     found: NDArray[np.float64] = trace.double().numpy()[keep]
     return found

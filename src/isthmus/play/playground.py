@@ -63,20 +63,7 @@ class Cancellable(TorchFunctionMode):
 
 
 class Playground:
-    """Answers the messages of a page.
-
-    Parameters
-    ----------
-    start : None, Energy, Plane, array or data frame
-        What the page shows first. Default: the first preset.
-
-    Examples
-    --------
-    >>> from isthmus.play.wire import unpack
-    >>> playground = Playground([[0.0, 0.0], [1.0, 1.0]])
-    >>> unpack(playground.hello())[0]["scene"]["energy"]
-    'kde'
-    """
+    """Answers the messages of a page, which starts with an energy, points, or the first preset."""
 
     def __init__(self, start: Any = None) -> None:
         self.energies = {energy.name: energy for energy in BUILT_IN}

@@ -33,21 +33,10 @@ KINDS = ("frame", "final", "details", "walk", "table")
 
 @dataclass(frozen=True)
 class Scene:
-    """Memories in a plane, the name of an energy, and its parameters.
+    """Memories (N, 2) in a plane with their counts (N,), the name of an energy, and its parameters.
 
-    Attributes
-    ----------
-    energy : str
-    memories : Tensor (N, 2)
-    counts : Tensor (N,)
-        Number of data points of each memory, for the CRP mixture.
-    sigma, alpha, prior, sparsity : float
-        Width of the kernels, concentration of the CRP and width of its prior on means, and order
-        of the sparse Hopfield network.
-    box : tuple of float
-        Left, bottom, right and top of the plane that is drawn.
-    centre, unit : (2,), float
-        Middle and half-width of the plane that the sliders and the prior refer to.
+    `box` is left, bottom, right and top of the plane that is drawn; `centre` and `unit` are the
+    middle and half-width of the plane that the sliders and the prior refer to.
     """
 
     energy: str
@@ -112,7 +101,7 @@ class Request:
                 f"A message may have {LARGEST_TABLE:,} bytes, not {len(text):,}."
             )
         try:
-            body = json.loads(text, parse_constant=_refuse)
+            body = json.loads(text, parse_constant=int)  # refuses NaN and infinities
         except (ValueError, RecursionError):
             raise InvalidInputError("The message is not JSON.") from None
         if not isinstance(body, dict):
@@ -121,15 +110,6 @@ class Request:
         if kind != "table" and len(text) > LARGEST_MESSAGE:
             raise InvalidInputError(f"A message may have {LARGEST_MESSAGE:,} bytes.")
         return cls(as_count(body.get("id"), "id", at_least=0, at_most=2**53), kind, body)
-
-
-def resolution_of(request: Request, largest: int) -> tuple[int, int]:
-    """Return the columns and rows of the grid that a request asks for."""
-    columns, rows = (
-        as_count(request.body.get(name), name, at_least=8, at_most=largest)
-        for name in ("columns", "rows")
-    )
-    return columns, rows
 
 
 def as_plane(given: Any, name: str, most: int) -> Tensor:
@@ -165,10 +145,6 @@ def _numbers(given: Any, name: str, count: int) -> tuple[float, ...]:
     if not isinstance(given, list) or len(given) != count:
         raise InvalidInputError(f"{name} must be a list of {count} numbers.")
     return tuple(as_number(one, name) for one in given)
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
 
 
 def request_number(text: str | bytes) -> int:

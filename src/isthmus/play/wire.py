@@ -18,11 +18,6 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = 
 
     The length is four bytes, little-endian. Header and arrays are padded to multiples of eight
     bytes, so that a browser can look at the arrays without copying them.
-
-    >>> frame = pack({"kind": "frame"}, {"height": np.zeros((2, 3), np.float32)})
-    >>> header, arrays = unpack(frame)
-    >>> header["kind"], arrays["height"].shape
-    ('frame', (2, 3))
     """
     listed, blocks, offset = [], [], 0
     for name, values in (arrays or {}).items():

@@ -1,0 +1,221 @@
+"""Energies as ``torch.distributions``, and quantiles of single coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from isthmus.errors import InvalidInputError, MissingOperationError
+
+if TYPE_CHECKING:
+    from isthmus.energy import Energy
+
+Array = NDArray[np.float64]
+# Kernels times points that are evaluated at once.
+BLOCK_ENTRIES = 2**22
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A symmetric density on the line: its distribution function, quantiles and variance."""
+
+    cdf: Callable[[Array], Array]
+    ppf: Callable[[Array], Array]
+    variance: Any = 1.0
+    has_mean: bool = True
+
+
+NORMAL = Kernel(special.ndtr, special.ndtri)
+
+
+def student(dof: Any) -> Kernel:
+    """Return the kernels of Student's t with degrees of freedom (N,) or (); inf is normal."""
+    dof = np.asarray(dof, dtype=np.float64)
+    finite = np.where(np.isinf(dof), 1.0, dof)
+    variance = np.where(dof > 2, 1 / (1 - 2 / np.maximum(dof, 2.0 + 1e-12)), np.inf)
+    return Kernel(
+        lambda u: np.where(np.isinf(dof), special.ndtr(u), special.stdtr(finite, u)),
+        # SciPy's quantile of 0 is +inf.
+        lambda q: np.where(np.isinf(dof) | (q == 0), special.ndtri(q), special.stdtrit(finite, q)),
+        variance,
+        bool((dof > 1).all()),
+    )
+
+
+def ball(power: float) -> Kernel:
+    """Return the kernel in proportion to (1 - u^2)^power on [-1, 1]."""
+    a = power + 1
+    return Kernel(
+        lambda u: special.betainc(a, a, (0.5 * (1 + u)).clip(0, 1)),
+        lambda q: 2 * special.betaincinv(a, a, q) - 1,
+        1 / (2 * power + 3),
+    )
+
+
+def laplace(dim: int) -> Kernel:
+    """Return a coordinate of the kernel exp(-|x|) in D dimensions; its quantiles for D = 1."""
+
+    def unknown(_: Array) -> Array:
+        raise MissingOperationError(
+            "One of several coordinates of a LaplaceKDE has no closed-form distribution function. "
+            "Make the energy from that column alone."
+        )
+
+    def quantile(q: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            depth = -np.log(2 * np.minimum(q, 1 - q))
+        return np.where(q < 0.5, -depth, depth)
+
+    if dim > 1:
+        return Kernel(unknown, unknown, dim + 1.0)
+    return Kernel(
+        lambda u: np.where(u < 0, 0.5 * np.exp(-abs(u)), 1 - 0.5 * np.exp(-abs(u))),
+        quantile,
+        2.0,
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One coordinate of a mixture whose components have one form: all arrays are (N,)."""
+
+    weights: Array
+    centres: Array
+    scales: Array
+    kernel: Kernel = NORMAL
+
+    @classmethod
+    def of(cls, log_weights: Tensor, centres: Tensor, scales: Tensor, kernel: Kernel) -> Line:
+        """Return the line of tensors, whose weights are normalised."""
+        parts = log_weights.double().exp(), centres, scales.expand(centres.shape)
+        weights, places, widths = (part.double().numpy(force=True) for part in parts)
+        return cls(weights, places, widths, kernel)
+
+    def cdf(self, x: Array) -> Array:
+        """Return the probability of values up to x. (Q,) -> (Q,)"""
+        rows = max(1, BLOCK_ENTRIES // len(self.centres))
+        blocks = [x[at : at + rows, None] for at in range(0, len(x), rows)]
+        found = [
+            self.kernel.cdf((one - self.centres) / self.scales) @ self.weights for one in blocks
+        ]
+        return np.concatenate([x[:0], *found]).clip(0, 1)
+
+    def ppf(self, q: Array) -> Array:
+        """Return the least values with a probability of at least q below them. (Q,) -> (Q,)
+
+        They lie between the least and the largest quantile of the components.
+        """
+        kept = self.weights > 0
+        quantile = np.broadcast_to(self.kernel.ppf(q[:, None]), (len(q), len(kept)))[:, kept]
+        ends = self.centres[kept] + self.scales[kept] * quantile
+        low, high = ends.min(1), ends.max(1)
+        for _ in range(200):
+            with np.errstate(invalid="ignore"):
+                middle = 0.5 * low + 0.5 * high
+            open_ones = (middle > low) & (middle < high)
+            if not open_ones.any():
+                break
+            below = self.cdf(np.where(open_ones, middle, self.centres[0])) < q
+            low = np.where(open_ones & below, middle, low)
+            high = np.where(open_ones & ~below, middle, high)
+        return high
+
+    def moments(self) -> tuple[float, float]:
+        """Return the mean and the variance."""
+        mean = float(self.weights @ self.centres) if self.kernel.has_mean else math.nan
+        variances = self.scales**2 * self.kernel.variance + (self.centres - mean) ** 2
+        return mean, float(np.where(self.weights > 0, self.weights * variances, 0.0).sum())
+
+    def moved(self, factor: float, shift: float) -> Line:
+        """Return the line of a coordinate that is multiplied, then shifted."""
+        return Line(
+            self.weights, factor * self.centres + shift, abs(factor) * self.scales, self.kernel
+        )
+
+
+def probabilities(q: Any) -> Array:
+    """Return probabilities as a float64 array after a check."""
+    values = np.asarray(q.detach().cpu() if isinstance(q, Tensor) else q, dtype=np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise InvalidInputError("q must hold probabilities, from 0 to 1.")
+    return values
+
+
+class EnergyDistribution(Distribution):
+    """An energy as a distribution of PyTorch; :meth:`isthmus.Energy.as_distribution` makes it.
+
+    Its events are points (D,). As for every distribution of PyTorch, draws are from its global
+    random stream, which ``torch.manual_seed`` sets; ``energy.sample(n, seed)`` leaves it alone.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.real_vector
+
+    def __init__(
+        self, energy: Energy, batch_shape: Any = (), validate_args: bool | None = None
+    ) -> None:
+        self.energy = energy
+        if energy.dim is None:
+            raise InvalidInputError("The energy has no number of coordinates, so no event shape.")
+        super().__init__(torch.Size(batch_shape), torch.Size([energy.dim]), validate_args)
+
+    def __repr__(self) -> str:
+        return f"EnergyDistribution({self.energy!r}, batch_shape={tuple(self.batch_shape)})"
+
+    def _batched(self, values: Tensor) -> Tensor:
+        return values.expand(torch.broadcast_shapes(values.shape, self.batch_shape))
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Return the same distribution with another batch shape."""
+        return type(self)(self.energy, batch_shape, self._validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-density of points. (..., D) -> (...)"""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._batched(self.energy.log_prob(value))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw points. -> (*sample_shape, *batch_shape, D)"""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        seed = int(torch.randint(2**31, ()))
+        return torch.as_tensor(self.energy.sample(math.prod(shape[:-1]), seed=seed)).reshape(shape)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function of an energy of one coordinate. (..., 1) -> (...)"""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._batched(self.energy.cdf(value[..., 0]))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return the quantiles of an energy of one coordinate. (...) -> (..., 1)"""
+        return self._batched(self.energy.ppf(value))[..., None]
+
+    def _moments(self, which: int) -> Tensor:
+        try:
+            lines = [self.energy._line(column) for column in range(self.event_shape[0])]
+        except MissingOperationError as error:
+            raise NotImplementedError(str(error)) from None
+        like = self.energy._template
+        values = torch.tensor([line.moments()[which] for line in lines], dtype=torch.float64)
+        return (values if like is None else values.to(like)).expand(self._extended_shape())
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, where it has a closed form. (*batch_shape, D)"""
+        return self._moments(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each coordinate, where it has a closed form. (*batch_shape, D)"""
+        return self._moments(1)

@@ -1,0 +1,242 @@
+"""Figures of memories: certificates, phases, and draws as memories become many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from isthmus.capacity import Certificate, Phases
+from isthmus.capacity.atlas import central_limit_line, condensation_line, storage_line
+from isthmus.capacity.certificate import KINDS
+from isthmus.dynamics.anneal import Annealed
+from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures import style
+from isthmus.figures.clusters import project
+from isthmus.figures.style import styled, to_array
+from isthmus.memories.base import Memory
+
+PHASES = {
+    "stores": style.CURVE,
+    "condenses": style.MEMORY,
+    "blends": style.PURPLE,
+    "generalises": style.GREEN,
+    "forgets": style.MUTED,
+}
+VERDICTS = {"memorised": style.CURVE, "spurious": style.PURPLE, "new": style.GREEN}
+
+
+@styled
+def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = ()) -> Figure:
+    """Draw patterns on a plane, coloured by their certificate, with their guaranteed balls.
+
+    Those of more dimensions are projected to their main directions, without balls: the shadow of a
+    ball would promise more than the ball does.
+
+    Parameters
+    ----------
+    certificate : Certificate
+    X : array (N, D)
+        The patterns that it was made for.
+    columns : sequence of str
+        Names of the D coordinates.
+
+    Examples
+    --------
+    >>> from isthmus.capacity import certify
+    >>> from isthmus.figures import certificate_plot
+    >>> X = [[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]]
+    >>> figure = certificate_plot(certify(X), X)
+    """
+    figure = style.new_figure(6.0)
+    axes = figure.subplots()
+    draw_certificate(axes, certificate, X, columns)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    # In inches: space above and below the axes, and their width left of the legend.
+    figure.set_figheight(0.95 + float(np.clip(7.3 * (high - low) / (right - left), 1.6, 7.5)))
+    return figure
+
+
+def draw_certificate(
+    axes: Axes, certificate: Certificate, X: Any, columns: Sequence[str] = ()
+) -> None:
+    """Draw a certificate on axes, with a legend beside them."""
+    points = to_array(X)
+    if points.ndim != 2 or len(points) != len(certificate) or not points.shape[1]:
+        raise ShapeError(
+            f"X must be the {len(certificate)} patterns of the certificate, not {points.shape}."
+        )
+    flat = points.shape[1] <= 2
+    labels = [*map(style.literal, columns or ("first coordinate", "second coordinate"))][:2]
+    note = "Disc: every start in it reaches the pattern's own fixed point."
+    if not flat:
+        labels = ["first principal component", "second principal component"]
+        note = "Seen along the two directions of the largest variance."
+        points = project(points, points[:1])[0]
+    elif points.shape[1] == 1:
+        points, labels = np.pad(points, ((0, 0), (0, 1))), [labels[0], ""]
+    proved = certificate.decided == "proved"
+    finite = proved & np.isfinite(certificate.guaranteed_radius) & flat
+    reach = np.where(finite, certificate.guaranteed_radius, 0.0)[:, None]
+    lower, upper = style.limits_of(np.concatenate([points - reach, points + reach]), 0.04)
+    widths = 2 * reach[finite, 0]
+    where: dict[str, Any] = {"offsets": points[finite], "transOffset": axes.transData}
+    look: dict[str, Any] = {"facecolor": style.CURVE, "edgecolor": style.CURVE, "alpha": 0.16}
+    axes.add_collection(
+        EllipseCollection(widths, widths, np.zeros(len(widths)), units="xy", **where, **look)
+    )
+    groups = {
+        "stored, proved": (proved, style.CURVE, "o"),
+        "stored, by iterating": (certificate.stored & ~proved, style.GREEN, "s"),
+        "not stored": (
+            ~certificate.stored & (certificate.decided == "iterated"),
+            style.MEMORY,
+            "X",
+        ),
+        "open": (~certificate.stored & (certificate.decided == "open"), style.MUTED, "d"),
+    }
+    for name, (rows, colour, marker) in groups.items():
+        if rows.any():
+            label = f"{name}: {int(rows.sum())}"
+            axes.plot(
+                *points[rows].T, marker, color=colour, ms=6, mec=style.PAPER, mew=0.6, label=label
+            )
+    axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    name = KINDS[certificate.kind][0].upper() + KINDS[certificate.kind][1:]
+    style.heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
+
+
+@styled
+def annealing_phases(found: Mapping[int, Annealed]) -> Figure:
+    """Draw annealed points by verdict for a few, some and many memories, and all shares.
+
+    Parameters
+    ----------
+    found : mapping of int to Annealed
+        By the number of memories, of two coordinates, at one final noise level. At least three.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> ring = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]])
+    >>> schedule = ist.noise_schedule(3.0, 0.1, 10)
+    >>> found = {n: ist.anneal(ist.GaussianKDE(ring[:n], 0.1), schedule, 20) for n in (1, 2, 4)}
+    >>> len(annealing_phases(found).axes)
+    4
+    """
+    if len(found) < 3:
+        raise InvalidInputError("found must have at least three numbers of memories.")
+    counts = sorted(found)
+    for one in found.values():
+        if one.draws.shape[1] != 2 or not isinstance(one.energy, Memory):
+            raise InvalidInputError("Draws must have two coordinates and an energy with memories.")
+    verdicts = {count: found[count].judge() for count in counts}
+    # The numbers of memories with most memorised, spurious and new draws, if they differ.
+    shown = [max(counts, key=lambda n: verdicts[n].shares[name]) for name in VERDICTS]
+    if len(set(shown)) < 3:
+        shown = [counts[0], counts[len(counts) // 2], counts[-1]]
+    figure, (*planes, axes) = style.panels(4, columns=4, panel_height=3.0)
+    (left, bottom), (right, top) = style.limits_of(
+        np.concatenate([to_array(found[count].draws) for count in counts]), 0.05
+    )
+    for panel, count in zip(planes, shown, strict=True):
+        draws, energy = to_array(found[count].draws), found[count].energy
+        for name, colour in VERDICTS.items():
+            own = draws[to_array(getattr(verdicts[count], name)).astype(bool)]
+            panel.plot(*own.T, "o", ms=3, mew=0, color=colour, alpha=0.7)
+        if count <= 64 and isinstance(energy, Memory):
+            panel.plot(
+                *to_array(energy.memories).T, "^", ms=6, color=style.MEMORY, mec="w", mew=0.6
+            )
+        panel.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+        style.label_plane(panel)
+        style.heading(panel, f"{count} memor{'y' if count == 1 else 'ies'}")
+    for name, colour in VERDICTS.items():
+        shares = [verdicts[count].shares[name] for count in counts]
+        axes.plot(counts, shares, "o-", color=colour, ms=4, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="number of memories N", ylim=(-0.03, 1.03))
+    narrow: dict[str, Any] = {"handlelength": 0.8, "columnspacing": 0.8, "handletextpad": 0.4}
+    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), ncols=3, **narrow)
+    style.heading(axes, "Share of draws")
+    return figure
+
+
+@styled
+def phase_plot(phases: Phases) -> Figure:
+    """Draw the phases of a memory over its bandwidth, beside the lines of theory.
+
+    On the right, the data are a row of marks at their own ln N / D. Rows that are correlated or lie
+    in clusters cease to be stored earlier than random patterns of the same number.
+
+    Parameters
+    ----------
+    phases : isthmus.capacity.Phases
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.capacity import phases
+    >>> from isthmus.figures import phase_plot
+    >>> figure = phase_plot(phases(np.random.default_rng(0).normal(size=(60, 3)), n_sigmas=5))
+    """
+    figure = style.new_figure(4.6)
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
+    sigmas = phases.sigmas
+    # Regions end half-way between bandwidths.
+    edges = np.r_[sigmas[0], np.sqrt(sigmas[1:] * sigmas[:-1]), sigmas[-1]]
+    for name, low, high in phases.regions:
+        start, end = np.searchsorted(sigmas, low), np.searchsorted(sigmas, high)
+        left.axvspan(edges[start], edges[end + 1], color=PHASES[name], alpha=0.18, lw=0)
+        middle = math.sqrt(edges[start] * edges[end + 1])
+        where: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "center", "fontsize": 9}
+        left.text(middle, 1.43, name, color=style.INK, **where)
+    basins = np.log(phases.n_basins) / math.log(phases.rows)
+    left.plot(sigmas, phases.stored, "o-", ms=3, color=style.CURVE, label="rows stored, share")
+    left.plot(sigmas, phases.proved, ":", color=style.CURVE, label="proved")
+    weight = "largest weight at a draw, median"
+    left.plot(sigmas, phases.largest_weight, "s-", ms=3, color=style.MEMORY, label=weight)
+    left.plot(sigmas, basins, "^-", ms=3, color=style.INK, label="ln(basins) / ln N")
+    marks = {"likeliest": phases.likelihood_sigma, "collapse": phases.collapse_sigma}
+    for (name, sigma), line in zip(marks.items(), ("-", "--"), strict=True):
+        if edges[0] <= sigma <= edges[-1]:
+            left.axvline(sigma, color=style.MUTED, ls=line, lw=1, label=f"{name}: {sigma:.3g}")
+    left.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
+    left.set_yticks(np.linspace(0, 1, 6))
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    title = f"{phases.rows:,} rows in {phases.dim} dimensions"
+    style.heading(left, title, lines=1)
+    share, load = sigmas * math.sqrt(phases.dim) / phases.radius, math.log(phases.rows) / phases.dim
+    grid = np.geomspace(min(0.1, share[0]), max(2.0, 1.2 * share[-1]), 300)
+    for name in PHASES:
+        here = phases.phase == name
+        if here.any():
+            look: dict[str, Any] = {"color": PHASES[name], "mec": style.INK, "mew": 0.4}
+            right.plot(
+                share[here], np.full(here.sum(), load), "o", ms=6, label=name, zorder=3, **look
+            )
+    theory = {
+        "stored below: random, on a sphere": (storage_line, style.CURVE, "-"),
+        "condensed below: Gaussian": (condensation_line, style.MEMORY, "-"),
+        "central limit above: Gaussian": (central_limit_line, style.MUTED, "--"),
+    }
+    for name, (curve, colour, line) in theory.items():
+        right.plot(grid, curve(grid), line, color=colour, lw=1.6, label=name)
+    low = min(0.5 * load, 0.05)
+    right.set(xscale="log", yscale="log", ylim=(low, max(4.0, 2 * load)), xlim=grid[[0, -1]])
+    right.set(xlabel="sigma sqrt(D) / M", ylabel="ln N / D")
+    right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=2, columnspacing=0.8)
+    for axis in (left.xaxis, right.xaxis, right.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    style.heading(right, "Theory for random patterns", lines=1)
+    return figure
