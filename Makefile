@@ -8,6 +8,7 @@ CONSTRAINTS ?= constraints.txt
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NIGHTLY_STAMP := $(VENV)/.installed-nightly
 DOCS_STAMP := $(VENV)/.installed-docs
 HTML := docs/_build/html
 
@@ -30,7 +31,7 @@ test: $(STAMP) lint
 
 # Everything, nightly: slow tests, coverage, and random arguments from a seed that is printed.
 test-all: SEED ?= $(shell date +%s)
-test-all: $(STAMP) lint
+test-all: $(NIGHTLY_STAMP) lint
 	@echo "Random arguments: make test-all SEED=$(SEED)"
 	HYPOTHESIS_PROFILE=fresh $(PYTEST) $(COVERAGE) -m "slow or not slow" --hypothesis-seed=$(SEED)
 
@@ -57,7 +58,7 @@ wheel: $(STAMP)
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(PYTHON) -m venv build/venv
-	build/venv/bin/$(PIP) dist/*.whl
+	build/venv/bin/$(PIP) dist/*.whl  # without extras
 	awk '/^```python/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md > build/example.py
 	cd build && venv/bin/python -P example.py && venv/bin/isthmus --version
 
@@ -73,6 +74,11 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP) "pip>=25.3"
 	$(BIN)/$(PIP) --build-constraint $(CONSTRAINTS) --editable . --group dev
+	touch $@
+
+# hamux and JAX are needed by `make test-all` only.
+$(NIGHTLY_STAMP): $(STAMP)
+	$(BIN)/$(PIP) --group nightly
 	touch $@
 
 # Sphinx is needed by `make docs` only.

@@ -19,30 +19,97 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from isthmus.incontext import ICLEBM, pretrained
+from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
+from isthmus.incontext.priors import GaussianMixtures, Moons, Prior, Rings, prior
+from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
 from isthmus.incontext.runs import Checkpoint
 from isthmus.io.files import write_atomically
-from isthmus.paper.report.parts import incontext_recorded as part
+from isthmus.paper.report.parts.incontext import OURS, PAPER
 
 RESULTS = Path(__file__).with_name("results")
+MODEL, TASKS = "mixtures-2d", 50
+# Lines 0.5 apart in the model's box and walls: its log-normalisers are right to 3e-4.
+GRID, SIZES, PARTICLES = Grid(2, 8.0, 33), (8, 32, 128, 256), 64
+OUTSIDE: dict[str, Prior] = {
+    **{f"K = {k}": GaussianMixtures(components=k) for k in range(1, 9)},
+    "narrow clusters": GaussianMixtures(std_low=0.08, std_high=0.12),
+    "wide clusters": GaussianMixtures(std_low=0.8, std_high=1.2),
+    "rings": Rings(),
+    "moons": Moons(),
+}
+"""The settings of the comparison; K = 3 is the prior that the model was trained on."""
+# Curves have no number of components; EM gets this many.
+COMPONENTS_OF_CURVES = 8
+# The paper's clusters are 0.5 wide, and its model has no wall: normalised on a square of 45.
+OBJECTIVE_GRID, OBJECTIVE_SIZES = Grid(2, 22.5, 61), (0, 8, 32)
 
 
 def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def outside(setting: str) -> dict[str, Any]:
+    """Return the mean likelihoods of the shipped model and its rivals in one setting, by size."""
+    source = OUTSIDE[setting]
+    components, rivals = COMPONENTS_OF_CURVES, list[str | Reference](["kde-best"])
+    if isinstance(source, GaussianMixtures):
+        components = source.components
+        rivals.append(BayesPredictive(source, particles=PARTICLES))
+    rivals += [FittedMixture(components, regularizer=each) for each in (1e-3, 0.1)]
+    found = evaluate(
+        pretrained(MODEL),
+        source,
+        contexts=SIZES,
+        tasks=TASKS,
+        references=rivals,
+        grid=GRID,
+        probes=0,
+        progress=False,
+    )
+    pairs = {name: found.difference(name) for name in found.references}
+    return {
+        "tasks": found.tasks,
+        "seed": 0,
+        "contexts": SIZES,
+        "nll": {name: _numbers(found.mean(name)) for name in found.nll},
+        "model_minus": {name: _numbers(mean) for name, (mean, _) in pairs.items()},
+        "standard_error": {name: _numbers(error) for name, (_, error) in pairs.items()},
+    }
+
+
 def record_outside(path: Path) -> None:
     found = read(path)
-    for setting in part.OUTSIDE:
+    for setting in OUTSIDE:
         if setting not in found:
-            found[setting] = part.outside(setting)
-            found = {each: found[each] for each in part.OUTSIDE if each in found}
+            found[setting] = outside(setting)
+            found = {each: found[each] for each in OUTSIDE if each in found}
             write_atomically(path, json.dumps(found, indent=1) + "\n")
             print(setting, found[setting]["nll"], flush=True)
 
 
+def judged(model: ICLEBM, references: tuple[str, ...] = ()) -> Evaluation:
+    """Evaluate a model of the paper's preset on the paper's prior."""
+    return evaluate(
+        model,
+        prior("paper"),
+        contexts=OBJECTIVE_SIZES,
+        tasks=TASKS,
+        references=references,
+        grid=OBJECTIVE_GRID,
+        probes=0,
+    )
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [round(value, 5) if np.isfinite(value) else None for value in values.tolist()]
+
+
 def record_objectives(path: Path, folders: list[Path]) -> None:
     found = read(path) or {"runs": {}}
-    for name, folder in zip((part.PAPER, part.OURS), folders, strict=True):
+    for name, folder in zip((PAPER, OURS), folders, strict=True):
         checkpoint = Checkpoint.load(folder / "checkpoint.pt")
         run = found["runs"].setdefault(name, {"evaluations": []})
         run["planned"] = int(checkpoint.settings["updates"])
@@ -51,21 +118,19 @@ def record_objectives(path: Path, folders: list[Path]) -> None:
         if any(each["update"] == checkpoint.updates for each in run["evaluations"]):
             continue
         references = () if "references" in found else ("bayes", "kde-best")
-        scores = part.judged(checkpoint.restored().eval().requires_grad_(False), references)
+        scores = judged(checkpoint.restored().eval().requires_grad_(False), references)
         if references:
             found |= {"prior": scores.prior, "tasks": scores.tasks, "points": scores.points}
             found |= {"seed": scores.seed, "contexts": scores.contexts}
-            found["references"] = {
-                each: part._numbers(scores.mean(each)) for each in scores.references
-            }
+            found["references"] = {each: _numbers(scores.mean(each)) for each in scores.references}
         run["evaluations"] += [
             {
                 "update": checkpoint.updates,
                 "cpu_seconds": round(checkpoint.cpu_seconds),
-                "nll": part._numbers(scores.mean()),
-                "standard_error": part._numbers(scores.standard_error()),
+                "nll": _numbers(scores.mean()),
+                "standard_error": _numbers(scores.standard_error()),
                 "temperature": scores.temperature,
-                "tempered": part._numbers(scores.tempered.mean(1)),
+                "tempered": _numbers(scores.tempered.mean(1)),
                 "largest_error_of_log_normalizer": float(scores.normalizer_error.max()),
             }
         ]

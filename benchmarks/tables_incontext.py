@@ -39,7 +39,7 @@ from sklearn.mixture import GaussianMixture
 
 from isthmus.datasets import load
 from isthmus.incontext import pretrained
-from isthmus.incontext.tables.resolution import column_resolution
+from isthmus.incontext.tables.features import column_resolution
 
 Array = NDArray[np.float64]
 

@@ -62,6 +62,8 @@ sphinx_gallery_conf = {
             "plot_fill_gaps_with_uncertainty.py",
             "plot_density_and_outliers.py",
             "plot_your_own_energy.py",
+            "plot_learn_an_energy.py",
+            "plot_deep_memory.py",
             "plot_bandwidth_and_capacity.py",
             "plot_in_context_energies.py",
             "plot_what_a_head_clusters.py",

@@ -3,9 +3,9 @@
 A part is a function of a seed, and of ``full`` for the paper's sizes, that returns a ``Section``: a
 figure or table, the numbers behind it, and a verdict for each claim.
 
-Copy the function to the module of its chapter in ``src/isthmus/paper/report/parts/``, move its text
-to ``report.toml`` (an entry ``[parts.NAME]``, filled by ``isthmus.report.compose``), and test in
-``tests/report/`` that the verdict changes when the claim is false.
+Copy the function to the module of its chapter in ``src/isthmus/paper/report/parts/``, list it in
+``src/isthmus/paper/report/registry.py``, and test in ``tests/report/`` that the verdict changes
+when the claim is false.
 """
 
 from __future__ import annotations
