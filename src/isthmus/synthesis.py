@@ -204,7 +204,7 @@ def draw_rows(
     as_choice(gaps, "gaps", ("keep", "fill"))
     if given is not None:
         require_kind(given, "given", Mapping)
-    options = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
+    options: dict[str, Any] = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
     generator = _RowGenerator(frame, model="kernel" if given else model, **options)
     generator.keep_gaps = gaps == "keep"
     if given:
@@ -516,7 +516,7 @@ def _keys(rows: FloatArray) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(rows + 0.0)]
 
 
-def _checked(frame: pd.DataFrame, model: str, options: dict[str, Any]) -> dict[str, float | None]:
+def _checked(frame: pd.DataFrame, model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return fields of `Draws` that compare draws with rows kept apart; none if they cannot."""
     from scipy.spatial import cKDTree
     from sklearn.ensemble import RandomForestClassifier

@@ -78,7 +78,7 @@ def _as_float(value: Any, expected: str) -> float:
     # Text, truth values, dates and complex numbers, arrays and tensors with axes.
     kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
     odd = kind.startswith(("str", "bytes", "bool", "complex", "<U", "|S", "datetime", "timedelta"))
-    if odd or getattr(value, "ndim", 0) or getattr(value, "is_sparse", False):
+    if odd or getattr(value, "ndim", 0) > 0 or getattr(value, "is_sparse", False):
         raise DtypeError(expected)
     try:
         return float(value)
