@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
@@ -31,11 +32,4 @@ def run(arguments: argparse.Namespace) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("bench", run)
-    parser.add_argument("--list", action="store_true", help="list the benchmarks (default)")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the script to run")
-    words = "of the script; `isthmus bench NAME --help` lists them"
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help=words)
-    return parser
+parser = partial(options.make_parser, "bench", run)

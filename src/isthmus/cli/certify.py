@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.progress import progress
-from isthmus.tables.files import STDIN, WRITABLE, Table, write_table
+from isthmus.tables.files import STDIN, Table, write_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,33 +144,4 @@ def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str
         )
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("certify", run)
-    options.add_table_options(parser)
-    add = parser.add_argument_group("the memory").add_argument
-    add(
-        "--sigma",
-        type=lambda text: text if text == "auto" else options.positive_number(text),
-        metavar="X|auto",
-        help="bandwidth (default: auto, the largest value that stores enough rows)",
-    )
-    stored = "of the rows, for --sigma auto (default: 0.95 of those without a duplicate)"
-    add("--stored", type=options.share, metavar="SHARE", help=stored)
-    add("--model", choices=("kde", "hopfield"), default="kde", help="memory (default: kde)")
-    add("--beta", **options.NUMBER, help="inverse temperature 1 / sigma^2")
-    standard = "divide columns by their standard deviations first; radii are in these units"
-    add("--standardise", action="store_true", help=standard)
-    rows = ("all", "undecided", "none")
-    fixed = "rows to follow to their fixed points (default: all)"
-    add("--iterate", choices=rows, default="all", help=fixed)
-    level = "prove also the normal noise per coordinate that each row survives"
-    add("--noise", action="store_true", help=level)
-    risk = "probability with which a noisy row may be lost, up to 1/3 (default: 0.001)"
-    add("--delta", type=options.share, metavar="P", help=risk)
-    over = "show instead what the memory does at each bandwidth, from storing to forgetting"
-    add("--phases", action="store_true", help=over)
-    options.add_output(parser, "FILE", words=f"a table of all rows: {WRITABLE}; - is stdout")
-    parser.add_argument("--plot", **options.FILE, help="write a .png figure of the rows")
-    options.add_shared(parser, *options.COMMON)
-    return parser
+parser = partial(options.make_parser, "certify", run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
@@ -120,30 +121,4 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
     save(figure, arguments.plot)
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("cluster", run)
-    options.add_table_options(parser)
-    group = parser.add_argument_group("clustering")
-    add = group.add_argument
-    methods = (
-        "basin-flow finds the number of clusters, and says if there is one; crp and crp-elbo also "
-        "suit streams and new clusters; elbo and clam need -k; mean-shift takes --bandwidth "
-        "(default: basin-flow, or elbo with -k)"
-    )
-    add("--method", choices=METHODS, help=methods)
-    add("-k", "--clusters", dest="k", **options.COUNT, help="number of clusters")
-    resolution = "of basin-flow: more gives more clusters (default: that of the largest gap)"
-    add("--resolution", **options.NUMBER, help=resolution)
-    concentration = "concentration of crp: more gives more clusters (default: 1)"
-    add("--alpha", **options.NUMBER, help=concentration)
-    add("--bandwidth", **options.NUMBER, help="of mean-shift (default: Scott's rule)")
-    options.add_shared(group, "--no-standardise")
-    add("--model", **options.FILE, help="label rows with a saved model; fit nothing")
-    add = (out := parser.add_argument_group("output")).add_argument
-    options.add_table_output(out, "DATA's name + .clusters.csv")
-    add("--posteriors", action="store_true", help="write p1, p2, ... for more than 30 clusters")
-    add("--plot", **options.FILE, help="write a .png or .svg figure")
-    add("--save", **options.FILE, help="save the model for --model")
-    options.add_shared(parser, *options.COMMON)
-    return parser
+parser = partial(options.make_parser, "cluster", run)

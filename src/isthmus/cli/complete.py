@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from isthmus.cli import options
@@ -75,27 +76,4 @@ def _notes_on_the_rest(table: Table, words: Iterable[str]) -> Iterator[str]:
         yield f"Gaps are left in {names}: {reason}."
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("complete", run)
-    options.add_table_options(parser)
-    group = parser.add_argument_group("completion")
-    add = group.add_argument
-    add(
-        "--energy",
-        choices=("memory", "kde", "crp", "tables"),
-        help="all rows as memories (MemoryImputer), kernel density of the complete rows, memories "
-        "learned by ClAMCRP, or in-context density of a small table (default: memory)",
-    )
-    add("--sigma", **options.NUMBER, help="use kde with this bandwidth")
-    hows = "mean given the known cells (least squared error), or nearest mode (default: mean)"
-    add("--how", choices=("mean", "mode"), default="mean", help=hows)
-    asked = "columns to fill although they are nearly empty, or text that is mostly blank"
-    add("--fill", **options.COLUMNS, help=asked)
-    add("--memory", **options.FILE, help="table to learn from (default: DATA)")
-    add("--model", **options.FILE, help="model saved by `isthmus cluster --save`")
-    options.add_shared(group, "--no-standardise")
-    group = parser.add_argument_group("output")
-    options.add_table_output(group, "DATA's name + .completed, in DATA's format")
-    options.add_shared(parser, *options.COMMON)
-    return parser
+parser = partial(options.make_parser, "complete", run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,13 +81,4 @@ def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:
     }
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("datasets")
-    listing, fetching = options.add_commands(parser, _list, _fetch)
-    options.add_shared(listing, "--json")
-    fetching.add_argument("names", nargs="*", metavar="NAME", help="as in `isthmus datasets list`")
-    fetching.add_argument("--all", action="store_true", help="all 15 datasets, about 50 MB")
-    for each in (listing, fetching):
-        each.add_argument("--data", **options.DIRECTORY, help="directory of the files")
-    return parser
+parser = partial(options.make_parser, "datasets", _list, _fetch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -53,20 +54,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("density", run)
-    options.add_table_options(parser)
-    group = parser.add_argument_group("density")
-    words = "rows to score, with the columns of DATA (default: DATA, each row without itself)"
-    group.add_argument("--score", **options.FILE, help=words)
-    group.add_argument(
-        "--level",
-        **options.NUMBER,
-        default=1.0,
-        help="percentile below which a row is an outlier (default: 1)",
-    )
-    group = parser.add_argument_group("output")
-    options.add_table_output(group, "the name of the scored file + .density.csv")
-    options.add_shared(parser, *options.COMMON)
-    return parser
+parser = partial(options.make_parser, "density", run)

@@ -14,9 +14,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.io.files import check_writable, exclusive, make_directory
 from isthmus.printing import counted
 from isthmus.tables.files import (
-    READABLE,
     STDIN,
-    WRITABLE,
     Table,
     check_output,
     read_table,
@@ -221,58 +219,4 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM | ICLTables) -> T
     return table
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("icl")
-    train, judge, sample, plot = options.add_commands(parser, _train, _eval, _sample, _plot)
-    for each in (train, judge, sample, plot):
-        options.add_shared(each, "--seed", "--quiet")
-    data = f"the dataset, one point per row: {READABLE}"
-    model: dict[str, Any] = {"default": "mixtures-2d", "metavar": "MODEL"}
-    model["help"] = "a name, or the folder of a model or of a training run (default: %(default)s)"
-    prior: dict[str, Any] = {"default": "compact", "metavar": "NAME"}
-    prior["help"] = "of the datasets (default: %(default)s)"
-    sizes: dict[str, Any] = {"type": options.counts, "metavar": "N,N,..."}
-    sizes["help"] = "context sizes (default: %(default)s)"
-
-    add = train.add_argument
-    presets = "default|paper|paper-nce|tiny|tables"
-    add("--preset", default="default", metavar="NAME", help=presets)
-    add("--out", **options.DIRECTORY, required=True, help="folder of the run")
-    add("--prior", metavar="NAME", help="of the datasets (default: the preset's)")
-    add("--updates", **options.COUNT, help="default: the preset's")
-    add("--batch", **options.COUNT, help="datasets for each update (default: the preset's)")
-    add("--devices", **options.COUNT, default=1, help="number of processes")
-    add("--init", metavar="MODEL", help="model to fine-tune: a name or a folder")
-
-    add = judge.add_argument
-    add("--model", **model)
-    add("--prior", **prior)
-    add("--tasks", **options.COUNT, default=40, help="default: 40")
-    add("--points", **options.COUNT, default=64, help="held out, per task (default: 64)")
-    add("--contexts", default="0,1,2,4,8,16,32", **sizes)
-    references = "such as bayes,kde-best (default: all)"
-    add("--references", type=options.names, metavar="NAME,...", help=references)
-    add("--json", action="store_true", help="all scores, task by task, as JSON")
-    options.add_output(judge, "FILE")
-
-    add = sample.add_argument
-    add("--model", **model)
-    add("--context", type=options.path, metavar="DATA", help=f"{data} (default: an empty context)")
-    options.add_shared(sample, "--id", "--drop")
-    add("-n", dest="number", **options.COUNT, default=1000, help="default: 1000")
-    add("--sampler", choices=("mala", "langevin"), default="mala")
-    add("--step-size", **options.NUMBER, default=0.05, help="default: 0.05")
-    add("--steps", **options.COUNT, default=100, help="of each chain (default: 100)")
-    options.add_output(sample, "FILE", words=f"{WRITABLE}; default, and -: CSV on stdout")
-
-    add = plot.add_argument
-    add("--model", **model)
-    source = plot.add_mutually_exclusive_group()
-    source.add_argument("--context", type=options.path, metavar="DATA", help=data)
-    source.add_argument("--prior", **prior)
-    options.add_shared(plot, "--id", "--drop")
-    add("--tasks", **options.COUNT, default=3, help="datasets of the prior (default: 3)")
-    add("--contexts", default="0,2,8,32", **sizes)
-    options.add_output(plot, "FILE.png", required=True)
-    return parser
+parser = partial(options.make_parser, "icl", _train, _eval, _sample, _plot)

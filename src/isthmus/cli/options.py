@@ -36,6 +36,7 @@ EXIT_CODES = """
 HELP: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
 )
+SHARED, READING = HELP.pop("shared"), HELP.pop("reading")
 Action = Callable[[argparse.Namespace], int]
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
@@ -73,35 +74,60 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
-def make_parser(command: str, action: Action | None = None) -> Parser:
-    """Return the parser of ``isthmus COMMAND``, which `action` runs, with its text in help.toml."""
-    parser = Parser(prog=f"isthmus {command}", **_texts(HELP[command]))
-    parser.set_defaults(action=action)
+def make_parser(command: str, *actions: Action) -> Parser:
+    """Return the parser of ``isthmus COMMAND`` that help.toml describes.
+
+    An action runs the command, or each of its subcommands, in the order of help.toml.
+    """
+    text = HELP[command]
+    inside = {name: one for name, one in text.items() if "summary" in one and name != "summary"}
+    parser = Parser(prog=f"isthmus {command}", **_texts(text, inside))
+    if not inside:
+        return _with_arguments(parser, text, *actions)
+    commands = parser.add_subparsers(metavar="|".join(inside), required=True)
+    for (name, one), action in zip(inside.items(), actions, strict=True):
+        summary = one["summary"]
+        opening = f"{summary[0].upper()}{summary[1:]}.\n\n"
+        shown = _texts({"files": text.get("files", "")} | one, opening=opening)
+        _with_arguments(commands.add_parser(name, help=summary, **shown), one, action)
     return parser
 
 
-def add_commands(parser: Parser, *actions: Action) -> Iterator[Parser]:
-    """Add the subcommands that help.toml describes; yield their parsers, in its order."""
-    texts = HELP[parser.prog.split()[-1]]
-    inside = {name: text for name, text in texts.items() if isinstance(text, dict)}
-    commands = parser.add_subparsers(metavar="|".join(inside), required=True)
-    for (name, text), action in zip(inside.items(), actions, strict=True):
-        summary = text["summary"]
-        opening = f"{summary[0].upper()}{summary[1:]}.\n\n"
-        shown = _texts({"files": texts.get("files", "")} | text, opening)
-        one: Parser = commands.add_parser(name, help=summary, **shown)
-        one.set_defaults(action=action)
-        yield one
-
-
-def _texts(text: dict[str, Any], opening: str = "") -> dict[str, Any]:
+def _texts(text: dict[str, Any], inside: Any = (), opening: str = "") -> dict[str, Any]:
     """Return the description of a command, and the end of its help: files, codes, examples."""
-    inside = [one["examples"] for one in text.values() if isinstance(one, dict)]
-    examples = text.get("examples") or "\n".join(inside)
+    examples = text.get("examples") or "\n".join(text[name]["examples"] for name in inside)
     title = "examples" if "\n" in examples.strip() else "example"
     ending = {"files": text.get("files", ""), "exit codes": EXIT_CODES, title: examples}
     description = opening + text.get("description", "")
     return {"description": description.strip(), "epilog": sections(ending)}
+
+
+def _with_arguments(parser: Parser, text: dict[str, Any], action: Action) -> Parser:
+    """Add the arguments of a command, and those for reading DATA if it has any."""
+    options: dict[str, Any] = text["options"]
+    groups: dict[str, Any] = text.get("groups", {})
+    _add(parser, options)
+    if "data" in options:
+        words = "COLUMN is a name, or a number from 1"
+        _add(parser.add_argument_group("reading DATA", words), READING)
+    for title, some in groups.items():
+        _add(parser.add_argument_group(title), some)
+    parser.set_defaults(action=action)
+    return parser
+
+
+def _add(group: argparse._ActionsContainer, options: dict[str, Any]) -> None:
+    exclusive = None
+    for names, own in options.items():
+        given = SHARED.get(names, {}) | own
+        settings = {**KINDS[given.pop("kind", "text")], **given}
+        if "help" in settings:
+            text = settings["help"].replace("{readable}", READABLE)
+            settings["help"] = text.replace("{writable}", WRITABLE)
+        target = group
+        if settings.pop("exclusive", False):
+            target = exclusive = exclusive or group.add_mutually_exclusive_group()
+        target.add_argument(*names.split(), **settings)
 
 
 def sections(texts: Mapping[str, str]) -> str:
@@ -144,86 +170,51 @@ def _number(check: str, **bounds: float) -> Callable[[str], Any]:
     return convert
 
 
-def whole_number(at_least: int) -> Callable[[str], Any]:
-    """Return a type of argument: a whole number in bounds."""
-    return _number("as_count", at_least=at_least, at_most=LARGEST)
-
-
-positive_number = _number("as_number", above=0)
-share = _number("as_number", above=0, at_most=1)
-COUNT: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
-SIZE: dict[str, Any] = {"type": whole_number(0), "metavar": "N"}
-NUMBER: dict[str, Any] = {"type": positive_number, "metavar": "X"}
-FILE: dict[str, Any] = {"type": path, "metavar": "FILE"}
-DIRECTORY: dict[str, Any] = {"type": path, "metavar": "DIR"}
-"""Options for ``add_argument``: a count, one or 0, a positive number, a file, a directory."""
-
-
-def counts(text: str) -> tuple[int, ...]:
-    """Convert an argument to whole numbers, separated by commas."""
-    return tuple(whole_number(0)(part.strip()) for part in text.split(","))
-
-
 def names(text: str) -> tuple[str, ...]:
     """Convert an argument to names, separated by commas."""
     return tuple(part.strip() for part in text.split(","))
 
 
-COLUMNS: dict[str, Any] = {"type": names, "default": (), "metavar": "COLUMN,..."}
-SHARED: dict[str, dict[str, Any]] = {
-    "--json": {"action": "store_true", "help": "print JSON"},
-    "--seed": {**SIZE, "default": 0, "help": "of everything random (default: 0)"},
-    "--quiet": {"action": "store_true", "help": "no progress, notes and warnings"},
-    "--id": {
-        "metavar": "COLUMN",
-        "help": "ids of rows (default: a column named like id or customer_id whose values are "
-        "distinct, else numbers from 1); none: no column holds ids",
+_count = _number("as_count", at_least=1, at_most=LARGEST)
+_size = _number("as_count", at_least=0, at_most=LARGEST)
+_positive = _number("as_number", above=0)
+KINDS: dict[str, dict[str, Any]] = {
+    "text": {},
+    "flag": {"action": "store_true"},
+    "switch": {"action": "store_false"},
+    "count": {"type": _count, "metavar": "N"},
+    "size": {"type": _size, "metavar": "N"},
+    "number": {"type": _positive, "metavar": "X"},
+    "number or auto": {"type": lambda text: text if text == "auto" else _positive(text)},
+    "float": {"type": float},
+    "share": {"type": _number("as_number", above=0, at_most=1)},
+    "path": {"type": path},
+    "file": {"type": path, "metavar": "FILE"},
+    "directory": {"type": path, "metavar": "DIR"},
+    "names": {"type": names, "metavar": "NAME,..."},
+    "columns": {"type": names, "default": (), "metavar": "COLUMN,..."},
+    "counts": {
+        "type": lambda text: tuple(_size(part) for part in names(text)),
+        "metavar": "N,N,...",
+        "help": "context sizes (default: %(default)s)",
     },
-    "--drop": {**COLUMNS, "help": "columns to leave out"},
-    "--no-standardise": {
-        "dest": "standardise",
-        "action": "store_false",
-        "help": "use columns in their own units",
+    "model": {
+        "default": "mixtures-2d",
+        "metavar": "MODEL",
+        "help": "a name, or the folder of a model or of a training run (default: %(default)s)",
+    },
+    "prior": {
+        "default": "compact",
+        "metavar": "NAME",
+        "help": "of the datasets (default: %(default)s)",
+    },
+    "context": {
+        "type": path,
+        "metavar": "DATA",
+        "help": "the dataset, one point per row: {readable}",
     },
 }
-"""Options of several commands."""
-COMMON = ("--json", "--seed", "--quiet")
-
-
-def add_shared(parser: argparse._ActionsContainer, *options: str) -> None:
-    """Add options of several commands, by name."""
-    for option in options:
-        parser.add_argument(option, **SHARED[option])
-
-
-def add_output(
-    parser: argparse._ActionsContainer, name: str, required: bool = False, words: str = ""
-) -> None:
-    """Add ``-o``; the default is stdout, unless it is required."""
-    where = words or ("where to write" if required else "default: stdout")
-    parser.add_argument("-o", "--output", type=path, metavar=name, required=required, help=where)
-
-
-def add_table_options(parser: argparse.ArgumentParser, nargs: Any = None) -> None:
-    """Add DATA and the options for reading it."""
-    words = f"{READABLE}; - is stdin"
-    parser.add_argument("data", type=path, nargs=nargs, metavar="DATA", help=words)
-    group = parser.add_argument_group("reading DATA", "COLUMN is a name, or a number from 1")
-    add = group.add_argument
-    add_shared(group, "--id")
-    add("--label", metavar="COLUMN", help="known classes, never learned from")
-    add_shared(group, "--drop")
-    add("--array", metavar="NAME", help="array of an .npz file (default: X), or sheet of an .xlsx")
-    add("--header", choices=("yes", "no"), help="text starts with names (default: detected)")
-    add("--skip-rows", **SIZE, help="lines of text above the names (default: detected)")
-    add("--separator", metavar="CHAR", help="between the cells of text (default: detected)")
-    add("--decimal", choices=(".", ","), help="decimal mark of text (default: detected)")
-    add("--encoding", metavar="NAME", help="of text, such as latin-1 (default: detected)")
-
-
-def add_table_output(group: argparse._ActionsContainer, default: str) -> None:
-    """Add ``-o`` for a table."""
-    add_output(group, "FILE", words=f"{WRITABLE}; - is stdout (default: {default})")
+"""Settings of ``add_argument`` for each kind of argument in help.toml."""
 
 
 def check_outputs(

@@ -24,16 +24,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("play", run)
-    options.add_table_options(parser, nargs="?")
-    group = parser.add_argument_group("page")
-    options.add_shared(group, "--no-standardise")
-    words = "port on this machine (default: one that is free)"
-    group.add_argument("--port", **options.COUNT, help=words)
-    group.add_argument(
-        "--no-browser", dest="browser", action="store_false", help="print the address only"
-    )
-    options.add_shared(parser, "--quiet")
-    return parser
+parser = partial(options.make_parser, "play", run)

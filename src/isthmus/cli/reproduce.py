@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from isthmus.cli import options
 from isthmus.paper.report import registry
@@ -62,19 +61,4 @@ def _list(done: dict[str, bool], as_json: bool) -> None:
     print(*aligned(lines, left=(0, 1, 2)), sep="\n")
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("reproduce", run)
-    add = parser.add_argument
-    only: dict[str, Any] = {"type": options.names, "nargs": "+", "action": "extend"}
-    add("--only", **only, metavar="NAME", help="parts or chapters, see --list (default: all)")
-    add("--full", action="store_true", help="the paper's own sizes and the whole study: hours")
-    add("--out", **options.DIRECTORY, default=Path("report"), help="default: %(default)s")
-    options.add_shared(parser, "--seed")
-    add("--jobs", **options.COUNT, help="parts at a time, on one core each (default: all cores)")
-    limit = "seconds for one part (default: half an hour; with --full, a week)"
-    add("--limit", **options.NUMBER, help=limit)
-    add("--fresh", action="store_true", help="compute finished parts again")
-    add("--list", action="store_true", help="print the names of the parts, and exit")
-    options.add_shared(parser, "--quiet", "--json")
-    return parser
+parser = partial(options.make_parser, "reproduce", run)

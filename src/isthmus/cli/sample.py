@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,44 +186,4 @@ def _agreement(found: dict[str, Any]) -> str:
     return f"{text} agree." if agree else f"{text} do not agree: use more --steps, or exact draws."
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("sample", run)
-    options.add_table_options(parser)
-    draws = "number of draws (default: 100)"
-    parser.add_argument("-n", dest="number", default=100, **options.COUNT, help=draws)
-    outside = "allow values outside the range of a column"
-    parser.add_argument("--outside", action="store_true", help=outside)
-    privacy = (
-        "noise on columns of numbers, in standard deviations; 0 is closest to DATA (default: 0.2)"
-    )
-    parser.add_argument("--privacy", type=float, default=0.2, metavar="SIZE", help=privacy)
-    no_check = "do not compare draws with rows kept apart"
-    parser.add_argument("--no-check", dest="check", action="store_false", help=no_check)
-    given = "draw rows with this value, or range: age=30..40, sex=f (may be repeated)"
-    parser.add_argument("--given", action="append", default=[], metavar="COLUMN=VALUE", help=given)
-    group = parser.add_argument_group("the energy")
-    add = group.add_argument
-    add(
-        "--energy",
-        choices=ENERGIES,
-        help="tables is the in-context density of small tables of numbers, kernel has the shape of "
-        "the data and takes categories (default: tables where it applies, else kernel); kde and "
-        "hopfield store every row; the others are methods of `isthmus cluster`, elbo and clam with "
-        "-k",
-    )
-    bandwidth = "bandwidth, in standard deviations (default: by leave-one-out)"
-    add("--sigma", **options.NUMBER, help=bandwidth)
-    add("--beta", **options.NUMBER, help="1 / sigma^2, in place of --sigma")
-    add("-k", **options.COUNT, help="number of clusters")
-    options.add_shared(group, "--no-standardise")
-    add = parser.add_argument_group("the sampler").add_argument
-    samplers = ("exact", "langevin", "mala", "hmc")
-    add("--sampler", choices=samplers, default="exact", help="default: exact")
-    add("--step-size", **options.NUMBER, help="default: tuned to the energy")
-    steps = "before the first draw (default: 500)"
-    add("--steps", **options.SIZE, help=steps)
-    add("--chains", **options.COUNT, help="number of chains (default: 64)")
-    options.add_table_output(parser, "CSV on stdout")
-    options.add_shared(parser, *options.COMMON)
-    return parser
+parser = partial(options.make_parser, "sample", run)

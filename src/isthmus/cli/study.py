@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,52 +159,4 @@ def _chosen(option: str, words: Sequence[str], known: Any) -> list[str]:
     return list(words)
 
 
-def parser() -> options.Parser:
-    """Return the parser of the command."""
-    parser = options.make_parser("study")
-    run, status, table, plot = options.add_commands(parser, _run, _status, _table, _plot)
-    words = f"directory of the study (default: {DIRECTORY})"
-    for each in (status, table, plot):
-        each.add_argument(
-            "directory", nargs="?", **options.DIRECTORY, default=DIRECTORY, help=words
-        )
-    _add_run_options(run)
-    options.add_shared(status, "--json")
-
-    names: dict[str, Any] = {"type": options.names, "metavar": "NAME,..."}
-    add = table.add_argument
-    add("--metric", **names, default=("ari",), help="ari,nmi,...|all (default: ari)")
-    words = "number of clusters given|unknown|all (default: all)"
-    add("--question", **names, default=("all",), help=words)
-    words = "selected|grid|oracle|all (default: selected)"
-    add("--view", **names, default=("selected",), help=words)
-    options.add_shared(table, "--json")
-    options.add_output(table, "FILE")
-    options.add_output(plot, "DIR", words="for the PNGs (default: the directory of the study)")
-    return parser
-
-
-def _add_run_options(one: argparse.ArgumentParser) -> None:
-    add = one.add_argument
-    count, size, number = options.whole_number(1), options.whole_number(0), options.positive_number
-    add("--quick", action="store_true", help="small datasets and short grids; a few minutes")
-    add("--datasets", type=options.names, metavar="NAME,...", help="default: all")
-    add("--methods", type=options.names, metavar="NAME,...", help="default: all")
-    add("--seeds", type=count, metavar="N", help="number of seeds (default: 3, --quick 1)")
-    words = "first seed; the others are N+1, N+2, ... (default: 0)"
-    add("--seed", type=size, default=0, metavar="N", help=words)
-    words = "largest number of rows per dataset, 0 for all (default: 5000, --quick 1000)"
-    add("--rows", type=size, metavar="N", help=words)
-    words = "settings from each grid (default: all, few on large tables; --quick 3)"
-    add("--entries", type=count, metavar="N", help=words)
-    add("--jobs", type=count, metavar="N", help="fits at a time (default: one per core)")
-    add("--scheduler", metavar="tcp://HOST:PORT", help="run on this Dask cluster instead")
-    words = "CPU seconds per fit (default: 60, --quick 30)"
-    add("--time-limit", type=number, metavar="S", help=words)
-    words = "memory per fit, in addition to the data (default: 4096, --quick 2048)"
-    add("--memory-limit", type=number, metavar="MB", help=words)
-    add("--retry", action="store_true", help="repeat fits that failed or were stopped")
-    add("--data", **options.DIRECTORY, help="directory of the datasets")
-    options.add_shared(one, "--quiet")
-    options.add_output(one, "DIR", words=f"directory of the results (default: {DIRECTORY})")
-    one.set_defaults(output=DIRECTORY)
+parser = partial(options.make_parser, "study", _run, _status, _table, _plot)
