@@ -18,7 +18,7 @@ from isthmus.dynamics.samplers import (
     noise,
 )
 from isthmus.energy import Energy
-from isthmus.validation import as_count
+from isthmus.validation import as_count, require_kind
 
 # A point whose Hamiltonian is this far above the start has diverged.
 LARGEST_ERROR = 1000.0
@@ -101,6 +101,8 @@ class NUTS(Adjusted):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "max_depth", as_count(self.max_depth, "max_depth", at_most=20))
+        if self.scales is not None:
+            require_kind(self.scales, "scales", Scales)
 
     @torch.no_grad()
     def step(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isthmus.energy import Energy
 from isthmus.errors import OutsideSupportError
-from isthmus.validation import as_count, as_number
+from isthmus.validation import as_count, as_number, require_kind
 
 
 class LangevinState(NamedTuple):
@@ -307,6 +307,8 @@ class HMC(Adjusted):
         object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
         jitter = as_number(self.jitter, "jitter", at_least=0, below=1)
         object.__setattr__(self, "jitter", jitter)
+        if self.scales is not None:
+            require_kind(self.scales, "scales", Scales)
 
     @torch.no_grad()
     def trajectory(
