@@ -4,6 +4,7 @@
     python benchmarks/arena.py density --seeds 1
     python benchmarks/arena.py draws --seeds 1
     python benchmarks/arena.py outliers
+    python benchmarks/arena.py clusters --seeds 1
 
 ``gaps`` hides 20 % of the known cells of columns of numbers (``--share``; ``--pattern`` hides runs
 of columns, or large values), and measures the root mean squared error of fills in standard
@@ -12,7 +13,9 @@ to 10 columns with many values, and measures the mean log-density of other rows,
 ``draws`` learns from half of the rows. The forest AUC tells draws from the other half (0.5: it
 cannot), and the membership AUC tells rows that were learned from those that were not, by their
 distance to the nearest draw (0.5: it cannot). ``outliers`` scores rare classes, inside the table
-("contaminated") and as new rows beside half of the others ("clean").
+("contaminated") and as new rows beside half of the others ("clean"). ``clusters`` compares labels
+of methods that choose the number of clusters with classes of real sets and of made-up families;
+rows that a method calls noise are a cluster of their own.
 
 Each measurement is appended to ``.arena/JOB.jsonl``, so that an interrupted run resumes. Rivals
 that are not installed are left out; ``benchmarks/arena-requirements.txt`` lists them.
@@ -27,6 +30,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,15 +38,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from measuring import Row, timed
+from one_cluster import FAMILIES
+from scipy.stats import norm
+from sklearn.cluster import HDBSCAN, KMeans
 from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesRegressor, IsolationForest, RandomForestClassifier
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
-from sklearn.metrics import average_precision_score, roc_auc_score
-from sklearn.mixture import GaussianMixture
+from sklearn.metrics import (
+    adjusted_rand_score,
+    average_precision_score,
+    roc_auc_score,
+    silhouette_score,
+)
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.neighbors import KernelDensity, LocalOutlierFactor, NearestNeighbors
 
+from isthmus.cluster import BasinFlow
 from isthmus.impute import MemoryImputer
 from isthmus.incontext import TableDensity, score_rows
 from isthmus.memories.gaussian import GaussianKDE
@@ -72,12 +85,25 @@ def gap_rivals() -> dict[str, Callable[[], Any]]:
     """Return the imputers by name."""
     chain = {"random_state": 0, "keep_empty_features": True}
     trees = {"n_estimators": 30, "min_samples_leaf": 2, "random_state": 0}
-    return {
+    rivals: dict[str, Callable[[], Any]] = {
         OURS: MemoryImputer,
         "kNN (5)": lambda: KNNImputer(n_neighbors=5, keep_empty_features=True),
         "ridge chain": lambda: IterativeImputer(**chain),
         "trees chain": lambda: IterativeImputer(ExtraTreesRegressor(**trees), max_iter=3, **chain),
     }
+    if find_spec("missforest"):
+        rivals["MissForest"] = _MissForest
+    return rivals
+
+
+class _MissForest:
+    """The package missforest, for arrays."""
+
+    def fit_transform(self, X: Any) -> Any:
+        from missforest import MissForest
+
+        frame = pd.DataFrame(X).add_prefix("column ")
+        return MissForest(verbose=0).fit_transform(frame).to_numpy()
 
 
 def _hidden(X: Any, seed: int, share: float, pattern: str) -> Any:
@@ -160,9 +186,47 @@ def density(seed: int, options: argparse.Namespace) -> Iterator[Row]:
             "GMM": lambda X: _mixture(X, seed).score_samples,
             "KDE": lambda X: _kernels(X).best_estimator_.score_samples,
         }
+        if find_spec("zuko"):
+            fits["spline flow"] = partial(_flow, seed=seed)
         for method, fit in fits.items():
             measure = partial(_nats, fit, learned, apart)
             yield {"table": name, "method": method, "measure": measure}
+
+
+def _flow(X: Any, seed: int, updates: int = 1000) -> Callable[[Any], Any]:
+    """Return the log-density of a neural spline flow, stopped where held-out rows are best."""
+    import torch
+    import zuko
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        flow = zuko.flows.NSF(X.shape[1], transforms=3, hidden_features=(64, 64))
+    rows = torch.as_tensor(X, dtype=torch.float32)
+    learned, apart = rows[len(rows) // 5 :], rows[: len(rows) // 5]
+    optimizer = torch.optim.AdamW(flow.parameters(), lr=2e-3, weight_decay=1e-3)
+    best, kept = -np.inf, flow.state_dict()
+    for update in range(updates):
+        optimizer.zero_grad()
+        (-flow().log_prob(learned).mean()).backward()
+        optimizer.step()
+        if update % 20 == 19:
+            with torch.no_grad():
+                score = float(flow().log_prob(apart).mean())
+            if score > best:
+                best = score
+                kept = {name: value.clone() for name, value in flow.state_dict().items()}
+    flow.load_state_dict(kept)
+    return lambda rows: flow().log_prob(torch.as_tensor(rows, dtype=torch.float32)).detach()
+
+
+def _forest(X: pd.DataFrame) -> Any:
+    """Return the adversarial random forest of arfpy."""
+    from arfpy import arf
+
+    vars(np).setdefault("in1d", np.isin)  # arfpy 0.1.1 asks for the name that NumPy 2.4 removed
+    forest = arf.arf(x=X.rename(columns=str).reset_index(drop=True), verbose=False, random_state=0)
+    forest.forde()
+    return forest
 
 
 def _nats(fit: Callable[[Any], Any], learned: Any, apart: Any) -> Row:
@@ -199,11 +263,45 @@ def _mixture_draws(table: pd.DataFrame, n: int, seed: int, rounded: bool) -> pd.
 
 def draw_rivals() -> dict[str, Callable[[pd.DataFrame, int, int], pd.DataFrame]]:
     """Return what draws n rows like those of a table of numbers, by name."""
-    return {
+    rivals: dict[str, Callable[[pd.DataFrame, int, int], pd.DataFrame]] = {
         OURS: lambda table, n, seed: draw_rows(table, n, check=False, seed=seed).rows,
         "GMM, rounded": lambda table, n, seed: _mixture_draws(table, n, seed, True),
         "GMM": lambda table, n, seed: _mixture_draws(table, n, seed, False),
+        "copula": _copula_draws,
     }
+    if find_spec("arfpy"):
+        rivals["arfpy"] = lambda table, n, seed: _named(_forest(table).forge(n=n), table)
+    if find_spec("ForestDiffusion"):
+        rivals["ForestDiffusion"] = _diffused
+    return rivals
+
+
+def _named(rows: Any, table: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the names of the columns of a table."""
+    return pd.DataFrame(np.asarray(rows, dtype=np.float64), columns=table.columns)
+
+
+def _copula_draws(table: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
+    """Draw from a Gaussian copula whose margins are the values of the table."""
+    X = table.to_numpy(np.float64)
+    scores = norm.ppf((table.rank().to_numpy() - 0.5) / len(table))
+    correlation = np.nan_to_num(np.corrcoef(scores.T)) * 0.999 + 1e-3 * np.eye(X.shape[1])
+    zeros = np.zeros(X.shape[1])
+    drawn = np.random.default_rng(seed).multivariate_normal(zeros, correlation, n)
+    columns = [
+        np.quantile(x, norm.cdf(z), method="nearest") for x, z in zip(X.T, drawn.T, strict=True)
+    ]
+    return _named(np.stack(columns, 1), table)
+
+
+def _diffused(table: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
+    """Draw from ForestDiffusion, with 10 copies of each row instead of 100: a budget."""
+    from ForestDiffusion import ForestDiffusionModel
+
+    X = table.to_numpy(np.float64)
+    whole = np.flatnonzero((X % 1 == 0).all(0)).tolist()
+    model = ForestDiffusionModel(X, n_t=20, duplicate_K=10, int_indexes=whole, n_jobs=1, seed=seed)
+    return _named(model.generate(n), table)
 
 
 def draws(seed: int, options: argparse.Namespace) -> Iterator[Row]:
@@ -338,10 +436,81 @@ def _detection(method: str, ways: dict[str, Any]) -> Row:
     return row
 
 
+# Made-up families of benchmarks/one_cluster.py that take part, with 500 rows each.
+MADE_UP = {
+    "one": ("Gaussian, D = 10", "lognormal, D = 5", "uniform cube, D = 4", "banana"),
+    "far": ("D = 2, distance 6", "D = 20, distance 6", "D = 5, distance 140"),
+    "unequal": ("D = 5, sizes 10:1",),
+    "many": ("5 clusters, D = 5", "10 clusters, D = 20"),
+    "shapes": ("half-moons", "rings"),
+}
+
+
+def classes(seed: int) -> Iterator[tuple[str, Any, Any]]:
+    """Yield names, standardised rows and classes of the real sets, then of made-up families."""
+    rng = np.random.default_rng(seed)
+    for path in sorted(DATA.glob("*.npz")):
+        with np.load(path) as stored:
+            X, y = stored["X"].reshape(len(stored["X"]), -1).astype(float), stored["y"]
+        kept = rng.permutation(len(X))[:MOST_ROWS]
+        X = np.delete(X, 13, 1) if path.stem == "boston_housing" else X
+        X, y = X[kept][:, X[kept].std(0) > 0], y[kept]
+        yield path.stem, (X - X.mean(0)) / X.std(0), y
+    for kind, names in MADE_UP.items():
+        for name in names:
+            yield f"{kind}: {name}", *FAMILIES[kind][name](500, rng)
+
+
+def cluster_rivals(seed: int) -> dict[str, Callable[[Any], Any]]:
+    """Return what labels rows without the number of clusters, by name."""
+    counts = range(2, 21)
+
+    def silhouette(X: Any) -> Any:
+        fits = [KMeans(k, n_init=3, random_state=seed).fit_predict(X) for k in counts if k < len(X)]
+        return max(fits, key=lambda labels: silhouette_score(X, labels))
+
+    def mixture(X: Any) -> Any:
+        fits = [GaussianMixture(k, random_state=seed, reg_covar=1e-3) for k in (1, *counts)]
+        fits = [fit.fit(X) for fit in fits if fit.n_components < len(X)]
+        return min(fits, key=lambda fit: fit.bic(X)).predict(X)
+
+    rivals = {
+        OURS: lambda X: BasinFlow(random_state=seed).fit_predict(X),
+        "KMeans, silhouette": silhouette,
+        "GMM, BIC": mixture,
+        "Bayesian GMM": lambda X: BayesianGaussianMixture(20, random_state=seed).fit_predict(X),
+        "HDBSCAN": lambda X: HDBSCAN(copy=True).fit_predict(X),
+    }
+    for module, name in (("fast_hdbscan", "HDBSCAN"), ("fast_plscan", "PLSCAN"), ("evoc", "EVoC")):
+        if find_spec(module):
+            rivals[module] = partial(_labels_of, module, name)
+    return rivals
+
+
+def _labels_of(module: str, name: str, X: Any) -> Any:
+    return getattr(import_module(module), name)().fit_predict(X.astype(np.float32))
+
+
+def clusters(seed: int, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the agreement of clusters with classes, of each set."""
+    for name, X, y in classes(seed):
+        for method, label in cluster_rivals(seed).items():
+            measure = partial(_agreement, label, X, y)
+            yield {"table": name, "method": method, "measure": measure}
+
+
+def _agreement(label: Callable[[Any], Any], X: Any, y: Any) -> Row:
+    """Measure the adjusted Rand index and the number of clusters."""
+    seconds, labels = timed(lambda: label(X))
+    found = len(np.unique(labels[labels >= 0]))
+    return {"ARI": float(adjusted_rand_score(y, labels)), "clusters": found, "seconds": seconds}
+
+
 # Each job with what it measures: the first is ranked, and lower is better if the flag is True.
 JOBS: dict[str, tuple[Callable[[int, argparse.Namespace], Iterator[Row]], dict[str, bool]]] = {
     "gaps": (gaps, {"error": True}),
     "density": (density, {"nats": False}),
+    "clusters": (clusters, {"ARI": False}),
     "draws": (draws, {"forest AUC": True, "membership AUC": True}),
     "outliers": (
         outliers,
@@ -390,6 +559,8 @@ def run(job: str, options: argparse.Namespace) -> pd.DataFrame:
             with path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
     print(file=sys.stderr)
+    if not wanted:
+        sys.exit(f"No tables. Set ISTHMUS_ARENA (now {ARENA}) and ISTHMUS_DATA (now {DATA}).")
     frame = pd.DataFrame(records)
     keys = pd.MultiIndex.from_frame(frame[list(KEYS)])
     return frame[keys.isin(wanted)]
