@@ -219,16 +219,6 @@ def _flow(X: Any, seed: int, updates: int = 1000) -> Callable[[Any], Any]:
     return lambda rows: flow().log_prob(torch.as_tensor(rows, dtype=torch.float32)).detach()
 
 
-def _forest(X: pd.DataFrame) -> Any:
-    """Return the adversarial random forest of arfpy."""
-    from arfpy import arf
-
-    vars(np).setdefault("in1d", np.isin)  # arfpy 0.1.1 asks for the name that NumPy 2.4 removed
-    forest = arf.arf(x=X.rename(columns=str).reset_index(drop=True), verbose=False, random_state=0)
-    forest.forde()
-    return forest
-
-
 def _nats(fit: Callable[[Any], Any], learned: Any, apart: Any) -> Row:
     """Measure the log-density of rows apart."""
     seconds, log_density = timed(lambda: np.asarray(fit(learned)(apart)))
@@ -269,8 +259,6 @@ def draw_rivals() -> dict[str, Callable[[pd.DataFrame, int, int], pd.DataFrame]]
         "GMM": lambda table, n, seed: _mixture_draws(table, n, seed, False),
         "copula": _copula_draws,
     }
-    if find_spec("arfpy"):
-        rivals["arfpy"] = lambda table, n, seed: _named(_forest(table).forge(n=n), table)
     if find_spec("ForestDiffusion"):
         rivals["ForestDiffusion"] = _diffused
     return rivals
