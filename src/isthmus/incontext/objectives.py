@@ -7,6 +7,7 @@ batch is (B, 1, D), and every row may be compared with the candidates of all.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,22 +19,6 @@ from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, UnsupportedOperationError
 from isthmus.incontext.config import CheckedFields
 from isthmus.validation import as_number
-
-__all__ = [
-    "BinaryNCE",
-    "BranchLangevin",
-    "Completion",
-    "ContrastiveDivergence",
-    "DenoisingScoreMatching",
-    "EnergyProposal",
-    "MaximumLikelihood",
-    "Objective",
-    "PersistentContrastiveDivergence",
-    "Proposal",
-    "RankingNCE",
-    "SlicedScoreMatching",
-    "StatefulObjective",
-]
 
 # An in-context model, or an energy as one: `unconditional`, `real_and_branch_energy`,
 # `branch_energy` and `branch_gradient`.
@@ -50,12 +35,9 @@ class Proposal(CheckedFields):
 
     Parameters
     ----------
-    box : float
-        Half-width of the cube.
-    uniform : float
-        Weight u of the uniform part, in (0, 1].
-    bandwidth : float
-        Standard deviation h of the kernel at each earlier point.
+    box, uniform, bandwidth : float
+        Half-width of the cube, weight u of the uniform part, in (0, 1], and standard deviation h of
+        the kernel at each earlier point.
     """
 
     box: float = 5.5
@@ -135,14 +117,11 @@ class BranchLangevin(CheckedFields):
     Parameters
     ----------
     steps : int
-    step_size : float
-        The step :math:`\alpha`.
-    noise : float
-        The standard deviation s of the noise of one step.
-    clip : float, optional
-        Bound on each coordinate of the gradient. Default: none.
-    box : float, optional
-        Half-width of the cube that candidates are clamped to. Default: none.
+    step_size, noise : float
+        The step :math:`\alpha`, and the standard deviation s of the noise of one step.
+    clip, box : float, optional
+        Bound on each coordinate of the gradient, and half-width of the cube that candidates are
+        clamped to. Default: none.
     """
 
     steps: int = 15
@@ -223,7 +202,32 @@ class StatefulObjective(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingNCE(CheckedFields):
+class _NoiseContrastive(CheckedFields):
+    """Classification of real points against candidates of a proposal."""
+
+    candidates: int = 4
+    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
+
+    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the loss of x: (B, S, D)."""
+        candidates = self.proposal.sample(x, self.candidates, generator)
+        everything = torch.cat([x[:, :, None], candidates], dim=2)  # (B, S, 1 + C, D), real first
+        log_proposal = self.proposal.log_prob(x, everything)
+        real, branch = model.real_and_branch_energy(x, candidates)
+        weight = -torch.cat([real[..., None], branch], dim=2) - log_proposal
+        # A real point where the proposal has no mass carries no information.
+        usable = torch.isfinite(log_proposal[..., 0])
+        weight = torch.where(usable[..., None], weight, 0.0)
+        loss = self._loss(weight, shared=model.unconditional)
+        return (loss * usable).sum() / usable.sum().clamp(min=1)
+
+    @abstractmethod
+    def _loss(self, weight: Tensor, shared: bool) -> Tensor:
+        """Return losses (B, S) from -E - log q of real points and candidates (B, S, 1 + C)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingNCE(_NoiseContrastive):
     r"""Ranking noise-contrastive estimation, the default objective.
 
     With :math:`w(x) = -E(x \mid x_{<n}) - \log q(x \mid x_{<n})`, the loss at index n is
@@ -241,66 +245,27 @@ class RankingNCE(CheckedFields):
     proposal : Proposal or EnergyProposal
     """
 
-    candidates: int = 4
-    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
-
-    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
-        weight, usable = weigh(model, x, self.proposal, self.candidates, generator)
-        if model.unconditional:
-            shared = weight[..., 1:].flatten().logsumexp(0)
-            loss = torch.logaddexp(weight[..., 0], shared) - weight[..., 0]
-        else:
-            loss = weight.logsumexp(dim=-1) - weight[..., 0]
-        return (loss * usable).sum() / usable.sum().clamp(min=1)
-
-
-def weigh(
-    model: Model,
-    x: Tensor,
-    proposal: Proposal | EnergyProposal,
-    count: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Return -E - log q of real points and candidates, (B, S, 1 + C), and which are usable (B, S).
-
-    A real point where the proposal has no mass carries no information and has the weights 0.
-    """
-    candidates = proposal.sample(x, count, generator)
-    everything = torch.cat([x[:, :, None], candidates], dim=2)  # (B, S, 1 + C, D), real first
-    log_proposal = proposal.log_prob(x, everything)
-    real, branch = model.real_and_branch_energy(x, candidates)
-    weight = -torch.cat([real[..., None], branch], dim=2) - log_proposal
-    usable = torch.isfinite(log_proposal[..., 0])
-    return torch.where(usable[..., None], weight, 0.0), usable
+    def _loss(self, weight: Tensor, shared: bool) -> Tensor:
+        if shared:
+            together = weight[..., 1:].flatten().logsumexp(0)
+            return torch.logaddexp(weight[..., 0], together) - weight[..., 0]
+        return weight.logsumexp(dim=-1) - weight[..., 0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryNCE(CheckedFields):
+class BinaryNCE(_NoiseContrastive):
     r"""Noise-contrastive estimation: tell a real point from C candidates one by one.
 
     .. math:: -\log \varsigma(v(x_n)) - \sum_{c=1}^C \log \varsigma(-v(x_c)), \qquad
         v(x) = -E(x) - \log q(x) - \log C
 
     At its minimum the energy is the negative log-density itself, normaliser included (Gutmann and
-    Hyvärinen, 2012).
-
-    Parameters
-    ----------
-    candidates : int
-        C, for each index.
-    proposal : Proposal or EnergyProposal
+    Hyvärinen, 2012). Parameters as of :class:`RankingNCE`.
     """
 
-    candidates: int = 4
-    proposal: Proposal | EnergyProposal = field(default_factory=Proposal)
-
-    def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
-        weight, usable = weigh(model, x, self.proposal, self.candidates, generator)
+    def _loss(self, weight: Tensor, shared: bool) -> Tensor:
         weight = weight - math.log(self.candidates)
-        loss = F.softplus(-weight[..., 0]) + F.softplus(weight[..., 1:]).sum(dim=-1)
-        return (loss * usable).sum() / usable.sum().clamp(min=1)
+        return F.softplus(-weight[..., 0]) + F.softplus(weight[..., 1:]).sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -308,21 +273,13 @@ class MaximumLikelihood:
     """The mean negative log-density, of energies whose normaliser is known."""
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of rows x: (B, 1, D)."""
+        """Return the loss of x: (B, S, D)."""
         if not model.unconditional:
             raise UnsupportedOperationError(
                 "The normaliser of an in-context energy is not known. Use RankingNCE."
             )
         loss: Tensor = -model.log_prob(x).mean()
         return loss
-
-
-def contrast(real: Tensor, branch: Tensor, regularization: float) -> Tensor:
-    """Return mean E(real) - mean E(negative) plus a penalty on squared energies."""
-    loss = real.mean() - branch.mean()
-    if regularization:
-        loss = loss + regularization * (real.square().mean() + branch.square().mean())
-    return loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,11 +320,16 @@ class ContrastiveDivergence(CheckedFields):
         return cls(sampler=BranchLangevin.calibrated(box), proposal=Proposal(box=box))
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
+        """Return the loss of x: (B, S, D)."""
         start = self.proposal.sample(x, self.candidates, generator)
-        negative = self.sampler.run(model, x, start, generator)
+        return self._contrast(model, x, self.sampler.run(model, x, start, generator))
+
+    def _contrast(self, model: Model, x: Tensor, negative: Tensor) -> Tensor:
         real, branch = model.real_and_branch_energy(x, negative)
-        return contrast(real, branch, self.regularization)
+        loss: Tensor = real.mean() - branch.mean()
+        if self.regularization:
+            loss = loss + self.regularization * (real.square().mean() + branch.square().mean())
+        return loss
 
 
 @dataclass(kw_only=True)
@@ -399,19 +361,17 @@ class PersistentContrastiveDivergence(CheckedFields):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of x: (B, S, D), or of a batch in the buffer."""
+        """Return the loss of x: (B, S, D)."""
         place, chance = torch.rand(2, generator=generator, device=generator.device).tolist()
-        slot, renew = int(place * self.pool), chance < self.refresh
-        if slot >= len(self._kept) or renew:
-            slot = min(slot, len(self._kept))
+        slot = min(int(place * self.pool), len(self._kept))
+        if slot == len(self._kept) or chance < self.refresh:
             negative = self.chains.proposal.sample(x, self.chains.candidates, generator)
             self._kept[slot : slot + 1] = [(x, negative)]
         kept, negative = self._kept[slot]
         x = x if model.unconditional else kept
         negative = self.chains.sampler.run(model, x, negative, generator)
         self._kept[slot] = (x, negative)
-        real, branch = model.real_and_branch_energy(x, negative)
-        return contrast(real, branch, self.chains.regularization)
+        return self.chains._contrast(model, x, negative)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the batches and chains in the buffer."""
@@ -443,25 +403,10 @@ class DenoisingScoreMatching(CheckedFields):
     candidates: int = 1
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
-        shape = (*x.shape[:2], self.candidates, x.shape[2])
-        noise = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-        energy, gradient = slope(model, x, x[:, :, None] + self.sigma * noise)
-        loss = 0.5 * (self.sigma * gradient - noise).square().sum(dim=-1).mean()
-        return loss + energy
-
-
-def slope(model: Model, x: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 0 and the gradient of the energy at points (B, S, C, D), with a graph.
-
-    The 0 has a graph too: distributed training needs a gradient for every parameter.
-    """
-    if model.unconditional:
-        return points.new_zeros(()), model.branch_gradient(x, points.shape[2])(points)
-    points = points.requires_grad_()
-    energy = model.branch_energy(x, points).sum()
-    (gradient,) = torch.autograd.grad(energy, points, create_graph=True)
-    return 0 * energy, gradient
+        """Return the loss of x: (B, S, D)."""
+        noise = _normal(x, self.candidates, generator)
+        nothing, gradient = _slope(model, x, x[:, :, None] + self.sigma * noise)
+        return 0.5 * (self.sigma * gradient - noise).square().sum(dim=-1).mean() + nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,14 +427,32 @@ class SlicedScoreMatching(CheckedFields):
     candidates: int = 1
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D)."""
-        shape = (*x.shape[:2], self.candidates, x.shape[2])
-        direction = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-        points = x[:, :, None].expand(shape).clone().requires_grad_()
-        energy, gradient = slope(model, x, points)
+        """Return the loss of x: (B, S, D)."""
+        direction = _normal(x, self.candidates, generator)
+        points = x[:, :, None].expand(direction.shape).clone().requires_grad_()
+        nothing, gradient = _slope(model, x, points)
         (curved,) = torch.autograd.grad((gradient * direction).sum(), points, create_graph=True)
         loss = 0.5 * gradient.square().sum(dim=-1) - (curved * direction).sum(dim=-1)
-        return loss.mean() + energy
+        return loss.mean() + nothing
+
+
+def _normal(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw `count` standard normal vectors for each point. x: (B, S, D) -> (B, S, count, D)."""
+    shape = (*x.shape[:2], count, x.shape[2])
+    return torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
+
+
+def _slope(model: Model, x: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 0 and the gradient of the energy at points (B, S, C, D), with a graph.
+
+    The 0 has a graph too: distributed training needs a gradient for every parameter.
+    """
+    if model.unconditional:
+        return points.new_zeros(()), model.branch_gradient(x, points.shape[2])(points)
+    points = points.requires_grad_()
+    energy = model.branch_energy(x, points).sum()
+    (gradient,) = torch.autograd.grad(energy, points, create_graph=True)
+    return 0 * energy, gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -512,16 +475,16 @@ class Completion(CheckedFields):
     hidden: float = 0.5
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of rows x: (B, 1, D)."""
+        """Return the loss of x: (B, S, D)."""
         if not model.unconditional:
             raise UnsupportedOperationError("In-context energies have no step to complete with.")
         options: Any = {"generator": generator, "device": x.device}
         batch, _, dim = x.shape
         start = torch.rand(batch, 1, 1, **options)
         along = (torch.arange(dim, device=x.device) / dim - start).remainder(1)
-        chance = torch.where(start.new_tensor(range(batch))[:, None, None] % 2 == 0, along,
-                             torch.rand(x.shape, **options))  # fmt: skip
-        held = chance >= self.hidden
+        anywhere = torch.rand(x.shape, **options)
+        is_even = torch.arange(batch, device=x.device)[:, None, None] % 2 == 0
+        held = torch.where(is_even, along, anywhere) >= self.hidden
         state = torch.where(held, x, 0.0)
         for _ in range(self.steps):
             state = model.step(state, held)
