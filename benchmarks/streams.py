@@ -10,7 +10,7 @@ import warnings
 from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import ClAMCRP
-from isthmus.paper.study.fitting import prepare
+from isthmus.paper.study.runner import prepare
 
 ROWS = 58_000
 

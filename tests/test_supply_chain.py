@@ -22,7 +22,6 @@ PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "she
 EXCEPTIONS = {
     "io/reading.py": {"pickle"},
     "paper/processes.py": {"pickle", "cloudpickle"},
-    "paper/study/fitting.py": {"cloudpickle"},
     "paper/study/runner.py": {"cloudpickle"},
 }
 FORBIDDEN = {

@@ -12,7 +12,8 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.paper.study.estimators import completion
-from isthmus.paper.study.fitting import METRICS, judge, prepare
+from isthmus.paper.study.methods import METRICS, judge
+from isthmus.paper.study.runner import prepare
 from isthmus.study import METHODS, DPMeans, SahaClAM, Settings
 
 X = StandardScaler().fit_transform(load_iris().data)

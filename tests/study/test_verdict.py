@@ -11,7 +11,7 @@ from scipy import stats
 
 from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame
-from isthmus.paper.study.fitting import METRICS
+from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise
 from isthmus.study import METHODS, Store, compare, make_report
 

@@ -60,8 +60,7 @@ def _place(one: Entry, data: Path | None) -> tuple[str, Path | None]:
     found = find(one.name, directories(data))
     if found is not None:
         return "cached" if found.parent == directories(None)[-1] else "local", found
-    bundled = (one.home.fetcher or "").startswith("load_")
-    return "bundled with scikit-learn" if bundled else "missing", None
+    return "bundled with scikit-learn" if one.home.is_bundled else "missing", None
 
 
 def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> int:
     from isthmus.paper.study.comparison import VIEWS
-    from isthmus.paper.study.fitting import METRICS
+    from isthmus.paper.study.methods import METRICS
     from isthmus.study import make_report
 
     target = arguments.output and check_writable(arguments.output)

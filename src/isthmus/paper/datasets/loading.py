@@ -25,22 +25,19 @@ from isthmus.io.arrays import open_npz
 from isthmus.io.files import exclusive, write_atomically
 from isthmus.io.reading import reading, require_regular
 from isthmus.paper.datasets.manifest import Entry, entry
-from isthmus.progress import progress
+from isthmus.progress import progress as show_progress
 from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
 # Bytes of one download; the largest dataset takes less than a tenth.
 LARGEST = 2**30
-# Writing a dataset takes less.
-SECONDS_FOR_OTHERS = 60.0
-# Seconds between two looks at the size of a download.
-REFRESH = 0.2
+# Seconds to wait for others who write, and between two looks at the size of a download.
+SECONDS_FOR_OTHERS, REFRESH = 60.0, 0.2
 # Characters of a note of checksums, of which more are not read.
 LONGEST_NOTE = 2**16
-# The file with which the process that downloads answers, and its exit code for other contents.
-FETCHED, NOT_AS_EXPECTED = "fetched.npz", 3
-# Arrays of a stored file.
+# The file with which the process that downloads answers, and the arrays of a stored one.
+ANSWER = "answer.npz"
 STORED = ("X", "y", "class_names", "feature_names")
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
@@ -75,8 +72,7 @@ class Dataset:
         return len(self.class_names)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        yield self.X
-        yield self.y
+        yield from (self.X, self.y)
 
     def __str__(self) -> str:
         n, dim = self.X.shape
@@ -120,10 +116,9 @@ def load(
     Examples
     --------
     >>> from isthmus.datasets import load
-    >>> iris = load("iris")
-    >>> print(iris)
+    >>> print(load("iris"))
     iris: 150 samples, 4 features, 3 classes ...
-    >>> X, y = iris
+    >>> X, y = load("iris")
     >>> X.shape, y.shape
     ((150, 4), (150,))
     """
@@ -132,7 +127,7 @@ def load(
     if path is None:
         arrays = _downloaded(known, places, download_if_missing, progress)
     else:
-        arrays = read(known, path)
+        arrays = _read(known, path)
     X = arrays["X"]
     # The note is about the stored file, not about one with all features of the source.
     note = known.note if X.shape[1] == known.n_features else ""
@@ -153,7 +148,7 @@ def store(
     feature_names: Any = None,
     data_home: str | Path | None = None,
 ) -> Path:
-    """Store a dataset that was downloaded by hand, so that :func:`load` finds it.
+    """Store a dataset that was downloaded by hand, so that :func:`load` finds it; return its path.
 
     Parameters
     ----------
@@ -163,128 +158,81 @@ def store(
     class_names, feature_names : sequence of str, optional
     data_home : str or Path, optional
         See :func:`load`. Default: the first writable directory.
-
-    Returns
-    -------
-    Path
     """
     known = entry(name)
-    arrays = labelled(known, X, y, class_names, feature_names)
-    check_arrays(known, arrays, f"The array passed as {name}")
-    return write(known, arrays, _writable(directories(data_home)))
-
-
-def _downloaded(known: Entry, places: list[Path], allowed: bool, progress: bool | None) -> Arrays:
-    home = known.home
-    bundled = home.fetcher is not None and home.fetcher.startswith("load_")
-    if home.fetcher is None and home.openml is None:
-        raise _not_found(known, places, "it has no public source to download from")
-    if not allowed and not bundled:
-        raise _not_found(known, places, "downloads are turned off")
-    try:
-        arrays = download(known, progress)
-    except OSError as error:
-        raise _not_found(known, places, f"{home} did not answer ({error})") from error
-    except ValueError as error:
-        raise DatasetChangedError(
-            f"The download from {home} is not {known.name}: {error}. "
-            f"Put {known.name}.npz into {places[0]} instead."
-        ) from error
-    check_arrays(known, arrays, f"The download from {home}")
-    if not bundled:
-        write(known, arrays, _writable(places))
-    return arrays
-
-
-def _not_found(known: Entry, places: list[Path], reason: str) -> DatasetNotFoundError:
-    searched = " and ".join(map(str, places))
-    return DatasetNotFoundError(
-        f"{known.name}.npz is not in {searched}, and {reason}. Download {known.home} on another "
-        f"machine and store it with isthmus.datasets.store({known.name!r}, X, y), or copy "
-        f"{known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its directory."
-    )
-
-
-def _writable(places: list[Path]) -> Path:
-    for place in places:
-        parent = next(each for each in (place, *place.parents) if each.exists())
-        if os.access(parent, os.W_OK | os.X_OK):
-            return place
-    return places[-1]
+    arrays = _labelled(known, X, y, class_names, feature_names)
+    _check(known, arrays, f"The array passed as {name}")
+    return _write(known, arrays, directories(data_home))
 
 
 def directories(data_home: str | Path | None) -> list[Path]:
     """Return the directories to search: `data_home`, or else ISTHMUS_DATA and the user's cache."""
     if data_home is not None:
         return [as_path(data_home, "data_home").expanduser()]
-    named = os.environ.get("ISTHMUS_DATA")
-    return [*([Path(named).expanduser()] if named else []), _user_cache() / "isthmus" / "data"]
-
-
-def _user_cache() -> Path:
+    cache = Path.home() / ".cache"
     if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    return Path.home() / ".cache"
+        cache = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    named = os.environ.get("ISTHMUS_DATA")
+    return [*([Path(named).expanduser()] if named else []), cache / "isthmus" / "data"]
 
 
 def find(name: str, places: list[Path]) -> Path | None:
     """Return the first file of a dataset, or None."""
-    candidates = (place / f"{name}.npz" for place in places)
-    return next((path for path in candidates if _is_there(path)), None)
+    for path in (place / f"{name}.npz" for place in places):
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:  # the reader will say what is wrong
+            pass
+        return path
+    return None
 
 
-def _is_there(path: Path) -> bool:
-    """Return True for a path of anything, or of something that must not be seen."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:  # the reader will say what is wrong
-        pass
-    return True
-
-
-def read(entry: Entry, path: Path) -> Arrays:
+def _read(known: Entry, path: Path) -> Arrays:
     """Return the arrays of a file that matches the manifest or the checksum of its download."""
-    with reading(path, "dataset", _advice(entry)), path.open("rb") as file:
+    advice = f"Remove it and load the dataset again to download it from {known.home}."
+    with reading(path, "dataset", advice), path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found not in (entry.sha256, *_noted_checksums(path)):
+    if found not in (known.sha256, *_noted_checksums(path)):
         raise DatasetChangedError(
-            f"{path} is not the {entry.name} that isthmus knows: its sha256 is {found[:12]}…, not "
-            f"{entry.sha256[:12]}…. It is truncated or altered. {_advice(entry)}"
+            f"{path} is not the {known.name} that isthmus knows: its sha256 is {found[:12]}…, not "
+            f"{known.sha256[:12]}…. It is truncated or altered. {advice}"
         )
     try:
-        with open_npz(path, "dataset, although its checksum is correct", _advice(entry)) as archive:
+        with open_npz(path, "dataset, although its checksum is correct", advice) as archive:
             stored = (name for name in STORED if name in archive.shapes)
-            arrays = archive.read(stored, expected=entry.largest_size)
+            arrays = archive.read(stored, expected=known.largest_size)
     except InvalidInputError as error:
         raise DatasetChangedError(str(error)) from None
-    check_arrays(entry, arrays, str(path), _advice(entry))
+    _check(known, arrays, str(path), advice)
     return arrays
 
 
-def _advice(entry: Entry) -> str:
-    return f"Remove it and load the dataset again to download it from {entry.home}."
-
-
-def write(entry: Entry, arrays: Arrays, directory: Path) -> Path:
-    """Store arrays in a file, with its checksum beside it."""
+def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
+    """Store arrays in a file of the first writable directory, with its checksum beside it."""
+    directory = next(filter(_is_writable, places), places[-1])
     directory.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     # Typed so that no array is mistaken for the argument allow_pickle.
     contents: dict[str, Any] = dict(arrays)
     np.savez_compressed(buffer, **contents)
-    path = directory / f"{entry.name}.npz"
+    path = directory / f"{known.name}.npz"
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     with exclusive(directory, wait=SECONDS_FOR_OTHERS):
         # First the checksum, with those before: killed in between, either file has one.
-        known = dict.fromkeys((digest, *_noted_checksums(path)))
-        write_atomically(_note(path), "".join(f"{each}  {path.name}\n" for each in known))
+        digests = dict.fromkeys((digest, *_noted_checksums(path)))
+        write_atomically(_note(path), "".join(f"{each}  {path.name}\n" for each in digests))
         return write_atomically(path, buffer.getvalue())
+
+
+def _is_writable(place: Path) -> bool:
+    parent = next(each for each in (place, *place.parents) if each.exists())
+    return os.access(parent, os.W_OK | os.X_OK)
 
 
 def _note(path: Path) -> Path:
@@ -301,82 +249,113 @@ def _noted_checksums(path: Path) -> list[str]:
         return []
 
 
-def check_arrays(
-    entry: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored."
-) -> None:
+def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored.") -> None:
     """Raise unless shape, labels and class sizes, in any order, match the manifest."""
-    problem = _problem(entry, arrays)
+    missing = {"X", "y", "class_names"} - set(arrays)
+    features = {known.n_features, known.home.n_features or known.n_features}
+    X, y = (arrays.get(name, np.empty(0)) for name in "Xy")
+    problem = ""
+    if missing:
+        problem = f"it has no {' and no '.join(sorted(missing))}"
+    elif X.ndim != 2 or len(X) != known.n_samples or X.shape[1] not in features:
+        wanted = " or ".join(f"({known.n_samples}, {width})" for width in sorted(features))
+        problem = f"X has shape {X.shape}, not {wanted}"
+    elif y.shape != (known.n_samples,):
+        problem = f"y has shape {y.shape}, not ({known.n_samples},)"
+    elif sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(known.class_counts):
+        problem = f"its classes are not the {known.n_classes} of the known sizes"
+    elif X.dtype.kind not in "fiu" or not np.isfinite(X).all():
+        problem = "X has values that are missing or infinite"
     if problem:
         raise DatasetChangedError(
-            f"{origin} is not the {entry.name} that isthmus knows: {problem}. {advice}"
+            f"{origin} is not the {known.name} that isthmus knows: {problem}. {advice}"
         )
 
 
-def _problem(entry: Entry, arrays: Arrays) -> str:
-    missing = {"X", "y", "class_names"} - set(arrays)
-    if missing:
-        return f"it has no {' and no '.join(sorted(missing))}"
-    features = {entry.n_features, entry.home.n_features or entry.n_features}
-    X, y = arrays["X"], arrays["y"]
-    if X.ndim != 2 or len(X) != entry.n_samples or X.shape[1] not in features:
-        wanted = " or ".join(f"({entry.n_samples}, {width})" for width in sorted(features))
-        return f"X has shape {X.shape}, not {wanted}"
-    if y.shape != (entry.n_samples,):
-        return f"y has shape {y.shape}, not ({entry.n_samples},)"
-    if sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(entry.class_counts):
-        return f"its classes are not the {entry.n_classes} of the known sizes"
-    if X.dtype.kind not in "fiu" or not np.isfinite(X).all():
-        return "X has values that are missing or infinite"
-    return ""
+def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | None) -> Arrays:
+    """Fetch a dataset from its home, with a progress bar, and store it if it needs a network."""
+    home, reason = known.home, ""
+    if home.fetcher is None and home.openml is None:
+        reason = "it has no public source to download from"
+    elif not allowed and not home.is_bundled:
+        reason = "downloads are turned off"
+    else:
+        try:
+            if home.is_bundled:
+                arrays = fetch(known)
+            else:
+                with (
+                    TemporaryDirectory(prefix="isthmus-") as scratch,
+                    show_progress(f"{known.name} from {home}", show=show, unit="bytes") as report,
+                ):
+                    arrays = fetch_guarded(known, Path(scratch), report)
+        except OSError as error:
+            reason = f"{home} did not answer ({error})"
+        except ValueError as error:
+            raise DatasetChangedError(
+                f"The download from {home} is not {known.name}: {error}. "
+                f"Put {known.name}.npz into {places[0]} instead."
+            ) from error
+    if reason:
+        raise DatasetNotFoundError(
+            f"{known.name}.npz is not in {' and '.join(map(str, places))}, and {reason}. Download "
+            f"{home} on another machine and store it with isthmus.datasets.store({known.name!r}, "
+            f"X, y), or copy {known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its "
+            "directory."
+        )
+    _check(known, arrays, f"The download from {home}")
+    if not home.is_bundled:
+        _write(known, arrays, places)
+    return arrays
 
 
-def download(entry: Entry, show: bool | None = None) -> Arrays:
-    """Fetch a dataset from its home, with a progress bar."""
-    if (entry.home.fetcher or "").startswith("load_"):
-        return fetch(entry)
-    title = f"{entry.name} from {entry.home}"
-    with (
-        TemporaryDirectory(prefix="isthmus-") as scratch,
-        progress(title, show=show, unit="bytes") as report,
-    ):
-        return fetch_guarded(entry, Path(scratch), report)
-
-
-def fetch(entry: Entry, scratch: str | Path | None = None) -> Arrays:
+def fetch(known: Entry, scratch: str | Path | None = None) -> Arrays:
     """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
     from sklearn import datasets
 
     options: dict[str, Any] = {} if scratch is None else {"data_home": scratch}
-    if entry.home.fetcher is None:
-        options |= {"data_id": entry.home.openml, "as_frame": False, "parser": "liac-arff"}
-    return _arrays(entry, getattr(datasets, entry.home.fetcher or "fetch_openml")(**options))
+    if known.home.fetcher is None:
+        options |= {"data_id": known.home.openml, "as_frame": False, "parser": "liac-arff"}
+    return _arrays(known, getattr(datasets, known.home.fetcher or "fetch_openml")(**options))
 
 
-def fetch_guarded(entry: Entry, scratch: Path, report: Callable[[float], object]) -> Arrays:
+def fetch_guarded(known: Entry, scratch: Path, report: Callable[[float], object]) -> Arrays:
     """Fetch a dataset in a process that opens https addresses only; `report` gets its bytes."""
-    module = "isthmus.paper.datasets.loading"
-    code = f"import sys; from {module} import answer; sys.exit(answer(*sys.argv[1:]))"
-    with (scratch / "errors").open("w+") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, entry.name, str(scratch)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-        )
+    code = f"import sys; from {__name__} import _answer; _answer(*sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code, known.name, str(scratch)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as child:
         try:
             while child.poll() is None:
                 report(_size(scratch))
                 time.sleep(REFRESH)
         finally:
             child.kill()
-            child.wait()
-        if child.returncode == 0:
-            with np.load(scratch / FETCHED, allow_pickle=False) as file:
-                return dict(file)
-        errors.seek(0)
-        words = (errors.read().splitlines() or [f"exit code {child.returncode}"])[-1]
-    raise (ValueError if child.returncode == NOT_AS_EXPECTED else OSError)(words)
+    if child.returncode:
+        raise OSError(f"exit code {child.returncode}")
+    with np.load(scratch / ANSWER, allow_pickle=False) as file:
+        arrays = dict(file)
+    for kind in (OSError, ValueError):
+        if kind.__name__ in arrays:
+            raise kind(str(arrays[kind.__name__]))
+    return arrays
+
+
+def _answer(name: str, scratch: str) -> None:
+    """Fetch a dataset in this process, and write its arrays, or the error, to `scratch`."""
+    request.install_opener(request.build_opener(HttpsOnly))
+    found: dict[str, Any]
+    try:
+        found = fetch(entry(name), scratch)
+    except (ValueError, LookupError) as error:
+        found = {"ValueError": str(error)}
+    except Exception as error:
+        found = {"OSError": str(error)}
+    np.savez(Path(scratch) / ANSWER, **found)
 
 
 class HttpsOnly(request.BaseHandler):
@@ -406,23 +385,17 @@ class HttpsOnly(request.BaseHandler):
         return response
 
 
-def answer(name: str, scratch: str) -> int:
-    """Fetch a dataset in this process, write its arrays to `scratch`, and return an exit code."""
-    request.install_opener(request.build_opener(HttpsOnly))
-    try:
-        arrays: dict[str, Any] = fetch(entry(name), scratch)
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except (ValueError, LookupError) as error:
-        print(error, file=sys.stderr)
-        return NOT_AS_EXPECTED
-    np.savez(Path(scratch) / FETCHED, **arrays)
-    return 0
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # moved meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
-def _arrays(entry: Entry, bunch: Any) -> Arrays:
-    home = entry.home
+def _arrays(known: Entry, bunch: Any) -> Arrays:
+    """Return the arrays of a stored file from what a fetcher of scikit-learn returned."""
+    home = known.home
     table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
     columns = _names(bunch, "feature_names")
     if target is None:  # the last column holds the labels
@@ -441,31 +414,30 @@ def _arrays(entry: Entry, bunch: Any) -> Arrays:
         X = np.column_stack([X, labels.astype(float)])
         columns = [*columns, *_names(bunch, "target_names")]
         labels = np.rint(labels.astype(float)).astype(int)
-    known = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
-    return labelled(entry, X, labels, known, columns)
-
-
-def labelled(
-    entry: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
-) -> Arrays:
-    """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
-    found, codes = np.unique(np.asarray(y), return_inverse=True)
-    given = class_names is not None and len(class_names) == len(found)
-    plain = [value.decode() if isinstance(value, bytes) else value for value in found]
-    words = class_names if given else plain
-    arrays: Arrays = {
-        "X": np.ascontiguousarray(X, dtype=entry.dtype),
-        "y": codes.reshape(-1).astype(np.int64),
-        "class_names": np.array([str(word) for word in words]),
-    }
-    if feature_names is not None and len(feature_names) == np.shape(X)[1]:
-        arrays["feature_names"] = np.array([str(name) for name in feature_names])
-    return arrays
+    names = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
+    return _labelled(known, X, labels, names, columns)
 
 
 def _names(bunch: Any, field: str) -> list[str]:
     found = getattr(bunch, field, None)
-    return [] if found is None else [str(name) for name in found]
+    return [] if found is None else list(map(str, found))
+
+
+def _labelled(
+    known: Entry, X: Any, y: Any, class_names: Any = None, feature_names: Any = None
+) -> Arrays:
+    """Return arrays in the form of the stored files: labels 0 .. K-1, and a name for each."""
+    found, codes = np.unique(np.asarray(y), return_inverse=True)
+    if class_names is None or len(class_names) != len(found):
+        class_names = [value.decode() if isinstance(value, bytes) else value for value in found]
+    arrays: Arrays = {
+        "X": np.ascontiguousarray(X, dtype=known.dtype),
+        "y": codes.reshape(-1).astype(np.int64),
+        "class_names": np.array([str(word) for word in class_names]),
+    }
+    if feature_names is not None and len(feature_names) == np.shape(X)[1]:
+        arrays["feature_names"] = np.array([str(name) for name in feature_names])
+    return arrays
 
 
 def _numbers(
@@ -474,22 +446,8 @@ def _numbers(
     """Return numbers; OpenML sometimes gives positions in a list of numbers as words instead."""
     X = np.asarray(table, dtype=np.float64)
     for place, name in enumerate(columns):
-        values = [_value(word) for word in categories.get(name) or []]
-        if values and None not in values:
-            X[:, place] = np.array(values, dtype=np.float64)[X[:, place].astype(int)]
+        words = [{"true": "1", "false": "0"}.get(w.lower(), w) for w in categories.get(name) or ()]
+        with suppress(ValueError):  # words that are no numbers
+            values = np.array(words, dtype=np.float64)
+            X[:, place] = values[X[:, place].astype(int)] if words else X[:, place]
     return X
-
-
-def _value(word: str) -> float | None:
-    try:
-        return float({"true": "1", "false": "0"}.get(word.lower(), word))
-    except ValueError:
-        return None
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):  # moved meanwhile
-            total += path.stat().st_size if path.is_file() else 0
-    return total

@@ -19,7 +19,7 @@ class Home:
     """Source of a dataset, and its differences from the stored file."""
 
     fetcher: str | None = None
-    """A function of ``sklearn.datasets``; names that start with ``load_`` need no network."""
+    """A function of ``sklearn.datasets``."""
     openml: int | None = None
     by_hand: str | None = None
     """Description of a source that cannot be downloaded automatically."""
@@ -33,6 +33,11 @@ class Home:
     """True if the labels are the rounded target, which is also a column."""
     scale: float = 1.0
 
+    @property
+    def is_bundled(self) -> bool:
+        """True if scikit-learn brings the dataset along, so that no network is needed."""
+        return (self.fetcher or "").startswith("load_")
+
     def __str__(self) -> str:
         if self.fetcher is not None:
             return f"sklearn.datasets.{self.fetcher}"
@@ -43,7 +48,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset of the manifest."""
+    """One dataset of the manifest; notes are mainly on differences from the paper's table."""
 
     name: str
     n_samples: int
@@ -55,7 +60,6 @@ class Entry:
     """Samples, features and classes in the paper's table."""
     home: Home
     note: str
-    """Remarks, mainly differences from the paper's table."""
     source: str
     licence: str
 
@@ -134,13 +138,10 @@ class Description:
 
 
 def describe() -> Description:
-    """Return all datasets, with their shapes, homes and differences from the paper's table.
-
-    The result prints as a table; its `entries` hold the same information.
+    """Return the `entries` of all datasets, with shapes, homes and notes; it prints as a table.
 
     Examples
     --------
-    >>> from isthmus.datasets import describe
     >>> print(describe())
     name                     samples  features  classes  as in the paper ...
     boston_housing               506        14       46  yes, with the leaked column ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress, product
@@ -13,20 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame
 
-from isthmus.errors import InvalidInputError
-from isthmus.paper.study.fitting import BOUNDED, LOWER_IS_BETTER, METRICS
-from isthmus.paper.study.methods import Kind
-from isthmus.paper.study.statistics import (
-    LEVEL,
-    MARGIN,
-    Friedman,
-    Pair,
-    critical_difference,
-    friedman,
-    groups,
-    mean_ranks,
-    pairwise,
-)
+from isthmus.paper.study import statistics as st
+from isthmus.paper.study.methods import BOUNDED, LOWER_IS_BETTER, METRICS, Kind
 from isthmus.paper.study.store import COLUMNS, Row
 from isthmus.validation import as_choice
 
@@ -39,6 +27,7 @@ VIEWS: dict[View, str] = {
 }
 # Scores without a common scale are compared by their logarithms; zero is replaced by this.
 SMALLEST = 1e-12
+CELL_LENGTH = 100
 CELL = ["dataset", "method"]
 
 
@@ -67,7 +56,15 @@ def selected(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Scores:
-    """One score for each dataset and method. Prints as a Markdown table."""
+    """One score for each dataset and method. Prints as a Markdown table.
+
+    Attributes
+    ----------
+    values : ndarray (datasets, methods)
+        NaN where no fit has a score.
+    attempts : ndarray (datasets, methods)
+        Number of fits, with or without a score.
+    """
 
     metric: str
     view: View
@@ -75,9 +72,7 @@ class Scores:
     datasets: tuple[str, ...]
     methods: tuple[str, ...]
     values: NDArray[np.float64]
-    """(datasets, methods); NaN where no fit has a score."""
     attempts: NDArray[np.int64]
-    """(datasets, methods); number of fits, with or without a score."""
 
     @property
     def oriented(self) -> NDArray[np.float64]:
@@ -105,19 +100,29 @@ class Scores:
             cell: f"{value:.3f}" if np.isfinite(value) else "none"
             for cell, value in self.cells.items()
         }
-        rows = [
-            [dataset, *(cells.get((dataset, method), "not run") for method in self.methods)]
-            for dataset in self.datasets
+        records = [
+            {"dataset": name, **{each: cells.get((name, each), "not run") for each in self.methods}}
+            for name in self.datasets
         ]
-        title = f"{self.metric}, {self.kind}: {VIEWS[self.view]}"
-        return f"{title}\n\n{markdown(['dataset', *self.methods], rows)}"
+        return f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"
 
 
-def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
-    heads = list(heads)
-    first, *rest = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records with the same keys as a Markdown table."""
+    heads = [name.replace("_", " ") for name in (records or [{}])[0]]
+    rows = [heads, *(map(_cell, each.values()) for each in records)]
+    first, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([first, f"|{'---|' * len(heads)}", *rest])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_cell(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(value)
+    text = f"{value:,.2f}" if isinstance(value, float) else str(value)
+    text = " ".join(text.replace("|", "/").split())
+    return text if len(text) <= CELL_LENGTH else f"{text[: CELL_LENGTH - 1]}…"
 
 
 def distribution(
@@ -145,28 +150,19 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
         over seeds; labels are not used. "oracle": the best of all fits by the metric itself, an
         upper bound of the other two that cannot be found without labels.
     """
-    if metric not in METRICS:
-        raise InvalidInputError(f"There is no metric {metric!r}; there are {', '.join(METRICS)}.")
+    as_choice(metric, "metric", METRICS)
     as_choice(view, "view", tuple(VIEWS))
     frame = as_frame(rows)
     frame = frame[frame.kind == kind]
     datasets, methods = (tuple(frame[name].unique()) for name in CELL)
-    attempts = frame.groupby(CELL).size()
     best = "min" if metric in LOWER_IS_BETTER else "max"
     reduction = {"grid": "median", "selected": "mean", "oracle": best}[view]
     kept = selected(frame) if view == "selected" else frame[frame.status == "ok"]
-    values = kept.groupby(CELL)[metric].agg(reduction)
-    cells = list(product(datasets, methods))
-    shape = (len(datasets), len(methods))
-    return Scores(
-        metric,
-        view,
-        kind,
-        datasets,
-        methods,
-        values.reindex(cells).to_numpy(np.float64).reshape(shape),
-        attempts.reindex(cells, fill_value=0).to_numpy(np.int64).reshape(shape),
-    )
+    cells, shape = list(product(datasets, methods)), (len(datasets), len(methods))
+    values = kept.groupby(CELL)[metric].agg(reduction).reindex(cells)
+    attempts = frame.groupby(CELL).size().reindex(cells, fill_value=0)
+    arrays = values.to_numpy(np.float64).reshape(shape), attempts.to_numpy(np.int64).reshape(shape)
+    return Scores(metric, view, kind, datasets, methods, *arrays)
 
 
 @dataclass(frozen=True)
@@ -174,16 +170,16 @@ class Comparison:
     """Ranks and tests of methods from one table of scores. Prints as Markdown.
 
     Ranks are over the datasets on which every method was run; a method that was run and has no
-    score ranks last. A pair is compared on the datasets where both have a score.
+    score ranks last. A pair is compared on the datasets where both have a score. There are no
+    `ranks`, the mean ranks by method, if there is nothing to rank; `critical_difference` is
+    Nemenyi's, at level 0.05.
     """
 
     scores: Scores
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[st.Pair, ...] = ()
     ranks: dict[str, float] = field(default_factory=dict)
-    """Mean rank of each method; empty if there is nothing to rank."""
-    friedman: Friedman | None = None
+    friedman: st.Friedman | None = None
     critical_difference: float | None = None
-    """Nemenyi's, at level 0.05."""
 
     @property
     def ranked(self) -> tuple[str, ...]:
@@ -193,20 +189,18 @@ class Comparison:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Datasets on which a method was not run, or none has a score."""
-        return tuple(name for name in self.scores.datasets if name not in self.ranked)
+        return tuple(compress(self.scores.datasets, ~self.scores.comparable))
 
     @cached_property
     def groups(self) -> list[tuple[str, ...]]:
         """Sets of methods whose mean ranks do not differ significantly."""
-        return groups(self.ranks, self.critical_difference or 0.0)
+        return st.groups(self.ranks, self.critical_difference or 0.0)
 
-    def pair(self, first: str, second: str) -> Pair | None:
+    def pair(self, first: str, second: str) -> st.Pair | None:
         """Return the comparison of two methods, or None if one of them is missing."""
         for each in self.pairs:
-            if (each.first, each.second) == (first, second):
-                return each
-            if (each.first, each.second) == (second, first):
-                return each.reversed()
+            if {each.first, each.second} == {first, second}:
+                return each if each.first == first else each.reversed()
         return None
 
     def mean(self, method: str, other: str | None = None) -> float:
@@ -252,9 +246,9 @@ class Comparison:
         if not self.ranks:
             words = "there is only one method, or no dataset on which all methods were run."
             return f"{lines[0]}\n\nNothing to rank: {words}"
-        ranks = (f"{self.ranks[name]:.2f}" for name in names)
         if self.scores.metric in BOUNDED:
             lines.append(f"| **mean** | {' | '.join(map(self._mean_cell, names))} |")
+        ranks = (f"{self.ranks[name]:.2f}" for name in names)
         lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
         return "\n".join([*lines, "", *self._remarks()])
 
@@ -265,27 +259,32 @@ class Comparison:
             return "none"
         return f"{mean:.3f}" if covered == len(self.ranked) else f"{mean:.3f} ({covered})"
 
-    def _remarks(self) -> Iterable[str]:
+    def _remarks(self) -> Iterator[str]:
         assert self.friedman is not None
+        bounded = self.scores.metric in BOUNDED
         short = [name for name in self.scores.methods if self.covered(name) < len(self.ranked)]
-        if short and self.scores.metric in BOUNDED:
+        if short and bounded:
             yield (
                 f"(n): mean over only n of the {len(self.ranked)} datasets, those on which the "
                 "method has a score; not comparable with the other means."
             )
-        words = "differ" if self.friedman.p_value < LEVEL else "do not differ significantly"
+        words = "differ" if self.friedman.p_value < st.LEVEL else "do not differ significantly"
         yield f"{self.friedman}: the methods {words}."
         together = "; ".join(", ".join(each) for each in self.groups) or "none"
         yield (
             f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
             f"Not significantly different: {together}."
         )
-        different = "; ".join(_sentence(pair) for pair in self.pairs if pair.p_value < LEVEL)
+        differing = [pair for pair in self.pairs if pair.p_value < st.LEVEL]
+        differing = [pair if pair.difference > 0 else pair.reversed() for pair in differing]
+        different = "; ".join(
+            f"{pair.first} above {pair.second} (p = {pair.p_value:.2g})" for pair in differing
+        )
         yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
-        if self.scores.metric in BOUNDED:
+        if bounded:
             equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
             yield (
-                f"Pairs that are equivalent within {MARGIN:g} (two one-sided tests): "
+                f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "
                 f"{'; '.join(equal) or 'none'}."
             )
         if self.left_out:
@@ -299,30 +298,22 @@ def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected
     See :func:`score_table` for the parameters.
     """
     scores = score_table(rows, metric, kind, view)
-    table = scores.oriented
-    if len(scores.methods) < 2:
+    table, methods = scores.oriented, scores.methods
+    if len(methods) < 2:
         return Comparison(scores)
-    scaled, margin = (table, MARGIN) if metric in BOUNDED else (_logarithms(table), None)
-    pairs = tuple(pairwise(scaled, scores.methods, margin))
+    if metric in BOUNDED:
+        pairs = st.pairwise(table, methods)
+    else:  # differences of logarithms do not depend on units
+        sizes = np.log(np.maximum(np.abs(table), SMALLEST))
+        pairs = st.pairwise(np.where(np.signbit(table), -sizes, sizes), methods, None)
     ranked = table[scores.comparable]
     if not len(ranked):
-        return Comparison(scores, pairs)
-    ranks = dict(zip(scores.methods, mean_ranks(ranked).tolist(), strict=True))
-    width = critical_difference(len(scores.methods), len(ranked))
-    return Comparison(scores, pairs, ranks, friedman(ranked), width)
+        return Comparison(scores, tuple(pairs))
+    ranks = dict(zip(methods, st.mean_ranks(ranked).tolist(), strict=True))
+    width = st.critical_difference(len(methods), len(ranked))
+    return Comparison(scores, tuple(pairs), ranks, st.friedman(ranked), width)
 
 
 def _finite(value: float) -> float | None:
     """Return the number, or None, as JSON has no NaN."""
     return float(value) if math.isfinite(value) else None
-
-
-def _logarithms(oriented: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return signed logarithms of scores: their differences do not depend on units."""
-    sizes = np.log(np.maximum(np.abs(oriented), SMALLEST))
-    return np.where(np.signbit(oriented), -sizes, sizes)
-
-
-def _sentence(pair: Pair) -> str:
-    better = pair if pair.difference > 0 else pair.reversed()
-    return f"{better.first} above {better.second} (p = {better.p_value:.2g})"

@@ -15,8 +15,7 @@ from isthmus.paper.figures.study import (
     score_map,
 )
 from isthmus.paper.study.comparison import distribution
-from isthmus.paper.study.fitting import BOUNDED, LABELLED, UNLABELLED
-from isthmus.paper.study.methods import Kind
+from isthmus.paper.study.methods import BOUNDED, LABELLED, UNLABELLED, Kind
 from isthmus.paper.study.store import Row
 from isthmus.paper.study.verdict import Report, make_report
 

@@ -1,4 +1,4 @@
-"""The methods of the study: each has a name, an estimator and a grid of settings."""
+"""The methods of the study, each with a grid of settings, and the scores of their partitions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ from isthmus.validation import as_choice
 
 Kind = Literal["K given", "K unknown"]
 Settings = dict[str, Any]
+
+LABELLED = ("rand", "ari", "ami", "nmi")
+UNLABELLED = ("calinski_harabasz", "davies_bouldin", "silhouette")
+METRICS = (*LABELLED, *UNLABELLED)
+LOWER_IS_BETTER = frozenset({"davies_bouldin"})
+# Scores with a common scale, for which a difference of 0.05 has a meaning.
+BOUNDED = frozenset({*LABELLED, "silhouette"})
+# The silhouette compares all pairs; for more rows than this, a fixed subsample is used.
+SILHOUETTE_ROWS = 2000
 
 
 def combinations(**choices: Sequence[Any]) -> tuple[Settings, ...]:
@@ -63,7 +72,6 @@ class Method:
     Examples
     --------
     >>> from sklearn.cluster import Birch
-    >>> from isthmus.study import Method, combinations
     >>> birch = Method("Birch", Birch, combinations(threshold=[0.5, 0.3, 0.7]), seeded=False)
     >>> birch.estimator({"threshold": 0.3}, n_clusters=4, seed=0)
     Birch(n_clusters=4, threshold=0.3)
@@ -98,9 +106,47 @@ class Method:
         known = model.get_params()
         late: Settings = {"random_state": seed} if "random_state" in known else {}
         if self.kind == "K given":
-            word = "n_clusters" if "n_clusters" in known else "n_components"
-            late[word] = n_clusters
+            late["n_clusters" if "n_clusters" in known else "n_components"] = n_clusters
         return model.set_params(**late)
+
+
+def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, float | None]:
+    """Return the seven scores of clusters against known classes; None if undefined.
+
+    Noise, the label -1 of some methods, counts as one more cluster.
+
+    >>> X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 0, 1, 1])
+    >>> scores = judge(X, y, 1 - y)
+    >>> scores["ari"], round(scores["silhouette"], 2)
+    (1.0, 0.98)
+    """
+    from sklearn import metrics
+
+    return {
+        "rand": float(metrics.rand_score(y, labels)),
+        "ari": float(metrics.adjusted_rand_score(y, labels)),
+        "ami": float(metrics.adjusted_mutual_info_score(y, labels)),
+        "nmi": float(metrics.normalized_mutual_info_score(y, labels)),
+        "calinski_harabasz": _finite(metrics.calinski_harabasz_score, X, labels),
+        "davies_bouldin": _finite(metrics.davies_bouldin_score, X, labels),
+        "silhouette": silhouette(X, labels),
+    }
+
+
+def silhouette(X: NDArray[Any], labels: NDArray[Any]) -> float | None:
+    """Return the silhouette on a fixed subsample of at most 2,000 rows; None if undefined."""
+    from sklearn.metrics import silhouette_score
+
+    if len(X) > SILHOUETTE_ROWS:
+        kept = np.random.default_rng(0).permutation(len(X))[:SILHOUETTE_ROWS]
+        X, labels = X[kept], labels[kept]
+    return _finite(silhouette_score, X, labels)
+
+
+def _finite(score: Any, X: NDArray[Any], labels: NDArray[Any]) -> float | None:
+    sensible = 2 <= len(np.unique(labels)) < len(X)
+    value = float(score(X, labels)) if sensible else np.nan
+    return value if np.isfinite(value) else None
 
 
 def left_out_surprise(model: Any, X: NDArray[Any]) -> float:
@@ -112,8 +158,6 @@ def left_out_surprise(model: Any, X: NDArray[Any]) -> float:
 
 def silhouette_of(model: Any, X: NDArray[Any]) -> float:
     """Return minus the silhouette, NaN for a single cluster."""
-    from isthmus.paper.study.fitting import silhouette
-
     value = silhouette(X, model.labels_)
     return np.nan if value is None else -value
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
 
 import isthmus
 from isthmus.errors import InvalidInputError, IsthmusError
@@ -22,38 +27,116 @@ from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
 from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
-from isthmus.paper.study.fitting import as_call
-from isthmus.paper.study.methods import Method
+from isthmus.paper.study.methods import Method, judge
 from isthmus.paper.study.settings import Settings, Task, cells
 from isthmus.paper.study.store import Store
 from isthmus.progress import progress as progress_bar
+from isthmus.scaling import Scaling
 from isthmus.validation import as_choice, as_count
 
 if TYPE_CHECKING:
     from distributed import Client
 
 Backend = Literal["local", "dask"]
+Outcomes = Generator[tuple[Call, Outcome], None, None]
 
+# Imported once, not in the process of every fit.
+COMMON = ("isthmus.cluster.resolution", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
 # Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
 # for each fit, plus 4 s for each million cells.
 FIXED_COST = 200_000
 # Holds the process of a run in progress and the estimated time of its end, for `status`.
 PROGRESS = "progress.json"
 
-Outcomes = Generator[tuple[Call, Outcome], None, None]
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows of a dataset with `n_available`, in random order, all features of variance one."""
+
+    X: NDArray[np.float64]
+    y: NDArray[np.int64]
+    n_available: int
+
+
+def prepare(dataset: str, rows: int, data_home: str | Path | None = None) -> Prepared:
+    """Load a dataset, take a fixed random subsample of at most `rows`, and standardise it.
+
+    Zero `rows` stand for all. Constant columns become zero.
+    """
+    X, y = load(dataset, data_home, progress=False)
+    kept = np.random.default_rng(0).permutation(len(X))[: rows or None]
+    sample = X[kept].astype(np.float64)
+    return Prepared(Scaling.of(sample).into(sample), y[kept], len(X))
+
+
+# Shared by the fits on one dataset.
+_prepared = lru_cache(maxsize=2)(prepare)
+
+
+def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
+    """Fit a method and return the columns of its result."""
+    X, y = data.X[: method.max_rows], data.y[: method.max_rows]
+    n_classes = len(np.unique(y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about convergence, which is recorded
+        model = method.estimator(task.settings, n_classes, task.seed, X)
+        start = time.process_time()
+        labels = np.asarray(model.fit_predict(X))
+        seconds = time.process_time() - start
+        objective = np.nan if method.objective is None else method.objective(model, X)
+        scores = judge(X, y, labels)
+    converged = getattr(model, "converged_", None)
+    if converged is None and hasattr(model, "n_iter_") and hasattr(model, "max_iter"):
+        converged = np.max(model.n_iter_) < model.max_iter
+    sizes = np.unique(labels, return_counts=True)[1]
+    return {
+        "n_rows": len(X),
+        "n_available": data.n_available,
+        "n_features": X.shape[1],
+        "n_classes": n_classes,
+        **scores,
+        "n_clusters": len(sizes),
+        "largest_share": float(sizes.max() / len(labels)),
+        "objective": float(objective) if np.isfinite(objective) else None,
+        "converged": None if converged is None else bool(converged),
+        "seconds": seconds,
+    }
+
+
+def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] | IsthmusError:
+    """Fit in a child process; return an error if the fit could not be started.
+
+    That is no result of the method: the dataset may be missing on that machine, for example.
+    """
+    try:
+        data, method = _prepared(*place), cloudpickle.loads(pickled)
+    except Exception as error:
+        kind, words = IsthmusError, f"{type(error).__name__}: {error}"
+        if isinstance(error, IsthmusError):
+            kind, words = type(error), str(error)
+        name, host = f"{task.method} on {task.dataset}", socket.gethostname()
+        return kind(f"{name} could not be started on {host}: {words}")
+    return fit(task, method, data)
+
+
+def _warm(*place: Any) -> None:
+    for module in COMMON:
+        import_module(module)
+    _prepared(*place)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run."""
+    """Progress of a run: its fits, its newest result, and the finished share of the work.
+
+    Fits on larger datasets count more in the share.
+    """
 
     done: int
     total: int
     seconds: float
     row: dict[str, Any]
-    """The newest result."""
     share: float
-    """Finished share of the work, in which fits on larger datasets count more."""
 
     @property
     def seconds_left(self) -> float:
@@ -63,20 +146,27 @@ class Progress:
 
 @dataclass(frozen=True)
 class Run:
-    """Result of a run, or its state if it is still in progress."""
+    """Result of a run, or its state if it is still in progress.
+
+    Attributes
+    ----------
+    total, before, done : int
+        Numbers of fits: all, those of earlier runs, those of this run.
+    statuses : dict
+        Number of finished fits by status.
+    seconds_left : float or None
+        Estimate of the remaining time of a run in progress.
+    set_aside : int
+        Number of results that no longer count: this run replaced their datasets and methods.
+    """
 
     directory: Path
     total: int
     before: int
-    """Number of fits done by earlier runs."""
     done: int
-    """Number of fits done by this run."""
     statuses: dict[str, int]
-    """Number of finished fits by status."""
     seconds_left: float | None = None
-    """Estimate of the remaining time of a run in progress; None if there is none."""
     set_aside: int = 0
-    """Number of results that no longer count: this run replaced their datasets and methods."""
 
     @property
     def missing(self) -> int:
@@ -117,10 +207,8 @@ def run(
     call then continues with the missing fits. A fit that crashes, hangs or exceeds a limit is
     recorded as such; a fit that cannot be started, for example because its data are missing,
     stops the run. Apart from times, results depend on the task alone, not on the backend or the
-    number of jobs.
-
-    If the directory holds results of other runs, the fits that count for each dataset and method
-    are those of the newest run with both of them; see :meth:`Store.read`.
+    number of jobs. The fits that count for each dataset and method are those of the newest run
+    with both of them; see :meth:`Store.read`.
 
     Parameters
     ----------
@@ -163,9 +251,7 @@ def run(
         left = [task for task in tasks if task.id not in statuses]
         before, done, work, start = len(statuses), 0, 0, time.monotonic()
         whole = sum(map(_cost, left))
-        home = None if data_home is None else os.fspath(data_home)
-        pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
-        calls = [as_call(task, pickled[task.method], home, settings.limits) for task in left]
+        calls = _calls(left, methods, data_home, settings)
         note = store.directory / PROGRESS
         try:
             with (
@@ -219,6 +305,20 @@ def _seconds_left(directory: Path) -> float | None:
 def _cost(task: Task) -> int:
     """Return the approximate cost of a fit, from the size of its table."""
     return FIXED_COST + cells(task.dataset, task.rows)
+
+
+def _calls(
+    tasks: list[Task], methods: dict[str, Method], data_home: str | Path | None, settings: Settings
+) -> list[Call]:
+    """Return the calls that do tasks in processes of their own, with the methods pickled."""
+    pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
+    home = None if data_home is None else os.fspath(data_home)
+    calls = []
+    for task in tasks:
+        place = (task.dataset, task.rows, home)
+        args = (task, pickled[task.method], place)
+        calls.append(Call(task.id, _fit, args, settings.limits, warm=partial(_warm, *place)))
+    return calls
 
 
 def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:

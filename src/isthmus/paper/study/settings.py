@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from isthmus.paper.datasets.loading import load
 from isthmus.paper.datasets.manifest import entry, names
 from isthmus.paper.processes import Limits
 from isthmus.paper.study.methods import METHODS, Method
-from isthmus.validation import as_count
+from isthmus.validation import as_choice, as_count, require_kind
 
 # On datasets with more cells than this, the standard study does only so many fits of each method.
 LARGE_CELLS, FEW_FITS = 250_000, 6
@@ -26,17 +26,18 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Task:
-    """One fit: a dataset, a method with its settings, and a seed."""
+    """One fit: a dataset, a method with its settings, and a seed.
+
+    `parameters` are the settings as JSON with sorted keys, `entry` is their position in the grid,
+    and `rows` the largest number of rows of the dataset, 0 for all.
+    """
 
     dataset: str
     method: str
     parameters: str
-    """The settings as JSON with sorted keys."""
     seed: int
     rows: int
-    """Largest number of rows of the dataset; 0 for all."""
     entry: int = field(default=0, compare=False)
-    """Position of the settings in the grid of the method."""
 
     @property
     def id(self) -> str:
@@ -86,8 +87,7 @@ class Settings:
 
     def tasks(self) -> list[Task]:
         """Return all fits, dataset by dataset; raise if a setting is invalid."""
-        if not isinstance(self.limits, Limits):
-            raise InvalidInputError(f"limits must be Limits(seconds, ...), not {self.limits!r}.")
+        require_kind(self.limits, "limits", Limits)
         datasets = names() if self.datasets is None else _as_tuple("datasets", self.datasets)
         for name in datasets:
             entry(name)  # raises for an unknown name
@@ -103,32 +103,38 @@ class Settings:
 
     def _tasks_of(self, dataset: str, method: Method) -> Iterator[Task]:
         rows = as_count(self.rows, "rows", at_least=0)
-        given = _as_tuple("seeds", self.seeds)
-        seeds = [as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED) for seed in given]
+        seeds = [
+            as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED)
+            for seed in _as_tuple("seeds", self.seeds)
+        ]
         if len(set(seeds)) < len(seeds):
             raise InvalidInputError(f"seeds must differ from each other, not be {tuple(seeds)}.")
-        if not method.seeded:
-            seeds = seeds[:1]
+        seeds = seeds if method.seeded else seeds[:1]
         grid = list(enumerate(method.grid))
         kept = len(grid) if self.entries is None else as_count(self.entries, "entries")
         if self.entries is None and cells(dataset, rows) > LARGE_CELLS:
             kept = max(1, FEW_FITS // len(seeds))
         kept = min(kept, len(grid))
         for place, settings in (grid[number * len(grid) // kept] for number in range(kept)):
+            try:
+                text = json.dumps(settings, sort_keys=True, allow_nan=False)
+            except (TypeError, ValueError):
+                raise InvalidInputError(
+                    f"The grid of {method.name} must hold plain numbers, strings and lists, not "
+                    f"{settings}; convert them in its factory."
+                ) from None
             for seed in seeds:
-                yield Task(dataset, method.name, _as_json(method, settings), seed, rows, place)
+                yield Task(dataset, method.name, text, seed, rows, place)
 
     @property
     def chosen(self) -> dict[str, Method]:
         """The methods by name."""
         methods = []
         for each in METHODS if self.methods is None else _as_tuple("methods", self.methods):
-            if isinstance(each, str) and each not in METHODS:
-                known = ", ".join(METHODS)
-                raise InvalidInputError(f"There is no method {each!r}; there are {known}.")
-            methods.append(METHODS[each] if isinstance(each, str) else each)
-            if not isinstance(methods[-1], Method):
-                raise InvalidInputError(f"A method is a name or a Method, not {each!r}.")
+            if isinstance(each, str):
+                each = METHODS[as_choice(each, "methods", METHODS)]
+            require_kind(each, "A method", Method)
+            methods.append(each)
         return {method.name: method for method in methods}
 
     def available(self, data_home: str | Path | None = None) -> Settings:
@@ -149,16 +155,6 @@ def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
     if not listed:
         raise InvalidInputError(f"{name} must have at least one.")
     return listed
-
-
-def _as_json(method: Method, settings: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(settings, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            f"The grid of {method.name} must hold plain numbers, strings and lists, not "
-            f"{settings}; convert them in its factory."
-        ) from None
 
 
 QUICK = Settings(

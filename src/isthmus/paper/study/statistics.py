@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2, rankdata, studentized_range, wilcoxon
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 from isthmus.validation import as_array, as_count, as_names, as_number, as_numbers
 
 Verdict = Literal["competitive", "better", "worse", "undecided"]
@@ -20,7 +21,6 @@ Verdict = Literal["competitive", "better", "worse", "undecided"]
 LEVEL = 0.05
 # Differences of scores below this do not matter.
 MARGIN = 0.05
-
 # Scores that agree to this many digits are equal: the order of labels changes the last digits.
 DIGITS = 10
 # With more datasets than this, Wilcoxon's test uses the normal approximation.
@@ -40,7 +40,7 @@ def mean_ranks(scores: Any) -> NDArray[np.float64]:
     >>> mean_ranks([[0.9, 0.5, 0.1], [0.9, 0.9, 0.1]])
     array([1.25, 1.75, 3.  ])
     """
-    return _ranks(_table(scores)).mean(0)
+    return _ranks(scores).mean(0)
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,8 @@ class Friedman:
 
 
 def friedman(scores: Any) -> Friedman:
-    r"""Return Friedman's rank test, with the correction for ties.
-
-    .. math:: \chi^2 = \frac{(k - 1) \sum_j (R_j - N (k + 1) / 2)^2}{\sum_{ij} r_{ij}^2 - N k (k + 1)^2 / 4}
-
-    Parameters
-    ----------
-    scores : array-like (N datasets, k methods)
-    """  # noqa: E501
-    from scipy.stats import chi2
-
-    ranks = _ranks(_table(scores))
+    """Return Friedman's rank test of scores (datasets, methods), with the correction for ties."""
+    ranks = _ranks(scores)
     n, k = ranks.shape
     between = float(((ranks.sum(0) - n * (k + 1) / 2) ** 2).sum())
     spread = float((ranks**2).sum()) - n * k * (k + 1) ** 2 / 4
@@ -84,18 +75,14 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     >>> round(critical_difference(methods=5, datasets=30), 3)
     1.114
     """
-    methods, datasets = as_count(methods, "methods"), as_count(datasets, "datasets")
-    if methods < 2:
-        raise InvalidInputError("A critical difference needs at least two methods and one dataset.")
+    methods, datasets = as_count(methods, "methods", at_least=2), as_count(datasets, "datasets")
     level = as_number(level, "level", above=0, below=1)
-    return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (6 * datasets))
+    return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (12 * datasets))
 
 
 @cache
 def _quantile(methods: int, level: float) -> float:
-    from scipy.stats import studentized_range
-
-    return float(studentized_range.ppf(1 - level, methods, np.inf)) / math.sqrt(2)
+    return float(studentized_range.ppf(1 - level, methods, np.inf))
 
 
 def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
@@ -139,27 +126,35 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Comparison of two methods on the datasets where both have a score."""
+    """Comparison of two methods on the datasets where both have a score.
+
+    Attributes
+    ----------
+    difference : float
+        Mean score of the first minus that of the second.
+    p_value, raw_p_value : float
+        Of a difference: Wilcoxon's signed-rank test, with Holm's correction for all tested pairs,
+        and before it: valid if this was the only pair of interest.
+    ahead, behind : int
+        Numbers of datasets on which the first is better, and worse.
+    margin : float or None
+        Difference that matters; None for scores without a common scale.
+    better_p_values, not_worse_p_values : tuple of float
+        Of the first being better, or not worse by the margin or more, and the same of the second:
+        one-sided, before the correction.
+    """
 
     first: str
     second: str
     datasets: int
     difference: float
-    """Mean score of the first minus that of the second."""
     p_value: float
-    """Of a difference: Wilcoxon's signed-rank test, with Holm's correction for all tested pairs."""
     raw_p_value: float | None = None
-    """Before the correction: valid if this was the only pair of interest."""
     ahead: int = 0
-    """Number of datasets on which the first is better."""
     behind: int = 0
-    """Number of datasets on which it is worse."""
     margin: float | None = MARGIN
-    """Difference that matters; None for scores without a common scale."""
     better_p_values: tuple[float, float] = (1.0, 1.0)
-    """Of the first being better, and of the second: one-sided, before the correction."""
     not_worse_p_values: tuple[float, float] = (1.0, 1.0)
-    """Of the first not being worse by the margin or more, and of the second: one-sided."""
 
     @property
     def equivalence_p_value(self) -> float:
@@ -168,7 +163,7 @@ class Pair:
 
     @property
     def decidable(self) -> bool:
-        """Return True if there are enough datasets for a two-sided test at the level."""
+        """True if there are enough datasets for a two-sided test at the level."""
         return self.datasets > 0 and 2.0 ** (1 - self.datasets) < LEVEL
 
     @property
@@ -179,11 +174,9 @@ class Pair:
         "worse" are differences that are significant after the correction, and all else is
         "undecided", such as everything on five datasets or less.
         """
-        if not self.decidable:
-            return "undecided"
-        if self.margin is not None and self.equivalence_p_value < LEVEL:
+        if self.decidable and self.margin is not None and self.equivalence_p_value < LEVEL:
             return "competitive"
-        if self.p_value < LEVEL:
+        if self.decidable and self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
         return "undecided"
 
@@ -208,15 +201,16 @@ class Pair:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
-        difference = self.difference if math.isfinite(self.difference) else None
         scaled = self.margin is not None
-        p_values = {
+        fields = {name: value for name, value in vars(self).items() if "p_values" not in name}
+        return {
+            **fields,
+            "verdict": self.verdict,
+            "difference": self.difference if math.isfinite(self.difference) else None,
             "equivalence_p_value": self.equivalence_p_value if scaled else None,
             "noninferiority_p_value": self.not_worse_p_values[0] if scaled else None,
             "superiority_p_value": self.better_p_values[0],
         }
-        fields = {name: value for name, value in vars(self).items() if "p_values" not in name}
-        return {**fields, "verdict": self.verdict, "difference": difference, **p_values}
 
 
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
@@ -239,9 +233,6 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
 
     Examples
     --------
-    >>> pair = pairwise([[0.7, 0.5]] * 4, ["a", "b"])[0]
-    >>> pair.p_value, pair.verdict
-    (0.125, 'undecided')
     >>> pairwise([[0.70, 0.71], [0.5, 0.5], [0.31, 0.30]] * 3, ["a", "b"])[0].verdict
     'competitive'
     """
@@ -270,15 +261,14 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
 
 def _tails(gaps: NDArray[np.float64]) -> tuple[float, float]:
     """Return the signed-rank p-values of gaps that are too low, and too high, to be around zero."""
-    from scipy.stats import rankdata, wilcoxon
-
     gaps = gaps.round(DIGITS)  # so that equal differences are equal
     if not gaps.any():  # no dataset, or no difference
         return 1.0, 1.0
     if len(gaps) > EXACT:
-        test = partial(wilcoxon, gaps, zero_method="pratt", method="approx")
-        return float(test(alternative="less").pvalue), float(test(alternative="greater").pvalue)
-    # Shared ranks may end in a half; twice a rank is a whole number.
+        options = {"zero_method": "pratt", "method": "approx"}
+        low, high = (wilcoxon(gaps, alternative=side, **options) for side in ("less", "greater"))
+        return float(low.pvalue), float(high.pvalue)
+    # SciPy's exact test knows no ties. Shared ranks may end in a half; twice a rank is whole.
     doubled = np.rint(2 * rankdata(np.abs(gaps))).astype(int)
     above = int(doubled[gaps > 0].sum())
     # The probability of each sum 0, 1, ... if each rank is in it with probability 1/2.
@@ -299,8 +289,6 @@ def _table(scores: Any) -> NDArray[np.float64]:
     return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in table])
 
 
-def _ranks(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    from scipy.stats import rankdata
-
-    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(table, nan=-np.inf), axis=1)
+def _ranks(scores: Any) -> NDArray[np.float64]:
+    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(_table(scores), nan=-np.inf), axis=1)
     return ranks

@@ -15,7 +15,7 @@ from typing import Any
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import exclusive
 from isthmus.io.reading import reading
-from isthmus.paper.study.fitting import METRICS
+from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.settings import Task
 from isthmus.tables.sources import read_arrow
 

@@ -19,11 +19,10 @@ from isthmus.paper.study.comparison import (
     View,
     as_frame,
     compare,
-    markdown,
     selected,
+    table,
 )
-from isthmus.paper.study.fitting import BOUNDED, METRICS, UNLABELLED
-from isthmus.paper.study.methods import METHODS, Kind, Method
+from isthmus.paper.study.methods import BOUNDED, METHODS, METRICS, UNLABELLED, Kind, Method
 from isthmus.paper.study.statistics import LEVEL, MARGIN, Pair, Verdict
 from isthmus.paper.study.store import Row
 from isthmus.paper.study.summary import Summary, summarize
@@ -61,6 +60,10 @@ DEFINITION = (
     f'methods), and all else is "undecided". With fewer than 6 datasets nothing can be decided.'
 )
 
+HEADS = (
+    "difference", "ahead / even / behind", f"p, not worse by {MARGIN:g}", "p, better",
+    "p, equivalence", "verdict",
+)  # fmt: skip
 ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
 
 
@@ -128,22 +131,18 @@ class Claim:
         }
 
     def __str__(self) -> str:
-        heads = ["metric", *self.methods, "difference", "ahead / even / behind"]
-        heads += [f"p, not worse by {MARGIN:g}", "p, better", "p, equivalence", "verdict"]
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
-        return (
-            f"{title}, under {outcomes}.\n\n{markdown(heads, map(self._cells, self.comparisons))}"
-        )
+        return f"{title}, under {outcomes}.\n\n{table(list(map(self._record, self.comparisons)))}"
 
-    def _cells(self, comparison: Comparison) -> list[str]:
+    def _record(self, comparison: Comparison) -> dict[str, str]:
         metric, pair = comparison.scores.metric, comparison.pair(*self.methods)
+        heads = (*self.methods, *HEADS)
         if pair is None:
-            return [metric, *["not run"] * 8]
-        means = [comparison.mean(*self.methods), comparison.mean(*reversed(self.methods))]
+            return {"metric": metric, **dict.fromkeys(heads, "not run")}
         scaled = metric in BOUNDED
-        return [
-            metric,
+        means = [comparison.mean(*self.methods), comparison.mean(*reversed(self.methods))]
+        values = [
             *(f"{mean:.3f}" if scaled else "" for mean in means),
             f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
             f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
@@ -152,6 +151,7 @@ class Claim:
             f"{pair.equivalence_p_value:.2g}" if scaled else "",
             self.verdict(metric) if scaled else "not part of the claim",
         ]
+        return {"metric": metric, **dict(zip(heads, values, strict=True))}
 
 
 @dataclass(frozen=True)
@@ -293,42 +293,38 @@ class Report:
         if not numbers:
             return "No method that finds the number of clusters was run."
         classes = {name: count for each in numbers for name, count in each.classes.items()}
-        found = [{name: f"{count:g}" for name, count in each.found.items()} for each in numbers]
-        rows = [
-            [name, str(count), *(each.get(name, "none") for each in found)]
+        records = [
+            {
+                "dataset": name,
+                "classes": count,
+                **{
+                    each.method: format(each.found[name], "g") if name in each.found else "none"
+                    for each in numbers
+                },
+            }
             for name, count in classes.items()
         ]
-        heads = ["dataset", "classes", *(each.method for each in numbers)]
-        note = "Clusters of the selected fit, the median over seeds. " + "; ".join(
-            map(str, numbers)
-        )
-        return f"{note}.\n\n{markdown(heads, rows)}"
+        note = "; ".join(map(str, numbers))
+        return f"Clusters of the selected fit, the median over seeds. {note}.\n\n{table(records)}"
 
     def _growing_text(self) -> str:
         found = self.growing()
         if not found:
             return "They were not run together with another method of their kind."
-        tables = {name: self.comparison("K unknown", name).scores for name in SCALED}
-        rows = [
-            [
-                f"{first} against {second}",
-                *(_cell(pairs[name], len(tables[name].datasets)) for name in SCALED),
-            ]
+        records = [
+            {"": f"{first} against {second}"}
+            | {
+                metric: f"{pair.verdict}, {pair.difference:+.3f} on {pair.datasets} "
+                f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
+                for metric, pair in pairs.items()
+            }
             for (first, second), pairs in found.items()
         ]
         note = (
-            f"{VIEWS['selected'].capitalize()}. In brackets p of a difference, and p after Holm's "
-            'correction; "on n" if only n of the datasets have scores of both.'
+            f"{VIEWS['selected'].capitalize()}. The mean difference over the datasets with scores "
+            "of both; in brackets p of a difference, and p after Holm's correction."
         )
-        return f"{note}\n\n{markdown(['', *SCALED], rows)}"
-
-
-def _cell(pair: Pair, datasets: int) -> str:
-    if not pair.datasets:
-        return "no dataset"
-    covered = f" on {pair.datasets}" if pair.datasets < datasets else ""
-    p_values = f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
-    return f"{pair.verdict}, {pair.difference:+.3f}{covered} {p_values}"
+        return f"{note}\n\n{table(records)}"
 
 
 def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) -> Report:

@@ -21,9 +21,8 @@ from isthmus.io.files import exclusive
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judge, listed
 from isthmus.paper.study.figures import TITLES, study_figures
-from isthmus.paper.study.fitting import BOUNDED, LABELLED, METRICS, UNLABELLED, fit, prepare
-from isthmus.paper.study.methods import METHODS
-from isthmus.paper.study.runner import run
+from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED
+from isthmus.paper.study.runner import fit, prepare, run
 from isthmus.paper.study.settings import Settings, Task
 from isthmus.paper.study.statistics import MARGIN, Pair
 from isthmus.paper.study.store import Row, Store
