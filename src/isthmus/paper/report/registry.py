@@ -87,7 +87,7 @@ _TITLES = {
         "capacity:basins_merging": "Merging basins",
         "capacity:capacity_sweep": "Retrieval against the number of patterns",
         "capacity:capacity_bounds": "Bounds on capacity",
-        "phases:phases": "Phases of a memory",
+        "capacity:phases": "Phases of a memory",
         "capacity:noise": "A certificate for noise",
         "capacity:hopfield_equivalence": "KDE and Hopfield network",
     },

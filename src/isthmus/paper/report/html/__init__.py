@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from isthmus.paper.report.claims import CLAIMS
+from isthmus.paper.report.claims import PLACES
 from isthmus.paper.report.section import VERDICTS, Section, Verdict
 
 # The sign, the style class and the meaning of each verdict.
@@ -83,7 +83,7 @@ def page(
         ],
         counts={verdict: verdicts[verdict] for verdict in VERDICTS},
         signs=SIGNS,
-        places=CLAIMS,
+        places=PLACES,
         targets=targets,
     )
 

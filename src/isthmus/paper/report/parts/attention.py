@@ -23,9 +23,10 @@ from isthmus.paper.attention import (
     train_on_digits,
 )
 from isthmus.paper.figures.records import attention_experiment
+from isthmus.paper.report.claims import judged
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import recorded
-from isthmus.paper.report.section import Section, judge, listed
+from isthmus.paper.report.section import Section, listed
 
 STEPS, PICTURES = 100, 40
 WIDTH, HEADS, LENGTH = 64, 4, 12
@@ -49,55 +50,55 @@ def attention_heads(seed: int, full: bool = False) -> Section:
     root_mean_square = posterior_gap(*_random_layer(seed, nn.RMSNorm))
     bound, free = max(alone["pre-norm"]), alone["SALN"]
     cost = {
-        heads: tuple(parameters(each, heads) for each in (PreNormAttention, SALNAttention))
+        heads: [
+            sum(each.numel() for each in layer(COST_DIM, heads).parameters())
+            for layer in (PreNormAttention, SALNAttention)
+        ]
         for heads in (2, 4)
     }
     counts = "; ".join(f"{a:,} and {b:,} parameters with {h} heads" for h, (a, b) in cost.items())
     findings = (
-        judge(
-            "Normalisation followed by self-attention clusters on the sphere, by a mixture of von "
-            "Mises-Fisher distributions.",
+        judged(
+            "vmf",
             "With queries of length sqrt(D), projections and 1/sqrt(d), the posterior equals the "
             f"layer's attention to {off:.0e}; by the printed formula it is off by up to "
             f"{printed:.2f} (E18, E19).",
             as_printed=printed <= EXACT,
             corrected=off <= EXACT,
         ),
-        judge(
-            "RMSNorm in place of LayerNorm produces the same qualitative result.",
+        judged(
+            "rms-norm",
             "The posterior of the mixture equals the attention of a random layer after RMSNorm to "
             f"{root_mean_square:.0e}; the sphere then lies in D dimensions, not in D - 1.",
             as_printed=root_mean_square <= EXACT,
         ),
-        judge(
-            "Each key controls both the concentration and the mixing proportion of its cluster.",
+        judged(
+            "key-controls-both",
             "In every head the log-weights of all keys are one linear function of the keys: the "
             f"share of their variance that it leaves is at most {bound:.0e}. The true mixing "
             "proportion also has the normaliser, which depends on the concentration (E20).",
             as_printed=bound <= EXACT,
         ),
-        judge(
-            "A layer that gives each key a weight of its own (SALN, in a draft) frees "
-            "concentration and weight from each other.",
+        judged(
+            "saln-frees",
             "In SALN, which starts as the same function and was trained in the same way, the keys "
             f"leave {min(free):.1%} to {max(free):.1%} of the variance of log-weights in the four "
             "heads: weights are free, and training uses little of that.",
             as_printed=min(free) > EXACT,
         ),
-        judge(
-            "SALN (in a draft) saves neither parameters nor operations.",
-            f"With D = {COST_DIM}, a LayerNorm with attention and SALN have "
-            f"{counts}: SALN has (D + 1) H - 3 D more, so it saves some with up to two heads, but "
-            "no operations: 2 S D H + 2 S^2 H more for a sequence of S.",
+        judged(
+            "saln-cost",
+            f"With D = {COST_DIM}, a LayerNorm with attention and SALN have {counts}: SALN has "
+            "(D + 1) H - 3 D more, so it saves some with up to two heads, but no operations: "
+            "2 S D H + 2 S^2 H more for a sequence of S.",
             as_printed=all(saln >= plain for plain, saln in cost.values()),
             corrected=cost[4][1] >= cost[4][0],
         ),
     )
     return Section(
         "The four heads of one block of a small transformer, trained on digits cut into 16 "
-        "patches, as mixtures of von Mises-Fisher distributions for one picture. A key determines "
-        "the log-weight of its component, but not in one direction: across keys, log-weight and "
-        f"concentration correlate by {listed(tied.correlation.tolist(), '.2f')} in the four heads.",
+        "patches, as mixtures of von Mises-Fisher distributions for one picture. Across keys, "
+        f"log-weight and concentration correlate by {listed(tied.correlation.tolist(), '.2f')}.",
         attention_sphere(view),
         {
             "loss": loss,
@@ -139,18 +140,15 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
         return found, f"{RUN_SEEDS} seeds of {RUN_STEPS} steps, trained now", {}
     found = Experiment.load(recorded("benchmarks/results/attention.json"))
     rate = float(np.random.default_rng(seed).choice(SAFE_RATES))
-    again = compare_variants(learning_rates=[rate], seeds=1, steps=RUN_STEPS, progress=False)
-    agree = sum(
-        abs((run.loss or 0) - (found.of(run.variant, rate)[0].loss or 0))
-        <= SIMILAR * (run.loss or 0)
-        for run in again.runs
-    )
+    runs = compare_variants(learning_rates=[rate], seeds=1, steps=RUN_STEPS, progress=False).runs
+    pairs = [(run.loss or 0.0, found.of(run.variant, rate)[0].loss or 0.0) for run in runs]
+    agree = sum(abs(ours - theirs) <= SIMILAR * ours for ours, theirs in pairs)
     source = (
         "all runs of `python benchmarks/attention.py`, as recorded. "
-        f"{len(again.runs)} runs at a rate chosen by the seed were repeated: the training losses "
+        f"{len(runs)} runs at a rate chosen by the seed were repeated: the training losses "
         f"of {agree} agree to {SIMILAR:.0%}"
     )
-    return found, source, {"runs": len(again.runs), "agree": agree}
+    return found, source, {"runs": len(runs), "agree": agree}
 
 
 def attention_training(seed: int, full: bool = False) -> Section:
@@ -172,20 +170,6 @@ def attention_training(seed: int, full: bool = False) -> Section:
         variant: {f"{rate:g}": seeds_below(found, variant, [rate]) for rate in high}
         for variant in ("QK-norm", "SALN")
     }
-    numbers: dict[str, Any] = {
-        "runs": len(found.runs),
-        "source": source,
-        "done_again": again,
-        "seeds_with_a_loss_below_pre_norm_by_variant_and_rate": {
-            variant: {rate: f"{won} of {seeds}" for rate, (won, seeds) in by_rate.items()}
-            for variant, by_rate in lower.items()
-        },
-        **{
-            f"median_{name}_by_variant_and_rate": table(partial(found.median, name))
-            for name in ("loss", "test_loss", "largest_logit", "entanglement")
-        },
-        "share_diverged_by_variant_and_rate": table(found.fraction_diverged),
-    }
     logits = {
         variant: max(found.median("largest_logit", variant, rate) for rate in high)
         for variant in found.variants
@@ -200,8 +184,8 @@ def attention_training(seed: int, full: bool = False) -> Section:
     ]
     calm = logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL
     by_rate = listed(f"{won} of {n} at {rate}" for rate, (won, n) in lower["QK-norm"].items())
-    stable = judge(
-        "Norms on queries and keys stabilise training at large learning rates.",
+    stable = judged(
+        "qk-norm",
         f"Pre-norm does best at a rate of {best:g}. Above it, the mean training loss is lower with "
         f"QK-norm for {pairs['QK-norm'][0]} of {pairs['QK-norm'][1]} seeds (sign test: "
         f"p = {p['QK-norm']:.2g}); by rate: {by_rate}. The median largest logit is at most "
@@ -216,7 +200,20 @@ def attention_training(seed: int, full: bool = False) -> Section:
         "gain, and a separate log-weight for each key). Lines, and losses, logits and correlations "
         f"below, are medians over seeds; {source}.",
         attention_experiment(found),
-        numbers,
+        {
+            "runs": len(found.runs),
+            "source": source,
+            "done_again": again,
+            "seeds_with_a_loss_below_pre_norm_by_variant_and_rate": {
+                variant: {rate: f"{won} of {seeds}" for rate, (won, seeds) in by_rate.items()}
+                for variant, by_rate in lower.items()
+            },
+            **{
+                f"median_{name}_by_variant_and_rate": table(partial(found.median, name))
+                for name in ("loss", "test_loss", "largest_logit", "entanglement")
+            },
+            "share_diverged_by_variant_and_rate": table(found.fraction_diverged),
+        },
         (stable,),
         observations=(
             f"Above a rate of {best:g}, the mean training loss of SALN is below pre-norm's for "
@@ -244,25 +241,13 @@ def seeds_below(found: Experiment, variant: str, rates: list[float]) -> tuple[in
 
 def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
     """Return attention by the paper's formula: query of length 1, no 1 / sqrt(d). (B, H, S, T)."""
-    factor = math.sqrt(head_dim / view.dim)
     cosine = torch.einsum("bsd,bhtd->bhst", view.query_direction, view.mean_direction)
-    log_weight = math.sqrt(head_dim) * view.log_weight
-    logits = factor * view.concentration[:, :, None] * cosine + log_weight[:, :, None]
-    return torch.softmax(logits, -1)
+    concentration = math.sqrt(head_dim / view.dim) * view.concentration[:, :, None]
+    log_weight = math.sqrt(head_dim) * view.log_weight[:, :, None]
+    return torch.softmax(concentration * cosine + log_weight, -1)
 
 
-def parameters(layer: type[torch.nn.Module], heads: int) -> int:
-    """Return the number of parameters of an attention layer."""
-    return sum(each.numel() for each in layer(COST_DIM, heads).parameters())
-
-
-@erratum(
-    "E18",
-    "wrong",
-    "length of a normalised query",
-    printed="|q̃| ≈ 1",
-    right="|q̃| = sqrt(D), and q̃ is orthogonal to the ones: a sphere in D − 1 dimensions",
-)
+@erratum("E18")
 def length_of_the_query(generator: torch.Generator) -> Check:
     """Measure LayerNorm's outputs: of length sqrt(D), orthogonal to the ones."""
     lengths, across = {}, 0.0
@@ -271,9 +256,9 @@ def length_of_the_query(generator: torch.Generator) -> Check:
         lengths[dim] = float(torch.linalg.vector_norm(y, dim=1).mean())
         across = max(across, float(y.sum(1).abs().max()))
     off = max(abs(length - math.sqrt(dim)) for dim, length in lengths.items())
+    numbers = {f"length_in_{dim}_dimensions": length for dim, length in lengths.items()}
     return (
-        {f"length_in_{dim}_dimensions": length for dim, length in lengths.items()}
-        | {"across": across},
+        numbers | {"across": across},
         off < 1e-6 and across < 1e-6,
         f"LayerNorm's outputs have lengths {listed(lengths.values(), '.2f')} for D = 8, 64, 512; "
         f"their coordinates sum to at most {across:.0e}.",
@@ -305,28 +290,20 @@ def posterior_gap(norm: nn.Module, attention: nn.MultiheadAttention, x: Tensor) 
     return largest_gap(vmf_view(norm, attention, x).responsibilities(), weights)
 
 
-@erratum(
-    "E19",
-    "wrong",
-    "attention as clustering",
-    printed="exp(k·q), with no W_Q and no 1/sqrt(d)",
-    right="κ = sqrt(D/d) |P(γ ⊙ W_Qᵀ k)| and log w = k·(W_Q δ + b_Q)/sqrt(d)",
-)
+@erratum("E19")
 @torch.no_grad()
 def projections_and_scale(generator: torch.Generator) -> Check:
     """Measure the effect of W_Q and 1 / sqrt(d) on concentration and weight."""
-    norm, attention, x = _random_layer(generator.initial_seed())
-    view = vmf_view(norm, attention, x)
-    y = norm(x)
+    norm, attention, x = layer = _random_layer(generator.initial_seed())
+    y, off = norm(x), posterior_gap(*layer)
     _, weights = attention(y, y, y, average_attn_weights=False)
-    off = largest_gap(view.responsibilities(), weights)
     # By hand: keys of each head, mapped back through the query's projection and the gain.
     heads = (HEADS, WIDTH // HEADS)
     query_weight, key_weight, _ = attention.in_proj_weight.chunk(3)
     keys = (y @ key_weight.T + attention.in_proj_bias[WIDTH : 2 * WIDTH]).unflatten(-1, heads)
     back = torch.einsum("bthe,hed->bhtd", keys, query_weight.unflatten(0, heads)) * norm.weight
     without = torch.linalg.vector_norm(back - back.mean(-1, keepdim=True), dim=-1)
-    ratio = float((without / view.concentration).mean())
+    ratio = float((without / vmf_view(*layer).concentration).mean())
     plain = torch.softmax(torch.einsum("bthe,bshe->bhst", keys, y.unflatten(-1, heads)), -1)
     off_plain = largest_gap(plain, weights)
     return (
@@ -342,13 +319,7 @@ def projections_and_scale(generator: torch.Generator) -> Check:
     )
 
 
-@erratum(
-    "E20",
-    "wrong",
-    "mixing proportions",
-    printed="π = exp(k·δ)",
-    right="π ∝ exp(k·δ) / C(κ): the normaliser of a von Mises-Fisher density depends on κ",
-)
+@erratum("E20")
 @torch.no_grad()
 def normalisers_of_components(generator: torch.Generator) -> Check:
     """Measure how much the components' normalisers differ across keys."""
@@ -365,14 +336,7 @@ def normalisers_of_components(generator: torch.Generator) -> Check:
     )
 
 
-@erratum(
-    "E30",
-    "wrong",
-    "factors of exp(k·q)",
-    printed="exp(κ m·q/|q|) exp(|q|), the second the same for all keys",
-    right="κ = |k||q|: k·q is a product of the lengths, not a sum",
-    only_in="poster",
-)
+@erratum("E30")
 def product_not_sum(generator: torch.Generator) -> Check:
     """Compare both factorisations of exp(k . q)."""
     keys, query = normal(generator, 6, 8), 2 * normal(generator, 8)

@@ -1,31 +1,36 @@
 """The errata of the paper: what is printed, what is right, and the number that shows it.
 
-The checks stand beside the parts of their chapters. An erratum is "wrong" (following the print
-leads to errors), "loose" (right on a condition that is not stated), "harmless" (right, with a term
-that does nothing) or "notation" (nothing to measure). A check confirms what is wrong if the printed
-form fails and the right one passes; what is loose if the printed form passes on the condition and
-fails without it; what is harmless if both agree.
+``errata.toml`` lists them; the checks stand beside the parts of their chapters. An erratum is
+"wrong" (following the print leads to errors), "loose" (right on a condition that is not stated),
+"harmless" (right, with a term that does nothing) or "notation" (nothing to measure). A check
+confirms what is wrong if the printed form fails and the right one passes; what is loose if the
+printed form passes on the condition and fails without it; what is harmless if both agree.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from isthmus.paper.report.claims import judged
 from isthmus.paper.report.section import Finding, Section, TextTable
 
 # Formulas that agree differ by less than this.
 EXACT = 1e-9
 # The modules of parts that check errata.
 MODULES = ("attention", "capacity", "clustering", "energies")
-COLUMNS = ("#", "Location", "Printed", "Correct", "Evidence", "Outcome")
 KINDS = ("wrong", "loose", "harmless", "notation")
+LISTED: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).parents[1].joinpath("errata.toml").read_text(encoding="utf-8")
+)
 
 Check = tuple[dict[str, Any], bool, str]
 """The numbers of a check, whether it confirms the erratum, and the evidence in words."""
@@ -33,7 +38,7 @@ Check = tuple[dict[str, Any], bool, str]
 
 @dataclass(frozen=True)
 class Erratum:
-    """An error in the paper's text."""
+    """An error in the paper's text; `confirmed` is None if there is nothing to check."""
 
     name: str
     kind: str
@@ -42,10 +47,8 @@ class Erratum:
     right: str
     shown: str
     only_in: str = ""
-    """The other versions that print it, if the published paper does not."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     confirmed: bool | None = None
-    """None for notation, where there is nothing to check."""
 
     @property
     def outcome(self) -> str:
@@ -55,55 +58,20 @@ class Erratum:
         return f"{self.kind}, confirmed" if self.confirmed else "not confirmed"
 
 
-NOTATION = (
-    Erratum(
-        "E21",
-        "notation",
-        "self-attention",
-        "V softmax(K q)",
-        "keys are the rows of K and values the columns of V",
-        "Nothing to measure: shapes only.",
-    ),
-    Erratum(
-        "E23",
-        "notation",
-        "gradient of contrastive divergence",
-        "x⁺ and D drawn jointly, bars and commas mixed",
-        "E[∂E(x⁺ | D)] − E[∂E(x⁻ | D)], with D the points before",
-        "Nothing to measure: notation only.",
-    ),
-    Erratum(
-        "E24",
-        "notation",
-        "training pseudocode",
-        "confab_data is assigned and sampled_data read; no regulariser",
-        "one name; the authors' code adds the mean squared energies times 0.001",
-        "Nothing to measure: names only.",
-    ),
-    Erratum(
-        "E35",
-        "notation",
-        "appendix on clustering experiments",
-        "“We include the hyperparameter sweeps for each method below”, and none is printed",
-        "the grids of this package are in `paper/study/methods.toml`",
-        "Nothing to measure: a table is missing.",
-    ),
-)
 CheckedErratum = Callable[[torch.Generator], Erratum]
 CHECKS: dict[str, CheckedErratum] = {}
 """The check of each erratum, in the order in which they draw random numbers."""
 
 
-def erratum(
-    name: str, kind: str, place: str, *, printed: str, right: str, only_in: str = ""
-) -> Callable[[Callable[[torch.Generator], Check]], CheckedErratum]:
-    """Register a check; calling it then returns the erratum."""
+def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], CheckedErratum]:
+    """Register the check of an erratum; calling it then returns the erratum."""
 
     def register(check: Callable[[torch.Generator], Check]) -> CheckedErratum:
         @wraps(check)
         def checked(generator: torch.Generator) -> Erratum:
             numbers, confirmed, shown = check(generator)
-            return Erratum(name, kind, place, printed, right, shown, only_in, numbers, confirmed)
+            listed = LISTED[name] | {"right": LISTED[name]["right"].format(**numbers)}
+            return Erratum(name, shown=shown, numbers=numbers, confirmed=confirmed, **listed)
 
         CHECKS[name] = checked
         return checked
@@ -130,17 +98,17 @@ def grid(reach: float, step: float, dim: int) -> tuple[torch.Tensor, float]:
 def corrected_by(claim: str, found: Erratum, preface: str = "") -> Finding:
     """Return the finding on a claim that needs the correction of an erratum, if it is confirmed."""
     because = f"{preface}{found.shown} ({found.name})"
-    return Finding(claim, "held with a correction" if found.confirmed else "held", because)
+    return judged(claim, because, as_printed=not found.confirmed, corrected=True)
 
 
 def all_errata(seed: int) -> list[Erratum]:
-    """Return E1 to E35 in order, each checked now."""
+    """Return all errata in order, each checked now."""
     for module in MODULES:
         import_module(f"isthmus.paper.report.parts.{module}")
     # The checks of one module share a stream of random numbers.
     streams = defaultdict[str, torch.Generator](lambda: torch.Generator().manual_seed(seed))
-    checked = [check(streams[check.__module__]) for check in CHECKS.values()]
-    return sorted([*checked, *NOTATION], key=lambda each: int(each.name[1:]))
+    checked = {name: check(streams[check.__module__]) for name, check in CHECKS.items()}
+    return [checked.get(name) or Erratum(name, **LISTED[name]) for name in LISTED]
 
 
 def errata(seed: int, full: bool = False) -> Section:
@@ -174,5 +142,5 @@ def errata(seed: int, full: bool = False) -> Section:
             "outside_the_paper": outside,
             "checks": {each.name: {"outcome": each.outcome, **each.numbers} for each in errata},
         },
-        table=TextTable(COLUMNS, rows),
+        table=TextTable(("#", "Location", "Printed", "Correct", "Evidence", "Outcome"), rows),
     )

@@ -18,8 +18,9 @@ from scipy.spatial.distance import cdist
 import isthmus
 from isthmus.cluster import ClAMCRP
 from isthmus.io.files import exclusive
+from isthmus.paper.report.claims import judged
 from isthmus.paper.report.registry import recorded
-from isthmus.paper.report.section import Section, judge, listed
+from isthmus.paper.report.section import Section, listed
 from isthmus.paper.study.figures import TITLES, study_figures
 from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED
 from isthmus.paper.study.runner import fit, prepare, run
@@ -46,9 +47,9 @@ def _drawn(figure: str, full: bool) -> tuple[Sequence[Row], str, Figure]:
     They are those that were published; with `full`, those of a study that is run now, by the first
     part that needs it.
     """
-    directory, source = Path(), "of the complete study, as published"
     if not full:
         directory = recorded("docs/study/results").parent
+        source = "of the complete study, as published"
     else:
         home = os.environ.get("XDG_CACHE_HOME")
         cache = (Path(home) if home else Path.home() / ".cache") / "isthmus" / "reproduce-study"
@@ -65,24 +66,21 @@ def study_ranks(seed: int, full: bool = False) -> Section:
     rows, source, drawn = _drawn("critical-difference", full)
     report = make_report(rows)
     paper, from_kmeans, against, _ = claims = [report.claim(statement=each) for each in CLAIMS]
-    repeated = {} if full else repeat(rows, seed)
-    again = (
-        f" {repeated['fits']} short fits, chosen by the seed, were repeated: {repeated['equal']} "
-        "gave the same scores."
-        if repeated
-        else ""
-    )
+    repeated, again = {}, ""
+    if not full:
+        repeated = repeat(rows, seed)
+        again = f" {repeated['equal']} of {repeated['fits']} repeated fits gave the same scores."
     findings = tuple(
-        judge(
-            f"ClAM+ELBO is competitive with ClAM by scores that {words} the labels.",
+        judged(
+            f"competitive-{group}",
             "ClAM+ELBO from random starts less ClAM as Saha et al. train it, one pair fixed in "
             f"advance, {choice}: {_evidence(paper, scores)} If both start from k-means, which is "
             f"no part of the verdict: {_evidence(from_kmeans, scores)}",
-            as_printed=OUTCOMES.get(paper.outcomes[group]),
+            as_printed=OUTCOMES.get(paper.outcomes[metrics]),
         )
-        for words, choice, scores, group in (
-            ("see", "selected fits", LABELLED, "supervised metrics"),
-            ("do not see", "which selects by silhouette", UNLABELLED, "unsupervised metrics"),
+        for group, choice, scores, metrics in (
+            ("labelled", "selected fits", LABELLED, "supervised metrics"),
+            ("unlabelled", "which selects by silhouette", UNLABELLED, "unsupervised metrics"),
         )
     )
     return Section(
@@ -148,7 +146,8 @@ def study_unknown_labelled(seed: int, full: bool = False) -> Section:
     others = "; ".join(str(each) for name, each in numbers.items() if name != growing.method)
     against = "; ".join(
         f"{name} {pair.difference:+.3f} on average, ahead on {pair.ahead} of {pair.datasets} and "
-        f"behind on {pair.behind}, {pair.verdict} ({_p_values(pair)})"
+        f"behind on {pair.behind}, {pair.verdict} (p = {pair.p_value:.2g} after Holm's correction, "
+        f"{pair.raw_p_value:.2g} before)"
         for name, pair in compared.items()
     )
     ranks = sorted((rank, name) for name, rank in comparison.ranks.items())
@@ -160,8 +159,8 @@ def study_unknown_labelled(seed: int, full: bool = False) -> Section:
         for ((dim, k), (found, mixed)), good in zip(made.items(), right, strict=True)
         if not good
     ]
-    count = judge(
-        "With Bayesian nonparametrics a memory learns how many clusters the data need.",
+    count = judged(
+        "number-of-clusters",
         f"On {len(made)} sets of the kind that the model assumes (round clusters of one width, "
         f"K = {listed(KNOWN)} in {listed(KNOWN_DIMS)} dimensions), the number that ClAM+CRP finds "
         f"with its defaults is within a factor of {FACTOR:g} on {share:.0%} (three quarters count "
@@ -219,34 +218,24 @@ def numbers_on_known_clusters(seed: int) -> dict[tuple[int, int], tuple[int, flo
 
 def _evidence(claim: Claim, metrics: Sequence[str]) -> str:
     """Return the differences behind a claim, first by scores with a common scale."""
-    pairs = {
-        name: pair
-        for name in metrics
-        if (pair := claim.pairs.get(name)) is not None and math.isfinite(pair.difference)
-    }
-    tests = [
-        f"{_names([name])} {pair.difference:+.3f}, {claim.verdict(name)} (not inferior p = "
-        f"{pair.not_worse_p_values[0]:.2g}, superior p = {pair.better_p_values[0]:.2g}; "
-        f"{pair.datasets} datasets)"
-        for name, pair in pairs.items()
-        if name in BOUNDED
-    ]
-    others = [
-        f"{_names([name])} {pair.difference:+.3f} (two-sided p = {pair.raw_p_value:.2g})"
-        for name, pair in pairs.items()
-        if name not in BOUNDED
-    ]
-    because = f"{'; '.join(tests) or 'not tested'}."
-    if others:
-        because += (
-            " In logarithms, without a common scale and not part of the verdict: "
-            f"{'; '.join(others)}."
-        )
-    return because
-
-
-def _p_values(pair: Pair) -> str:
-    return f"p = {pair.p_value:.2g} after Holm's correction, {pair.raw_p_value:.2g} before"
+    tests, others = [], []
+    for name in metrics:
+        pair = claim.pairs.get(name)
+        if pair is None or not math.isfinite(pair.difference):
+            continue
+        difference = f"{_names([name])} {pair.difference:+.3f}"
+        if name in BOUNDED:
+            tests.append(
+                f"{difference}, {claim.verdict(name)} (not inferior p = "
+                f"{pair.not_worse_p_values[0]:.2g}, superior p = {pair.better_p_values[0]:.2g}; "
+                f"{pair.datasets} datasets)"
+            )
+        else:
+            others.append(f"{difference} (two-sided p = {pair.raw_p_value:.2g})")
+    tail = " In logarithms, without a common scale and not part of the verdict: "
+    return f"{'; '.join(tests) or 'not tested'}." + (
+        f"{tail}{'; '.join(others)}." if others else ""
+    )
 
 
 def _numbers(pair: Pair) -> dict[str, Any]:
@@ -274,10 +263,7 @@ def repeat(rows: Sequence[Row], seed: int) -> dict[str, Any]:
     for row in (short[place] for place in order):
         task = Task(row["dataset"], row["method"], row["parameters"], row["seed"], ROWS)
         found = fit(task, METHODS[row["method"]], data[row["dataset"]])
-        ours, theirs = (
-            [math.nan if each[name] is None else each[name] for name in METRICS]
-            for each in (found, row)
-        )
+        ours, theirs = (np.array([each[m] for m in METRICS], float) for each in (found, row))
         if not np.allclose(ours, theirs, rtol=EQUAL, atol=EQUAL, equal_nan=True):
             unequal.append(f"{row['dataset']}, {row['method']}, {row['parameters']}")
     return {"fits": len(order), "equal": len(order) - len(unequal), "unequal": unequal}
