@@ -74,7 +74,7 @@ class PatchTransformer(nn.Module):
         return found
 
     def views(self, patches: Tensor) -> list[VMFMixture]:
-        """Return the attention of each block as a mixture. (B, 16, 4) -> list of VMFMixture."""
+        """Return the attention of each block as a mixture."""
         return [vmf_view(layer, x) for layer, x in self.layers(patches)]
 
 
@@ -137,8 +137,7 @@ class TrainingRun:
     largest_logit : float
         Largest absolute attention logit measured in any block during the run.
     entanglement : float or None
-        Mean over blocks and heads of the absolute correlation of concentration with
-        log-weight, at the end.
+        Mean absolute correlation of concentration with log-weight over blocks and heads.
     """
 
     variant: str
@@ -192,11 +191,7 @@ class Experiment:
     def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
         """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
         ours, theirs = (
-            {
-                (run.learning_rate, run.seed): run.value(measure)
-                for run in self.runs
-                if run.variant == name
-            }
+            {(r.learning_rate, r.seed): r.value(measure) for r in self.runs if r.variant == name}
             for name in (variant, against)
         )
         pairs = ours.keys() & theirs.keys()
@@ -240,14 +235,13 @@ def compare_variants(
     Examples
     --------
     >>> from isthmus.paper.attention import compare_variants
-    >>> found = compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False)
-    >>> found.variants, found.learning_rates
-    (['SALN'], [0.01])
+    >>> compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False).variants
+    ['SALN']
     """
-    settings = {"steps": as_count(steps, "steps", at_least=10)}
-    settings |= {
-        name: as_count(size, name)
-        for name, size in (("batch", batch), ("width", width), ("depth", depth))
+    sizes = {"steps": steps, "batch": batch, "width": width, "depth": depth}
+    settings = {
+        name: as_count(size, name, at_least=10 if name == "steps" else 1)
+        for name, size in sizes.items()
     }
     wanted = [
         (variant, float(rate), seed)
@@ -283,8 +277,15 @@ def train_on_digits(
     Ends early once the loss is not finite. `watch` is called after each step with its number.
     """
     train, labels, _, _ = digit_patches()
+    warmup = steps // 10
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     generator = torch.Generator().manual_seed(seed)
     losses: list[float] = []
     for step in range(steps):
@@ -304,13 +305,13 @@ def train_on_digits(
 
 def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> TrainingRun:
     train, _, test, test_labels = digit_patches()
-    steps = settings["steps"]
+    steps, probed = settings["steps"], train[:PROBED]
     model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
-    logits_seen = [_largest_logit(model, train)]
+    logits_seen = [_largest_logit(model, probed)]
 
     def look(step: int) -> None:
         if (step + 1) % max(1, steps // PROBES) == 0:
-            logits_seen.append(_largest_logit(model, train))
+            logits_seen.append(_largest_logit(model, probed))
 
     losses = train_on_digits(
         model, rate, steps=steps, batch=settings["batch"], seed=seed, watch=look
@@ -321,40 +322,26 @@ def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Tr
         accuracy = float((logits.argmax(1) == test_labels).double().mean())
     final = statistics.fmean(losses[-max(1, steps // 10) :])
     finite = math.isfinite(final) and math.isfinite(test_loss)
+    tied = math.nan
+    if finite:
+        views = model.views(probed)
+        tied = float(torch.cat([entanglement(v).correlation.abs() for v in views]).nanmean())
     return TrainingRun(
-        variant=variant,
-        learning_rate=rate,
-        seed=seed,
-        loss=_rounded(final),
-        test_loss=_rounded(test_loss),
+        *(variant, rate, seed, _rounded(final), _rounded(test_loss)),
         test_accuracy=_rounded(accuracy) if finite else None,
         diverged=not finite or final > GUESSING,
         largest_logit=float(f"{max(logits_seen):.5g}"),
-        entanglement=_rounded(_entanglement(model, train)) if finite else None,
+        entanglement=_rounded(tied),
     )
-
-
-def _share(step: int, steps: int) -> float:
-    """Return the factor of the learning rate at a step: a warm-up, then a cosine to zero."""
-    warmup = steps // 10
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
 def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
     """Return the largest absolute logit on a few images; zero if the model is not finite."""
     try:
-        views = model.views(patches[:PROBED])
+        found = [float(view.logits().abs().max()) for view in model.views(patches)]
     except InvalidInputError:
         return 0.0
-    found = [float(view.logits().abs().max()) for view in views]
-    return max((value for value in found if math.isfinite(value)), default=0.0)
-
-
-def _entanglement(model: PatchTransformer, patches: Tensor) -> float:
-    found = [entanglement(view).correlation.abs() for view in model.views(patches[:PROBED])]
-    return float(torch.cat(found).nanmean())
+    return max(filter(math.isfinite, found), default=0.0)
 
 
 def _rounded(value: float) -> float | None:

@@ -1,11 +1,7 @@
 r"""Ramsauer et al.'s theorems for patterns that lie far enough apart, or are drawn at random.
 
-The setting is that of :mod:`isthmus.capacity.ramsauer`.
-
-References
-----------
-Ramsauer et al., Hopfield Networks is All You Need, ICLR 2021 (arXiv:2008.02217); Lemma A13 there
-is from Brauchart et al. (2018).
+The setting is that of :mod:`isthmus.capacity.ramsauer`; theorems are those of Ramsauer et al.,
+Hopfield Networks is All You Need, ICLR 2021 (arXiv:2008.02217).
 """
 
 from __future__ import annotations
@@ -36,8 +32,7 @@ def retrieval_error_bound(
         \|f(\xi) - x_n\| &\le 2 (N-1) M \exp(-(\Delta_n - 2 r M) / \sigma^2)
         \quad\text{for } r = \|\xi - x_n\|.
 
-    The first is the second at :math:`r = \sigma^2 / (2 M)`. Its condition holds for every pattern
-    that has the separation of :func:`required_separation`.
+    The condition holds for every pattern that has the separation of :func:`required_separation`.
 
     Parameters
     ----------
@@ -96,12 +91,10 @@ def one_step_error_bound(
         :math:`\|\xi - x_n\|`, from the query to the pattern.
     fixed_point_distance : array (...), optional
         :math:`\|x_n^* - x_n\|`. By default the smaller of :func:`guaranteed_radius` and
-        :func:`retrieval_error_bound`, which bounds it for patterns that have the separation of
-        :func:`required_separation`.
+        :func:`retrieval_error_bound`.
     sharp : bool
-        Use :math:`\|J\| \le (4 M^2/\sigma^2) (N-1) \exp(\dots)`, which is smaller by N/2: the
-        Jacobian is a covariance over :math:`\sigma^2`, and a covariance is at most the second
-        moment about :math:`x_n`.
+        Use :math:`\|J\| \le (4 M^2/\sigma^2) (N-1) \exp(\dots)`, which is smaller by N/2: a
+        covariance is at most the second moment about :math:`x_n`.
 
     Examples
     --------
@@ -153,17 +146,10 @@ OMEGA = 0.5671432904097838
 
 @dataclass(frozen=True)
 class RandomPatternCapacity:
-    r"""The result of Theorem A5 for one sphere.
+    r"""The result of Theorem A5 for one sphere: its constants, and the log of the number stored.
 
-    Attributes
-    ----------
-    a, b, c : float
-        The theorem's constants; the count grows by :math:`c^{1/4}` per dimension.
-    log_count : float
-        Log of the number of patterns that are stored; nan where the theorem does not apply.
-    applies : bool
-        True if its conditions hold: :math:`c \ge (2/\sqrt p)^{4/(D-1)}`, and
-        :math:`M > \sigma`, without which no two balls are disjoint.
+    It `applies` if :math:`c \ge (2/\sqrt p)^{4/(D-1)}` and :math:`M > \sigma`, without which no two
+    balls are disjoint; otherwise `log_count` is nan.
     """
 
     a: float
@@ -201,16 +187,14 @@ def random_pattern_capacity(
     failure : float
         p
     lambert : bool
-        False replaces the Lambert function by elementary bounds on it (Corollary A1), which
-        gives a smaller c.
+        False bounds the Lambert function by elementary ones (Corollary A1), for a smaller c.
 
     Examples
     --------
     >>> import math
     >>> from isthmus.capacity import random_pattern_capacity
-    >>> found = random_pattern_capacity(20, max_norm=3 * math.sqrt(19))
-    >>> round(found.c, 5), round(math.exp(found.log_count), 2)
-    (3.15461, 7.41)
+    >>> round(random_pattern_capacity(20, max_norm=3 * math.sqrt(19)).c, 5)
+    3.15461
     """
     dim, lambert = as_number(dim, "dim", at_least=1 + 1e-9), as_flag(lambert, "lambert")
     sigma = as_number(sigma, "sigma", above=0)
@@ -230,9 +214,8 @@ def random_pattern_capacity(
     # Where M <= sigma the update contracts everywhere: one fixed point for all patterns.
     distinct = norm > sigma
     applies = distinct and log_c >= 4 / degrees * (math.log(2) - 0.5 * math.log(failure))
-    return RandomPatternCapacity(
-        a, math.exp(log_b), math.exp(log_c), log_count if applies else math.nan, applies
-    )
+    log_count = log_count if applies else math.nan
+    return RandomPatternCapacity(a, math.exp(log_b), math.exp(log_c), log_count, applies)
 
 
 def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: float = 1e-3) -> float:
@@ -242,21 +225,9 @@ def random_pattern_dimension(base: float, norm_ratio: float = 2.0, failure: floa
         a = \tfrac12 \ln c - \tfrac{\beta K^2}{5 c}, \quad b = 1 + \ln(2 p \beta K^2), \quad
         D = 1 + \tfrac1a W(a e^{-b})
 
-    with the branch :math:`W_0` for a > 0 and :math:`W_{-1}` for a < 0.
-
-    Parameters
-    ----------
-    base : float
-        c
-    norm_ratio : float
-        :math:`K / \sigma`: the sphere has radius :math:`M = K \sqrt{D-1}`.
-    failure : float
-        p
-
-    Returns
-    -------
-    float
-        A dimension, not rounded; nan where there is none.
+    with the branch :math:`W_0` for a > 0 and :math:`W_{-1}` for a < 0. `base` is c, `norm_ratio`
+    is :math:`K / \sigma`, and `failure` is p. The dimension is not rounded, and nan where there
+    is none.
 
     Examples
     --------
@@ -286,8 +257,7 @@ def minimal_angle_probability(n_patterns: int, dim: int, angle: float) -> float:
         \Pr(\alpha_{\min} \ge \alpha) \ge 1 - \tfrac12 \kappa_{D-1} N^2 \alpha^{D-1}, \qquad
         \kappa_d = \frac{\Gamma((d+1)/2)}{d \sqrt\pi \, \Gamma(d/2)}
 
-    This is Lemma A13, for N = `n_patterns` in D = `dim` dimensions and an angle in radians. The
-    bound is zero where it is trivial.
+    This is Lemma A13 (Brauchart et al., 2018), for an angle in radians; zero where it is trivial.
 
     Examples
     --------

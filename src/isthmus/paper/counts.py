@@ -20,44 +20,30 @@ from scipy.special import betainc, betaln, log_expit, logsumexp
 
 from isthmus.errors import InvalidInputError
 from isthmus.paper.bounds import exponential, random_pattern_capacity
-from isthmus.special import log_bessel_i, vmf_mean_length
+from isthmus.special import vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
-# These bounds are whole numbers.
-WHOLE = ("packing", "claimed")
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
 # Counts up to this are exact in float64 and can be rounded down.
 LARGEST_EXACT_LOG = 53 * math.log(2)
 # Range of M / sigma in which squares and angles keep their digits.
 SMALLEST_RATIO, LARGEST_RATIO = 1e-12, 1e12
-# The angle is pi / (1 + exp(-t)). Outside this range of t the integrand vanishes in float64, even
-# for kernels as narrow as angles of 1e-15. The coarse points only locate the integrand.
-WIDEST = 45.0
-COARSE_POINTS = 901
-# Parts of the integrand below exp(-NEGLIGIBLE) of its maximum are left out.
-NEGLIGIBLE = 50.0
-# The trapezoid rule converges exponentially for integrands that are analytic and vanish at both
-# ends; this many points leave an error at the level of rounding.
-FINE_POINTS = 1025
-# Beyond this, kappa and log I(kappa) cancel too many digits, and quadrature is better.
-LARGEST_KAPPA = 1e5
+# The angle is pi / (1 + exp(-t)). Outside this range of t the integrand vanishes in float64. The
+# coarse points locate it, up to exp(-NEGLIGIBLE) of its maximum. With the fine ones the trapezoid
+# rule, which converges exponentially for such integrands, has an error at the level of rounding.
+WIDEST, COARSE_POINTS, NEGLIGIBLE, FINE_POINTS = 45.0, 901, 50.0, 1025
 # Below this, the incomplete beta function is summed on a log scale.
 SMALLEST_FRACTION = 1e-250
 
 
 @dataclass(frozen=True)
 class RandomCoding:
-    """The number of patterns that random coding certifies, and the radius.
+    """The log of the number of patterns that random coding certifies, and the radius R.
 
-    Attributes
-    ----------
-    log_count : float
-        Natural log of the number of patterns, never below zero.
-    radius : float
-        The radius R of the ball about each pattern from which every query reaches it.
+    Every query in the ball of radius R about a pattern reaches it.
     """
 
     log_count: float
@@ -85,20 +71,17 @@ def capacity_bound(
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
     "random"      this many random patterns are all stored, except with probability `failure`:
                   Ramsauer et al.'s Theorem 3/A5; see :func:`random_pattern_capacity`
-    "half-weight" half-weight ceiling: no more than :math:`2/A_0` patterns can each keep half of
-                  the weight at their own place, as those with a certified ball of their own do;
-                  :math:`A_0 = \Gamma(\frac D2) (\frac 2\kappa)^{D/2-1} e^{-\kappa}
-                  I_{D/2-1}(\kappa)`, :math:`\kappa = M^2/\sigma^2`. More can be stored.
-    "dense"       no more patterns can be stored with fixed points that are all as far inside the
-                  sphere as the mode of a uniform density, at :func:`dense_radius`: Levenshtein's
-                  bound on points at least :math:`2(M - r^*)` apart
+    "half-weight" no more than :math:`2/A_0` patterns can each keep half of the weight at their
+                  own place, as certified ones do; :math:`A_0 = \mathbb E[e^{-d^2/2\sigma^2}]`
+                  over the distance d of two random points. More can be stored.
+    "dense"       no more can be stored with fixed points that are all as far inside the sphere
+                  as the mode of a uniform density, :func:`dense_radius`: Levenshtein's bound
+                  on points at least :math:`2(M - r^*)` apart
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
-                  D >= 50. The printed proof is invalid: it places patterns that do not fit on the
-                  sphere. At D = 4 and D = 8 more are proved stored; in general it is open.
+                  D >= 50, with an invalid proof. At D = 4 and D = 8 more are proved stored; in
+                  general it is open.
     ============= ==========================================================================
-
-    All of them depend on :math:`M/\sigma` only.
 
     Parameters
     ----------
@@ -130,8 +113,6 @@ def capacity_bound(
     half-weight 3.39e+10
     claimed     2.75e+11
     dense       5.21e+15
-    >>> round(capacity_bound(10_000, log=True))
-    12231
     """
     as_choice(kind, "kind", get_args(CapacityKind))
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
@@ -141,13 +122,16 @@ def capacity_bound(
         "random": lambda: random_pattern_capacity(dim, 1.0, ratio, failure).log_count,
         "certified": lambda: random_coding(dim, 1.0, ratio).log_count,
         "half-weight": lambda: math.log(2) - log_kernel_mean(dim, ratio),
-        "dense": lambda: _log_dense(dim, ratio),
+        "dense": lambda: log_levenshtein(
+            dim, 1 - 2 * (1 - dense_radius(dim, 1.0, ratio) / ratio) ** 2
+        ),
     }
     log_count = bounds[kind]()
     if as_flag(log, "log"):
         return log_count
     count = float(exponential(log_count))
-    return float(round(count)) if kind in WHOLE and math.isfinite(count) else count
+    whole = kind in ("packing", "claimed") and math.isfinite(count)
+    return float(round(count)) if whole else count
 
 
 def capacity_rate(K: float = 2.0) -> float:
@@ -157,20 +141,14 @@ def capacity_rate(K: float = 2.0) -> float:
               \qquad z = 2 K^2
 
     Both the "certified" lower bound and the "half-weight" ceiling of :func:`capacity_bound` grow
-    at this rate; they differ by a factor that is polynomial in D. The rate of stored patterns is
-    at least c; its value is open.
-
-    Parameters
-    ----------
-    K : float
-        Radius of the sphere over :math:`\sigma \sqrt{D-1}`.
+    at this rate. The rate of stored patterns is at least c; its value is open.
 
     Examples
     --------
     >>> import math
     >>> from isthmus.capacity import capacity_rate
-    >>> round(math.exp(capacity_rate(2.0)), 3), round(math.exp(capacity_rate(1.7)), 3)
-    (3.402, 2.926)
+    >>> round(math.exp(capacity_rate(2.0)), 3)
+    3.402
     """
     z = 2 * as_number(K, "K", above=0) ** 2
     root = math.hypot(1.0, z)
@@ -190,12 +168,8 @@ def random_coding(
 
     where d is the distance of two independent uniform points on the sphere.
 
-    Parameters
-    ----------
-    dim, sigma, max_norm
-        As in :func:`capacity_bound`.
-    radius : float, optional
-        R. By default the one that allows most patterns.
+    Without `radius`, R is the one that allows most patterns; other parameters are as in
+    :func:`capacity_bound`.
 
     Examples
     --------
@@ -204,8 +178,6 @@ def random_coding(
     >>> best = random_coding(10)
     >>> round(math.exp(best.log_count)), round(best.radius, 2)
     (484, 0.2)
-    >>> round(math.exp(random_coding(10, radius=0.5).log_count))
-    288
     """
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
     sphere = SphereQuadrature(dim, ratio)
@@ -234,13 +206,8 @@ def _best_radius(sphere: SphereQuadrature) -> float:
     grid = np.linspace(math.log(smallest), math.log(largest), RADIUS_GRID)
     best = int(np.argmin([_log_tau(sphere, math.exp(u)) for u in grid]))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, RADIUS_GRID - 1)]
-    found = minimize_scalar(
-        lambda u: _log_tau(sphere, math.exp(u)),
-        bounds=bracket,
-        method="bounded",
-        options={"xatol": 1e-4},
-    )
-    return math.exp(found.x)
+    options = {"bounds": bracket, "method": "bounded", "options": {"xatol": 1e-4}}
+    return math.exp(minimize_scalar(lambda u: _log_tau(sphere, math.exp(u)), **options).x)
 
 
 def _log_packing(dim: int, ratio: float) -> float:
@@ -293,18 +260,12 @@ def dense_radius(dim: int, sigma: float = 1.0, max_norm: float | None = None) ->
     return float(brentq(excess, 1e-9, 1.0)) * ratio * sigma
 
 
-def _log_dense(dim: int, ratio: float) -> float:
-    """Bound the number of points that are 2 (M - r*) apart."""
-    return log_levenshtein(dim, 1 - 2 * (1 - dense_radius(dim, 1.0, ratio) / ratio) ** 2)
-
-
 def log_levenshtein(dim: int, cosine: float) -> float:
     """Return the log of Levenshtein's bound on the points of a sphere with cosines up to this."""
     if cosine <= -1:
         return math.log(2)
-    # Gegenbauer polynomials P_k with P_k(1) = 1 at the cosine. Only their ratios matter, so they
-    # are scaled to avoid underflow. P_k - P_{k+1} and P_k - P_{k+2} are positive beyond the largest
-    # zeros of the Jacobi polynomials that separate the cases.
+    # Gegenbauer polynomials P_k with P_k(1) = 1, scaled to avoid underflow. P_k - P_{k+1} and
+    # P_k - P_{k+2} are positive beyond the zeros of the Jacobi polynomials that separate the cases.
     before, now, degree = 1.0, cosine, 1
     while True:
         ahead = ((2 * degree + dim - 2) * cosine * now - degree * before) / (degree + dim - 2)
@@ -368,12 +329,7 @@ def log_cap_fraction(dim: int, angle: float) -> float:
 
 def log_kernel_mean(dim: int, radius: float) -> float:
     """Return the log of A_0, the mean of exp(-|x - y|^2 / 2) over a sphere of this radius."""
-    order, kappa = 0.5 * dim - 1, radius * radius
-    if kappa > LARGEST_KAPPA:
-        return float(SphereQuadrature(dim, radius).log_moments(0.0)[0])
-    log_bessel = float(log_bessel_i(order, kappa))
-    log_mean = math.lgamma(order + 1) + order * math.log(2 / kappa) - kappa + log_bessel
-    return min(log_mean, 0.0)
+    return min(float(SphereQuadrature(dim, radius).log_moments(0.0)[0]), 0.0)
 
 
 class SphereQuadrature:
@@ -388,14 +344,16 @@ class SphereQuadrature:
     """
 
     def __init__(self, dim: int, radius: float) -> None:
-        self.dim = dim
-        self.radius = radius
+        self.dim, self.radius = dim, radius
         self._coarse = np.linspace(-WIDEST, WIDEST, COARSE_POINTS)
         self._coarse_density = self._log_density(self._coarse)
 
     def log_moments(self, tilt: float) -> NDArray[np.float64]:
         r"""Return logs of :math:`A_0(R), A_1(R), A_2(R)` at R = `tilt`, in units of sigma."""
-        t = np.linspace(*self._window(tilt), FINE_POINTS)
+        coarse = self._tilted(self._coarse_density, tilt)
+        seen = np.flatnonzero((coarse > coarse.max(1, keepdims=True) - NEGLIGIBLE).any(0))
+        first, last = max(seen[0] - 1, 0), min(seen[-1] + 1, COARSE_POINTS - 1)
+        t = np.linspace(self._coarse[first], self._coarse[last], FINE_POINTS)
         terms = self._tilted(self._log_density(t), tilt)
         log_integrals = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
         result: NDArray[np.float64] = log_integrals + 0.5 * tilt * tilt
@@ -404,12 +362,6 @@ class SphereQuadrature:
     def log_near(self, distance: float) -> float:
         """Return the log of the probability that the points are at most this far apart."""
         return log_cap_fraction(self.dim, 2 * math.asin(min(0.5 * distance / self.radius, 1.0)))
-
-    def _window(self, tilt: float) -> tuple[float, float]:
-        terms = self._tilted(self._coarse_density, tilt)
-        counts = np.flatnonzero((terms > terms.max(1, keepdims=True) - NEGLIGIBLE).any(0))
-        first, last = max(counts[0] - 1, 0), min(counts[-1] + 1, COARSE_POINTS - 1)
-        return float(self._coarse[first]), float(self._coarse[last])
 
     def _log_density(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log distance at t and the log density of t, as rows. (2, n)"""

@@ -33,14 +33,10 @@ def regular_polygon(count: int) -> FloatArray:
 def cell_600() -> FloatArray:
     """Return the vertices of the 600-cell, unit vectors (120, 4) at least 36 degrees apart."""
     golden = (1 + math.sqrt(5)) / 2
-    even = [
-        list(order)
-        for order in permutations(range(4))
-        if sum(a > b for a, b in combinations(order, 2)) % 2 == 0
-    ]
-    corners = [
-        np.array([*signs, 1.0]) * (golden, 1, 1 / golden, 0) for signs in product((1, -1), repeat=3)
-    ]
+    orders = [list(order) for order in permutations(range(4))]
+    even = [each for each in orders if sum(a > b for a, b in combinations(each, 2)) % 2 == 0]
+    signs = np.array(list(product((1, -1), repeat=3)))
+    corners = np.column_stack([signs, np.zeros(8)]) * (golden, 1, 1 / golden, 0)
     axes = np.concatenate([2 * np.eye(4), -2 * np.eye(4)])
     cube = np.array(list(product((1.0, -1.0), repeat=4)))
     others = np.array([corner[order] for corner in corners for order in even])
@@ -74,15 +70,8 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     r"""Return unit vectors (count, dim) that have repelled each other until they are spread out.
 
     They minimise :math:`\frac1p \log \sum_{i \ne j} \lVert x_i - x_j \rVert^{-2p}` for growing
-    powers p, which approaches the largest smallest distance.
-
-    Parameters
-    ----------
-    count, dim : int
-    seed : int
-        Seed of the random vectors that they start from.
-    steps : int
-        Number of iterations of L-BFGS, for all powers together.
+    powers p, which approaches the largest smallest distance, by `steps` iterations of L-BFGS from
+    random vectors.
 
     Examples
     --------
@@ -108,12 +97,8 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     options = {"maxiter": -(-steps // len(POWERS)), "ftol": 1e-15, "gtol": 1e-10}
     flat = _random_directions(count, dim, seed).ravel()
     for power in POWERS:
-        flat = minimize(
-            repulsion, flat, args=(power,), jac=True, method="L-BFGS-B", options=options
-        ).x
-    points = flat.reshape(count, dim)
-    spread: FloatArray = points / np.linalg.norm(points, axis=1, keepdims=True)
-    return spread
+        flat = minimize(repulsion, flat, power, "L-BFGS-B", jac=True, options=options).x
+    return _normalised(flat.reshape(count, dim))
 
 
 def measured_capacity(
@@ -128,18 +113,10 @@ def measured_capacity(
 
     The sphere has radius 2 sigma sqrt(D - 1), as in the paper. For random patterns, whose share is
     a mean over several draws and falls with their number, bisection finds the number up to 5 %.
-    For spread patterns, whose share is not monotone, all numbers are tried (above 40, every 5 %)
-    up to 1.5 times the largest that is stored. Certificates do not decide sets whose fixed points
-    attract too weakly for float64, such as polygons of more than 13 corners.
-
-    Parameters
-    ----------
-    dim : int
-    share : float in (0, 1]
-    placement : {"random", "spread"}
-        Drawn at random, or spread by :func:`spread_on_sphere`.
-    most : int
-        The largest number to try.
+    For spread patterns (:func:`spread_on_sphere`), whose share is not monotone, all numbers are
+    tried (above 40, every 5 %) up to 1.5 times the largest that is stored, or to `most`.
+    Certificates do not decide sets whose fixed points attract too weakly for float64, such as
+    polygons of more than 13 corners.
 
     Examples
     --------
@@ -177,5 +154,8 @@ def measured_capacity(
 
 
 def _random_directions(count: int, dim: int, seed: int) -> FloatArray:
-    points = np.random.default_rng(seed).standard_normal((count, dim))
+    return _normalised(np.random.default_rng(seed).standard_normal((count, dim)))
+
+
+def _normalised(points: FloatArray) -> FloatArray:
     return points / np.linalg.norm(points, axis=1, keepdims=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,15 +31,10 @@ MEASURES = {
 class SweepCell:
     """The results of one draw of N patterns on a sphere in D dimensions.
 
-    Attributes
-    ----------
-    retrieved : float
-        Fraction of particles that end nearest to the pattern that they started at.
-    ratio : float
-        Mean of final over initial distance to that pattern.
-    normalized_ratio : float
-        The paper's measure: `ratio` over the mean distance between patterns. It has the unit
-        of one over a length and falls with D even where retrieval does not change (erratum E25).
+    `retrieved` is the fraction of particles that end nearest to the pattern that they started at,
+    `ratio` the mean of final over initial distance to it, and `normalized_ratio` the paper's
+    measure: that over the mean distance between patterns. It has the unit of one over a length and
+    falls with D even where retrieval does not change (erratum E25).
     """
 
     dim: int
@@ -57,9 +53,8 @@ class Sweep:
 
     def band(self, measure: str, dim: int, count: int) -> tuple[float, float]:
         """Return the mean of a measure over seeds, and the half-width of its 95 % band."""
-        values = [
-            getattr(cell, measure) for cell in self.cells if (cell.dim, cell.count) == (dim, count)
-        ]
+        cells = [cell for cell in self.cells if (cell.dim, cell.count) == (dim, count)]
+        values = [getattr(cell, measure) for cell in cells]
         if not values:
             raise InvalidInputError(f"The sweep has no cell with D = {dim} and N = {count}.")
         spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -149,35 +144,37 @@ def sweep(
         for position, key in enumerate(wanted):
             if key not in done:
                 done[key] = _measure(*key, settings)
-                _append(path, settings, done[key])
+                if path is not None:
+                    entry = {"settings": settings, "cell": asdict(done[key])}
+                    with path.open("a") as file:
+                        # The line break comes first, and ends a truncated last line.
+                        file.write("\n" + json.dumps(entry))
             report(position + 1)
     return Sweep(tuple(done[key] for key in wanted))
 
 
 def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> SweepCell:
     generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
-    sigma = settings["sigma"]
+    sigma, particles = settings["sigma"], int(settings["n_particles"])
     radius = settings["radius_factor"] * sigma * (dim - 1) ** 0.5
     patterns = _on_sphere(count, dim, generator) * radius
     chosen = min(count, int(settings["max_patterns"]))
-    homes = patterns[:chosen].repeat_interleave(int(settings["n_particles"]), 0)
+    homes = patterns[:chosen].repeat_interleave(particles, 0)
     starts = homes + settings["perturbation"] * sigma * _on_sphere(len(homes), dim, generator)
     memory = GaussianKDE(patterns, sigma)
     ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=int(settings["max_steps"])).state
     final = torch.linalg.vector_norm(ends - homes, dim=1)
     initial = torch.linalg.vector_norm(starts - homes, dim=1)
-    nearest = distances(ends, patterns).argmin(1)
-    own = torch.arange(chosen).repeat_interleave(int(settings["n_particles"]))
-    between = torch.pdist(patterns[:2000]).mean()
+    own = torch.arange(chosen).repeat_interleave(particles)
+    retrieved = float((distances(ends, patterns).argmin(1) == own).double().mean())
+    between = float(torch.pdist(patterns[:2000]).mean())
     ratio = float((final / initial).mean())
-    return SweepCell(
-        dim, count, seed, float((nearest == own).double().mean()), ratio, ratio / float(between)
-    )
+    return SweepCell(dim, count, seed, retrieved, ratio, ratio / between)
 
 
 def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor:
     points = torch.randn(count, dim, generator=generator, dtype=torch.float64)
-    return points / torch.linalg.vector_norm(points, dim=1, keepdim=True)
+    return torch.nn.functional.normalize(points, dim=1)
 
 
 def _counts(values: Iterable[int], name: str) -> list[int]:
@@ -192,26 +189,14 @@ def _read(
 ) -> dict[tuple[int, int, int], SweepCell]:
     """Read finished cells with the same settings; truncated lines are ignored."""
     done: dict[tuple[int, int, int], SweepCell] = {}
-    if path is None:
-        return done
-    try:
-        with reading(path, "file of finished cells") as place:
+    lines: list[str] = []
+    if path is not None:
+        with suppress(MissingFileError), reading(path, "file of finished cells") as place:
             lines = place.read_text(encoding="utf-8", errors="replace").split("\n")
-    except MissingFileError:
-        return done
     for line in lines:
-        try:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             entry = json.loads(line)
             if entry["settings"] == settings:
                 cell = SweepCell(**entry["cell"])
                 done[cell.dim, cell.count, cell.seed] = cell
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
     return done
-
-
-def _append(path: str | Path | None, settings: dict[str, float], cell: SweepCell) -> None:
-    if path is not None:
-        with Path(path).open("a") as file:
-            # The line break comes first, and ends a truncated last line.
-            file.write("\n" + json.dumps({"settings": settings, "cell": asdict(cell)}))

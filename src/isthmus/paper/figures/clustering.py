@@ -160,46 +160,42 @@ def clustering_tour(model: ClAMCRP, points: Any, strangers: Any) -> Figure:
     _draw_given(grid[0], rows, complete)
     _draw_learned(grid[1], model, rows, complete)
     _draw_novelty(grid[2], model, rows[complete], news, (lower, upper))
-    for axes in grid:
+    notes = {
+        "Given": f"{len(rows)} rows, in {int((~complete).sum())} of them one value unknown "
+        "(ticks); no number of clusters.",
+        f"Learned: {model.n_clusters_} memories": "Pale where the posterior is unsure; rings are "
+        "rows whose gap was filled.",
+        "Novelty": "Probability of belonging to no known memory; lines at 0.1, 0.5, 0.9.",
+    }
+    for axes, (title, note) in zip(grid, notes.items(), strict=True):
         axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), box_aspect=1)
         label_plane(axes)
-    gaps = int((~complete).sum())
-    note = f"{len(rows)} rows, in {gaps} of them one value unknown (ticks); no number of clusters."
-    heading(grid[0], "Given", note)
-    note = "Pale where the posterior is unsure; rings are rows whose gap was filled."
-    heading(grid[1], f"Learned: {model.n_clusters_} memories", note)
-    note = "Probability of belonging to no known memory; lines at 0.1, 0.5, 0.9."
-    heading(grid[2], "Novelty", note)
+        heading(axes, title, note)
     return figure
 
 
 def _draw_given(axes: Axes, rows: NDArray[Any], complete: NDArray[Any]) -> None:
     axes.plot(*rows[complete].T, "o", color=MUTED, ms=3.4, mew=0, alpha=0.75)
-    first_known = rows[~complete & ~np.isnan(rows[:, 0]), 0]
-    second_known = rows[~complete & ~np.isnan(rows[:, 1]), 1]
     style: dict[str, Any] = {"color": INK, "lw": 1.0, "alpha": 0.8}
-    axes.vlines(first_known, 0, 0.045, transform=axes.get_xaxis_transform(), **style)
-    axes.hlines(second_known, 0, 0.045, transform=axes.get_yaxis_transform(), **style)
+    first, second = rows[~complete].T
+    axes.vlines(first[~np.isnan(first)], 0, 0.045, transform=axes.get_xaxis_transform(), **style)
+    axes.hlines(second[~np.isnan(second)], 0, 0.045, transform=axes.get_yaxis_transform(), **style)
 
 
 def _draw_learned(axes: Axes, model: ClAMCRP, rows: NDArray[Any], complete: NDArray[Any]) -> None:
-    colours = _paled(model.predict_proba(rows))
+    """Draw rows in the colours of their best memories, greyer at lower probability."""
+    posteriors = model.predict_proba(rows)
+    best, n_memories = posteriors.argmax(1), posteriors.shape[1]
+    palette = np.array([to_rgb(CLUSTERS[k % len(CLUSTERS)]) for k in range(n_memories)])[best]
+    unsure = 1 / min(n_memories, 2)
+    sure = ((posteriors.max(1) - unsure) / max(1 - unsure, 1e-9)).clip(0.0, 1.0)[:, None]
+    faint = 0.12 * palette + 0.88 * np.array(to_rgb("#d9dee3"))
+    colours = sure * palette + (1 - sure) * faint
     scatter(axes, rows[complete], s=15, c=colours[complete], linewidths=0, zorder=2)
     rings: dict[str, Any] = {"facecolors": PAPER, "edgecolors": colours[~complete]}
     filled = model.complete(rows[~complete], how="mode")
     scatter(axes, filled, s=26, linewidths=1.5, zorder=3, **rings)
     draw_memories(axes, to_array(model.memories_), size=8)
-
-
-def _paled(posteriors: NDArray[Any]) -> NDArray[Any]:
-    """Return the colour of each row's best memory, greyer at lower probability. (n, 3)"""
-    best, n_memories = posteriors.argmax(1), posteriors.shape[1]
-    palette = np.array([to_rgb(CLUSTERS[k % len(CLUSTERS)]) for k in range(n_memories)])
-    unsure = 1 / min(n_memories, 2)
-    sure = ((posteriors.max(1) - unsure) / max(1 - unsure, 1e-9)).clip(0.0, 1.0)[:, None]
-    faint = 0.12 * palette[best] + 0.88 * np.array(to_rgb("#d9dee3"))
-    mixed: NDArray[Any] = sure * palette[best] + (1 - sure) * faint
-    return mixed
 
 
 def _draw_novelty(
@@ -215,8 +211,8 @@ def _draw_novelty(
     axes.contour(x, y, newness, [0.1, 0.5, 0.9], colors=[NEW], linewidths=[0.8, 1.8, 0.8])
     axes.plot(*known.T, "o", color=MUTED, ms=2.4, mew=0, alpha=0.45)
     axes.plot(*strangers.T, "X", color=INK, ms=8, mec=PAPER, mew=0.8, zorder=5)
+    bold = {"ha": "center", "fontweight": "bold", "zorder": 6}
     for place, chance in zip(strangers, model.novelty(strangers), strict=True):
-        bold = {"ha": "center", "fontweight": "bold", "zorder": 6}
         note_at(axes, f"{chance:.2f}", place, (0, 8), **bold)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -95,49 +96,44 @@ def _depth(ranking: Ranking) -> float:
 
 def _draw_ranking(axes: Axes, ranking: Ranking) -> None:
     ranks, last = ranking.ranks, len(ranking.ranks)
-    axes.set(xlim=(1 - 0.3 * (last - 1), last + 0.3 * (last - 1)))
-    axes.set_ylim(_depth(ranking) + RULER, RULER - 0.5)
+    wide, edge, top = 0.3 * (last - 1), 0.06 * (last - 1), FIRST_BAR + BAR * len(ranking.groups)
+    axes.set(xlim=(1 - wide, last + wide), ylim=(_depth(ranking) + RULER, RULER - 0.5))
     axes.axis("off")
     axes.plot([1, last], [0, 0], color=INK, lw=1.2)
-    axes.text(1 - 0.06 * (last - 1), 0, "mean rank", ha="right", va="center", color=MUTED)
+    axes.text(1 - edge, 0, "mean rank", ha="right", va="center", color=MUTED)
     for rank in range(1, last + 1):
         axes.plot([rank, rank], [-0.22, 0], color=INK, lw=1.2)
         axes.text(rank, -0.32, f"{rank}", ha="center", va="bottom", color=MUTED, fontsize=9.5)
     _draw_ruler(axes, ranking)
-    order = sorted(ranks, key=lambda name: ranks[name])
     for level, group in enumerate(ranking.groups):
         ends = [ranks[name] for name in group]
-        height = FIRST_BAR + BAR * level
-        wide = np.array([min(ends) - 0.02 * last / 6, max(ends) + 0.02 * last / 6])
-        axes.plot(wide, [height] * 2, color=CURVE, lw=4.5, solid_capstyle="round", zorder=3)
-    top = FIRST_BAR + BAR * len(ranking.groups)
-    half = (last + 1) // 2
-    for place, name in enumerate(order):
-        better = place < half
-        row = place if better else last - 1 - place
-        end = 1 - 0.06 * (last - 1) if better else last + 0.06 * (last - 1)
-        height = top + LEADER * (row + 0.6)
+        bar = np.array([min(ends) - 0.02 * last / 6, max(ends) + 0.02 * last / 6])
+        level_of_bar = [FIRST_BAR + BAR * level] * 2
+        axes.plot(bar, level_of_bar, color=CURVE, lw=4.5, solid_capstyle="round", zorder=3)
+    for place, name in enumerate(sorted(ranks, key=lambda name: ranks[name])):
+        better = place < (last + 1) // 2
+        height = top + LEADER * ((place if better else last - 1 - place) + 0.6)
+        end, side, offset = (1 - edge, "right", -5) if better else (last + edge, "left", 5)
         axes.plot([ranks[name], ranks[name], end], [0, height, height], color=MUTED, lw=0.9)
         words = f"{name}  {ranks[name]:.2f}" if better else f"{ranks[name]:.2f}  {name}"
         weight = "bold" if name in ranking.bold else "normal"
-        side, offset = ("right", (-5, 0)) if better else ("left", (5, 0))
         look = {"ha": side, "va": "center", "fontweight": weight, "fontsize": 10.5}
-        note_at(axes, words, (end, height), offset, **look)
+        note_at(axes, words, (end, height), (offset, 0), **look)
 
 
 def _draw_ruler(axes: Axes, ranking: Ranking) -> None:
     """Draw the critical difference at the start of the axis, in words if it is wider than that."""
-    width, last = ranking.critical_difference, len(ranking.ranks)
-    words, end = f"critical difference {width:.2f}", 1 + width
-    if end > last:
+    end, place = 1 + ranking.critical_difference, (1.0, 0)
+    words = f"critical difference {ranking.critical_difference:.2f}"
+    if end > len(ranking.ranks):
         words += ", more than the whole axis: no two methods can differ significantly"
-        axes.text(1, RULER, words, va="center", color=CURVE, fontsize=9.5).set_in_layout(False)
-        return
-    axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
-    for place in (1, end):
-        axes.plot([place, place], [RULER - 0.16, RULER + 0.16], color=CURVE, lw=1.6)
+    else:
+        axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
+        for tick in (1, end):
+            axes.plot([tick, tick], [RULER - 0.16, RULER + 0.16], color=CURVE, lw=1.6)
+        place = end, 6
     look = {"va": "center", "color": CURVE, "fontsize": 9.5}
-    note_at(axes, words, (end, RULER), (6, 0), **look).set_in_layout(False)
+    note_at(axes, words, (place[0], RULER), (place[1], 0), **look).set_in_layout(False)
 
 
 @styled
@@ -183,30 +179,25 @@ def _draw_table(
     for (row, column), value in np.ndenumerate(values):
         if (datasets[row], methods[column]) not in table:
             continue
-        best = value >= np.nanmax(values[row]) - 5e-4 if np.isfinite(value) else False
-        shade = PAPER if np.isfinite(value) and value > 0.72 else INK
-        weight = "bold" if best else "normal"
-        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "color": shade}
-        axes.text(column, row, _written(value), fontweight=weight, **look)
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "color": INK}
+        written = "none"
+        if np.isfinite(value):
+            written = f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+            best = value >= np.nanmax(values[row]) - 5e-4
+            look |= {"color": PAPER if value > 0.72 else INK}
+            look |= {"fontweight": "bold" if best else "normal"}
+        axes.text(column, row, written, **look)
     axes.set_xticks(range(len(methods)), methods, rotation=38, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(datasets)), [name.replace("_", " ") for name in datasets])
     axes.tick_params(length=0, labelcolor=INK)
     axes.spines[:].set_visible(False)
 
 
-def _written(value: float) -> str:
-    if not np.isfinite(value):
-        return "none"
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
-
-
 Scale = Literal["shared", "own", "log"]
 Cell = tuple[str, str]
 
 COLOURS = (MEMORY, CURVE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
-ROW_HEIGHT = 0.92
-HALF_WIDTH = 0.42
-RESOLUTION = 120
+ROW_HEIGHT, HALF_WIDTH, RESOLUTION = 0.92, 0.42, 120
 # Smallest height of a violin, as a share of its panel, so that equal fits are visible.
 SMOOTHEST = 0.012
 # Fewer fits than this are drawn as dots.
@@ -272,7 +263,8 @@ def grid_violins(
     grid = figure.subplots(len(datasets), len(columns), squeeze=False, sharex=True)
     for place, column in enumerate(columns):
         for axes, dataset in zip(grid[:, place], datasets, strict=True):
-            _prepare(axes, column, dataset, datasets, methods)
+            shown = datasets if column.scale == "shared" else [dataset]
+            _prepare(axes, column, [*product(shown, methods)], len(methods))
             for spot, method in enumerate(methods):
                 _draw_fits(axes, spot, column, (dataset, method), COLOURS[spot % len(COLOURS)])
         grid[0, place].set_title(column.title)
@@ -280,20 +272,18 @@ def grid_violins(
         label = dataset.replace("_", "\n", 1).replace("_", " ")
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
-    _add_legend(figure, columns, datasets, methods)
+    _add_legend(figure, columns, [*product(datasets, methods)], methods)
     return figure
 
 
-def _prepare(
-    axes: Axes,
-    column: MetricColumn,
-    dataset: str,
-    datasets: Sequence[str],
-    methods: Sequence[str],
-) -> None:
-    """Set limits, ticks and grid of the axes."""
-    shown = datasets if column.scale == "shared" else [dataset]
-    values = [value for name in shown for each in methods for value in _values(column, name, each)]
+def _prepare(axes: Axes, column: MetricColumn, cells: Sequence[Cell], count: int) -> None:
+    """Set limits, ticks and grid of the axes, by the scores of some cells."""
+    found = [[*column.fits.get(cell, ())] for cell in cells]
+    found += [
+        [marked[cell] for cell in cells if cell in marked]
+        for marked in (column.selected, column.best)
+    ]
+    values = [value for each in found for value in each if np.isfinite(value)]
     logarithmic = column.scale == "log" and bool(values) and min(values) > 0
     if logarithmic:
         axes.set_yscale("log")
@@ -308,18 +298,11 @@ def _prepare(
         axes.minorticks_off()
     else:
         axes.locator_params(axis="y", nbins=3 if column.scale == "own" else 4)
-    axes.set_xlim(-0.6, len(methods) - 0.4)
-    axes.set_xticks([])
+    axes.set(xlim=(-0.6, count - 0.4), xticks=[])
     axes.tick_params(length=2, pad=2, labelsize=8)
     axes.grid(axis="y", color=RULE, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
-
-
-def _values(column: MetricColumn, dataset: str, method: str) -> list[float]:
-    cell = (dataset, method)
-    marks = [marked[cell] for marked in (column.selected, column.best) if cell in marked]
-    return [value for value in (*column.fits.get(cell, ()), *marks) if np.isfinite(value)]
 
 
 def _draw_fits(axes: Axes, spot: int, column: MetricColumn, cell: Cell, colour: str) -> None:
@@ -356,22 +339,17 @@ def _outline(
     values, (low, high) = forward(fits), forward(np.array(axes.get_ylim()))
     least = SMOOTHEST * (high - low)
     width = max(float(values.std()) * len(values) ** -0.2, least)
-    ends = values.min() - least, values.max() + least
-    heights = np.linspace(*ends, RESOLUTION)
+    heights = np.linspace(values.min() - least, values.max() + least, RESOLUTION)
     density = np.exp(-0.5 * ((heights[:, None] - values) / width) ** 2).sum(1)
     return back(heights), density / density.max()
 
 
 def _add_legend(
-    figure: Figure,
-    columns: Sequence[MetricColumn],
-    datasets: Sequence[str],
-    methods: Sequence[str],
+    figure: Figure, columns: Sequence[MetricColumn], cells: Sequence[Cell], methods: Sequence[str]
 ) -> None:
     """Add a legend of the colours and of the marks that occur."""
-    cells = [(column, (name, each)) for column in columns for name in datasets for each in methods]
-    counts = {len(column.fits.get(cell, ())) for column, cell in cells}
-    marks: list[Any] = [
+    counts = {len(column.fits.get(cell, ())) for column in columns for cell in cells}
+    handles: list[Any] = [
         Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
     ]
     entries = [
@@ -381,12 +359,11 @@ def _add_legend(
     ]
     if any(0 < count < FEWEST for count in counts):
         entries.append((".", MUTED, MUTED, 9.0, f"one fit, if fewer than {FEWEST}"))
-    if any(column.missing(cell) for column, cell in cells):
+    if any(column.missing(cell) for column in columns for cell in cells):
         entries.append(("$n/m$", MUTED, MUTED, 17.0, "n of m fits have a score"))
     for marker, face, edge, size, label in entries:
         style: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
-        if marker.startswith("$"):
-            style["mew"] = 0
-        marks.append(Line2D([], [], color="none", label=label, **style))
+        style |= {"mew": 0} if marker.startswith("$") else {}
+        handles.append(Line2D([], [], color="none", label=label, **style))
     look: dict[str, Any] = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
-    figure.legend(handles=marks, loc="outside upper center", ncols=min(4, len(marks)), **look)
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)

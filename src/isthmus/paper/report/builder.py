@@ -32,8 +32,6 @@ SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
 LARGEST_SEED = 2**32 - 1
 # Packages whose version can change a number or a figure.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
-# Attributes of a section that are not in the entry of its part in results.json.
-ELSEWHERE = {"name", "log", "seconds", "inputs"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,8 @@ def build(
 ) -> BuiltReport:
     """Compute the parts that are not up to date, and write the page and the results.
 
-    Each part runs in a process of its own on one thread. A part that fails, crashes or exceeds
-    its limit is shown as failed; the others still run. Finished parts are kept in `out`, so that
-    an interrupted call can be repeated.
+    Each part runs in a process of its own on one thread. One that fails, crashes or exceeds its
+    limit is shown as failed; the others still run. Finished parts are kept in `out`.
 
     Parameters
     ----------
@@ -112,14 +109,11 @@ def build(
     >>> build("my-report", parts=["capacity", "hero"]).page  # doctest: +SKIP
     PosixPath('my-report/index.html')
     """
-    chosen = select(parts, registry.PARTS)
-    full = as_flag(full, "full")
+    chosen, full = select(parts, registry.PARTS), as_flag(full, "full")
     seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
-    if jobs is None:
-        jobs = cores()
-    if limit is None:
-        limit = FULL_LIMIT if full else SHORT_LIMIT
-    jobs, limit = as_count(jobs, "jobs"), as_number(limit, "limit", above=0)
+    jobs = cores() if jobs is None else as_count(jobs, "jobs")
+    longest = FULL_LIMIT if full else SHORT_LIMIT
+    limit = longest if limit is None else as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)
     workspace.directory.mkdir(parents=True, exist_ok=True)
     with exclusive(workspace.out / "parts", workspace.directory, workspace.out):
@@ -202,17 +196,11 @@ class Workspace:
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(", ".join(began))
 
-        calls = [
-            Call(
-                part.name,
-                make,
-                (part.function, self.seed, self.full),
-                Limits(math.inf, math.inf, limit),
-                self.directory / f"{part.name}.log",
-                import_packages,
-            )
-            for part in parts
-        ]
+        limits = Limits(math.inf, math.inf, limit)
+        calls = []
+        for part in parts:
+            task, log = (part.function, self.seed, self.full), self.directory / f"{part.name}.log"
+            calls.append(Call(part.name, make, task, limits, log, import_packages))
         for call, outcome in run_all(calls, jobs=jobs, started=started):
             seconds = time.monotonic() - began.pop(call.name)
             log = self.directory / f"{call.name}.log"
@@ -235,11 +223,14 @@ class Workspace:
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""
         sections = tuple(map(self.section, registry.PARTS))
-        size = "the paper's own sizes" if self.full else "quick sizes"
-        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
-        facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
-        text = (registry.TITLE, registry.INTRODUCTION)
-        html = page(*text, sections, chapters=registry.CHAPTERS, facts=facts)
+        facts = (
+            f"isthmus {isthmus.__version__}",
+            f"seed {self.seed}",
+            "the paper's own sizes" if self.full else "quick sizes",
+            ", ".join(f"{name} {version}" for name, version in environment().items()),
+        )
+        text = (registry.TITLE, registry.INTRODUCTION, sections)
+        html = page(*text, chapters=registry.CHAPTERS, facts=facts)
         index, data = self.out / "index.html", self.out / "results.json"
         built = BuiltReport(index, data, self.directory, sections, requested)
         results = {
@@ -250,7 +241,9 @@ class Workspace:
             "summary": built.summary,
             "parts": {
                 section.name: {
-                    name: value for name, value in vars(section).items() if name not in ELSEWHERE
+                    name: value
+                    for name, value in vars(section).items()
+                    if name not in ("name", "log", "seconds", "inputs")
                 }
                 | {"figure": section.figure and self._link(f"{section.name}.png")}
                 for section in sections

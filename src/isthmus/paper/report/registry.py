@@ -14,14 +14,9 @@ from isthmus.io.files import shipped
 class Part:
     """One part of the report.
 
-    Attributes
-    ----------
-    name : str
-        That of its files, of its entry in results.json and of its place on the page.
-    title, chapter : str
-    function : str
-        ``module:name`` of a function of a seed and of ``full`` (the paper's own sizes) that returns
-        a :class:`Section`.
+    `name` is that of its files, of its entry in results.json and of its place on the page;
+    `function` the ``module:name`` of a function of a seed and of ``full`` (the paper's own sizes)
+    that returns a :class:`Section`.
     """
 
     name: str
@@ -33,16 +28,15 @@ class Part:
 TITLE = "Bridging associative memory and probabilistic modelling, reproduced"
 INTRODUCTION = """
 Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), with the numbers
-behind each figure, the command that made it, and a verdict on each claim. Computed afresh, from the
-seed below: everything but the following. Recorded: the fits of the clustering study (`isthmus study
-run`), a sample of which is repeated, transformers trained at high learning rates (`python
-benchmarks/attention.py`), three of which are trained again, and likelihoods of the in-context model
-on other priors (`python benchmarks/incontext_records.py`); `--full` computes the first two afresh.
-Trained before: the in-context model that ships with isthmus, by ranking noise-contrastive
-estimation, not by the paper's contrastive divergence, on a prior of its own; evaluated afresh.
-Trained and evaluated before: the paper's own in-context setting, by contrastive divergence with
-batches of 16 datasets instead of 64 (`isthmus icl train --preset paper --batch 16`, one seed), and
-the same by ranking noise-contrastive estimation."""
+behind each figure, the command that made it, and a verdict on each claim. All is computed afresh,
+from the seed below, but for: the fits of the clustering study (`isthmus study run`), of which a
+sample is repeated, transformers trained at high learning rates (`python benchmarks/attention.py`),
+of which three are trained again (`--full` computes both afresh), and likelihoods of the in-context
+model on other priors (`python benchmarks/incontext_records.py`). The in-context model that ships
+with isthmus was trained before, by ranking noise-contrastive estimation on a prior of its own, not
+by the paper's contrastive divergence. The paper's own in-context setting was trained and evaluated
+before, by contrastive divergence with batches of 16 datasets instead of 64 (`isthmus icl train
+--preset paper --batch 16`, one seed), and by ranking noise-contrastive estimation."""
 CHAPTERS = {
     "overview": "One energy, three uses",
     "energies": "Energies",
@@ -54,9 +48,7 @@ CHAPTERS = {
 }
 # By chapter: module:function, and the title. The name of a part is that of its function.
 _TITLES = {
-    "overview": {
-        "energies:hero": "One energy, three uses",
-    },
+    "overview": {"energies:hero": "One energy, three uses"},
     "energies": {
         "energies:landscapes_1d": "Six energies on a line",
         "energies:landscapes_2d": "Six energies on a plane",
@@ -95,14 +87,11 @@ _TITLES = {
         "attention:attention_heads": "Attention as clustering",
         "attention:attention_training": "High learning rates",
     },
-    "errata": {
-        "errata:errata": "Errata",
-    },
+    "errata": {"errata:errata": "Errata"},
 }
+_MODULES = "isthmus.paper.report.parts"
 PARTS = tuple(
-    Part(
-        place.split(":")[1].replace("_", "-"), title, chapter, f"isthmus.paper.report.parts.{place}"
-    )
+    Part(place.split(":")[1].replace("_", "-"), title, chapter, f"{_MODULES}.{place}")
     for chapter, titles in _TITLES.items()
     for place, title in titles.items()
 )

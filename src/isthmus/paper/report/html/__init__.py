@@ -18,16 +18,8 @@ from isthmus.paper.report.section import VERDICTS, Section, Verdict
 # The sign, the style class and the meaning of each verdict.
 SIGNS: dict[Verdict, tuple[str, str, str]] = {
     "held": ("✓", "held", "as printed, within its stated conditions"),
-    "held with a correction": (
-        "≈",
-        "corrected",
-        "the substance survives; a constant, a condition or a sign changes",
-    ),
-    "did not hold": (
-        "✗",
-        "refuted",
-        "the statement as printed is false, and no small change saves it",
-    ),
+    "held with a correction": ("≈", "corrected", "but for a constant, a condition or a sign"),
+    "did not hold": ("✗", "refuted", "false as printed, and no small change saves it"),
     "open": ("?", "open", "neither shown nor refuted"),
 }
 # Labels of table rows that findings may refer to.

@@ -199,7 +199,13 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         kind: {dim: log_bound(dim, kind) / math.log(10) for dim in (5, 10, 20, 40)}
         for kind in KINDS
     }
-    growth = {factor: certified_growth(factor, dim) for factor, dim in ((2.0, 20), (1.7, 50))}
+    growth = {}
+    for factor, dim in ((2.0, 20), (1.7, 50)):  # per dimension, where M = factor * sqrt(D - 1)
+        first, last = (
+            capacity_bound(each, max_norm=factor * math.sqrt(each - 1), log=True)
+            for each in (dim, dim + 20)
+        )
+        growth[factor] = math.exp((last - first) / 20)
     bases = {factor: math.exp(capacity.capacity_rate(factor)) for factor in growth}
     more = [
         f"{each.patterns:,} at D = {each.dim} ({each.claimed:,} stated)"
@@ -240,15 +246,13 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
     return Section(
         "The number of patterns on a sphere of radius 2 sigma sqrt(D - 1), and on the right its "
         "growth N^(1/(D-1)). Lower bounds: random coding with this package's certificate, and "
-        "packing. The half-weight ceiling bounds patterns that each keep half of their own weight "
-        "(their share of the update at their own place), as certified patterns do; from "
-        f"D = {above} on, the paper's 4^(D-1) lies above it. Stored patterns need no such weight. "
-        "The dense limit bounds stored patterns whose fixed points all lie as deep in the sphere "
-        "as the modes of a uniform density; that they must is not proved. Circles, squares and "
-        "diamonds are measured: the largest numbers found of which the stated share is stored (for "
-        "spread patterns this is not monotone in N, and float64 decides no polygon of more than "
-        "13). The last marks are a polygon, the 600-cell and 17,280 vectors of the E8 lattice, "
-        "all of them stored, as is proved.",
+        "packing. The half-weight ceiling bounds patterns that keep half of the weight of the "
+        "update at their own place, as certified ones do and stored ones need not; from "
+        f"D = {above} on, the paper's 4^(D-1) lies above it. The dense limit bounds stored "
+        "patterns whose fixed points lie as deep in the sphere as the modes of a uniform density; "
+        "that they must is not proved. Circles, squares and diamonds are the largest numbers found "
+        "of which the stated share is stored (float64 decides no polygon of more than 13). The "
+        "last marks are a polygon, the 600-cell and 17,280 vectors of E8, all proved to be stored.",
         figures.capacity_bounds([*range(2, 41)], measured),
         {
             "log10_bounds_by_kind_and_D": logs,
@@ -259,15 +263,6 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         },
         findings,
     )
-
-
-def certified_growth(factor: float, dim: int) -> float:
-    """Return the growth per dimension of certified numbers on M = `factor` * sqrt(D - 1)."""
-    first, last = (
-        capacity_bound(each, max_norm=factor * math.sqrt(each - 1), log=True)
-        for each in (dim, dim + 20)
-    )
-    return math.exp((last - first) / 20)
 
 
 def phases(seed: int, full: bool = False) -> Section:
@@ -321,10 +316,9 @@ def noise(seed: int, full: bool = False) -> Section:
     return Section(
         "Beyond the paper. For each certified pattern, `certify(..., noise=True)` proves a "
         "standard deviation of normal noise from which the pattern is recalled with a probability "
-        f"of at least 1 - {delta:g}. The figure shows the share recalled of {TRIED * DRAWS:,} "
-        "noisy copies against the noise in units of that level: up to 1 it may not fall below the "
-        "proved share, and beyond it nothing is promised. The median length of the certified noise "
-        f"is {random:.1f} times the guaranteed radius for random patterns and {pictures:.1f} times "
+        f"of at least 1 - {delta:g}. The share recalled of {TRIED * DRAWS:,} noisy copies, against "
+        "the noise in units of that level. The median length of the certified noise is "
+        f"{random:.1f} times the guaranteed radius for random patterns and {pictures:.1f} times "
         "for pictures of digits, because the radius allows for a push straight at a neighbour.",
         figures.noise_recall(curves, delta),
         {"recall_by_patterns": numbers},

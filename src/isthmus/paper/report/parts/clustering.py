@@ -87,7 +87,13 @@ def four_models(seed: int, full: bool = False) -> Section:
         largest_gap(energy.responsibilities(data), bayes_rule(data, weights))
         for energy, weights in ((finite, COUNTS), (equal, EQUAL))
     )
-    spherical = sphere_gap(generator)
+    directions, points = (
+        torch.nn.functional.normalize(normal(generator, count, 3), dim=1) for count in (4, 10)
+    )
+    spherical = largest_gap(
+        ist.VonMisesFisherMixture(directions, beta=3.0).responsibilities(points),
+        torch.softmax(3.0 * points @ directions.T, 1),
+    )
     return Section(
         f"Three memories and {len(data)} data points. Above, a point moves down the energy to a "
         "memory. Below, its assignment converges to the posterior, drawn as a pie. Left, memories "
@@ -146,15 +152,6 @@ def bayes_rule(points: Tensor, weights: Sequence[float], alpha: float = 0.0) -> 
         np.stack([w * multivariate_normal(mean, v).pdf(points) for w, mean, v in components], 1)
     )
     return joint / joint.sum(1, keepdim=True)
-
-
-def sphere_gap(generator: torch.Generator) -> float:
-    """Return how far spherical assignments are from the softmax of beta times cosines."""
-    directions, points = (
-        torch.nn.functional.normalize(normal(generator, count, 3), dim=1) for count in (4, 10)
-    )
-    shares = ist.VonMisesFisherMixture(directions, beta=3.0).responsibilities(points)
-    return largest_gap(shares, torch.softmax(3.0 * points @ directions.T, 1))
 
 
 def losses_of_both_algorithms(seed: int) -> dict[str, tuple[list[float], list[float]]]:

@@ -401,24 +401,20 @@ def energy_distance(first: Tensor, second: Tensor) -> float:
     return float(2 * between - within)
 
 
-def bowl_variance(sampler: ist.Langevin, seed: int) -> float:
-    """Return the variance of Langevin chains that start from draws of E = x^2/2: it should be 1."""
-    generator = torch.Generator().manual_seed(seed)
-    bowl = ist.GaussianKDE(torch.zeros(1, 1, dtype=torch.float64), sigma=1.0)
-    state = sampler.init(bowl, normal(generator, CHAINS, 1))
-    for _ in range(BOWL_STEPS):
-        state, _ = sampler.step(bowl, state, generator)
-    return float(state.position.var())
-
-
 @erratum("E22")
 def noise_of_langevin(generator: torch.Generator) -> Check:
-    """Compare the noise that belongs to a step with the printed noise."""
+    """Measure the variance of chains on E = x^2/2 with the noise of the step and as printed."""
     temperature = ist.Langevin.paper().temperature
-    corrected, small = (
-        bowl_variance(ist.Langevin(BOWL_STEP, temperature=each), generator.initial_seed())
-        for each in (1.0, 0.01**2 / (2 * BOWL_STEP))
-    )
+    bowl = ist.GaussianKDE(torch.zeros(1, 1, dtype=torch.float64), sigma=1.0)
+    variances = []
+    for each in (1.0, 0.01**2 / (2 * BOWL_STEP)):
+        sampler = ist.Langevin(BOWL_STEP, temperature=each)
+        stream = torch.Generator().manual_seed(generator.initial_seed())
+        state = sampler.init(bowl, normal(stream, CHAINS, 1))
+        for _ in range(BOWL_STEPS):
+            state, _ = sampler.step(bowl, state, stream)
+        variances.append(float(state.position.var()))
+    corrected, small = variances
     return (
         {
             "temperature_of_the_printed_pair": temperature,
