@@ -33,9 +33,7 @@ LOADERS: list[Callable[[Path], Any]] = [
 
 
 @pytest.mark.parametrize("load", LOADERS)
-def test_a_missing_file_is_one_of_isthmus_and_of_python(
-    load: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_a_missing_file_is_one_of_isthmus_and_of_python(load, tmp_path) -> None:
     with pytest.raises(MissingFileError, match="absent") as caught:
         load(tmp_path / "absent.csv")
     assert isinstance(caught.value, FileNotFoundError)
@@ -55,7 +53,7 @@ def test_a_missing_file_is_one_of_isthmus_and_of_python(
         (InvalidInputError("sigma is negative."), "thing: sigma is negative. Do this."),
     ],
 )
-def test_any_error_of_a_parser_becomes_a_line(error: Exception, words: str, tmp_path: Path) -> None:
+def test_any_error_of_a_parser_becomes_a_line(error, words, tmp_path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(InvalidInputError) as caught,

@@ -28,7 +28,7 @@ def people(n: int = 200, seed: int = 0) -> pd.DataFrame:
     ).assign(twice=lambda frame: 2 * frame.height)
 
 
-def test_columns_keep_their_types_values_and_ranges():
+def test_columns_keep_their_types_values_and_ranges() -> None:
     table = people()
     draws = draw_rows(table, 1000, check=False)
     rows = draws.rows
@@ -49,7 +49,7 @@ def test_columns_keep_their_types_values_and_ranges():
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "int32", "Float32"])
 @pytest.mark.parametrize("n", [30, 2000])
-def test_copies_are_counted_exactly(kind, n):
+def test_copies_are_counted_exactly(kind, n) -> None:
     """Draws round to -0.0, and a table may hold it: both equal 0.0. The oracle compares cells."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(0, 1, (n, 2)).round(1 if n == 30 else 0), columns=["a", "b"])
@@ -63,7 +63,7 @@ def test_copies_are_counted_exactly(kind, n):
         assert draws.copies == equal.all(2).any(1).sum()
 
 
-def test_values_leave_the_range_only_if_asked():
+def test_values_leave_the_range_only_if_asked() -> None:
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(100, 2)), columns=["a", "b"])
     inside = draw_rows(table, 2000, check=False).rows
     outside = draw_rows(table, 2000, outside=True, check=False).rows
@@ -71,7 +71,7 @@ def test_values_leave_the_range_only_if_asked():
     assert not ((outside >= table.min()) & (outside <= table.max())).all().all()
 
 
-def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows():
+def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2)) @ np.array([[1.0, 0.99], [0.0, 0.1]])
     good, wide = draw_rows(X, 10), draw_rows(X, 10, sigma=1.5)
@@ -85,7 +85,7 @@ def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows():
     assert good.summary["auc"] == good.auc
 
 
-def test_privacy_hides_which_rows_were_learned_and_keeps_moments():
+def test_privacy_hides_which_rows_were_learned_and_keeps_moments() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 6)) @ rng.normal(size=(6, 6)) + 5
     options = {"sigma": 0.1, "seed": 1, "outside": True}
@@ -98,12 +98,12 @@ def test_privacy_hides_which_rows_were_learned_and_keeps_moments():
     np.testing.assert_allclose(far.rows.cov(), np.cov(X.T), atol=0.15 * np.cov(X.T).max())
 
 
-def test_frames_of_polars_keep_their_names():
+def test_frames_of_polars_keep_their_names() -> None:
     polars = pytest.importorskip("polars")
     assert list(draw_rows(polars.from_pandas(people()), 3, check=False).rows) == list(people())
 
 
-def test_a_table_of_categories_alone_gives_new_combinations():
+def test_a_table_of_categories_alone_gives_new_combinations() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({name: rng.choice(list("xyz"), 60) for name in "abcdef"})
     draws = draw_rows(table, 100)
@@ -113,7 +113,7 @@ def test_a_table_of_categories_alone_gives_new_combinations():
 
 
 @pytest.mark.parametrize("n", [2, 3, 30])
-def test_small_and_degenerate_tables(n):
+def test_small_and_degenerate_tables(n) -> None:
     table = pd.DataFrame({"x": np.arange(n) * 1e9, "same": 3, "twin": np.arange(n) // 2})
     draws = draw_rows(table, 20)
     assert len(draws.rows) == 20
@@ -121,7 +121,7 @@ def test_small_and_degenerate_tables(n):
     assert draws.rows.x.between(0, table.x.max()).all()
 
 
-def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
+def test_small_tables_of_numbers_are_drawn_from_their_in_context_density() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.gamma(2, 10, 200).round(1)})
     table["b"] = np.where(rng.random(200) < 0.3, 0.0, 5 * table.a + rng.normal(0, 9, 200))
@@ -143,7 +143,7 @@ def test_small_tables_of_numbers_are_drawn_from_their_in_context_density():
     assert draw_rows(table, 5, sigma=0.1, check=False).kernel == "given"
 
 
-def test_repeated_rows_are_counted_where_every_cell_has_few_values():
+def test_repeated_rows_are_counted_where_every_cell_has_few_values() -> None:
     """Half of new rows equal a row there; draws that do are drawn again."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.integers(2, size=(120, 4)), columns=list("abcd"))
@@ -158,7 +158,7 @@ def test_repeated_rows_are_counted_where_every_cell_has_few_values():
     assert draw_rows(table, 5, check=False).repeats is None
 
 
-def test_rows_that_repeat_keep_their_combinations():
+def test_rows_that_repeat_keep_their_combinations() -> None:
     steps = np.repeat(np.arange(1, 7), 50)
     table = pd.DataFrame({"a": steps, "b": steps + 1})
     drawn = draw_rows(table, 300, check=False).rows
@@ -170,13 +170,13 @@ def test_rows_that_repeat_keep_their_combinations():
 
 
 @pytest.mark.parametrize("count", [8, 12])  # fewer rows have round kernels
-def test_few_whole_numbers_keep_their_correlation(count):
+def test_few_whole_numbers_keep_their_correlation(count) -> None:
     table = pd.DataFrame({"a": np.arange(count) * 3, "b": np.arange(count) * 3 + 1})
     drawn = draw_rows(table, 200, model="kernel", check=False).rows
     assert np.corrcoef(drawn.a, drawn.b)[0, 1] > 0.5
 
 
-def test_draws_given_a_range_are_those_that_fall_into_it():
+def test_draws_given_a_range_are_those_that_fall_into_it() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     table = pd.DataFrame({"x": x, "y": 2 * x + rng.normal(size=400), "kind": ["a", "b"] * 200})
@@ -199,13 +199,13 @@ def test_draws_given_a_range_are_those_that_fall_into_it():
 @pytest.mark.parametrize(
     "given", [{"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": "x"}, {"rooms": 17}]
 )
-def test_what_no_row_can_be_is_refused(given):
+def test_what_no_row_can_be_is_refused(given) -> None:
     with pytest.raises(IsthmusError):
         draw_rows(people(), 3, given=given, check=False)
 
 
 @pytest.mark.parametrize("columns", [["age", "height"], ["age", "height", "city"]])
-def test_gaps_are_drawn_or_filled(columns):
+def test_gaps_are_drawn_or_filled(columns) -> None:
     table = people(300)[columns]
     table.loc[table.index % 4 == 0, "height"] = np.nan
     found = draw_rows(table, 400, seed=1)

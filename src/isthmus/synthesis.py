@@ -62,12 +62,11 @@ class Draws(Summarised):
         numbers, over that of rows kept apart. Far below 1, draws are copies.
     membership : float or None
         Area under the curve that tells rows which were learned from rows kept apart by their
-        distances to the nearest draw: 0.5 if draws do not betray them. None if not checked.
+        distances to the nearest draw: 0.5 if draws do not betray them.
     copies : int
         Number of draws that equal a row of the table.
     repeats : float or None
-        Share of the rows kept apart that equal a row of the rest: what to expect of new rows, above
-        0 where all columns have few values. None if not checked.
+        Share of the rows kept apart that equal a row of the rest: what to expect of new rows.
     """
 
     rows: pd.DataFrame = field(repr=False)
@@ -183,17 +182,21 @@ def draw_rows(
     n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
     sigma = None if sigma is None else as_number(sigma, "sigma", above=0)
     privacy = as_number(privacy, "privacy", at_least=0)
+    outside, check = as_flag(outside, "outside"), as_flag(check, "check")
+    as_choice(model, "model", ("auto", TABLES, "kernel"))
+    as_choice(gaps, "gaps", ("keep", "fill"))
+    if given is not None:
+        require_kind(given, "given", Mapping)
+    if given and model == TABLES:
+        raise InvalidInputError('given= draws from the kernel; use model="kernel".')
     try:
         frame = pd.DataFrame(as_frame(table))
     except (ValueError, TypeError, RuntimeError) as error:
         raise ShapeError(f"table must be a data frame or an array (m, D): {error}") from None
-    for value, name in ((outside, "outside"), (check, "check")):
-        as_flag(value, name)
     if frame.shape[1] == 0:
         raise ShapeError("The table has no columns.")
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
-    as_choice(model, "model", ("auto", TABLES, "kernel"))
     for place, name in enumerate(frame.columns):
         if is_nested(frame.iloc[:, place]):
             raise DtypeError(
@@ -201,22 +204,56 @@ def draw_rows(
                 "categories; leave it out."
             )
     warn_of_columns(frame)
-    as_choice(gaps, "gaps", ("keep", "fill"))
-    if given is not None:
-        require_kind(given, "given", Mapping)
+    table = _CodedTable.of(frame)
     options: dict[str, Any] = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
-    generator = _RowGenerator(frame, model="kernel" if given else model, **options)
+    generator = _RowGenerator(table, model="kernel" if given else model, **options)
     generator.keep_gaps = gaps == "keep"
     if given:
-        if model == TABLES:
-            raise InvalidInputError('given= draws from the kernel; use model="kernel".')
         generator.set_given(given)
     codes = generator.draw(n, seed)
-    rows, copies = generator.decoded(codes), int(generator.copied(codes).sum())
+    rows, copies = table.decoded(codes), int(generator.copied(codes).sum())
     found = Draws(rows, generator.kind, generator.adaptive, None, None, copies)
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
-        found = replace(found, **_checked(frame, model, options))
+        found = replace(found, **_checked(generator, model, options))
     return found
+
+
+@dataclass(frozen=True)
+class _CodedTable:
+    """Numbers, and numbers of the `levels` of categories, of which a gap is one. (m, D)"""
+
+    codes: FloatArray
+    levels: dict[int, Any]
+    names: list[Any]
+    dtypes: list[Any]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> _CodedTable:
+        import pandas as pd
+        from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+        columns, levels = [], {}
+        for place in range(frame.shape[1]):
+            column = frame.iloc[:, place]
+            if is_numeric_dtype(column) and not is_bool_dtype(column):
+                columns.append(column.to_numpy(np.float64, na_value=np.nan))
+            else:
+                codes, values = column.factorize(use_na_sentinel=False)
+                levels[place] = pd.Index(values)
+                columns.append(codes.astype(np.float64))
+        return cls(np.column_stack(columns), levels, list(frame.columns), list(frame.dtypes))
+
+    def decoded(self, drawn: FloatArray) -> pd.DataFrame:
+        """Return draws with the columns, types and categories of the table."""
+        import pandas as pd
+
+        columns = []
+        for place, (name, dtype) in enumerate(zip(self.names, self.dtypes, strict=True)):
+            values: Any = drawn[:, place]
+            if place in self.levels:
+                values = self.levels[place].take(values.astype(int))
+            columns.append(pd.Series(values, name=name).astype(dtype))
+        return pd.concat(columns, axis=1)
 
 
 class _RowGenerator:
@@ -224,7 +261,7 @@ class _RowGenerator:
 
     def __init__(
         self,
-        frame: pd.DataFrame,
+        table: _CodedTable,
         *,
         model: str = "kernel",
         sigma: float | None = None,
@@ -232,29 +269,14 @@ class _RowGenerator:
         outside: bool = False,
         seed: int = 0,
     ) -> None:
-        import pandas as pd
-        from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-        self.frame, self.outside, self.privacy = frame, outside, privacy
-        self.levels: dict[int, Any] = {}
-        columns = []
-        for place in range(frame.shape[1]):
-            column = frame.iloc[:, place]
-            if is_numeric_dtype(column) and not is_bool_dtype(column):
-                columns.append(column.to_numpy(np.float64, na_value=np.nan))
-            else:
-                codes, levels = column.factorize(use_na_sentinel=False)
-                self.levels[place] = pd.Index(levels)
-                columns.append(codes.astype(np.float64))
-        self.codes = np.column_stack(columns)
-        numbers = [place for place in range(frame.shape[1]) if place not in self.levels]
+        self.table, self.levels, self.codes = table, table.levels, table.codes
+        self.outside, self.privacy = outside, privacy
         self.gaps, self.keep_gaps = np.isnan(self.codes), False
         self.given: dict[int, tuple[float, float]] = {}
         if self.gaps.any():
             self.codes = _filled(self.codes, np.random.default_rng(seed))
         self.low, self.high = self.codes.min(0), self.codes.max(0)
-        varies = self.low < self.high
-        self.moving = np.array([place for place in numbers if varies[place]], dtype=int)
+        self.moving = np.setdiff1d(np.flatnonzero(self.low < self.high), list(self.levels))
         self.kept = self._atoms()
         self.decimals = {place: count_decimals(self.codes[:, place]) for place in self.moving}
         self.scales = robust_scales(self.codes)
@@ -338,7 +360,7 @@ class _RowGenerator:
     def set_given(self, given: Mapping[Any, Any]) -> None:
         """Choose rows by the mass that their kernels have where draws must lie."""
         log_weights = np.zeros(len(self.codes))
-        names = list(self.frame.columns)
+        names = self.table.names
         for name, value in given.items():
             if name not in names:
                 raise InvalidInputError(f"given names {name!r}, which is no column of the table.")
@@ -466,33 +488,11 @@ class _RowGenerator:
 
     def _stored(self, values: FloatArray, place: int) -> FloatArray:
         """Return values as a column of narrow floats holds them."""
-        kind = self.frame.dtypes.iloc[place]
+        kind = self.table.dtypes[place]
         narrow = getattr(kind, "numpy_dtype", kind)
         if narrow in (np.float16, np.float32):
             return values.astype(narrow).astype(np.float64)
         return values
-
-    def encoded(self, frame: pd.DataFrame) -> FloatArray:
-        """Return rows of the same columns as numbers and codes."""
-        columns = [
-            self.levels[place].get_indexer(frame.iloc[:, place])
-            if place in self.levels
-            else frame.iloc[:, place].to_numpy(np.float64)
-            for place in range(frame.shape[1])
-        ]
-        return np.column_stack(columns).astype(np.float64)
-
-    def decoded(self, drawn: FloatArray) -> pd.DataFrame:
-        """Return draws with the columns, types and categories of the table."""
-        import pandas as pd
-
-        columns = []
-        for place, name in enumerate(self.frame.columns):
-            values: Any = drawn[:, place]
-            if place in self.levels:
-                values = self.levels[place].take(values.astype(int))
-            columns.append(pd.Series(values, name=name).astype(self.frame.dtypes.iloc[place]))
-        return pd.concat(columns, axis=1)
 
 
 def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
@@ -516,32 +516,31 @@ def _keys(rows: FloatArray) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(rows + 0.0)]
 
 
-def _checked(frame: pd.DataFrame, model: str, options: dict[str, Any]) -> dict[str, Any]:
+def _checked(whole: _RowGenerator, model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return fields of `Draws` that compare draws with rows kept apart; none if they cannot."""
     from scipy.spatial import cKDTree
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import cross_val_predict
 
-    seed = options["seed"]
-    coded = _RowGenerator(frame, sigma=1.0, seed=seed)
-    order = np.random.default_rng(seed).permutation(len(frame))
-    apart = order[: min(int(len(frame) * HELD_OUT), MOST_CHECKED)]
+    seed, table = options["seed"], whole.table
+    order = np.random.default_rng(seed).permutation(len(table.codes))
+    apart = order[: min(int(len(order) * HELD_OUT), MOST_CHECKED)]
     learned = np.setdiff1d(order, apart)
     try:
-        fitted = _RowGenerator(frame.iloc[learned], model=model, **options)
+        part = replace(table, codes=table.codes[learned])
+        fitted = _RowGenerator(part, model=model, **options)
     except InvalidInputError:
         return {}
-    codes = fitted.draw(min(len(learned), MOST_CHECKED), seed)
-    drawn = coded.encoded(fitted.decoded(codes))
-    real, source = coded.codes[apart], coded.codes[learned]
-    places = coded.moving if len(coded.moving) else slice(None)
+    drawn = fitted.draw(min(len(learned), MOST_CHECKED), seed)
+    real, source = whole.codes[apart], whole.codes[learned]
+    places = whole.moving if len(whole.moving) else slice(None)
     both = np.concatenate([real, drawn[: len(real)]])
     truth = np.arange(len(both)) >= len(real)
     forest = RandomForestClassifier(200, random_state=seed, min_samples_leaf=2)
     shuffled = np.random.default_rng(seed).permutation(len(both))
     score = cross_val_predict(forest, both[shuffled], truth[shuffled], cv=5, method="predict_proba")
-    units = coded.scales[places]
+    units = whole.scales[places]
 
     def nearest(rows: FloatArray, others: FloatArray) -> FloatArray:
         tree = cKDTree(others[:, places] / units)

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_scripts_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_are_listed(folder, capsys) -> None:
     for arguments in (["bench"], ["bench", "--list"]):
         assert main(arguments) == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["attend"]
@@ -33,6 +33,6 @@ def test_a_script_gets_its_arguments_and_sets_the_exit_code() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_are_refused(capsys) -> None:
     assert main(["bench", "atend"]) == 2
     assert "attend" in capsys.readouterr().err

@@ -34,9 +34,7 @@ def data(tmp_path: Path) -> Path:
         (["--sigma", "9", "--iterate", "none"], 9),
     ],
 )
-def test_the_certificate_is_that_of_the_library(
-    data: Path, options: list[str], sigma: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_certificate_is_that_of_the_library(data, options, sigma, capsys) -> None:
     rows = (X - X.mean(0)) / X.std(0) if "--standardise" in options else X
     model = "hopfield" if "hopfield" in options else "kde"
     iterate = "none" if "none" in options else "all"
@@ -57,9 +55,7 @@ def test_the_certificate_is_that_of_the_library(
     assert printed["standardised"] == ("--standardise" in options)
 
 
-def test_rows_have_ids_and_go_to_a_file_or_to_stdout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_have_ids_and_go_to_a_file_or_to_stdout(tmp_path, capsys) -> None:
     lines = [f"p{row},{a:.17g},{b:.17g}" for row, (a, b) in enumerate(X)]
     named, out = tmp_path / "named.csv", tmp_path / "rows.csv"
     named.write_text("basin,east,north\n" + "\n".join(lines))
@@ -76,9 +72,7 @@ def test_rows_have_ids_and_go_to_a_file_or_to_stdout(
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_one_row_is_stored_and_has_no_radius(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_row_is_stored_and_has_no_radius(tmp_path, capsys) -> None:
     data, out = written(tmp_path / "one.csv", X[:1]), tmp_path / "one.json"
     assert main(["certify", str(data), "-o", str(out)]) == 0
     assert capsys.readouterr().out.startswith("1 of 1 pattern stored (100.0%)")
@@ -87,7 +81,7 @@ def test_one_row_is_stored_and_has_no_radius(
     assert row["stored"] is True
 
 
-def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path) -> None:
+def test_noise_is_that_of_the_library_with_its_length(data, tmp_path) -> None:
     rows = tmp_path / "rows.csv"
     options = ["--sigma", "0.5", "--noise", "--delta", "0.01", "-o", str(rows), "--quiet"]
     assert main(["certify", str(data), *options]) == 0
@@ -97,9 +91,7 @@ def test_noise_is_that_of_the_library_with_its_length(data: Path, tmp_path: Path
     np.testing.assert_allclose(found["noise_norm"], expected * 2**0.5)
 
 
-def test_phases_are_those_of_the_library(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_phases_are_those_of_the_library(data, tmp_path, capsys) -> None:
     figure = tmp_path / "phases.png"
     assert main(["certify", str(data), "--phases", "--json", "--plot", str(figure)]) == 0
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)

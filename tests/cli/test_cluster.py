@@ -26,9 +26,7 @@ def iris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_default_writes_and_prints_the_clusters_of_the_library(
-    iris: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_writes_and_prints_the_clusters_of_the_library(iris, capsys) -> None:
     assert main(["cluster", "iris.csv", "--id", "plant", "--label", "species"]) == 0
     found = TableModel.fit(IRIS.data).describe(
         IRIS.data, classes=IRIS.target_names[IRIS.target], class_name="species"
@@ -52,9 +50,7 @@ def test_the_default_writes_and_prints_the_clusters_of_the_library(
         (["--method", "mean-shift", "--bandwidth", "0.5"], {"bandwidth": 0.5}),
     ],
 )
-def test_every_option_reaches_the_library(
-    iris: Path, options: list[str], settings: dict, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_reaches_the_library(iris, options, settings, capsys) -> None:
     if "bandwidth" in settings:
         settings["method"] = "mean-shift"
     settings["standardise"] = "--no-standardise" not in options
@@ -68,7 +64,7 @@ def test_every_option_reaches_the_library(
     assert printed == found.summary | {"output": "out.parquet"}
 
 
-def test_a_saved_model_labels_other_rows(iris: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_model_labels_other_rows(iris, capsys) -> None:
     save = ["-k", "3", "--save", "model.safetensors", "-o", "a.csv", "--quiet"]
     assert main(["cluster", str(iris), *save]) == 0
     assert capsys.readouterr().out.endswith("model written to  model.safetensors\n")
@@ -79,9 +75,7 @@ def test_a_saved_model_labels_other_rows(iris: Path, capsys: pytest.CaptureFixtu
     np.testing.assert_allclose(scale, IRIS.data.std(ddof=0))
 
 
-def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(
-    iris: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(iris, capsys) -> None:
     frame = IRIS.data.copy()
     frame.insert(1, "plant_id", 1000 + np.arange(len(frame)))
     frame.to_csv("numbered.csv", index=False)
@@ -97,7 +91,7 @@ def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(
     assert main(["cluster", "numbered.csv", "--model", "m", "--id", "none"]) == 0
 
 
-def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_go_to_stdout_alone_on_request(iris, capsys) -> None:
     assert main(["cluster", str(iris), "-k", "2", "-o", "-"]) == 0
     out = capsys.readouterr()
     assert out.out.startswith("row,cluster,certainty,log_density,p1,p2\n1,")
@@ -107,7 +101,7 @@ def test_rows_go_to_stdout_alone_on_request(iris: Path, capsys: pytest.CaptureFi
 
 
 def test_a_table_with_semicolons_stays_one_and_a_second_run_says_that_it_replaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("semi.csv").write_text("a;b\n1,5;2\n2,5;3\n9,5;8\n8;9\n")

@@ -42,12 +42,7 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         ),
     ],
 )
-def test_every_option_reaches_the_library(
-    gaps: pd.DataFrame,
-    options: list[str],
-    settings: dict,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_option_reaches_the_library(gaps, options, settings, capsys) -> None:
     IRIS.data.set_axis(COLUMNS, axis=1)[COLUMNS[::-1]].to_csv("whole.csv", index=False)
     common = ["--drop", "name", "-o", "o.parquet", "--json", "--quiet"]
     assert main(["complete", "gaps.csv", *options, *common]) == 0
@@ -58,9 +53,7 @@ def test_every_option_reaches_the_library(
     assert json.loads(capsys.readouterr().out) == expected.summary | {"output": "o.parquet"}
 
 
-def test_a_saved_model_completes_the_columns_that_it_knows(
-    gaps: pd.DataFrame, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_model_completes_the_columns_that_it_knows(gaps, capsys) -> None:
     learn = ["--drop", "name,d", "--save", "m.safetensors", "-o", "c.csv", "--quiet"]
     assert main(["cluster", "gaps.csv", *learn]) == 0
     assert main(["complete", "gaps.csv", "--drop", "name", "--model", "m.safetensors"]) == 0
@@ -70,9 +63,7 @@ def test_a_saved_model_completes_the_columns_that_it_knows(
     assert expected.notes[0] in capsys.readouterr().err
 
 
-def test_ids_are_no_features_and_are_written_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_are_no_features_and_are_written_unchanged(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     values = np.random.default_rng(0).normal(size=(12, 2)).round(3).astype(str)
     values[5, 1] = ""
@@ -93,9 +84,7 @@ def test_ids_are_no_features_and_are_written_unchanged(
     assert main([*command, "--memory", "memory.csv"]) == 0
 
 
-def test_the_page_on_the_command_line_shows_the_real_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_on_the_command_line_shows_the_real_output(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -132,9 +121,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return frame.to_numpy().tolist()
 
 
-def test_fills_are_written_as_the_cells_of_their_column(
-    shop: list[list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fills_are_written_as_the_cells_of_their_column(shop, capsys) -> None:
     """Ids, dates, gaps, text and amounts: only gaps change, and what stays empty is named."""
     assert main(["complete", "shop.csv"]) == 0
     notes = capsys.readouterr().err
@@ -157,9 +144,7 @@ def test_fills_are_written_as_the_cells_of_their_column(
     ["a,b,c,d\n1,2,2,7\n,,,7\n3,,4,7\n5,6,6,7\n,8,8,7\n", "a,b\n0,\n0,5\n0,\n"],
     ids=["an empty row, a constant and a duplicate", "one observed cell"],
 )
-def test_bare_tables_are_filled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
+def test_bare_tables_are_filled(tmp_path, monkeypatch, content) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bare.csv").write_text(content)
     assert main(["complete", "bare.csv", "--quiet"]) == 0

@@ -33,9 +33,7 @@ def some_yale(directory: Path) -> Path:
     return store("yale_faces", rows, labels, data_home=directory)
 
 
-def test_the_list_for_machines(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_for_machines(cache, tmp_path, capsys) -> None:
     some_yale(cache)
     assert run(["list", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
@@ -50,9 +48,7 @@ def test_the_list_for_machines(
     assert (found["yale_faces"]["found"], found["yale_faces"]["path"]) == ("local", str(mine))
 
 
-def test_offline_every_missing_dataset_is_one_line_and_the_others_load(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_offline_every_missing_dataset_is_one_line_and_the_others_load(cache, capsys) -> None:
     assert run(["fetch", "zoo", "iris", "yale_faces"]) == 2
     streams = capsys.readouterr()
     assert streams.out == "iris: bundled with scikit-learn\n"

@@ -20,7 +20,7 @@ def data(tmp_path):
     return tmp_path
 
 
-def test_rows_of_another_file_are_matched_by_name(data, capsys, monkeypatch):
+def test_rows_of_another_file_are_matched_by_name(data, capsys, monkeypatch) -> None:
     monkeypatch.chdir(data)
     arguments = ["density", str(data / "train.csv"), "--score", str(data / "new.csv")]
     assert main([*arguments, "--json", "--quiet"]) == 0
@@ -35,14 +35,14 @@ def test_rows_of_another_file_are_matched_by_name(data, capsys, monkeypatch):
     assert set(printed) == {"output", *expected.to_dict()}
 
 
-def test_rows_of_the_table_are_scored_without_themselves(data, capsys):
+def test_rows_of_the_table_are_scored_without_themselves(data, capsys) -> None:
     assert main(["density", str(data / "train.csv"), "-o", "-", "--quiet", "--level", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "row,log_density,percentile,outlier"
     assert len(lines) == 41
 
 
-def test_a_constant_column_is_scored(tmp_path, capsys):
+def test_a_constant_column_is_scored(tmp_path, capsys) -> None:
     path = tmp_path / "constant.csv"
     pd.DataFrame(np.c_[X, np.full(len(X), 7.0)], columns=["a", "b", "c"]).to_csv(path, index=False)
     assert main(["density", str(path), "-o", str(tmp_path / "out.csv")]) == 0

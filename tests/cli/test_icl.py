@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_training_leaves_a_model_and_its_metrics(trained):
+def test_training_leaves_a_model_and_its_metrics(trained) -> None:
     names = {path.name for path in trained.iterdir()}
     assert names - {".lock"} == {"checkpoint.pt", "metrics.csv", "metrics.jsonl", "model"}
     assert ICLEBM.from_pretrained(trained / "model").config == preset("tiny").model
@@ -54,7 +54,7 @@ def test_training_leaves_a_model_and_its_metrics(trained):
     assert np.isfinite(last["held_out_nll"])
 
 
-def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys):
+def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, capsys) -> None:
     before = (trained / "model" / "model.safetensors").read_bytes()
     assert icl("train --preset tiny --updates 4 --out {out}", out=trained) == 0
     assert (trained / "model" / "model.safetensors").read_bytes() == before
@@ -62,7 +62,9 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(trained, 
     assert "updates" in capsys.readouterr().err
 
 
-def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model, tmp_path, capsys):
+def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(
+    model, tmp_path, capsys
+) -> None:
     out = tmp_path / "run"
     command = "train --preset tiny --updates 2 --out {out} --init {model} --prior paper --seed 3"
     assert icl(command, out=out, model=model) == 0
@@ -77,7 +79,7 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(model
     assert settings["seed"] == "3"
 
 
-def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys):
+def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys) -> None:
     command = "eval --model {model} --tasks 2 --points 4 --contexts 0,2 --prior rings"
     assert icl(f"{command} --json -o -", model=model) == 0
     printed = capsys.readouterr().out
@@ -89,7 +91,7 @@ def test_an_evaluation_as_json_can_be_read_back(model, tmp_path, capsys):
     assert Evaluation.from_json(path).contexts == (0, 2)
 
 
-def test_samples_are_a_table_and_the_same_for_the_same_seed(model, data, tmp_path, capsys):
+def test_samples_are_a_table_and_the_same_for_the_same_seed(model, data, tmp_path, capsys) -> None:
     command = ["icl", "sample", "--model", str(model), "--context", str(data), "-n", "6"]
     command += ["--steps", "5"]
     assert main(command) == 0
@@ -108,7 +110,7 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(model, data, tmp_pat
     assert capsys.readouterr().out != printed.out
 
 
-def test_points_of_any_units_are_drawn_in_them(tmp_path, capsys):
+def test_points_of_any_units_are_drawn_in_them(tmp_path, capsys) -> None:
     """Two clusters, one column in units of thousands, the other of thousandths."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(30, 2)) * 0.4 + np.repeat([[-2.0, 1.0], [2.0, -1.0]], 15, 0)
@@ -123,7 +125,7 @@ def test_points_of_any_units_are_drawn_in_them(tmp_path, capsys):
     assert 0.3 < (standard[:, 0] > 0).mean() < 0.7
 
 
-def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys):
+def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys) -> None:
     rng = np.random.default_rng(0)
     table = tmp_path / "table.csv"
     rows = "\n".join(f"{a},{2 * a + 1},x" for a in rng.normal(100, 5, 30).round(2))
@@ -137,7 +139,7 @@ def test_tables_are_sampled_from_their_exact_density(tmp_path, capsys):
     assert abs(np.median(drawn[:, 1] - 2 * drawn[:, 0]) - 1) < 1
 
 
-def test_the_preset_of_tables_trains_and_resumes(tmp_path, capsys):
+def test_the_preset_of_tables_trains_and_resumes(tmp_path, capsys) -> None:
     arguments = ["icl", "train", "--preset", "tables", "--updates", "2", "--out", str(tmp_path)]
     assert main(arguments) == 0
     first = (tmp_path / "model" / "model.safetensors").read_bytes()

@@ -60,13 +60,7 @@ def test_a_misspelt_option_gets_a_suggestion(typed, capsys) -> None:
         (KeyError("lost"), 1, "test_main.py"),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(
-    error: BaseException,
-    code: int,
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_is_one_line_and_an_exit_code(error, code, words, capsys, monkeypatch) -> None:
     def run(arguments: object) -> int:
         raise error
 
@@ -90,9 +84,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_is_no_error(
-    arguments: list[str], lines: int, unbuffered: str, tmp_path: Path
-) -> None:
+def test_a_closed_pipe_is_no_error(arguments, lines, unbuffered, tmp_path) -> None:
     data = tmp_path / "points.csv"
     data.write_text("x,y\n1,2\n2,1\n4,3\n")
     command = [sys.executable, "-m", "isthmus", *(word.format(data=data) for word in arguments)]
@@ -119,7 +111,7 @@ runpy.run_module("isthmus", run_name="__main__")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_is_cut_short_is_an_error(unbuffered: str, tmp_path: Path) -> None:
+def test_output_that_is_cut_short_is_an_error(unbuffered, tmp_path) -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     places = [tmp_path / "out", *filter(Path.exists, [Path("/dev/full")])]
     for place, word in zip(places, ("File too large", "No space left on device"), strict=False):
@@ -151,9 +143,7 @@ def enable_control_c() -> None:
     ],
 )
 @pytest.mark.slow
-def test_a_closed_stream_is_one_line_or_nothing(
-    closed: str, code: int, words: str, tmp_path: Path
-) -> None:
+def test_a_closed_stream_is_one_line_or_nothing(closed, code, words, tmp_path) -> None:
     data = tmp_path / "points.csv"
     data.write_text("who,x,y\nann,1,2\nbob,2,1\neve,4,3\n")
     number = ("stdin", "stdout", "stderr").index(closed)
@@ -171,7 +161,7 @@ def test_a_closed_stream_is_one_line_or_nothing(
 
 
 @pytest.mark.slow
-def test_control_c_ends_a_process_with_130_and_one_line(tmp_path: Path) -> None:
+def test_control_c_ends_a_process_with_130_and_one_line(tmp_path) -> None:
     command = [sys.executable, "-m", "isthmus", "certify", "-", "-o", f"{tmp_path}/out.csv"]
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -122,7 +122,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("line", LINES.strip().splitlines())
 def test_what_makes_no_sense_is_one_line_and_leaves_no_file(
-    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line, folder, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(folder)
     before = contents(folder)

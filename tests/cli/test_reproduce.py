@@ -1,7 +1,6 @@
 """`isthmus reproduce`: the whole report, and options that are refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from isthmus.report import PARTS
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_parts_are_done(tmp_path: Path) -> None:
+def test_all_parts_are_done(tmp_path) -> None:
     assert main(["reproduce", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["summary"]["parts"] == {"done": len(PARTS), "failed": 0, "missing": 0}

@@ -40,13 +40,7 @@ def data(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_every_option_reaches_the_library(
-    data: Path,
-    options: list[str],
-    settings: dict,
-    sampling: dict,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_option_reaches_the_library(data, options, settings, sampling, capsys) -> None:
     model = TableModel.fit(X, columns=COLUMNS, **{"method": "kde", **settings})
     expected, chains = model.sample(7, **sampling)
     assert main(["sample", str(data), "-n", "7", *options]) == 0
@@ -64,9 +58,7 @@ def test_every_option_reaches_the_library(
         assert printed["chains"]["largest_r_hat"] == pytest.approx(float(chains.r_hat.max()))
 
 
-def test_a_saved_model_takes_the_place_of_the_data(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_model_takes_the_place_of_the_data(data, tmp_path, capsys) -> None:
     model = tmp_path / "groups.model"  # known by its contents, not by its name
     command = ["cluster", str(data), "-k", "2", "--save", str(model), "--quiet"]
     assert main([*command, "-o", str(tmp_path / "labels.csv")]) == 0
@@ -79,9 +71,7 @@ def test_a_saved_model_takes_the_place_of_the_data(
     assert "fitted already" in capsys.readouterr().err
 
 
-def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(tmp_path, capsys) -> None:
     data, rng = tmp_path / "people.csv", np.random.default_rng(0)
     age = rng.integers(20, 70, 90)
     frame = pd.DataFrame({"id": range(90), "age": age, "pay": (age * 1.5).round(2)})
@@ -107,9 +97,7 @@ def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(
     assert printed["copies"] == 0
 
 
-def test_small_tables_of_numbers_are_drawn_in_context(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_small_tables_of_numbers_are_drawn_in_context(data, capsys) -> None:
     printed = {}
     for energy in (None, "tables", "kernel"):
         more = [] if energy is None else ["--energy", energy]
@@ -123,7 +111,7 @@ def test_small_tables_of_numbers_are_drawn_in_context(
     pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9)
 
 
-def test_draws_are_given_values_and_ranges(tmp_path, capsys):
+def test_draws_are_given_values_and_ranges(tmp_path, capsys) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"age": rng.integers(18, 80, 90), "sex": ["f", "m"] * 45})
     table["pay"] = table.age * 10 + rng.normal(size=90).round(2)

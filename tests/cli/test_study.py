@@ -29,9 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Settings, dict[st
 
 
 @pytest.mark.slow
-def test_a_run_does_each_fit_once_and_has_a_status_tables_and_plots(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_does_each_fit_once_and_has_a_status_tables_and_plots(tmp_path, capfd) -> None:
     out = tmp_path / "out"
     command = ["run", "--datasets", "iris", "--methods", "KMeans,HDBSCAN", "--entries", "1"]
     command += ["--seeds", "2", "--jobs", "1", "-o", str(out)]
@@ -62,7 +60,7 @@ def test_a_run_does_each_fit_once_and_has_a_status_tables_and_plots(
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-def test_options_reach_the_runner(asked: list[Any], tmp_path: Path) -> None:
+def test_options_reach_the_runner(asked, tmp_path) -> None:
     command = "run --datasets iris,zoo --methods KMeans --seeds 2 --rows 0 --time-limit 7 "
     command += "--memory-limit 512 --retry --scheduler tcp://somewhere:1 --jobs 3"
     assert run([*command.split(), "-o", str(tmp_path), "--data", str(tmp_path)]) == 0

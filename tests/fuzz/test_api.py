@@ -466,7 +466,7 @@ def fuzz(examples: int) -> None:
 
 
 @pytest.mark.parametrize("module", ["", *MODULES])
-def test_every_public_name_is_in_a_list(module: str) -> None:
+def test_every_public_name_is_in_a_list(module) -> None:
     found = import_module(f"isthmus.{module}".rstrip("."))
     listed = {name.split()[0] for name in (*CALLS, *ESTIMATORS)}
     assert set(found.__all__) - listed - {*RESULTS.split(), *ELSEWHERE.split()} == set()
@@ -474,7 +474,7 @@ def test_every_public_name_is_in_a_list(module: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted({*CALLS, *ESTIMATORS} - REFUSED))
-def test_calls_work_as_they_are(name: str) -> None:
+def test_calls_work_as_they_are(name) -> None:
     call = {**CALLS, **ESTIMATORS}[name]
     result = call.then(call.function(**call.arguments))
     assert name in MAY_BE_NAN or not has_nan(result)

@@ -118,11 +118,11 @@ def attack_all(kind: str, count: int, seeds: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_starts_return_to_the_fixed_point_of_their_pattern(kind: str) -> None:
+def test_starts_return_to_the_fixed_point_of_their_pattern(kind) -> None:
     assert attack_all(kind, count=25, seeds=1) > 500
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_starts_return_to_the_fixed_point_of_their_pattern(kind: str) -> None:
+def test_many_starts_return_to_the_fixed_point_of_their_pattern(kind) -> None:
     assert attack_all(kind, count=150, seeds=6) > 25_000

@@ -12,7 +12,6 @@ import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +72,7 @@ def alone(tasks: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_eight_threads_get_what_one_gets(tasks: dict[str, Any], alone: dict[str, str]) -> None:
+def test_eight_threads_get_what_one_gets(tasks, alone) -> None:
     names = 3 * [name for name in alone if name != "train"]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(tasks["digest"], names))
@@ -99,7 +98,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "seed"), [("fork", "1"), ("spawn", "2")])
 def test_workers_get_what_one_process_gets_with_any_hash_seed(
-    method: str, seed: str, alone: dict[str, str], tmp_path: Path
+    method, seed, alone, tmp_path
 ) -> None:
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
@@ -119,9 +118,7 @@ def test_workers_get_what_one_process_gets_with_any_hash_seed(
         "reproduce --only hero --out {out}",
     ],
 )
-def test_a_second_run_in_one_directory_is_refused_at_once(
-    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_run_in_one_directory_is_refused_at_once(words, tmp_path, capsys) -> None:
     out = tmp_path / "out"
     locked = out / "parts" if words.startswith("reproduce") else out
     locked.mkdir(parents=True)

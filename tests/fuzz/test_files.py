@@ -378,7 +378,7 @@ SLOW = {"table .xlsx", "table .feather"}  # many seconds each
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in LOADERS]
 )
-def test_damaged_files(name: str, times: int, tmp_path: Path) -> None:
+def test_damaged_files(name, times, tmp_path) -> None:
     attack(name, tmp_path, times)
 
 
@@ -412,7 +412,7 @@ def forged(path: Path, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_forged_archives(name: str, times: int, tmp_path: Path) -> None:
+def test_forged_archives(name, times, tmp_path) -> None:
     loader = LOADERS[name]
     with warnings.catch_warnings(action="ignore"):
         path = loader.write(tmp_path)
@@ -526,19 +526,17 @@ def write_lie(path: Path) -> Path:
     return path
 
 
-def test_small_files_of_large_tables_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_of_large_tables_are_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**20)
     explode(tmp_path, 4 * 2**20, 200 * 2**20)
 
 
 @pytest.mark.slow
-def test_bombs_take_little_memory(tmp_path: Path) -> None:
+def test_bombs_take_little_memory(tmp_path) -> None:
     explode(tmp_path, 4 * ALWAYS_ALLOWED, MEGABYTES * 2**20)
 
 
-def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_raised(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**10)
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"0,1\n" * 10_000))
@@ -551,9 +549,7 @@ def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_table(path)
 
 
-def test_arrays_that_were_not_asked_for_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_were_not_asked_for_are_not_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("isthmus.io.reading.ALWAYS_ALLOWED", 2**10)
     (tmp_path / "data.npz").write_bytes(npz(X=X, images=np.zeros((99, 99, 99))))
     assert read_table(tmp_path / "data.npz").X.shape == X.shape

@@ -58,7 +58,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_writers_keep_the_old_file_and_name_it(name: str, tmp_path: Path) -> None:
+def test_writers_keep_the_old_file_and_name_it(name, tmp_path) -> None:
     pd.DataFrame(ROWS, columns=["a", "b"]).to_parquet(tmp_path / "rows.parquet")
     WRITERS[name](tmp_path / name)  # compiles what it needs, too
     (tmp_path / name).write_bytes(b"old")
@@ -69,9 +69,7 @@ def test_writers_keep_the_old_file_and_name_it(name: str, tmp_path: Path) -> Non
     assert files(tmp_path) == before
 
 
-def test_a_command_says_so_in_one_line_and_works_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_says_so_in_one_line_and_works_again(tmp_path, capsys) -> None:
     run = tmp_path / "run"
     words = f"icl train --preset tiny --updates 2 --batch 2 --quiet --out {run}".split()
     with full_disk():

@@ -35,7 +35,7 @@ def drawn(path: str) -> tuple[set[str], str]:
     return tags, text
 
 
-def test_names_are_drawn_as_text(rows: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_drawn_as_text(rows, capsys) -> None:
     frame = pd.DataFrame(rows, columns=[SCRIPT, FORMULA])
     frame[IMAGE] = np.tile([FORMULA, "<b>x</b>", "$$", COLOUR, "</svg>"], 4)
     frame.to_csv("t.csv", index=False)
@@ -48,7 +48,7 @@ def test_names_are_drawn_as_text(rows: np.ndarray, capsys: pytest.CaptureFixture
     assert not {"\x1b"} & set("".join(capsys.readouterr()))
 
 
-def test_text_that_looks_like_a_formula_is_copied_to_csv_unchanged(rows: np.ndarray) -> None:
+def test_text_that_looks_like_a_formula_is_copied_to_csv_unchanged(rows) -> None:
     frame = pd.DataFrame(rows, columns=["a", "=b"])
     frame["@note"] = np.resize(CELLS, 20)
     frame.loc[3, "a"] = np.nan
@@ -59,7 +59,7 @@ def test_text_that_looks_like_a_formula_is_copied_to_csv_unchanged(rows: np.ndar
     assert found["@note"].to_list() == frame["@note"].to_list()
 
 
-def test_text_that_looks_like_a_formula_is_text_in_excel(rows: np.ndarray) -> None:
+def test_text_that_looks_like_a_formula_is_text_in_excel(rows) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     frame = pd.DataFrame({"=a": CELLS, "b": [1.0, 2.0, 3.0, -4.0]})
     write_table(frame, "t.xlsx")

@@ -43,9 +43,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_outputs_are_the_old_files_or_the_new_ones(
-    table: Path, tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
+def test_outputs_are_the_old_files_or_the_new_ones(table, tmp_path, kill, finish) -> None:
     out = tmp_path / "out"
     out.mkdir()
     files = ["-o", out / "rows.csv", "--save", out / "model", "--plot", out / "map.png"]
@@ -116,14 +114,12 @@ def check_training(folder: Path) -> None:
         pass
 
 
-def test_training_continues_to_the_same_bits(tmp_path: Path, kill: Kill, finish: Finish) -> None:
+def test_training_continues_to_the_same_bits(tmp_path, kill, finish) -> None:
     words = "icl train --preset tiny --updates 25 --batch 4 --quiet --out"
     fit_to_continue(words, tmp_path, state_of_training, check_training, kill, finish)
 
 
-def test_no_fit_of_a_study_is_lost_or_done_twice(
-    tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
+def test_no_fit_of_a_study_is_lost_or_done_twice(tmp_path, kill, finish) -> None:
     words = "study run --datasets iris --methods KMeans,DP-means --seeds 3 --entries 2 --quiet -o"
     changing = ["seconds", "peak_megabytes", "finished"]
     known: dict[Path, dict[str, float]] = {}
@@ -180,9 +176,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_whatever_is_saved_can_be_read(
-    kind: str, tmp_path: Path, kill: Kill, finish: Finish
-) -> None:
+def test_whatever_is_saved_can_be_read(kind, tmp_path, kill, finish) -> None:
     script = textwrap.dedent(WRITERS[kind])
     seconds = finish([tmp_path], script)
     READERS[kind](tmp_path)

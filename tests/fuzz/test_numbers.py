@@ -125,15 +125,13 @@ NAMES = [f"{kind.__name__}-{place}" for place, (kind, _) in enumerate(CASES)]
 
 @pytest.mark.parametrize(("kind", "make"), CASES, ids=NAMES)
 @pytest.mark.parametrize("dim", [1, 2])
-def test_densities_integrate_to_one(kind: type, make: Callable[[int], Energy], dim: int) -> None:
+def test_densities_integrate_to_one(kind, make, dim) -> None:
     energy = make(dim)
     assert mass(energy.log_prob, dim) == pytest.approx(1, abs=TOLERANCE.get(kind, 1e-7))
 
 
 @pytest.mark.parametrize(("kind", "make"), CASES, ids=NAMES)
-def test_what_is_left_of_a_density_integrates_to_one(
-    kind: type, make: Callable[[int], Energy]
-) -> None:
+def test_what_is_left_of_a_density_integrates_to_one(kind, make) -> None:
     """Marginals by a mask, marginal() and condition(), wherever a density has them."""
     energy, tolerance = make(2), TOLERANCE.get(kind, 1e-7)
     if isinstance(energy, MarginalMemory | ist.StudentMixture):
@@ -183,9 +181,7 @@ FAR_KINDS: dict[str, Callable[[torch.Tensor], Energy]] = {
 
 @pytest.mark.parametrize("shift", FAR)
 @pytest.mark.parametrize("kind", FAR_KINDS)
-def test_float32_far_from_the_origin_is_float64_of_the_same_numbers(
-    kind: str, shift: float
-) -> None:
+def test_float32_far_from_the_origin_is_float64_of_the_same_numbers(kind, shift) -> None:
     """Energies and scores to 1e-4 of their size, steps to the spacing of float32 there."""
     memories = torch.tensor(M + shift, dtype=torch.float32)
     x = torch.tensor(M[::-1] * 0.5 + 0.2 + shift, dtype=torch.float32)
@@ -199,7 +195,7 @@ def test_float32_far_from_the_origin_is_float64_of_the_same_numbers(
 
 
 @pytest.mark.parametrize("shift", FAR)
-def test_float32_certificates_far_from_the_origin(shift: float) -> None:
+def test_float32_certificates_far_from_the_origin(shift) -> None:
     X = np.random.default_rng(0).normal(0, 2, (40, 2)) + shift
     X = X.astype(np.float32)
     for sigma in (0.3, 1.0):
@@ -229,7 +225,7 @@ def exact(x: Array, memories: Array, beta: float, log_bias: list) -> tuple[float
 @pytest.mark.parametrize("beta", [1e-8, 1e-4, 1.0, 1e4, 1e8])
 @pytest.mark.parametrize("rows", [[0], [0, 1, 2], [0, 0, 1, 1, 2]], ids=["one", "three", "twins"])
 @pytest.mark.parametrize("dim", [1, 2])
-def test_extreme_temperatures_against_mpmath(beta: float, rows: list[int], dim: int) -> None:
+def test_extreme_temperatures_against_mpmath(beta, rows, dim) -> None:
     memories = M[rows, :dim]
     points = np.array([[0.2, 0.1], [0.7, -0.25], [50.0, -3.0]])[:, :dim]
     constant = dim / 2 * math.log(beta / (2 * math.pi))
@@ -255,7 +251,7 @@ def test_extreme_temperatures_against_mpmath(beta: float, rows: list[int], dim: 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("dim", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_many_coordinates(dim: int, n: int, dtype: str, tolerance: float) -> None:
+def test_many_coordinates(dim, n, dtype, tolerance) -> None:
     rng = np.random.default_rng(0)
     memories = rng.standard_normal((n, dim)).astype(dtype)
     memories[-1] = memories[0]  # a duplicate, where there are two

@@ -39,7 +39,7 @@ def test_the_mean_of_complete_rows_is_weighted_by_likeness() -> None:
 
 
 @pytest.mark.parametrize("how", ["mean", "mode"])
-def test_learned_memories_complete_as_their_estimator_does(how: str) -> None:
+def test_learned_memories_complete_as_their_estimator_does(how) -> None:
     model = ClAMCRP(random_state=0).fit(Z)
     filled = model.complete(Z, how=how)
     found = fill_gaps(X, energy="crp", how=how).X

@@ -145,7 +145,7 @@ def mixed() -> pd.DataFrame:
     return frame
 
 
-def test_text_truth_values_and_times_are_filled(mixed: pd.DataFrame) -> None:
+def test_text_truth_values_and_times_are_filled(mixed) -> None:
     hidden = np.random.default_rng(1).random(mixed.shape) < 0.15
     given = mixed.mask(hidden)
     imputer = MemoryImputer().fit(given)
@@ -261,7 +261,7 @@ def test_tables_with_more_columns_than_rows() -> None:
         with_gaps(RNG.normal(size=(12, 70)), 0.3),
     ],
 )
-def test_odd_tables_are_filled(X: np.ndarray) -> None:
+def test_odd_tables_are_filled(X) -> None:
     X = np.asarray(X, dtype=float)
     filled = MemoryImputer().fit_transform(X)
     assert np.isfinite(filled).all()

@@ -1,7 +1,5 @@
 """Columns that look like labels are pointed out, text that repeats is a category, other is not."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,7 +23,7 @@ LAST = {
 
 
 @pytest.mark.parametrize("case", LAST)
-def test_a_column_that_looks_like_a_label_is_found(case: str, tmp_path: Path) -> None:
+def test_a_column_that_looks_like_a_label_is_found(case, tmp_path) -> None:
     name, values, expected = LAST[case]
     path = tmp_path / "table.csv"
     MEASURED.assign(**{name: values}).to_csv(path, index=False)
@@ -40,9 +38,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_points_it_out_unless_told(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_points_it_out_unless_told(command, tmp_path, capsys) -> None:
     path = tmp_path / "table.csv"
     MEASURED.assign(species=np.arange(60) % 3).to_csv(path, index=False)
     words = [word.format(path) for word in COMMANDS[command]]
@@ -55,7 +51,7 @@ def test_every_command_points_it_out_unless_told(
         assert ("--drop species" in notes) is told
 
 
-def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path: Path) -> None:
+def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path) -> None:
     path = tmp_path / "table.csv"
     frame = MEASURED.assign(id=range(60), city=["Rome", "Oslo"] * 30, whole=np.arange(60) // 3)
     frame["note"] = [f"text {row}" for row in range(60)]
@@ -88,7 +84,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_doubtful_columns_are_named(name: str) -> None:
+def test_doubtful_columns_are_named(name) -> None:
     values, words = CASES[name]
     frame = pd.DataFrame({"x": NUMBERS, "kind": PLAIN["kind"], name: values})
     with pytest.warns(UserWarning, match=words) as found:
@@ -101,5 +97,5 @@ def test_doubtful_columns_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_other_columns_are_not(name: str) -> None:
+def test_other_columns_are_not(name) -> None:
     assert not list(doubtful_columns(pd.DataFrame({name: PLAIN[name]})))

@@ -63,7 +63,7 @@ def comes_back(frame: pd.DataFrame, path: Path, like: FileFormat | None = None, 
 @settings(max_examples=6, deadline=None)
 @given(frames())
 @pytest.mark.parametrize("suffix", EXACT)
-def test_every_value_comes_back(suffix: str, frame: pd.DataFrame) -> None:
+def test_every_value_comes_back(suffix, frame) -> None:
     with tempfile.TemporaryDirectory() as folder:
         comes_back(frame, Path(folder, f"data{suffix}"))
 
@@ -75,9 +75,7 @@ def test_every_value_comes_back(suffix: str, frame: pd.DataFrame) -> None:
     st.sampled_from([".", ","]),
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
 )
-def test_text_is_written_as_it_was_read(
-    frame: pd.DataFrame, separator: str, decimal: str, encoding: str
-) -> None:
+def test_text_is_written_as_it_was_read(frame, separator, decimal, encoding) -> None:
     decimal = "." if separator == "," else decimal
     like = FileFormat(separator=separator, decimal=decimal, encoding=encoding)
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +83,7 @@ def test_text_is_written_as_it_was_read(
         comes_back(frame, path, like, separator=separator, decimal=decimal)
 
 
-def test_known_cells_stay_as_they_are_written(tmp_path: Path) -> None:
+def test_known_cells_stay_as_they_are_written(tmp_path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id;a;when;b\n007;1,50;2020;12345678901234567890\n008;;NA;1\n", "latin-1")
     table = read_table(path, as_written=True, drop=["when"])
@@ -101,7 +99,7 @@ def test_known_cells_stay_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".feather", ".jsonl"])
-def test_large_whole_numbers_survive_the_filling_of_gaps(tmp_path: Path, suffix: str) -> None:
+def test_large_whole_numbers_survive_the_filling_of_gaps(tmp_path, suffix) -> None:
     large = 2**60 + 1 if suffix == ".feather" else 2**63 + 2**12
     kind = "Int64" if suffix == ".feather" else "UInt64"
     frame = pd.DataFrame({"a": [1.5, 2], "n": pd.array([large, None], kind)})
@@ -112,13 +110,13 @@ def test_large_whole_numbers_survive_the_filling_of_gaps(tmp_path: Path, suffix:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".feather", ".json", ".jsonl"])
-def test_floats_with_the_name_of_ids_are_ids(tmp_path: Path, suffix: str) -> None:
+def test_floats_with_the_name_of_ids_are_ids(tmp_path, suffix) -> None:
     path = write_table(pd.DataFrame({"id": [1.0, 2, 3], "a": [1, 2, 3.5]}), tmp_path / f"d{suffix}")
     table = read_table(path)
     assert (table.columns, table.ids.tolist()) == (("a",), [1, 2, 3])
 
 
-def test_stdout_gets_text_like_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_gets_text_like_the_input(capsys) -> None:
     columns = {"a": [1, 2], "b": [0.5, NAN]}
     for like, wanted in [
         (None, "a,b\n1,0.5\n2,\n"),
@@ -131,7 +129,7 @@ def test_stdout_gets_text_like_the_input(capsys: pytest.CaptureFixture[str]) -> 
         assert capsys.readouterr().out == wanted
 
 
-def test_parquet_of_pandas_and_polars(tmp_path: Path) -> None:
+def test_parquet_of_pandas_and_polars(tmp_path) -> None:
     frame = pd.DataFrame(
         {
             "length": [1.5, -3.0, 1e-300],
@@ -155,7 +153,7 @@ def test_parquet_of_pandas_and_polars(tmp_path: Path) -> None:
         read_table(tmp_path / "p.parquet", missing=False)
 
 
-def test_excel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excel(tmp_path, monkeypatch) -> None:
     path = tmp_path / "data.xlsx"
     write_table({"id": [2**60 + 1, 5], "a": [0.125, NAN], "t": ["x", "y"]}, path)
     table = read_table(path)
@@ -176,7 +174,7 @@ def test_excel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             use(path)
 
 
-def test_json_lines_with_gaps_and_faults(tmp_path: Path) -> None:
+def test_json_lines_with_gaps_and_faults(tmp_path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"a": 1, "b": "x"}\n\n{"b": "y", "c": 2.5}\n')
     table = read_table(path)
@@ -194,7 +192,7 @@ def test_json_lines_with_gaps_and_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint64", "bool"])
-def test_arrays_of_any_kind_of_number(tmp_path: Path, dtype: str) -> None:
+def test_arrays_of_any_kind_of_number(tmp_path, dtype) -> None:
     X = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype)
     np.save(tmp_path / "data.npy", X)
     table = read_table(tmp_path / "data.npy")
@@ -205,7 +203,7 @@ def test_arrays_of_any_kind_of_number(tmp_path: Path, dtype: str) -> None:
     assert read_table(tmp_path / "data.npy").columns == ("x1",)
 
 
-def test_npz_has_a_matrix_and_labels_beside_it(tmp_path: Path) -> None:
+def test_npz_has_a_matrix_and_labels_beside_it(tmp_path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, X=np.eye(3), y=[2, 0, 2], other=np.ones((3, 2)), feature_names=["a", "b", "c"])
     table = read_table(path, label="y")
@@ -222,13 +220,13 @@ def test_npz_has_a_matrix_and_labels_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".xlsx"])
-def test_ids_of_64_bits_are_exact(tmp_path: Path, suffix: str) -> None:
+def test_ids_of_64_bits_are_exact(tmp_path, suffix) -> None:
     columns = {"id": np.array([2**64 - 1, 2**53 + 1], np.uint64), "a": [0.5, 1.5], "t": ["u", "v"]}
     path = write_table(pd.DataFrame(columns), tmp_path / f"data{suffix}")
     assert read_table(path).ids.tolist() == [2**64 - 1, 2**53 + 1]
 
 
-def test_any_names_and_cells_are_written_or_refused(tmp_path: Path) -> None:
+def test_any_names_and_cells_are_written_or_refused(tmp_path) -> None:
     frame = pd.DataFrame({"a": [1.5, 2], "file": ["u", None], "X": ["v", "w"], "l": [[1], [2]]})
     table = read_table(write_table(frame, tmp_path / "data.npz"))
     assert table.columns == ("a",)

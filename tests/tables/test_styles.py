@@ -24,7 +24,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_numbers_are_written_like_other_cells(case: str) -> None:
+def test_numbers_are_written_like_other_cells(case) -> None:
     cells, value, expected = CASES[case]
     mark = "," if "commas" in case else "."
     assert NumberStyle.of(cells, mark).write(value) == expected
@@ -34,5 +34,5 @@ def test_numbers_are_written_like_other_cells(case: str) -> None:
     ("values", "expected"),
     [([1, 2], 0), ([0.1, 2.25], 2), ([1e9 + 0.5], 1), ([1e-9], None), ([np.pi], None), ([], 0)],
 )
-def test_decimals_are_counted(values: list[float], expected: int | None) -> None:
+def test_decimals_are_counted(values, expected) -> None:
     assert count_decimals(np.array(values)) == expected

@@ -27,9 +27,7 @@ def same(found: np.ndarray, wanted: object) -> bool:
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", " ", "  "])
 @pytest.mark.parametrize("names", [True, False])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_separator_and_names_are_detected(
-    tmp_path: Path, separator: str, names: bool, ending: str
-) -> None:
+def test_separator_and_names_are_detected(tmp_path, separator, names, ending) -> None:
     lines = [["a", "b", "c"]] * names + [["1", "2.5", "-3e2"], ["4", "5", "6"]]
     path = written(tmp_path, ending.join(separator.join(line) for line in lines), "data.txt")
     table = read_table(path)
@@ -59,7 +57,7 @@ def test_separator_and_names_are_detected(
         ('a,b\n1,2\n"3","4"\n5,\n', [[1, 2], [3, 4], [5, NAN]], "ab"),
     ],
 )
-def test_layouts_are_understood(tmp_path: Path, content: str, X: object, columns: object) -> None:
+def test_layouts_are_understood(tmp_path, content, X, columns) -> None:
     table = read_table(written(tmp_path, content))
     assert same(table.X, X)
     assert table.columns == tuple(columns)
@@ -68,7 +66,7 @@ def test_layouts_are_understood(tmp_path: Path, content: str, X: object, columns
 @pytest.mark.parametrize(
     "content", ["a\tb\n950\t2\n1,200\t3\n", "a;b\n950;2\n1,234,567;3\n1,200;4\n"]
 )
-def test_commas_that_may_separate_thousands_are_refused(tmp_path: Path, content: str) -> None:
+def test_commas_that_may_separate_thousands_are_refused(tmp_path, content) -> None:
     path = written(tmp_path, content)
     with pytest.raises(InvalidInputError, match="line 3, column 'a'.* drop a"):
         read_table(path)
@@ -78,14 +76,12 @@ def test_commas_that_may_separate_thousands_are_refused(tmp_path: Path, content:
         assert same(read_table(path, decimal=",").X[1], [1.2, 3])
 
 
-def test_a_given_decimal_mark_tells_that_the_other_separates_thousands(tmp_path: Path) -> None:
+def test_a_given_decimal_mark_tells_that_the_other_separates_thousands(tmp_path) -> None:
     german = written(tmp_path, "a;b\n1.200;1\n950;2\n3,5;3\n")
     assert same(read_table(german, decimal=",").X[:, 0], [1200, 950, 3.5])
 
 
-def test_commas_separate_thousands_where_a_number_of_the_column_has_a_point_too(
-    tmp_path: Path,
-) -> None:
+def test_commas_separate_thousands_where_a_number_of_the_column_has_a_point_too(tmp_path) -> None:
     cells = '"$1,234.50",1\n"$12,000",2\n$999,3\n,4\n"-$1,000,000.5",5\n'
     table = read_table(written(tmp_path, "a,b\n" + cells), as_written=True)
     assert same(table.X[:, 0], [1234.5, 12000, 999, NAN, -1000000.5])
@@ -95,7 +91,7 @@ def test_commas_separate_thousands_where_a_number_of_the_column_has_a_point_too(
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "n/a", "#N/A", "NaN", "nan", "null", "None", "?", "  "])
-def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, mark: str) -> None:
+def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path, mark) -> None:
     path = written(tmp_path, f"a,b\n1,2\n\n3,{mark}\n")
     assert same(read_table(path).X, [[1, 2], [3, NAN]])
     with pytest.raises(InvalidInputError, match="line 4, column 'b': .*missing"):
@@ -141,15 +137,13 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path: Path, m
         ),
     ],
 )
-def test_text_that_is_not_a_table_is_refused(
-    tmp_path: Path, content: str | bytes, words: str
-) -> None:
+def test_text_that_is_not_a_table_is_refused(tmp_path, content, words) -> None:
     with pytest.raises(InvalidInputError, match=words):
         read_table(written(tmp_path, content))
 
 
 @pytest.mark.parametrize(("row", "cell"), [(24_321, "oops"), (300, "1,5"), (24_999, "")])
-def test_a_bad_cell_below_the_sample_is_located(tmp_path: Path, row: int, cell: str) -> None:
+def test_a_bad_cell_below_the_sample_is_located(tmp_path, row, cell) -> None:
     lines = [f"{row},{row / 2}" for row in range(25_000)]
     lines[row] = f'5,"{cell}"' if cell else "5"
     words = f"column 'b': '{cell}'" if cell else "1 cell"
@@ -157,7 +151,7 @@ def test_a_bad_cell_below_the_sample_is_located(tmp_path: Path, row: int, cell: 
         read_table(written(tmp_path, "a,b\n" + "\n".join(lines)))
 
 
-def test_points_are_not_decimal_marks_where_commas_are(tmp_path: Path) -> None:
+def test_points_are_not_decimal_marks_where_commas_are(tmp_path) -> None:
     lines = [f"{row},5;1" for row in range(300)]
     path = written(tmp_path, "\n".join(["a;b", *lines, "1.200;1"]))
     with pytest.raises(InvalidInputError, match=r"line 302, column 'a': '1\.200' is not a number"):
@@ -165,7 +159,7 @@ def test_points_are_not_decimal_marks_where_commas_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e")
-def test_only_line_feeds_and_carriage_returns_end_lines(tmp_path: Path, mark: str) -> None:
+def test_only_line_feeds_and_carriage_returns_end_lines(tmp_path, mark) -> None:
     table = read_table(written(tmp_path, f"a{mark}b,c,d\n1,2,x{mark}y\n3,4,z\n"))
     assert table.columns == (f"a{mark}b", "c")
     assert same(table.X, [[1, 2], [3, 4]])
@@ -175,7 +169,7 @@ def test_only_line_feeds_and_carriage_returns_end_lines(tmp_path: Path, mark: st
 @pytest.mark.parametrize(
     "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"]
 )
-def test_encodings_are_detected_or_given(tmp_path: Path, encoding: str) -> None:
+def test_encodings_are_detected_or_given(tmp_path, encoding) -> None:
     path = written(tmp_path, "größe,b\n1,2\n".encode(encoding))
     table = read_table(path)
     assert table.columns == ("größe", "b") == read_table(path, encoding=encoding).columns
@@ -184,7 +178,7 @@ def test_encodings_are_detected_or_given(tmp_path: Path, encoding: str) -> None:
     assert read_table(written(tmp_path, late)).left_out == ("b",)
 
 
-def test_options_overrule_detection(tmp_path: Path) -> None:
+def test_options_overrule_detection(tmp_path) -> None:
     path = written(tmp_path, "7:2\n3.5:4\n")
     assert read_table(path, separator=":").X.shape == (2, 2)
     assert read_table(path, separator=":", header=True).columns == ("7", "2")
@@ -197,7 +191,7 @@ def test_options_overrule_detection(tmp_path: Path) -> None:
         read_table(written(tmp_path, "größe\n1\n"), encoding="ascii")
 
 
-def test_words_and_empty_columns_are_left_out_and_named(tmp_path: Path) -> None:
+def test_words_and_empty_columns_are_left_out_and_named(tmp_path) -> None:
     path = written(tmp_path, "who,a,when,empty\nann,1,2020-01-05,\nbob,2,2020-02-07,NA\n")
     table = read_table(path)
     assert table.columns == ("a",)
@@ -210,7 +204,7 @@ def test_words_and_empty_columns_are_left_out_and_named(tmp_path: Path) -> None:
     assert few.left_out == ("code",)
 
 
-def test_ids_are_kept_as_written_and_labels_are_not_features(tmp_path: Path) -> None:
+def test_ids_are_kept_as_written_and_labels_are_not_features(tmp_path) -> None:
     path = written(tmp_path, "name,a,kind,b\n007,1,x,2\n010,3,,4\n")
     for id_, label in (("name", "kind"), ("1", "3")):
         table = read_table(path, id=id_, label=label)
@@ -230,9 +224,7 @@ def test_ids_are_kept_as_written_and_labels_are_not_features(tmp_path: Path) -> 
     "name", ["id", "ID", "Index", "row", "rowid", "customer_id", "userID", "order id", "Unnamed: 0"]
 )
 @pytest.mark.parametrize("values", [("12", "007", "9"), ("b7", "a1", "x"), ("1", "", "A3")])
-def test_a_column_with_the_name_of_ids_is_used_as_ids(
-    tmp_path: Path, name: str, values: tuple[str, ...]
-) -> None:
+def test_a_column_with_the_name_of_ids_is_used_as_ids(tmp_path, name, values) -> None:
     lines = [f"{number / 4},{value},7" for number, value in enumerate(values)]
     table = read_table(written(tmp_path, "\n".join([f"a,{name},b", *lines])))
     assert table.columns == ("a", "b")
@@ -251,15 +243,13 @@ def test_a_column_with_the_name_of_ids_is_used_as_ids(
         ("parent_id", (7, "", "")),  # mostly missing
     ],
 )
-def test_a_column_that_cannot_be_ids_is_a_feature(
-    tmp_path: Path, name: str, values: tuple[object, ...]
-) -> None:
+def test_a_column_that_cannot_be_ids_is_a_feature(tmp_path, name, values) -> None:
     lines = [f"{value},{number / 4}" for number, value in enumerate(values)]
     table = read_table(written(tmp_path, "\n".join([f"{name},a", *lines])))
     assert (table.columns, table.id_name, table.notes) == ((name, "a"), "row", ())
 
 
-def test_ids_found_by_name_can_be_overruled(tmp_path: Path) -> None:
+def test_ids_found_by_name_can_be_overruled(tmp_path) -> None:
     path = written(tmp_path, "id,order_id,a,b\n1,4,.5,x\n2,5,.7,y\n3,9,.1,z\n")
     found = read_table(path)
     assert found.columns == ("order_id", "a")
@@ -275,7 +265,7 @@ def test_ids_found_by_name_can_be_overruled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_files_of_pandas_and_numpy_come_back(tmp_path: Path, index: bool) -> None:
+def test_files_of_pandas_and_numpy_come_back(tmp_path, index) -> None:
     X = np.random.default_rng(0).normal(size=(6, 3))
     pd.DataFrame(X).to_csv(tmp_path / "data.csv", index=index)
     table = read_table(tmp_path / "data.csv")
@@ -288,7 +278,7 @@ def test_files_of_pandas_and_numpy_come_back(tmp_path: Path, index: bool) -> Non
     assert table.columns == ("a", "b", "c")
 
 
-def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path: Path) -> None:
+def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n$1.50,2 %,3 €\n-,4.5 %,-1€\n-$3,n/a,\n")
     table = read_table(path, missing=True, as_written=True)
@@ -301,7 +291,7 @@ def test_signs_of_currencies_and_percent_are_no_part_of_the_number(tmp_path: Pat
     assert filled.cells["c"].tolist() == ["3 €", "-1€", "-2 €"]
 
 
-def test_titles_above_the_names_are_skipped(tmp_path: Path) -> None:
+def test_titles_above_the_names_are_skipped(tmp_path) -> None:
     rows = "a;b;c\n1;2;3\n4;5;6\n"
     for titles in ("Report, 2024\n", "Report\nby me;\n\n", "Report;;\n;;\n"):
         table = read_table(written(tmp_path, titles + rows))
@@ -320,7 +310,7 @@ def test_titles_above_the_names_are_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"decimal": ","}])
 def test_points_separate_thousands_where_a_number_of_the_column_has_a_comma_too(
-    tmp_path: Path, options: dict[str, str]
+    tmp_path, options
 ) -> None:
     path = written(tmp_path, "price;n\n2.986,93 €;1\n1.200 €;2\n;3\n-1.234.567,5 €;4\n")
     table = read_table(path, as_written=True, **options)
@@ -342,9 +332,7 @@ def test_points_separate_thousands_where_a_number_of_the_column_has_a_comma_too(
         (["1.7 m", "", "180 cm"], None, ""),
     ],
 )
-def test_one_unit_is_no_part_of_the_numbers(
-    tmp_path: Path, cells: list[str], values: object, new: str
-) -> None:
+def test_one_unit_is_no_part_of_the_numbers(tmp_path, cells, values, new) -> None:
     lines = [f"{number},{cell}" for number, cell in enumerate(cells)]
     table = read_table(written(tmp_path, "\n".join(["n,a", *lines])), as_written=True)
     assert table.left_out == (() if values else ("a",))
@@ -353,6 +341,6 @@ def test_one_unit_is_no_part_of_the_numbers(
         assert table.filled(np.full((3, 2), 1.5)).cells["a"].tolist()[1] == new
 
 
-def test_stdin_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_text(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a;b\n1;2\n")))
     assert same(read_table("-").X, [[1, 2]])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.progress import progress
-from isthmus.tables.files import STDIN, Table, write_table
+from isthmus.tables.files import Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.phases:
         return _phases(X, table, arguments)
     found = _certificate(X, arguments)
-    options.print_notes((*table.notes, *_uneven_columns(table, arguments)), arguments.quiet)
     if arguments.plot is not None:
         from isthmus.figures import certificate_plot, save
 
@@ -47,45 +46,42 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.noise:
         frame["noise_norm"] = frame["noise"] * X.shape[1] ** 0.5
     frame = frame[BOUNDS + noise + OUTCOMES].replace([float("inf")], float("nan"))
-    if arguments.output is not None:
-        name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
-        frame.insert(0, name, table.ids)
-        write_table(frame, arguments.output, like=table)
-    if arguments.output != STDIN:
-        summary = {
-            "rows": len(X),
-            "columns": list(table.columns),
-            "left_out": list(table.left_out),
-            "standardised": arguments.standardise,
-            "sigma_chosen": arguments.choose,
-            "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
-            **found.summary,
-        }
-        written = {"output": arguments.output, "plot": arguments.plot}
-        units = "the columns' own units (not standardised)"
-        if arguments.standardise:
-            units = "standard deviations of the columns"
-        text = f"{found}\n\nsigma, distances and radii are in {units}."
-        if arguments.choose:
-            text += "\nsigma was chosen automatically: the largest value that stores enough rows."
-        options.print_result(text, summary, written, arguments)
-    return 0
+    name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
+    frame.insert(0, name, table.ids)
+    summary = {
+        "rows": len(X),
+        **_reading(table, arguments),
+        "sigma_chosen": arguments.choose,
+        "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
+        **found.summary,
+    }
+    units = "the columns' own units (not standardised)"
+    if arguments.standardise:
+        units = "standard deviations of the columns"
+    text = f"{found}\n\nsigma, distances and radii are in {units}."
+    if arguments.choose:
+        text += "\nsigma was chosen automatically: the largest value that stores enough rows."
+    notes = (*table.notes, *_uneven_columns(table, arguments))
+    return options.finish(arguments, text, summary, notes, frame, table, plot=arguments.plot)
+
+
+def _reading(table: Table, arguments: argparse.Namespace) -> dict[str, Any]:
+    names = {"columns": list(table.columns), "left_out": list(table.left_out)}
+    return {**names, "standardised": arguments.standardise}
 
 
 def _phases(X: NDArray[np.float64], table: Table, arguments: argparse.Namespace) -> int:
     """Print and draw what the memory does at each bandwidth."""
     from isthmus.capacity import phases
 
-    found = phases(X, seed=arguments.seed or 0)
-    options.print_notes((*table.notes, *_uneven_columns(table, arguments)), arguments.quiet)
+    found = phases(X, seed=arguments.seed)
     if arguments.plot is not None:
         from isthmus.figures import phase_plot, save
 
         save(phase_plot(found), arguments.plot)
-    names = {"columns": list(table.columns), "left_out": list(table.left_out)}
-    summary = {**names, "standardised": arguments.standardise, **found.to_dict()}
-    options.print_result(str(found), summary, {"plot": arguments.plot}, arguments)
-    return 0
+    notes = (*table.notes, *_uneven_columns(table, arguments))
+    summary = {**_reading(table, arguments), **found.to_dict()}
+    return options.finish(arguments, found, summary, notes, plot=arguments.plot)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
-from isthmus.tables.files import STDIN, default_output, write_table
+from isthmus.tables.files import STDIN, default_output
 
 if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
-
-
-METHODS = ("basin-flow", "crp", "crp-elbo", "elbo", "clam", "mean-shift")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,16 +41,20 @@ def run(arguments: argparse.Namespace) -> int:
         class_name=table.label_name or "",
         refit=arguments.model is None,
     )
-    options.print_notes((*table.notes, *model.notes), arguments.quiet)
     if arguments.plot is not None:
         _draw(found, arguments)
     if arguments.save is not None:
         model.save(arguments.save)
-    write_table(found.to_frame(arguments.posteriors), arguments.output, like=table)
-    if arguments.output != STDIN:
-        written = {"output": arguments.output, "plot": arguments.plot, "model": arguments.save}
-        options.print_result(found, found.summary, written, arguments)
-    return 0
+    return options.finish(
+        arguments,
+        found,
+        found.summary,
+        (*table.notes, *model.notes),
+        found.to_frame(arguments.posteriors),
+        table,
+        plot=arguments.plot,
+        model=arguments.save,
+    )
 
 
 def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> int:
@@ -69,12 +70,9 @@ def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> in
     options.print_notes([note], arguments.quiet)
     reading = {name: getattr(arguments, name) for name in ("id", "label", "drop", "posteriors")}
     found = cluster_file(arguments.data, arguments.output, **reading, **settings)
-    options.print_notes(found.notes, arguments.quiet)
     if arguments.save is not None:
         found.model.save(arguments.save)
-    written = {"output": arguments.output, "model": arguments.save}
-    options.print_result(found, found.summary, written, arguments)
-    return 0
+    return options.finish(arguments, found, found.summary, found.notes, model=arguments.save)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.files import STDIN, Table, default_output, write_table
+from isthmus.tables.files import Table, default_output
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,12 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     filled = table.filled(found.X, found.words)
     notes = (*_notes_on_reading(table, found.words), *found.notes)
     notes += (*_notes_on_the_rest(filled, () if found.words is None else found.words.columns),)
-    options.print_notes(notes, arguments.quiet)
-    write_table(filled, arguments.output, like=table)
-    if arguments.output != STDIN:
-        written = {"output": arguments.output}
-        options.print_result(found, found.summary, written, arguments)
-    return 0
+    return options.finish(arguments, found, found.summary, notes, filled, table)
 
 
 def _notes_on_reading(table: Table, words: Any) -> Iterator[str]:

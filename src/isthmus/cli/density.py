@@ -12,7 +12,7 @@ import pandas as pd
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables.categories import with_categories
-from isthmus.tables.files import STDIN, default_output, write_table
+from isthmus.tables.files import default_output
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,17 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = score_rows(frame, new, level=arguments.level, seed=arguments.seed)
     found = replace(found, ids=rows.ids)
-    options.print_notes(notes, arguments.quiet)
     columns = {
         rows.id_name: rows.ids,
         "log_density": found.log_density,
         "percentile": found.percentile,
         "outlier": found.outlier.astype(int),
     }
-    write_table(columns, arguments.output, like=rows)
-    if arguments.output != STDIN:
-        options.print_result(found, found.summary, {"output": arguments.output}, arguments)
-    return 0
+    return options.finish(arguments, found, found.summary, notes, columns, rows)
 
 
 parser = partial(options.make_parser, "density", run)

@@ -23,6 +23,7 @@ from isthmus.tables.files import (
     Table,
     check_output,
     read_table,
+    write_table,
 )
 
 EXIT_CODES = """
@@ -290,17 +291,26 @@ def put(text: str, target: Path | None) -> None:
         print(write_atomically(target, text))
 
 
-def print_result(
+def finish(
+    arguments: argparse.Namespace,
     text: object,
     summary: Mapping[str, Any],
-    written: Mapping[str, Path | None],
-    arguments: argparse.Namespace,
-) -> None:
-    """Print a result and the files that were written, as text or JSON."""
+    notes: Iterable[str] = (),
+    rows: Any = None,
+    like: Table | None = None,
+    **written: Path | None,
+) -> int:
+    """Print notes, write rows to ``-o``, and print a result, as text or JSON, with its files."""
+    print_notes(notes, arguments.quiet)
+    if rows is not None and arguments.output is not None:
+        write_table(rows, arguments.output, like=like)
+    if arguments.output == STDIN:
+        return 0
+    written = {"output": arguments.output, **written}
     files = {name: str(place) for name, place in written.items() if place is not None}
     if arguments.json:
         print(json.dumps({**summary, **files}, indent=1, allow_nan=False))
-        return
+        return 0
     print(printable(str(text)))
     titles = {"output": "rows written to", "plot": "figure written to", "model": "model written to"}
     shown = {
@@ -309,6 +319,7 @@ def print_result(
     }
     if files:
         print("", *definitions(shown), sep="\n")
+    return 0
 
 
 def as_line(message: object) -> str:

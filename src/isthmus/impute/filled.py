@@ -24,6 +24,7 @@ from isthmus.memories.gaussian import GaussianKDE
 from isthmus.printing import Summarised, aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
+from isthmus.tables.encoding import as_frame, is_mixed
 from isthmus.validation import as_choice, as_flag, as_names, as_number, as_seed, require_kind
 
 How = Literal["mean", "mode"]
@@ -61,12 +62,10 @@ class FilledTable(Summarised):
     sigma : float or None
         The bandwidth of "kde", in standard deviations of the columns, which are `scale` (D,).
     errors, baseline : ndarray (m, D) or None
-        Errors on m rows whose known cells were hidden, and those of column means, in the units
-        of the table; NaN where no cell was hidden. None if errors cannot be measured.
-    words : DataFrame or None
-        The columns of text that were given, with their gaps filled.
-    word_gaps : ndarray (n, C) of bool
-        True where a cell of text was missing.
+        Errors at hidden cells, and those of column means, in the units of the table; NaN where no
+        cell was hidden. None if errors cannot be measured.
+    words, word_gaps : DataFrame (n, C) and ndarray of bool; or None
+        The columns of text, with their gaps filled, and where those were.
     word_errors : dict
         For each column of text that was filled, the shares of wrong values at its hidden cells and
         of its most frequent value there, and the number of those cells.
@@ -101,16 +100,13 @@ class FilledTable(Summarised):
             found |= {"energy": self.energy, "sigma": self.sigma, "how": self.how}
         if self.errors is None or self.baseline is None:
             return found
-        missing, hidden = self.gaps.sum(0), ~np.isnan(self.errors)
-        shown = np.flatnonzero((self.gaps & ~np.isnan(self.X)).any(0) & hidden.any(0))
-        columns: dict[str, Any] = {
-            self.columns[place]: {
-                "missing": int(missing[place]),
+        hidden, columns = ~np.isnan(self.errors), dict[str, Any]()
+        for place in np.flatnonzero((self.gaps & ~np.isnan(self.X)).any(0) & hidden.any(0)):
+            columns[self.columns[place]] = {
+                "missing": int(self.gaps[:, place].sum()),
                 "error": _root_mean_square(self.errors[:, place]),
                 "error_of_column_mean": _root_mean_square(self.baseline[:, place]),
             }
-            for place in shown
-        }
         for name, (error, baseline, _) in self.word_errors.items():
             count = int(self.word_gaps[:, list(self.words).index(name)].sum())
             columns[name] = {"missing": count, "error": error, "error_of_column_mean": baseline}
@@ -172,7 +168,7 @@ def fill_gaps(
     Parameters
     ----------
     X : array or data frame (n, D)
-        NaN marks missing values.
+        NaN marks missing values. Columns that do not hold numbers are taken as `words`.
     columns : sequence of str, optional
         Default: the names of a data frame, else x1, x2, ...
     memory : array (m, D) or data frame, optional
@@ -213,6 +209,10 @@ def fill_gaps(
     require("pandas")
     import pandas as pd
 
+    if words is None and is_mixed(X):
+        frame = as_frame(X)
+        numbers = frame.select_dtypes("number")
+        X, words = numbers, frame.drop(columns=numbers.columns)
     rows, names = as_table(X, columns)
     as_choice(how, "how", ("mean", "mode"))
     seed = as_seed(seed, 2**32 - 1)
@@ -232,7 +232,14 @@ def fill_gaps(
     source = rows if memory is None else _columns_of(memory, names)
     if energy is None and sigma is None and standardise:
         energy = "memory"
-    tried = _candidates(energy, sigma)
+    if energy is not None:
+        as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
+    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
+    tried = choices.get(energy, [*SIGMAS, None])
+    if sigma is not None:
+        if energy not in (None, "kde"):
+            raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
+        tried = [as_number(sigma, "sigma", above=0)]
     scaling = Scaling.of(source, standardise or energy == "memory")
     result = FilledTable(rows, gaps, names, "", None, how, scaling.scale)
     if energy == "memory":
@@ -275,10 +282,7 @@ def _note_on_blanks(names: Any, reason: str) -> str:
 def _filled_from_memory(
     result: FilledTable, source: FloatArray, words: Any, fill: Sequence[str], seed: int
 ) -> FilledTable:
-    """Fill a table, and columns of words beside it, by a :class:`MemoryImputer` of a source.
-
-    Columns of text that are mostly blank are optional, and left out unless `fill` names them.
-    """
+    """Fill a table by a :class:`MemoryImputer` of a source, with words that are not optional."""
     import pandas as pd
 
     rows, width, notes = result.X, result.X.shape[1], []
@@ -345,10 +349,9 @@ def hide_and_fill(
 ) -> tuple[Candidate, FloatArray, FloatArray] | None:
     """Hide known cells, fill them from other rows, and return the best candidate and its errors.
 
-    Cells of the rows `Z` (n, D) of a fold are hidden in a random one of the `patterns` (m, D), and
-    filled by an energy of the rows outside the fold. Half of the folds choose the candidate; the
-    other half measure its error, so that it is not that of the best of many. Errors (k, D), and
-    those of column means, are NaN at cells that were not hidden. None: too few rows or cells.
+    Cells of `Z` (n, D) are hidden in random `patterns` (m, D), and filled by an energy of the rows
+    outside their fold. Half of the folds choose the candidate, the other half measure its errors
+    (k, D), and those of column means: NaN at cells not hidden. None: too few rows or cells.
     """
     folds = list(_folds(Z, patterns, seed))
     if len(folds) < 2:
@@ -396,18 +399,6 @@ def _folds(
         learned = Z[others]
         if len(others) and not np.isnan(learned).all(0).any():
             yield learned, Z[checked[own]], hidden[own]
-
-
-def _candidates(energy: str | None, sigma: float | None) -> list[Candidate]:
-    """Return what to choose from."""
-    if energy is not None:
-        as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
-    if sigma is not None:
-        if energy not in (None, "kde"):
-            raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
-        return [as_number(sigma, "sigma", above=0)]
-    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
-    return choices.get(energy, [*SIGMAS, None])
 
 
 def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:

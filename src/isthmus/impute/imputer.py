@@ -49,12 +49,10 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
     neighbourhood. Fills may lie beyond the values of a column, but not beyond a bound: a value that
     several rows have and none exceeds, or 0 in columns of one sign.
 
-    Rows with gaps are learned from too; their gaps are filled by expectation maximisation and by
-    retrieval. NaN marks missing values; in data frames, so do None and NA. Columns of text,
-    categories and truth values in a data frame are filled with their most probable value.
-
-    As in scikit-learn, arrays come back, of objects if the frame has columns that do not hold
-    numbers; after ``set_output(transform="pandas")``, data frames with the types of their columns.
+    Rows with gaps are learned from too. NaN marks missing values; in data frames, so do None and
+    NA. Columns of text, categories and truth values in a data frame are filled with their most
+    probable value. Arrays come back, of objects if the frame is mixed; after
+    ``set_output(transform="pandas")``, data frames with the types of their columns.
 
     Parameters
     ----------
@@ -113,14 +111,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
     _coding: Coding
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from a table with gaps.
-
-        Parameters
-        ----------
-        X : array or data frame (n_samples, n_features)
-        y : ignored
-        sample_weight : array (n_samples,), optional
-        """
+        """Learn from a table (n_samples, n_features) with gaps; `y` is ignored."""
         most = as_count(self.max_memories, "max_memories", at_least=2)
         as_choice(self.integers, "integers", ("auto", "round", "keep"))
         rows = self._numbers(X, reset=True)
@@ -164,7 +155,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         return GaussianKDE(self._memories.filled, self._memories.typical_width())
 
     def transform(self, X: Any, how: str = "mean") -> Any:
-        """Fill the gaps of rows, which need not be those of the fit. -> (n, D)
+        """Fill the gaps of rows (n, D), which need not be those of the fit.
 
         Parameters
         ----------
@@ -172,11 +163,6 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         how : {"mean", "mode"}
             The mean, which has the least squared error, or the minimum of `energy_` that it
             slides to, a combination of values that occurs.
-
-        Returns
-        -------
-        An array, of objects if X has columns that do not hold numbers, or a data frame
-        (`set_output`).
         """
         check_is_fitted(self, "blend_")
         as_choice(how, "how", ("mean", "mode"))
@@ -193,18 +179,10 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         return self._restored(X, rows, self._units.back(filled, rounded))
 
     def draw(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
-        """Draw several fillings of the gaps at random, for multiple imputation.
+        """Draw n fillings of the gaps of rows at random, for multiple imputation.
 
         Each draws a memory for each row, as it retrieves, and the noise that hidden cells showed;
         memories are weighted anew for each filling, so that what is learned varies too.
-
-        Parameters
-        ----------
-        X : array or data frame (rows, D)
-        n : int
-            Number of fillings.
-        random_state : optional
-            Default: that of the imputer.
 
         Returns
         -------

@@ -182,30 +182,23 @@ def _choose_ridge(checks: Sequence[Check]) -> float:
 
 def _blend(checks: Sequence[Check], ridge: float) -> Blend:
     """Return the weights of the estimates that leave the least error at hidden cells."""
-    dim = checks[0].truth.shape[1]
-    parts, truths, centres, rows, columns, places = [], [], [], [], [], []
-    start = 0
+    parts, start, dim = [], 0, checks[0].truth.shape[1]
     for check in checks:
-        mean = check.memories.shape.mean
-        found = check.memories.estimates(check.given, ridge)
         row, column = np.nonzero(check.hidden)
-        parts.append(np.stack([estimate[row, column] for estimate in found]))
-        truths.append(check.truth[row, column] - mean[column])
-        centres.append(mean[column])
-        rows.append(row + start)
-        columns.append(column)
-        places.append(check.places[row])
+        centre = check.memories.shape.mean[column]
+        found = np.array(check.memories.estimates(check.given, ridge))[:, row, column]
+        truth = check.truth[row, column] - centre
+        parts.append((found.T, truth, centre, row + start, column, check.places[row]))
         start += len(check.truth)
-    estimates, truth = np.concatenate(parts, 1), np.concatenate(truths)
-    row, column = np.concatenate(rows), np.concatenate(columns)
+    found, truth, centre, row, column, origin = map(np.concatenate, zip(*parts, strict=True))
+    estimates = found.T
     weights = _weights(estimates, truth, column, dim)
     # Errors are measured where the weights were not learned.
-    crossed, origin = np.empty_like(truth), np.concatenate(places)
+    crossed = np.empty_like(truth)
     half = np.unique(origin, return_inverse=True)[1] % 2 == 0
     for learned in (half, ~half):
         other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
         crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
-    centre = np.concatenate(centres)
     return Blend(ridge, weights, (row, column), origin, truth + centre, crossed + centre)
 
 
@@ -259,11 +252,9 @@ class Spread:
         unit = cls(np.ones(dim), np.zeros(dim), np.sqrt(errors))
         parts, places, start = [], [], 0
         for check in checks:
-            own = np.flatnonzero(
-                (row >= start) & (row < start + min(len(check.truth), MEASURED_ROWS))
-            )
-            renewal = generator.exponential(size=(MEASURED_DRAWS, len(check.memories.rows)))
             given = check.given[:MEASURED_ROWS]
+            own = np.flatnonzero((row >= start) & (row < start + len(given)))
+            renewal = generator.exponential(size=(MEASURED_DRAWS, len(check.memories.rows)))
             drawn = draw_block(check.memories, blend, unit, given, renewal, generator)
             parts.append(drawn[:, row[own] - start, column[own]])
             places.append(own)

@@ -88,16 +88,15 @@ class Table:
     X : ndarray (n, D)
         float64, with NaN where a value is missing.
     columns : tuple of str
-        Names of the D columns; x1, x2, ... by position if the file has no names.
+        Names of the D columns; x1, x2, ... if the file has no names.
     ids, id_name : ndarray (n,), str
-        Row ids as the file has them, and the name of their column; numbers from 1, and ``row``,
-        if it has none.
+        Ids and the name of their column; numbers from 1, and ``row``, if the file has none.
     labels, label_name : ndarray (n,), str; or None
         Known classes: whole numbers, or text that is empty where missing.
     left_out : tuple of str
         Columns that are not numbers.
     notes : tuple of str
-        Sentences on how the file was read, for the user.
+        Sentences on how the file was read.
     frame : DataFrame
         Every column of the file, in its own type.
     cells : DataFrame or None
@@ -127,14 +126,11 @@ class Table:
 
         found = {}
         for name in self.left_out:
-            if self.frame[name].dtype not in ("object", "str", "string"):
-                continue
-            column = self.frame[name].astype(object)
-            if is_nested(column):
-                continue
-            column = column.mask(is_missing(column), None)
-            if 0 < REPEATED * column.nunique() <= column.notna().sum():
-                found[name] = column
+            column = self.frame[name]
+            if column.dtype in ("object", "str", "string") and not is_nested(column):
+                column = column.astype(object).mask(is_missing(column), None)
+                if 0 < REPEATED * column.nunique() <= column.notna().sum():
+                    found[name] = column
         return with_columns(self.frame[[]], found)
 
     @property
@@ -142,9 +138,8 @@ class Table:
         """The number of missing cells in each column that has some, and is not one of numbers."""
         from isthmus.tables.columns import is_missing
 
-        numbers = set(self.columns)
-        names = [name for name in self.frame.columns if name not in numbers]
-        counts = {name: int(is_missing(self.frame[name]).sum()) for name in names}
+        others = self.frame.drop(columns=list(self.columns))
+        counts = {name: int(is_missing(column).sum()) for name, column in others.items()}
         return {name: count for name, count in counts.items() if 0 < count < len(self)}
 
     @cached_property
@@ -182,29 +177,30 @@ class Table:
         """
         import numpy as np
 
-        frame, cells, gaps, X = self.frame, self.cells, np.isnan(self.X), X.copy()
+        frame, cells, gaps = self.frame, self.cells, np.isnan(self.X)
+        X = np.where(gaps, X, self.X)
         values, texts = dict[str, Any](), dict[str, Any]()
         for place in np.flatnonzero(gaps.any(0)):
             name, holes = self.columns[place], gaps[:, place]
             style = self.style(name)
-            X[:, place] = style.rounded(X[:, place])
+            X[holes, place] = style.rounded(X[holes, place])
             if frame[name].dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
                 whole = np.uint64 if frame[name].dtype.kind == "u" else np.int64
                 rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
                 values[name] = frame[name].mask(holes, rounded)
             else:
-                values[name] = np.where(holes, X[:, place], self.X[:, place])
+                values[name] = X[:, place]
             if cells is not None:
-                written = [style.write(value) for value in X[holes, place].tolist()]
                 texts[name] = cells[name].copy()
-                texts[name][holes] = written
-        known = self.words if words is not None else frame[[]]
+                texts[name][holes] = [style.write(value) for value in X[holes, place].tolist()]
+        known = frame[[]] if words is None else self.words
         for name, column in () if words is None else words.items():
             holes = (known[name].isna() & column.notna()).to_numpy()
             values[name] = frame[name].astype(object).mask(holes, column)
             if cells is not None:
                 texts[name] = cells[name].mask(holes, column)
-        X, cells = np.where(gaps, X, self.X), None if cells is None else with_columns(cells, texts)
+        if cells is not None:
+            cells = with_columns(cells, texts)
         return replace(self, X=X, frame=with_columns(frame, values), cells=cells)
 
 
@@ -230,8 +226,7 @@ def read_table(
 ) -> Table:
     """Read the numeric columns of a file.
 
-    Notes in the table name the columns that are left out, and everything that was detected. The
-    commands have the same options.
+    Notes in the table name the columns that are left out, and everything that was detected.
 
     Parameters
     ----------
@@ -271,17 +266,16 @@ def read_table(
     from isthmus.validation import as_count, as_flag, as_names, as_path, require_kind
 
     path, drop = as_path(path, "path"), as_names(drop, "drop")
-    texts = {"id": id, "label": label, "array": array, "separator": separator, "decimal": decimal}
-    for name, text in (texts | {"encoding": encoding}).items():
+    layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
+    for name, text in ({"id": id, "label": label, "array": array} | layout).items():
         if text is not None:
             require_kind(text, name, str)
     header = None if header is None else as_flag(header, "header")
     skip_rows = None if skip_rows is None else as_count(skip_rows, "skip_rows", at_least=0)
     missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
-    separator = SEPARATOR_NAMES.get(separator or "", separator)
-    _check_options(separator, decimal, encoding)
+    layout["separator"] = SEPARATOR_NAMES.get(separator or "", separator)
+    _check_options(**layout)
     chosen = {"id": None if id == "none" else id, "label": label}
-    layout = {"separator": separator, "decimal": decimal, "encoding": encoding}
     if path != STDIN:
         with reading(path, f"{path.suffix} file"):
             path.open("rb").close()
@@ -346,16 +340,19 @@ def write_table(
     if like is not None:
         require_kind(like, "like", FileFormat)
     form = _target_format(target, like)
-    features = data.columns if isinstance(data, Table) else ()
-    try:
-        frame = data.frame if isinstance(data, Table) else pd.DataFrame(data)
-    except (ValueError, TypeError) as error:
-        raise ShapeError(f"data must be a table of columns of one length: {error}") from None
-    if isinstance(data, Table) and data.cells is not None and form.kind == "text":
-        frame = data.cells
-        if data.format.decimal != form.decimal:
-            swapped = {name: frame[name].str.translate(SWAPPED) for name in features}
-            frame = with_columns(frame, swapped)
+    features: Sequence[str] = ()
+    if isinstance(data, Table):
+        frame, features = data.frame, data.columns
+        if data.cells is not None and form.kind == "text":
+            frame = data.cells
+            if data.format.decimal != form.decimal:
+                swapped = {name: frame[name].str.translate(SWAPPED) for name in features}
+                frame = with_columns(frame, swapped)
+    else:
+        try:
+            frame = pd.DataFrame(data)
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"data must be a table of columns of one length: {error}") from None
     if target is None:
         sys.stdout.write(_encoded(frame, form, features).decode(form.encoding))
         return None
@@ -463,32 +460,28 @@ def _write_arrays(
 
     from isthmus.tables.columns import unique
 
-    is_number = {name: column.dtype.kind in "biuf" for name, column in frame.items()}
-    numeric = [name for name in features or frame if is_number[name]]
+    def array(column: pd.Series) -> NDArray[Any]:
+        if column.dtype.kind not in "biuf":
+            return np.array(column.astype(object).where(column.notna(), "").map(str), dtype=str)
+        if column.hasnans:
+            return column.to_numpy(np.float64, na_value=np.nan)
+        return column.to_numpy()
+
+    numeric = [name for name in features or frame if frame[name].dtype.kind in "biuf"]
     beside = frame.drop(columns=numeric)
-    columns = [
-        frame[name].to_numpy(np.float64, na_value=np.nan)
-        if frame[name].hasnans
-        else frame[name].to_numpy()
-        for name in numeric
-    ]
+    columns = [array(frame[name]) for name in numeric]
     X = np.column_stack(columns) if columns else np.empty((len(frame), 0))
     if form.kind == "npy":
         if len(beside.columns):
             raise InvalidInputError("An .npy file holds numbers only; write an .npz file instead.")
         np.save(buffer, X)
         return
-    texts = beside.astype(object).where(beside.notna(), "")
-    arrays = [
-        column.to_numpy() if is_number[name] else np.array([*map(str, texts[name])], dtype=str)
-        for name, column in beside.items()
-    ]
-    own = {"feature_names": np.array(numeric, dtype=str), "X": X}
-    names = unique([*own, *map(str, beside)])
+    arrays = [np.array(numeric, dtype=str), X, *(array(beside[name]) for name in beside)]
+    names = unique(["feature_names", "X", *map(str, beside)])
     with zipfile.ZipFile(buffer, "w") as archive:  # savez takes no array called file
-        for name, array in zip(names, [*own.values(), *arrays], strict=True):
+        for name, values in zip(names, arrays, strict=True):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                np.lib.format.write_array(member, values, allow_pickle=False)
 
 
 def _compressed(content: bytes, compression: str, name: str) -> bytes:
