@@ -235,7 +235,7 @@ def fill_gaps(
     if energy is not None:
         as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
     choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
-    tried = choices.get(energy, [*SIGMAS, None])
+    tried: list[Candidate] = choices.get(energy, [*SIGMAS, None])
     if sigma is not None:
         if energy not in (None, "kde"):
             raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
