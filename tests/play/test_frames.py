@@ -1,5 +1,7 @@
 """What the page draws is what the library says, checked against formulas and other libraries."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
 from isthmus.capacity import certify
+from isthmus.cluster import BasinFlow
+from isthmus.play.playground import Playground
 
 KINDS = ["kde", "modern", "sparse", "epanechnikov", "mixture", "crp", "hopfield"]
 
@@ -102,10 +106,6 @@ def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> No
 
 
 def test_a_stale_request_is_abandoned(scene) -> None:
-    import json
-
-    from isthmus.play.playground import Playground
-
     request = {"id": 1, "kind": "final", "scene": scene, "columns": 64, "rows": 64}
     assert Playground().answer(json.dumps(request), stale=lambda: True) is None
 
@@ -191,3 +191,20 @@ def test_a_network_learns_the_blurred_points_while_it_is_watched(ask, scene, mon
     assert agreement[-1] > agreement[0] + 0.1
     _, arrays = ask("final", {"energy": "learned"}, columns=24, rows=20)
     assert np.corrcoef(arrays["height"][near], expected[near])[0, 1] == pytest.approx(agreement[-1])
+
+
+def test_clusters_and_phases_are_those_of_the_library(ask, monkeypatch) -> None:
+    monkeypatch.setattr("isthmus.play.frames.MOST_IN_PHASES", 24)
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 6])
+    groups = {"memories": points.tolist(), "counts": None}
+    header, arrays = ask("clusters", groups)
+    flow = BasinFlow(random_state=0).fit(points)
+    assert header["k"] == flow.n_clusters_ == 2
+    np.testing.assert_array_equal(arrays["labels"], flow.labels_)
+    assert np.argmax(header["probabilities"]) == 1
+    header, _ = ask("phases", groups)
+    names = [name for name, _, _ in header["regions"]]
+    assert names[0] == "stores"
+    assert names[-1] == "forgets"
+    assert ask("clusters", {"memories": [[0.0, 0.0]] * 9, "counts": None})[0]["kind"] == "error"

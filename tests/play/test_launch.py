@@ -22,10 +22,9 @@ from websockets.sync.client import connect
 
 import isthmus as ist
 from isthmus.cli.main import main
-from isthmus.play.launch import make_server, serve
+from isthmus.play.launch import make_server, make_widget, serve
 from isthmus.play.playground import Playground
 from isthmus.play.scene import LARGEST_TABLE
-from isthmus.play.widget import make_widget
 from isthmus.play.wire import unpack
 
 
@@ -149,7 +148,8 @@ def test_the_command_serves_the_table_and_stops_cleanly(tmp_path, stop) -> None:
 def test_a_file_is_the_same_plane_in_python_as_on_the_command_line(monkeypatch, tmp_path) -> None:
     shown = []
     monkeypatch.setattr(
-        "isthmus.play.launch.serve", lambda playground, **options: shown.append(playground.scene)
+        "isthmus.play.launch.serve",
+        lambda playground, **options: shown.append(playground.start["scene"]),
     )
     path = tmp_path / "data.csv"
     path.write_text("a,b\n1,1000\n2,3000\n4,2000\n")

@@ -40,9 +40,10 @@ def test_frames_survive_the_wire() -> None:
         '{"id": 1, "kind": "shutdown"}',
         '{"id": 1, "kind": "frame"}',
         '{"id": 1, "kind": "frame", "scene": {"sigma": NaN}}',
-        '{"id": 1, "kind": "table", "name": 3, "text": "a"}',
-        '{"id": 1, "kind": "table", "name": "x.exe", "text": "a"}',
-        '{"id": 1, "kind": "table", "name": "../../x.csv", "text": "a,b\\n"}',
+        '{"id": 1, "kind": "table", "name": 3, "content": "a"}',
+        '{"id": 1, "kind": "table", "name": "x.csv", "content": "ä"}',
+        '{"id": 1, "kind": "table", "name": "x.exe", "content": "YSxiCg=="}',
+        '{"id": 1, "kind": "table", "name": "../../x.csv", "content": "YSxiCg=="}',
     ],
 )
 def test_what_is_no_request_is_answered_by_an_error(text) -> None:

@@ -10,17 +10,18 @@ from isthmus.cli import options
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from isthmus.play.data import plane_of_table
+    from isthmus.play.data import Columns
     from isthmus.play.launch import serve
     from isthmus.play.playground import Playground
 
-    plane = None
+    columns = None
     if arguments.data is not None:
         table = options.load_table(arguments, missing=True)
-        plane = plane_of_table(table, standardise=arguments.standardise)
-        options.print_notes(plane.notes, arguments.quiet)
+        columns = Columns.of_table(table, arguments.standardise)
+    playground = Playground(columns)
+    options.print_notes(playground.start["notes"], arguments.quiet)
     announce = partial(print, flush=True)
-    serve(Playground(plane), port=arguments.port, browser=arguments.browser, announce=announce)
+    serve(playground, port=arguments.port, browser=arguments.browser, announce=announce)
     return 0
 
 

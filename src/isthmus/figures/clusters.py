@@ -22,7 +22,7 @@ from isthmus.figures.style import literal, styled, to_array
 
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31"]
-PALE = "#dfe4e9"
+PALE = np.array(to_rgb("#dfe4e9"))
 SHOWN_ROWS = 6000
 # The legend has columns of this many entries, and at most three of them.
 LEGEND_ROWS = 14
@@ -53,9 +53,8 @@ def cluster_map(
     """Draw rows in the colours of their clusters, with a legend beside the map.
 
     Two columns are drawn as they are, more along the two main directions. The plane is shaded in
-    the colour of the basin it belongs to, that of most of the rows nearby. Where there are more
-    clusters than colours, neighbours still differ, and the numbers beside the memories distinguish
-    the rest.
+    the colour of most of the rows nearby. Where there are more clusters than colours, neighbours
+    still differ, and the numbers beside the memories distinguish the rest.
 
     Parameters
     ----------
@@ -85,10 +84,7 @@ def cluster_map(
     Examples
     --------
     >>> X = [[0.0, 0.0], [0.1, 0.3], [4.0, 4.2], [4.1, 4.0]]
-    >>> style = {"columns": ("height", "weight")}
-    >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]], **style)
-    >>> figure.axes[0].get_xlabel()
-    'height'
+    >>> figure = cluster_map(X, [0, 0, 1, 1], [1, 1, 1, 0.6], [[0.0, 0.1], [4.0, 4.1]])
     """
     rows, marks, sure = to_array(X), to_array(memories), to_array(certainty)
     owners = np.asarray(labels, dtype=np.int64)
@@ -96,20 +92,18 @@ def cluster_map(
         raise ShapeError(f"X {rows.shape} and memories {marks.shape} must be (n, D) and (K, D).")
     if owners.shape != rows.shape[:1] or sure.shape != owners.shape:
         raise ShapeError("labels and certainty must have an entry for each row of X.")
-    points, places, _ = _plane(rows, marks, columns)
-    colours = _spread_colours(places)
     parts = {"legend": 0.5 + 0.2 * min(len(marks), LEGEND_ROWS)}
     if gap_curve is not None and np.isfinite(gap_curve["gap"]).any():
         parts["gap"] = 2.2
     if classes is not None:
         parts["classes"] = 1.7 + 0.17 * min(len(marks), TABLE_CLUSTERS)
-    figure = style.new_figure(max(5.2 if points.shape[1] == 1 else 7.2, sum(parts.values())))
+    figure = style.new_figure(max(5.2 if rows.shape[1] == 1 else 7.2, sum(parts.values())))
     heights = [*parts.values(), max(figure.get_figheight() - sum(parts.values()), 0.01)]
     grid = figure.add_gridspec(len(heights), 2, width_ratios=[2.5, 1], height_ratios=heights)
     axes = figure.add_subplot(grid[:, 0])
     beside = {name: figure.add_subplot(grid[place, 1]) for place, name in enumerate(parts)}
-    draw_clusters(axes, rows, owners, sure, marks, title, columns, barriers, seed)
-    _draw_legend(beside["legend"], owners, colours)
+    colours = draw_clusters(axes, rows, owners, sure, marks, title, columns, barriers, seed)
+    _draw_legend(beside["legend"], np.bincount(owners, minlength=len(marks)), colours)
     if "gap" in parts and gap_curve is not None:
         draw_gap_curve(beside["gap"], gap_curve, resolution)
     if "classes" in parts:
@@ -127,31 +121,31 @@ def draw_clusters(
     columns: tuple[str, ...] = (),
     barriers: Any = None,
     seed: int = 0,
-) -> None:
-    """Draw the map, or the histogram, of :func:`cluster_map` on axes."""
+) -> NDArray[Any]:
+    """Draw the map, or the histogram, of :func:`cluster_map`; return the colours (K, 3)."""
     points, places, names = _plane(rows, marks, columns)
     colours = _spread_colours(places)
+    axes.set(xlabel=names[0], ylabel=names[-1])
     if points.shape[1] == 1:
         _draw_histogram(axes, points[:, 0], places[:, 0], owners, colours)
-        axes.set_xlabel(names[0])
-        note = "Triangles are the centres of clusters."
-    else:
-        kept = np.random.default_rng(seed).permutation(len(rows))[:SHOWN_ROWS]
-        axes.set(xlabel=names[0], ylabel=names[1])
-        if rows.shape[1] > 2:
-            axes.set_aspect("equal", adjustable="datalim")
-        _draw_rows(axes, points[kept], colours[owners[kept]], sure[kept])
-        rings = _draw_places(axes, places, colours)
-        note = "Rings are centres; a row is paler, the less certain its cluster is."
-        note += " Colours repeat." * (len(places) > len(COLOURS))
-        if len(marks) > 1:
-            _shade_basins(axes, points[kept], owners[kept], colours)
-            if barriers is not None:
-                _draw_barriers(axes, to_array(barriers), rings)
-                note += " Lines: each cluster's lowest barrier, thick where low."
-        if len(kept) < len(rows):
-            note = f"{len(kept):,} of {len(rows):,} rows, drawn by lot. {note}"
+        style.heading(axes, title, "Triangles are the centres of clusters.", characters=92)
+        return colours
+    if rows.shape[1] > 2:
+        axes.set_aspect("equal", adjustable="datalim")
+    shown = np.random.default_rng(seed).permutation(len(rows))[:SHOWN_ROWS]
+    _draw_rows(axes, points[shown], colours[owners[shown]], sure[shown])
+    rings = _draw_places(axes, places, colours)
+    note = "Rings are centres; a row is paler, the less certain its cluster is."
+    note += " Colours repeat." * (len(places) > len(COLOURS))
+    if len(marks) > 1:
+        _shade_basins(axes, points[shown], owners[shown], colours)
+    if len(marks) > 1 and barriers is not None:
+        _draw_barriers(axes, to_array(barriers), rings)
+        note += " Lines: each cluster's lowest barrier, thick where low."
+    if len(shown) < len(rows):
+        note = f"{len(shown):,} of {len(rows):,} rows, drawn by lot. {note}"
     style.heading(axes, title, note, characters=92)
+    return colours
 
 
 def _plane(
@@ -159,10 +153,10 @@ def _plane(
 ) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
     """Return rows (n, d), memories (K, d) and the names of d = 1 or 2 axes."""
     dim = rows.shape[1]
-    varies = np.ptp(rows, axis=0) > 0
     if dim <= 2:
-        given = list(columns) if len(columns) >= dim else [f"x{place + 1}" for place in range(dim)]
-        kept = np.flatnonzero(varies) if varies.any() else np.array([0])
+        given = columns if len(columns) >= dim else [f"x{place + 1}" for place in range(dim)]
+        varies = np.flatnonzero(np.ptp(rows, axis=0) > 0)
+        kept = varies if len(varies) else np.array([0])
         return rows[:, kept], marks[:, kept], [literal(given[place]) for place in kept]
     points, places, shares = project(rows, marks)
     if shares[1] < 1e-9:
@@ -198,10 +192,10 @@ def _draw_rows(
 ) -> None:
     """Draw rows in their colours, paled from certain rows to those at even odds."""
     strength = (2 * certainty - 1).clip(0.0, 1.0)[:, None]
-    paled = strength * colours + (1 - strength) * np.array(to_rgb(PALE))
-    size = float(np.clip(20000 / len(points), 8, 34))
+    paled = strength * colours + (1 - strength) * PALE
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
     look: dict[str, Any] = {"edgecolors": style.PAPER, "linewidths": 0.25, "rasterized": True}
+    size = float(np.clip(20000 / len(points), 8, 34))
     style.scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
 
 
@@ -209,12 +203,12 @@ def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> NDA
     """Draw numbered rings, moved apart where they overlap, and return where they are."""
     large = len(places) <= 20
     rings = _apart(axes, places, 24.0 if large else 17.0)
-    width, size, font = (2.4, 330, 10.0) if large else (1.8, 170, 7.5)
     for place, ring, colour in zip(places, rings, colours, strict=True):
         if (place != ring).any():
             axes.plot(*np.stack([place, ring], 1), color=colour, lw=1.6, zorder=3)
-    face = style.PAPER if large else "#ffffffa0"
-    style.scatter(axes, rings, s=size, c=face, zorder=4, edgecolors=list(colours), linewidths=width)
+    width, size, font = (2.4, 330, 10.0) if large else (1.8, 170, 7.5)
+    look: dict[str, Any] = {"s": size, "c": style.PAPER if large else "#ffffffa0", "zorder": 4}
+    style.scatter(axes, rings, edgecolors=list(colours), linewidths=width, **look)
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(rings, 1):
         axes.annotate(str(number), place, fontsize=font, zorder=5, **centred)
@@ -239,11 +233,7 @@ def _apart(axes: Axes, places: NDArray[Any], points: float) -> NDArray[Any]:
 
 
 def _draw_histogram(
-    axes: Axes,
-    line: NDArray[Any],
-    stops: NDArray[Any],
-    owners: NDArray[Any],
-    colours: NDArray[Any],
+    axes: Axes, line: NDArray[Any], stops: NDArray[Any], owners: NDArray[Any], colours: NDArray[Any]
 ) -> None:
     edges = np.histogram_bin_edges(line, bins=min(80, max(12, len(line) // 8)))
     groups = [line[owners == cluster] for cluster in range(len(stops))]
@@ -258,39 +248,38 @@ def _shade_basins(
     axes: Axes, points: NDArray[Any], owners: NDArray[Any], colours: NDArray[Any]
 ) -> None:
     """Colour the plane by the cluster of most of the nearest rows, paler away from rows."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    (left, right), (low, high) = limits = axes.get_xlim(), axes.get_ylim()
     scale = np.array([right - left, high - low])
     cells = style.grid_points((left, low), (right, high), SHADES)[2].reshape(-1, 2) / scale
     near = KNeighborsClassifier(min(SHADING_ROWS, len(points))).fit(points / scale, owners)
     strength = 0.22 * np.exp(-((near.kneighbors(cells, 1)[0] / 0.06) ** 2))
     shades = np.concatenate([colours[near.predict(cells)], strength], axis=1)
-    extent = (left, right, low, high)
-    image = shades.reshape(SHADES, SHADES, 4)
+    image, extent = shades.reshape(SHADES, SHADES, 4), (left, right, low, high)
     axes.imshow(image, extent=extent, origin="lower", aspect="auto", zorder=0)
-    axes.set(xlim=(left, right), ylim=(low, high))
+    axes.set(xlim=limits[0], ylim=limits[1])
 
 
 def _draw_barriers(axes: Axes, barriers: NDArray[Any], rings: NDArray[Any]) -> None:
     """Join each cluster to the one behind its lowest barrier, the thicker the lower it is."""
-    open_ones = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
-    pairs = {(min(pair), max(pair)) for pair in enumerate(open_ones.argmin(1).tolist())}
-    finite = {pair: open_ones[pair] for pair in sorted(pairs) if np.isfinite(open_ones[pair])}
-    lowest, highest = min(finite.values(), default=0.0), max(finite.values(), default=0.0)
+    heights = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
+    pairs = sorted({(min(pair), max(pair)) for pair in enumerate(heights.argmin(1).tolist())})
+    pairs = [pair for pair in pairs if np.isfinite(heights[pair])]
+    lowest, highest = (pick((heights[pair] for pair in pairs), default=0.0) for pick in (min, max))
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
     middle: dict[str, Any] = {"ha": "center", "va": "center", "bbox": box, "zorder": 3.5}
-    for pair, height in finite.items():
-        width = 1.0 + 3.5 * (highest - height) / max(highest - lowest, 1e-9)
+    for pair in pairs:
+        width = 1.0 + 3.5 * (highest - heights[pair]) / max(highest - lowest, 1e-9)
         ends = rings[list(pair)]
         axes.plot(*ends.T, color=style.MUTED, lw=width, alpha=0.7, zorder=2.5)
         paper = axes.transData.transform(ends) * 72 / axes.figure.dpi
         if len(rings) <= 10 and np.linalg.norm(paper[0] - paper[1]) > 70:
-            style.note_at(axes, f"{height:.1f}", ends.mean(0), (0, 0), color=style.MUTED, **middle)
+            at, text = ends.mean(0), f"{heights[pair]:.1f}"
+            style.note_at(axes, text, at, (0, 0), color=style.MUTED, **middle)
 
 
-def _draw_legend(axes: Axes, owners: NDArray[Any], colours: NDArray[Any]) -> None:
+def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None:
     """List the clusters and their sizes, in columns beside the map."""
     axes.set_axis_off()
-    sizes = np.bincount(owners, minlength=len(colours))
     shown = len(sizes) if len(sizes) <= 3 * LEGEND_ROWS else 3 * LEGEND_ROWS - 1
     handles = [
         Line2D([], [], marker="o", ls="", color=colour, ms=6, label=f"{number}: {size:,}")
@@ -341,7 +330,7 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
         common = kinds.value_counts().index[: TABLE_CLASSES - 1]
         kinds = kinds.where(kinds.isin(common), "others")
     table = pd.crosstab(owners, kinds, normalize="index")
-    clusters = len(table)
+    some = f" (largest {TABLE_CLUSTERS} of {len(table)})" * (len(table) > TABLE_CLUSTERS)
     table = table[:TABLE_CLUSTERS]
     # Classes in the order of the clusters that hold most of them.
     table = table.iloc[:, np.argsort(table.to_numpy().argmax(0), kind="stable")]
@@ -353,13 +342,11 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
     axes.set_yticks(range(len(table)), [str(number + 1) for number in table.index])
     axes.tick_params(axis="y", labelsize=8 if len(table) <= 12 else 6.5)
     axes.set_title(f"Share of each {literal(class_name)}", fontsize=9.5, fontweight="normal")
-    some = len(table) < clusters
-    axes.set_ylabel("cluster" + f" (largest {len(table)} of {clusters})" * some)
+    axes.set_ylabel("cluster" + some)
     if len(table) <= 8 and len(names) <= 5:
         for (row, column), share in np.ndenumerate(table.to_numpy()):
-            shade = style.PAPER if share > 0.6 else style.INK
-            middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-            axes.text(column, row, f"{share:.0%}", color=shade, **middle)
+            look: dict[str, Any] = {"color": style.PAPER if share > 0.6 else style.INK}
+            axes.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=8, **look)
 
 
 @styled

@@ -9,38 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
-from isthmus.figures.style import (
-    CURVE,
-    DEPTH,
-    INK,
-    MEMORY,
-    MUTED,
-    NOWHERE,
-    PAPER,
-    PIXELS,
-    RULE,
-    WIDTH,
-    grid_points,
-    heading,
-    label_plane,
-    limits_of,
-    new_figure,
-    panels,
-    styled,
-    to_array,
-    visible_range,
-)
+from isthmus.figures import style
+from isthmus.figures.style import INK, MEMORY, MUTED, PAPER, limits_of, styled, to_array
 
-QUERIES = 9
-LEVELS = 14
+QUERIES, LEVELS = 9, 14
 # Even steps of the square root show both flanks and peaks; below 1 % is white.
 DENSITY_LEVELS = np.linspace(0.1, 1.0, 10) ** 2
 
@@ -62,7 +40,7 @@ def landscapes_1d(
     Parameters
     ----------
     energies : mapping of str to Energy
-        A panel each, under its name. All with one coordinate.
+        A panel each, under its name.
     memories : array or Tensor (N, 1)
         Marked by orange triangles.
     queries : array or Tensor (Q, 1), optional
@@ -80,14 +58,14 @@ def landscapes_1d(
     >>> figure.axes[0].get_ylabel()
     'energy (nats)'
     """
-    marks = _as_points(energies, memories).reshape(-1)
+    marks = _as_points(energies, memories)
     if queries is None:
-        queries = np.linspace(*limits_of(marks, 0.22), QUERIES + 2)[1:-1, None]
-    figure, grid = panels(len(energies), columns=3, panel_height=2.9)
+        queries = np.linspace(*limits_of(marks, 0.22), QUERIES + 2)[1:-1]
+    figure, grid = style.panels(len(energies), columns=3, panel_height=2.9)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
         draw_landscape(axes, energy, marks, queries, resolution=resolution)
         axes.set(xlabel="x", ylabel=energy_label(energy))
-        heading(axes, name, (notes or {}).get(name, ""))
+        style.heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
     return figure
 
@@ -137,31 +115,28 @@ def _draw_curve(axes: Axes, energy: Energy, positions: NDArray[Any]) -> None:
     height = _energies(energy, positions)
     finite = np.isfinite(height)
     # Towards an edge of the support the energy has no bound: the curve may leave the panel.
-    low, high = visible_range(height, 1.0 if finite.all() else 0.95)
+    low, high = style.visible_range(height, 1.0 if finite.all() else 0.95)
     axes.set_ylim(low - 0.16 * (high - low), high + 0.1 * (high - low))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.plot(positions, np.where(finite, height, np.nan), color=CURVE, linewidth=1.6, zorder=2)
-    look: dict[str, Any] = {"facecolor": NOWHERE, "edgecolor": RULE, "hatch": "////", "lw": 0}
-    axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, **look)
+    axes.plot(positions, np.where(finite, height, np.nan), color=style.CURVE, lw=1.6, zorder=2)
+    look: dict[str, Any] = {"facecolor": style.NOWHERE, "edgecolor": style.RULE, "hatch": "////"}
+    axes.fill_between(positions, *axes.get_ylim(), where=~finite, zorder=0, lw=0, **look)
 
 
 def _draw_line_retrieval(axes: Axes, energy: Energy, queries: Any) -> None:
-    """Draw queries, an arrow along the curve from each, and full dots where they come to rest."""
+    """Draw queries, the way along the curve from each, and full dots where they come to rest."""
     found = retrieve(energy, queries)
     starts = to_array(energy.as_input(queries)).reshape(-1)
     ends, heights = to_array(found.state).reshape(-1), to_array(found.energy)
     stuck = ~np.isfinite(heights)
-    width = np.ptp(axes.dataLim.intervalx)
-    # The head is half-way, where the dot at the end does not hide it.
-    head = "-|>,head_length=5.5,head_width=2.8"
-    look: dict[str, Any] = {"color": INK, "linewidth": 0, "shrinkA": 0, "shrinkB": 0, "zorder": 3}
     for start, end in zip(starts[~stuck], ends[~stuck], strict=True):
-        if abs(end - start) >= 0.01 * width:
+        if abs(end - start) >= 0.01 * np.ptp(axes.dataLim.intervalx):
             along = np.linspace(start, end, 61)
-            vertices = np.column_stack([along, _energies(energy, along)])
-            axes.plot(*vertices.T, color=INK, linewidth=1.7, zorder=3)
-            axes.add_patch(FancyArrowPatch(path=Path(vertices[:36]), arrowstyle=head, **look))
+            path = np.column_stack([along, _energies(energy, along)])
+            axes.plot(*path.T, color=INK, lw=1.7, zorder=3)
+            # Half-way, where the dot at the end does not hide it.
+            axes.plot(*path[33], ">" if end > start else "<", color=INK, ms=5.5, mew=0, zorder=3)
     begin = _energies(energy, starts)
     axes.plot(starts[~stuck], begin[~stuck], "o", ms=5, mfc=PAPER, mec=INK, mew=1.1, zorder=4)
     axes.plot(ends[~stuck], heights[~stuck], "o", ms=6, color=INK, zorder=5)
@@ -178,16 +153,14 @@ def landscapes_2d(
     notes: Mapping[str, str] | None = None,
     resolution: int = 241,
 ) -> Figure:
-    """Draw two-dimensional energies side by side, with the paths of retrieval.
+    """Draw two-dimensional energies side by side, low dark, with the paths of retrieval.
 
-    Dark is low. Each path goes from a query, through one bend for every update, to a full dot
-    where it rests. Where an energy is infinite the panel is hatched, and a query there is a
-    cross, for it cannot move.
+    Each path goes from a query, through one bend for every update, to a full dot where it rests.
 
     Parameters
     ----------
     energies : mapping of str to Energy
-        A panel each, under its name. All with two coordinates.
+        A panel each, under its name.
     memories : array or Tensor (N, 2)
         Marked by orange diamonds.
     queries : array or Tensor (Q, 2)
@@ -205,13 +178,14 @@ def landscapes_2d(
     """
     marks, starts = _as_points(energies, memories), _as_points(energies, queries)
     reach = 1.08 * float(np.abs(np.concatenate([marks, starts])).max())
-    figure, grid = panels(len(energies), columns=3, panel_height=3.7, sharex=True, sharey=True)
+    shared = {"sharex": True, "sharey": True}
+    figure, grid = style.panels(len(energies), columns=3, panel_height=3.7, **shared)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
         draw_energy(axes, energy, reach, resolution)
         draw_memories(axes, marks)
         draw_retrieval(axes, energy, starts)
-        label_plane(axes)
-        heading(axes, name, (notes or {}).get(name, ""))
+        style.label_plane(axes)
+        style.heading(axes, name, (notes or {}).get(name, ""))
     return figure
 
 
@@ -223,23 +197,42 @@ def ring(count: int, radius: float, turn: float = 0.0) -> NDArray[Any]:
 
 def draw_energy(axes: Axes, energy: Energy, reach: Any, resolution: int = 241) -> None:
     """Fill the square [-reach, reach]^2, or a box of two corners, with contours, low dark."""
-    lower, upper = reach if isinstance(reach, tuple) else (-reach, reach)
-    x, y, points = grid_points(lower, upper, resolution)
+    x, y, points = _plane(axes, reach, resolution)
     height = to_array(energy.energy(points))
     finite = np.isfinite(height)
-    levels = np.linspace(*visible_range(height, 0.93), LEVELS)
+    levels = np.linspace(*style.visible_range(height, 0.93), LEVELS)
     clipped = np.ma.masked_where(~finite, np.clip(height, levels[0], levels[-1]))
     if not finite.all():
-        axes.set_facecolor(NOWHERE)
+        axes.set_facecolor(style.NOWHERE)
         axes.patch.set_hatch("////")
-    axes.contourf(x, y, clipped, levels, cmap=DEPTH.reversed())
+    axes.contourf(x, y, clipped, levels, cmap=style.DEPTH.reversed())
+
+
+def draw_density(axes: Axes, energy: Energy, reach: Any, resolution: int = 201) -> None:
+    """Fill the square, or box, with contours of exp(-beta E), high dark."""
+    x, y, points = _plane(axes, reach, resolution)
+    log_density = -float(energy.inverse_temperature) * to_array(energy.energy(points))
+    density = np.exp(log_density - log_density.max())
+    axes.contourf(x, y, density, DENSITY_LEVELS, cmap=style.DEPTH)
+
+
+def _plane(axes: Axes, reach: Any, resolution: int) -> tuple[NDArray[Any], ...]:
+    """Set the limits of the axes and return a grid of points between them."""
+    lower, upper = reach if isinstance(reach, tuple) else (-reach, reach)
+    x, y, points = style.grid_points(lower, upper, resolution)
     axes.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()), aspect="equal")
     axes.locator_params(nbins=5)
+    return x, y, points
 
 
 def draw_memories(axes: Axes, memories: NDArray[Any], size: float = 7) -> None:
     """Mark memories (N, 2) by orange diamonds."""
     axes.plot(*memories.T, "D", color=MEMORY, ms=size, mec=PAPER, mew=0.9, zorder=6)
+
+
+def draw_draws(axes: Axes, draws: NDArray[Any], size: float = 2.0) -> None:
+    """Draw points (n, 2) as small dots."""
+    axes.plot(*draws.T, "o", color=INK, ms=size, mec=PAPER, mew=0, alpha=0.55, zorder=3)
 
 
 def paths_of(energy: Energy, queries: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -289,38 +282,19 @@ def samples_against_density(
     draws = {name: to_array(energy.as_input(value)) for name, value in draws_by_name.items()}
     lower, upper = limits_of(np.concatenate(list(draws.values())), 0.05)
     height = 2.2 * (upper[1] - lower[1]) / (upper[0] - lower[0]) + 1.25
-    figure, grid = panels(len(draws), columns=4, panel_height=height, sharex=True, sharey=True)
+    shared = {"sharex": True, "sharey": True}
+    figure, grid = style.panels(len(draws), columns=4, panel_height=height, **shared)
     for axes, (name, points) in zip(grid, draws.items(), strict=True):
-        draw_density(axes, energy, lower, upper, resolution)
+        draw_density(axes, energy, (lower, upper), resolution)
         draw_draws(axes, points)
         axes.set(xlabel="x₁", ylabel="x₂" if axes is grid[0] else "")
-        heading(axes, name, (notes or {}).get(name, ""), characters=31)
+        style.heading(axes, name, (notes or {}).get(name, ""), characters=31)
     return figure
-
-
-def draw_density(axes: Axes, energy: Energy, lower: Any, upper: Any, resolution: int = 201) -> None:
-    """Fill the box between two corners with contours of exp(-beta E), high dark."""
-    x, y, points = grid_points(lower, upper, resolution)
-    log_density = -float(energy.inverse_temperature) * to_array(energy.energy(points))
-    density = np.exp(log_density - log_density.max())
-    axes.contourf(x, y, density, DENSITY_LEVELS, cmap=DEPTH)
-    axes.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()), aspect="equal")
-    axes.locator_params(nbins=5)
-
-
-def draw_draws(axes: Axes, draws: NDArray[Any], size: float = 2.0) -> None:
-    """Draw points (n, 2) as small dots."""
-    axes.plot(*draws.T, "o", color=INK, ms=size, mec=PAPER, mew=0, alpha=0.55, zorder=3)
 
 
 @styled
 def completion(
-    originals: Any,
-    masked: Any,
-    completed: Any,
-    shape: tuple[int, int],
-    *,
-    title: str = "",
+    originals: Any, masked: Any, completed: Any, shape: tuple[int, int], *, title: str = ""
 ) -> Figure:
     """Draw three rows of images: masked, completed, original.
 
@@ -342,44 +316,43 @@ def completion(
     >>> len(completion(images[:1], upper, whole, shape=(2, 2)).axes)
     3
     """
-    parts = {"masked": masked, "completed": completed, "originals": originals}
-    given, returned, truth = (_as_images(each, name, shape) for name, each in parts.items())
-    if not given.shape == returned.shape == truth.shape:
-        raise ShapeError(
-            f"originals {truth.shape}, masked {given.shape} and completed {returned.shape} "
-            "must hold as many images."
-        )
-    count = given.shape[0]
-    side = (WIDTH - 0.5) / count
-    figure = new_figure(3 * side * shape[0] / shape[1] + 0.45 * bool(title), gap=0.0)
-    grid = figure.subplots(3, count, squeeze=False)
-    _draw_rows(grid, {"given": given, "returned": returned, "original": truth}, truth)
+    rows = {
+        "given": _as_images(masked, "masked", shape),
+        "returned": _as_images(completed, "completed", shape),
+        "original": _as_images(originals, "originals", shape),
+    }
+    count, *others = {len(images) for images in rows.values()}
+    if others:
+        raise ShapeError("originals, masked and completed must hold as many images.")
+    side = (style.WIDTH - 0.5) / count
+    figure = style.new_figure(3 * side * shape[0] / shape[1] + 0.45 * bool(title), gap=0.0)
+    _draw_images(figure.subplots(3, count, squeeze=False), rows)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
     return figure
 
 
-def _draw_rows(grid: NDArray[Any], rows: Mapping[str, NDArray[Any]], scale: NDArray[Any]) -> None:
-    """Draw labelled rows of images (M, H, W), dark is high in `scale`; NaN is hatched."""
+def _draw_images(grid: NDArray[Any], rows: Mapping[str, NDArray[Any]]) -> None:
+    """Draw labelled rows of images (M, H, W), dark where the last row is high; NaN is hatched."""
+    scale = [*rows.values()][-1]
     limits = {"vmin": float(np.nanmin(scale)), "vmax": float(np.nanmax(scale))}
     for line, (label, images) in zip(grid, rows.items(), strict=True):
         for axes, image in zip(line, images, strict=True):
-            axes.set_facecolor(NOWHERE)
+            axes.set_facecolor(style.NOWHERE)
             axes.patch.set_hatch("/////")
-            axes.imshow(np.ma.masked_invalid(image), PIXELS, interpolation="nearest", **limits)
+            image = np.ma.masked_invalid(image)
+            axes.imshow(image, style.PIXELS, interpolation="nearest", **limits)
             axes.set(xticks=[], yticks=[])
-            axes.spines[:].set(visible=True, color=RULE)
+            axes.spines[:].set(visible=True, color=style.RULE)
         line[0].set_ylabel(label, fontsize=10.5)
 
 
 def _as_images(images: Any, name: str, shape: tuple[int, int]) -> NDArray[Any]:
     """Return rows (M, D) as images (M, H, W)."""
-    array = to_array(images)
-    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != shape[0] * shape[1]:
-        raise ShapeError(
-            f"{name} must be (M, {shape[0] * shape[1]}) for images of {shape[0]} by {shape[1]} "
-            f"pixels, not {array.shape}."
-        )
+    array, (height, width) = to_array(images), shape
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != height * width:
+        size = f"(M, {height * width}) for images of {height} by {width} pixels"
+        raise ShapeError(f"{name} must be {size}, not {array.shape}.")
     return array.reshape(-1, *shape)
 
 
@@ -401,36 +374,35 @@ def hero(
         With two coordinates; drawn twice.
     memories, queries, draws : array or Tensor (N, 2), (Q, 2), (n, 2)
         The queries are where retrieval starts; the draws are from the energy.
-    masked, completed : array or Tensor (M, D)
-        Images as rows, before (NaN is unknown) and after.
-    shape : (int, int)
-        Height and width of an image.
+    masked, completed, shape
+        As in :func:`completion`.
     """
-    marks, starts, drawn = (
-        to_array(energy.as_input(value)) for value in (memories, queries, draws)
-    )
-    given, returned = _as_images(masked, "masked", shape), _as_images(completed, "completed", shape)
+    marks, starts, drawn = (to_array(energy.as_input(each)) for each in (memories, queries, draws))
+    images = {
+        "half in": _as_images(masked, "masked", shape),
+        "whole out": _as_images(completed, "completed", shape),
+    }
     reach = 1.08 * float(np.abs(np.concatenate([marks, starts])).max())
-    figure = new_figure(height=3.8)
+    figure = style.new_figure(height=3.8)
     grid = figure.add_gridspec(1, 3, wspace=0.06)
     valleys, density = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
     draw_energy(valleys, energy, reach)
     draw_memories(valleys, marks)
     draw_retrieval(valleys, energy, starts)
-    draw_density(density, energy, -reach, reach)
+    draw_density(density, energy, reach)
     draw_draws(density, drawn)
     for axes in (valleys, density):
         axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂", anchor="N")
         axes.spines[:].set_visible(True)
-    cells = grid[2].subgridspec(2, len(given)).subplots(squeeze=False)
-    _draw_rows(cells, {"half in": given, "whole out": returned}, returned)
-    for row, anchor in enumerate("NS"):
-        for axes in cells[row]:
+    cells = grid[2].subgridspec(2, len(images["half in"])).subplots(squeeze=False)
+    _draw_images(cells, images)
+    for row, anchor in zip(cells, "NS", strict=True):
+        for axes in row:
             axes.set_anchor(anchor)
     for axes, title, note in (
         (valleys, "It remembers", "Queries fall into the valley of a memory."),
         (density, "It knows probabilities", "The same energy is a density; dots are draws."),
         (cells[0, 0], "It completes", "Half an image in, the whole out."),
     ):
-        heading(axes, title, note, characters=60, lines=1)
+        style.heading(axes, title, note, characters=60, lines=1)
     return figure

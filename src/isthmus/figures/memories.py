@@ -50,7 +50,6 @@ def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = 
     Examples
     --------
     >>> from isthmus.capacity import certify
-    >>> from isthmus.figures import certificate_plot
     >>> X = [[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]]
     >>> figure = certificate_plot(certify(X), X)
     """
@@ -81,32 +80,24 @@ def draw_certificate(
         points = project(points, points[:1])[0]
     elif points.shape[1] == 1:
         points, labels = np.pad(points, ((0, 0), (0, 1))), [labels[0], ""]
-    proved = certificate.decided == "proved"
+    proved, iterated = certificate.decided == "proved", certificate.decided == "iterated"
     finite = proved & np.isfinite(certificate.guaranteed_radius) & flat
     reach = np.where(finite, certificate.guaranteed_radius, 0.0)[:, None]
     lower, upper = style.limits_of(np.concatenate([points - reach, points + reach]), 0.04)
     widths = 2 * reach[finite, 0]
-    where: dict[str, Any] = {"offsets": points[finite], "transOffset": axes.transData}
-    look: dict[str, Any] = {"facecolor": style.CURVE, "edgecolor": style.CURVE, "alpha": 0.16}
-    axes.add_collection(
-        EllipseCollection(widths, widths, np.zeros(len(widths)), units="xy", **where, **look)
-    )
-    groups = {
-        "stored, proved": (proved, style.CURVE, "o"),
-        "stored, by iterating": (certificate.stored & ~proved, style.GREEN, "s"),
-        "not stored": (
-            ~certificate.stored & (certificate.decided == "iterated"),
-            style.MEMORY,
-            "X",
-        ),
-        "open": (~certificate.stored & (certificate.decided == "open"), style.MUTED, "d"),
-    }
-    for name, (rows, colour, marker) in groups.items():
+    look: dict[str, Any] = {"offsets": points[finite], "transOffset": axes.transData, "units": "xy"}
+    look |= {"facecolor": style.CURVE, "edgecolor": style.CURVE, "alpha": 0.16}
+    axes.add_collection(EllipseCollection(widths, widths, np.zeros(len(widths)), **look))
+    stored = certificate.stored
+    for name, rows, colour, marker in (
+        ("stored, proved", proved, style.CURVE, "o"),
+        ("stored, by iterating", stored & ~proved, style.GREEN, "s"),
+        ("not stored", ~stored & iterated, style.MEMORY, "X"),
+        ("open", ~stored & ~iterated & ~proved, style.MUTED, "d"),
+    ):
         if rows.any():
-            label = f"{name}: {int(rows.sum())}"
-            axes.plot(
-                *points[rows].T, marker, color=colour, ms=6, mec=style.PAPER, mew=0.6, label=label
-            )
+            look = {"color": colour, "ms": 6, "mec": style.PAPER, "mew": 0.6}
+            axes.plot(*points[rows].T, marker, label=f"{name}: {int(rows.sum())}", **look)
     axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
     axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -144,18 +135,16 @@ def annealing_phases(found: Mapping[int, Annealed]) -> Figure:
     if len(set(shown)) < 3:
         shown = [counts[0], counts[len(counts) // 2], counts[-1]]
     figure, (*planes, axes) = style.panels(4, columns=4, panel_height=3.0)
-    (left, bottom), (right, top) = style.limits_of(
-        np.concatenate([to_array(found[count].draws) for count in counts]), 0.05
-    )
+    points = np.concatenate([to_array(found[count].draws) for count in counts])
+    (left, bottom), (right, top) = style.limits_of(points, 0.05)
     for panel, count in zip(planes, shown, strict=True):
         draws, energy = to_array(found[count].draws), found[count].energy
         for name, colour in VERDICTS.items():
             own = draws[to_array(getattr(verdicts[count], name)).astype(bool)]
             panel.plot(*own.T, "o", ms=3, mew=0, color=colour, alpha=0.7)
         if count <= 64 and isinstance(energy, Memory):
-            panel.plot(
-                *to_array(energy.memories).T, "^", ms=6, color=style.MEMORY, mec="w", mew=0.6
-            )
+            memories = to_array(energy.memories)
+            panel.plot(*memories.T, "^", ms=6, color=style.MEMORY, mec="w", mew=0.6)
         panel.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
         style.label_plane(panel)
         style.heading(panel, f"{count} memor{'y' if count == 1 else 'ies'}")
@@ -185,58 +174,64 @@ def phase_plot(phases: Phases) -> Figure:
     --------
     >>> import numpy as np
     >>> from isthmus.capacity import phases
-    >>> from isthmus.figures import phase_plot
     >>> figure = phase_plot(phases(np.random.default_rng(0).normal(size=(60, 3)), n_sigmas=5))
     """
     figure = style.new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
-    sigmas = phases.sigmas
-    # Regions end half-way between bandwidths.
-    edges = np.r_[sigmas[0], np.sqrt(sigmas[1:] * sigmas[:-1]), sigmas[-1]]
-    for name, low, high in phases.regions:
-        start, end = np.searchsorted(sigmas, low), np.searchsorted(sigmas, high)
-        left.axvspan(edges[start], edges[end + 1], color=PHASES[name], alpha=0.18, lw=0)
-        middle = math.sqrt(edges[start] * edges[end + 1])
-        where: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "center", "fontsize": 9}
-        left.text(middle, 1.43, name, color=style.INK, **where)
-    basins = np.log(phases.n_basins) / math.log(phases.rows)
-    left.plot(sigmas, phases.stored, "o-", ms=3, color=style.CURVE, label="rows stored, share")
-    left.plot(sigmas, phases.proved, ":", color=style.CURVE, label="proved")
-    weight = "largest weight at a draw, median"
-    left.plot(sigmas, phases.largest_weight, "s-", ms=3, color=style.MEMORY, label=weight)
-    left.plot(sigmas, basins, "^-", ms=3, color=style.INK, label="ln(basins) / ln N")
-    marks = {"likeliest": phases.likelihood_sigma, "collapse": phases.collapse_sigma}
-    for (name, sigma), line in zip(marks.items(), ("-", "--"), strict=True):
-        if edges[0] <= sigma <= edges[-1]:
-            left.axvline(sigma, color=style.MUTED, ls=line, lw=1, label=f"{name}: {sigma:.3g}")
-    left.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
-    left.set_yticks(np.linspace(0, 1, 6))
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-    title = f"{phases.rows:,} rows in {phases.dim} dimensions"
-    style.heading(left, title, lines=1)
-    share, load = sigmas * math.sqrt(phases.dim) / phases.radius, math.log(phases.rows) / phases.dim
-    grid = np.geomspace(min(0.1, share[0]), max(2.0, 1.2 * share[-1]), 300)
-    for name in PHASES:
-        here = phases.phase == name
-        if here.any():
-            look: dict[str, Any] = {"color": PHASES[name], "mec": style.INK, "mew": 0.4}
-            right.plot(
-                share[here], np.full(here.sum(), load), "o", ms=6, label=name, zorder=3, **look
-            )
-    theory = {
-        "stored below: random, on a sphere": (storage_line, style.CURVE, "-"),
-        "condensed below: Gaussian": (condensation_line, style.MEMORY, "-"),
-        "central limit above: Gaussian": (central_limit_line, style.MUTED, "--"),
-    }
-    for name, (curve, colour, line) in theory.items():
-        right.plot(grid, curve(grid), line, color=colour, lw=1.6, label=name)
-    low = min(0.5 * load, 0.05)
-    right.set(xscale="log", yscale="log", ylim=(low, max(4.0, 2 * load)), xlim=grid[[0, -1]])
-    right.set(xlabel="sigma sqrt(D) / M", ylabel="ln N / D")
-    right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=2, columnspacing=0.8)
+    _draw_measures(left, phases)
+    _draw_theory(right, phases)
     for axis in (left.xaxis, right.xaxis, right.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    style.heading(right, "Theory for random patterns", lines=1)
+    for axes in (left, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.48, -0.16), ncols=2, columnspacing=0.8)
     return figure
+
+
+def _draw_measures(axes: Axes, phases: Phases) -> None:
+    """Draw what is stored at each bandwidth, in front of the phases."""
+    sigmas = phases.sigmas
+    # Regions end half-way between bandwidths.
+    edges = np.r_[sigmas[0], np.sqrt(sigmas[1:] * sigmas[:-1]), sigmas[-1]]
+    where: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "center", "fontsize": 9}
+    for name, low, high in phases.regions:
+        start, end = edges[np.searchsorted(sigmas, low)], edges[np.searchsorted(sigmas, high) + 1]
+        axes.axvspan(start, end, color=PHASES[name], alpha=0.18, lw=0)
+        axes.text(math.sqrt(start * end), 1.43, name, color=style.INK, **where)
+    basins = np.log(phases.n_basins) / math.log(phases.rows)
+    for values, line, colour, name in (
+        (phases.stored, "o-", style.CURVE, "rows stored, share"),
+        (phases.proved, ":", style.CURVE, "proved"),
+        (phases.largest_weight, "s-", style.MEMORY, "largest weight at a draw, median"),
+        (basins, "^-", style.INK, "ln(basins) / ln N"),
+    ):
+        axes.plot(sigmas, values, line, ms=3, color=colour, label=name)
+    marks = {"likeliest": (phases.likelihood_sigma, "-"), "collapse": (phases.collapse_sigma, "--")}
+    for name, (sigma, line) in marks.items():
+        if edges[0] <= sigma <= edges[-1]:
+            axes.axvline(sigma, color=style.MUTED, ls=line, lw=1, label=f"{name}: {sigma:.3g}")
+    axes.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
+    axes.set_yticks(np.linspace(0, 1, 6))
+    style.heading(axes, f"{phases.rows:,} rows in {phases.dim} dimensions", lines=1)
+
+
+def _draw_theory(axes: Axes, phases: Phases) -> None:
+    """Draw the lines between phases of random patterns, and the data as a row of marks."""
+    share = phases.sigmas * math.sqrt(phases.dim) / phases.radius
+    load = math.log(phases.rows) / phases.dim
+    for name, colour in PHASES.items():
+        here = share[phases.phase == name]
+        if len(here):
+            look: dict[str, Any] = {"color": colour, "mec": style.INK, "mew": 0.4, "zorder": 3}
+            axes.plot(here, np.full(len(here), load), "o", ms=6, label=name, **look)
+    grid = np.geomspace(min(0.1, share[0]), max(2.0, 1.2 * share[-1]), 300)
+    for curve, colour, line, name in (
+        (storage_line, style.CURVE, "-", "stored below: random, on a sphere"),
+        (condensation_line, style.MEMORY, "-", "condensed below: Gaussian"),
+        (central_limit_line, style.MUTED, "--", "central limit above: Gaussian"),
+    ):
+        axes.plot(grid, curve(grid), line, color=colour, lw=1.6, label=name)
+    axes.set(xscale="log", xlim=grid[[0, -1]], xlabel="sigma sqrt(D) / M", ylabel="ln N / D")
+    axes.set(yscale="log", ylim=(min(0.5 * load, 0.05), max(4.0, 2 * load)))
+    style.heading(axes, "Theory for random patterns", lines=1)

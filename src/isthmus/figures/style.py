@@ -38,38 +38,26 @@ DEPTH = LinearSegmentedColormap.from_list(
 )
 PIXELS = LinearSegmentedColormap.from_list("pixels", [PAPER, INK])
 
-WIDTH, DOTS_PER_INCH = 10.0, 160
-"""In inches, 1600 pixels: twice a README's column."""
+WIDTH, DOTS_PER_INCH = 10.0, 160  # in inches: 1600 pixels, twice a README's column
 NOTE_SIZE = 9.0
 
 styled = matplotlib.rc_context(
     {
         # Not those of a matplotlibrc, which may lie in the current directory.
         **{k: v for k, v in matplotlib.rcParamsDefault.items() if k != "backend"},
+        "font.family": "DejaVu Sans",
         "font.size": 10.5,
         "axes.titlesize": 11.5,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
-        "font.family": "DejaVu Sans",
-        "text.color": INK,
-        "axes.labelcolor": MUTED,
         "axes.labelsize": 9.5,
-        "axes.edgecolor": RULE,
-        "axes.facecolor": PAPER,
-        "axes.linewidth": 0.8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+        "text.color": INK,
+        **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "hatch.color"), RULE),
+        **dict.fromkeys(("axes.facecolor", "figure.facecolor"), PAPER),
+        **dict.fromkeys(("axes.linewidth", "hatch.linewidth"), 0.8),
+        **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
         "axes.titlelocation": "left",
         "axes.titleweight": "bold",
-        "figure.facecolor": PAPER,
-        "hatch.color": RULE,
-        "hatch.linewidth": 0.8,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "xtick.color": RULE,
-        "ytick.color": RULE,
-        "xtick.labelcolor": MUTED,
-        "ytick.labelcolor": MUTED,
     }
 )
 """Decorator that applies this style inside a function only."""
@@ -104,10 +92,7 @@ def panels(
 def heading(
     axes: Axes, title: str, note: str = "", *, characters: int = 42, lines: int = 2
 ) -> None:
-    """Put a title above the axes, with a note of one or two lines below it.
-
-    All panels of a figure reserve the same number of `lines`, so that their axes line up.
-    """
+    """Put a title above the axes and a note below it, for which all panels reserve `lines`."""
     above = 1.35 * NOTE_SIZE * (lines if note else 0)
     axes.set_title(title, pad=above + 7)
     look: dict[str, Any] = {"xycoords": "axes fraction", "color": MUTED, "in_layout": False}

@@ -39,15 +39,14 @@ def play(start: Any = None, *, port: int | None = None, browser: bool = True) ->
     The playground is at http://127.0.0.1:41807/.../
     Ctrl-C stops it.
     """
-    from isthmus.play.launch import serve
+    from isthmus.play.launch import in_notebook, make_widget, serve
     from isthmus.play.playground import Playground
-    from isthmus.play.widget import in_notebook, make_widget
 
     if isinstance(start, str | Path):
-        from isthmus.play.data import plane_of_table
+        from isthmus.play.data import Columns
         from isthmus.tables import read_table
 
-        start = plane_of_table(read_table(start), standardise=True)
+        start = Columns.of_table(read_table(start))
     playground = Playground(start)
     if in_notebook():
         return make_widget(playground)

@@ -7,8 +7,7 @@ all nodes but those next to a border of two basins, which are retrieved.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +33,6 @@ LOST_CELLS = 2.5
 LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
 # Points at rest closer than this, in units of the plane, are one mode.
 SAME_MODE, NEAR_MODE = 2e-3, 5
-# At a minimum to which no memory leads, at least this many nodes end.
-FEWEST_NODES = 4
 ROUNDS, MOST_STEPS = 48, 400
 
 Labels = NDArray[np.int16]
@@ -45,43 +42,34 @@ class BasinMap(NamedTuple):
     """The label of every node, (rows, columns), and the modes (M, 2) with theirs (M,).
 
     A label is the index of the first memory in the basin, so that it stays while others move;
-    that of a basin without a memory is negative below -1, and of no basin -1.
+    that of the prior of a CRP mixture is -2, and of no basin -1.
     """
 
     labels: Labels
     modes: NDArray[np.float64]
     mode_labels: Labels
 
-
-def starts_of(energy: Energy, scene: Scene) -> Tensor:
-    """Return the points from which modes are found: memories, and the prior of a CRP mixture."""
-    if isinstance(energy, CRPMixture):
-        return torch.cat([scene.memories, scene.memories.new_tensor([scene.centre])])
-    return scene.memories
+    def nearest(self, ends: Tensor, lost: float) -> Labels:
+        """Return the label of the mode nearest to each end (n, 2), or -1 if it is lost. (n,)."""
+        distance, nearest = torch.cdist(ends, torch.from_numpy(self.modes).to(ends)).min(1)
+        return np.where(distance.numpy() <= lost, self.mode_labels[nearest.numpy()], np.int16(-1))
 
 
 def downhill(heights: Tensor, nodes: Tensor) -> Tensor:
     """Move the nodes (rows, columns, 2) down the slope of their heights (rows, columns)."""
-    cell = cell_of(nodes)
+    cell = (nodes[1, 1] - nodes[0, 0]).abs()
     inside = torch.isfinite(heights)
     if not bool(inside.any()):
         return nodes.clone()
     finite = heights[inside]
     wall = finite.max() + (finite.max() - finite.min()) + 1
-    walled = torch.where(inside, heights, wall)
-    by_row, by_column = torch.gradient(walled)
+    by_row, by_column = torch.gradient(torch.where(inside, heights, wall))
     # In cells, so that slopes along both axes are comparable; rows go down.
     slope = torch.stack([by_column / cell[0], -by_row / cell[1]], -1)
     size = torch.linalg.vector_norm(slope, dim=-1, keepdim=True)
     full = FULL_SLOPE * size[inside].median().clamp(min=1e-30)
     length = LONGEST_MOVE * cell.min() * (size / full).clamp(max=1)
-    move = -length * slope / size.clamp(min=1e-30)
-    return torch.where(inside[..., None], nodes + move, nodes)
-
-
-def cell_of(nodes: Tensor) -> Tensor:
-    """Return the width and height of a cell of the grid. (2,)."""
-    return (nodes[1, 1] - nodes[0, 0]).abs()
+    return nodes - torch.where(inside[..., None], length * slope / size.clamp(min=1e-30), 0)
 
 
 def follow(moved: Tensor, nodes: Tensor) -> Tensor:
@@ -101,44 +89,38 @@ def follow(moved: Tensor, nodes: Tensor) -> Tensor:
 
 def _look_up(scaled: Tensor, mode: str) -> Tensor:
     """Return the map (rows, columns, 2), in [-1, 1], at the places that it leads to."""
-    found = torch.nn.functional.grid_sample(
-        scaled.permute(2, 0, 1)[None],
-        scaled.clamp(-1, 1)[None],
-        mode=mode,
-        padding_mode="border",
-        align_corners=True,
-    )
-    return found[0].permute(1, 2, 0)
+    image, places = scaled.permute(2, 0, 1)[None], scaled.clamp(-1, 1)[None]
+    options: dict[str, Any] = {"mode": mode, "padding_mode": "border", "align_corners": True}
+    return torch.nn.functional.grid_sample(image, places, **options)[0].permute(1, 2, 0)
 
 
 def label_basins(
-    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, heights: Tensor, exact: bool
+    energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, exact: bool
 ) -> BasinMap:
     """Return the basins of the nodes (rows, columns, 2), whose update is `moved`.
 
-    A draft has those of memories, as the interpolated map shows them, to about a cell. If `exact`,
-    modes are retrieved, also those without a memory, and so is every node next to a border.
+    A draft has them as the interpolated map shows them, to about a cell. If `exact`, modes are
+    retrieved, and so is every node next to a border.
     """
+    cell, tol = float((nodes[1, 1] - nodes[0, 0]).abs().max()), 1e-5 * scene.unit
+    same = SAME_MODE * scene.unit if exact else cell
+    lost = max(LOST_CELLS * cell, same)
+    starts = scene.memories
+    if isinstance(energy, CRPMixture):  # new clusters have a mode of their own
+        starts = torch.cat([starts, starts.new_tensor([scene.centre])])
     ends = _on_one_circle(energy, follow(moved, nodes), scene)
-    cell, tol = float(cell_of(nodes).max()), 1e-5 * scene.unit
-    starts, same, lost = starts_of(energy, scene), cell, LOST_CELLS * cell
-    if not exact:
+    if exact:
+        state = retrieve(energy, starts, tol=tol, max_steps=2000).state
+        resting = _on_one_circle(energy, state, scene)
+    else:
         resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
-        return _labelled(ends, resting, same, lost, len(scene.memories))
-    same = SAME_MODE * scene.unit
-    lost = max(lost, same)
-    rest = partial(retrieve, energy, tol=tol, max_steps=2000)
-    resting = _on_one_circle(energy, rest(starts).state, scene)
-    basins = _labelled(ends, resting, same, lost, len(scene.memories))
-    others = _other_ends(energy, ends, basins.labels, nodes, heights)
-    if len(others):
-        others = rest(others).state
-        pushed = rest(others + same).state  # off a saddle
-        others = others[(pushed - others).abs().amax(1) < same]
-        both = torch.cat([resting, others])
-        basins = _labelled(ends, both, same, lost, len(scene.memories))
-    labels, known = basins.labels.copy(), np.zeros(basins.labels.shape, dtype=bool)
-    for _ in range(ROUNDS):
+    points = resting.double().numpy()
+    _, first = np.unique(shared_fixed_points(points, same / 2), return_index=True)
+    names = np.where(first < len(scene.memories), first, -2).astype(np.int16)
+    basins = BasinMap(np.empty(0, np.int16), points[first], names)
+    labels = basins.nearest(ends.reshape(-1, 2), lost).reshape(ends.shape[:2])
+    known = np.zeros(labels.shape, dtype=bool)
+    for _ in range(ROUNDS if exact else 0):
         open_nodes = _next_to_a_border(labels) & ~known
         if not open_nodes.any():
             break
@@ -147,54 +129,19 @@ def label_basins(
             found = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS)
             state = _on_one_circle(energy, found.state, scene)
             # What rests elsewhere is in no basin of a memory; what still moves is on its way.
-            at_rest = _nearest_label(state, basins, NEAR_MODE * same)
-            on_its_way = _nearest_label(state, basins, lost)
+            at_rest, on_its_way = (basins.nearest(state, far) for far in (NEAR_MODE * same, lost))
             chosen.append(np.where(found.converged.numpy(), at_rest, on_its_way))
         labels[open_nodes] = np.concatenate(chosen)
         known |= open_nodes
     return basins._replace(labels=labels)
 
 
-def _other_ends(
-    energy: Energy, ends: Tensor, labels: Labels, nodes: Tensor, heights: Tensor
-) -> Tensor:
-    """Return places where several nodes without a label end together. (m, 2)."""
-    lost = ends[torch.from_numpy(labels == -1) & torch.isfinite(heights)]
-    if isinstance(energy, Hopfield):  # its states rest on whole rays
-        return lost[:0]
-    near = _nearest_node(lost, nodes).numpy()
-    _, first, counts = np.unique(near, return_index=True, return_counts=True)
-    return lost[first[counts >= FEWEST_NODES]]
-
-
-def _labelled(ends: Tensor, resting: Tensor, same: float, lost: float, memories: int) -> BasinMap:
-    """Label the ends of nodes by the nearest of the points at rest, the memories' first."""
-    points = resting.double().numpy()
-    groups = shared_fixed_points(points, same / 2)
-    _, first = np.unique(groups, return_index=True)
-    labels = np.where(first < memories, first, -2 - (first - memories)).astype(np.int16)
-    empty = np.full(ends.shape[:2], -1, dtype=np.int16)
-    basins = BasinMap(empty, points[first], labels)
-    found = _nearest_label(ends.reshape(-1, 2), basins, lost)
-    return basins._replace(labels=found.reshape(empty.shape))
-
-
-def _nearest_label(ends: Tensor, basins: BasinMap, lost: float) -> Labels:
-    """Return the label of the mode nearest to each end (n, 2), or -1 if it is lost. (n,)."""
-    distance, nearest = torch.cdist(ends, torch.from_numpy(basins.modes).to(ends)).min(1)
-    found: Labels = np.where(
-        distance.numpy() <= lost, basins.mode_labels[nearest.numpy()], np.int16(-1)
-    )
-    return found
-
-
 def _nearest_node(points: Tensor, nodes: Tensor) -> Tensor:
     """Return the place of the node nearest to each point, rows after rows. (n, 2) -> (n,)."""
-    rows, columns = nodes.shape[:2]
+    last = torch.tensor([nodes.shape[1] - 1, nodes.shape[0] - 1])
     share = (points - nodes[0, 0]) / (nodes[-1, -1] - nodes[0, 0])
-    column = (share[:, 0] * (columns - 1)).round().long().clamp(0, columns - 1)
-    row = (share[:, 1] * (rows - 1)).round().long().clamp(0, rows - 1)
-    return row * columns + column
+    column, row = (share * last).round().long().clamp(min=torch.zeros(2), max=last).long().unbind(1)
+    return row * nodes.shape[1] + column
 
 
 def _next_to_a_border(labels: Labels) -> NDArray[np.bool_]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,86 +21,93 @@ from isthmus.tables.files import FileFormat, Table, read_table
 MOST_ROWS = 500
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(NamedTuple):
     """Points (n, 2), the names of the two axes, and sentences on how they came about."""
 
     points: NDArray[np.float64]
     axes: tuple[str, str]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
 
 
-def plane_of(X: Any, columns: Any = None, *, standardise: bool | None = None) -> Plane:
-    """Return two columns as they are, or the first two principal components of more.
+@dataclass(frozen=True)
+class Columns:
+    """Columns of numbers, of which two, or the first two principal components, are a plane."""
 
-    Rows with gaps and constant columns are left out, and more than 500 rows are thinned. Columns
-    are scaled to variance 1 first; by default, if there are more than two.
-    """
-    if hasattr(X, "select_dtypes"):
-        X = X.select_dtypes("number")
-    rows, names = as_table(X, columns)
-    notes = []
-    whole = np.isfinite(rows).all(1)
-    if not whole.all():
-        notes.append(f"{int((~whole).sum()):,} rows with gaps are left out.")
-        rows = rows[whole]
-    if not len(rows):
-        raise InvalidInputError("Every row has a gap; fill them first, with isthmus complete.")
-    varies = np.ptp(rows, axis=0) > 0
-    if len(rows) > 1 and rows.shape[1] > 2:
-        rows, names = rows[:, varies], tuple(np.array(names)[varies])
-    if rows.shape[1] < 2:
-        raise InvalidInputError(
-            "The playground is a plane: it needs at least two columns of numbers that vary."
-        )
-    if len(rows) > MOST_ROWS:
-        notes.append(f"{MOST_ROWS} of {len(rows):,} rows are shown, drawn at random.")
-    wide = rows.shape[1] > 2
-    scaled = wide if standardise is None else standardise
-    rows = Scaling.of(rows, scaled).into(rows)
-    axes = (str(names[0]), str(names[1]))
-    if wide:
-        rows, axes = _principal(rows)
-        notes.append(f"The first two principal components of {len(names)} columns.")
-    elif scaled:
-        notes.append("Both columns are standardised.")
-    if len(rows) > MOST_ROWS:
-        chosen = np.random.default_rng(0).choice(len(rows), MOST_ROWS, replace=False)
-        rows = rows[np.sort(chosen)]
-    return Plane(rows, axes, tuple(notes))
+    rows: NDArray[np.float64]
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    standardise: bool | None = None
 
+    @classmethod
+    def of(cls, X: Any) -> Columns:
+        """Return the columns of numbers of an array or a data frame."""
+        numbers = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
+        return cls(*as_table(numbers))
 
-def _principal(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[str, str]]:
-    """Return the first two principal components and their names; those of one row are zero."""
-    with np.errstate(invalid="ignore"):
-        pca = PCA(2, svd_solver="full").fit(np.vstack([rows, rows]))
-    share = np.nan_to_num(pca.explained_variance_ratio_)
-    return pca.transform(rows), (f"component 1 ({share[0]:.0%})", f"component 2 ({share[1]:.0%})")
+    @classmethod
+    def of_table(cls, table: Table, standardise: bool = True) -> Columns:
+        """Return those of a table that was read from a file."""
+        rows, names = as_table(table.X, table.columns)
+        return cls(rows, names, tuple(table.notes), standardise)
 
-
-def plane_of_table(table: Table, *, standardise: bool | None = None) -> Plane:
-    """Return the plane of a table that was read from a file."""
-    found = plane_of(table.X, table.columns, standardise=standardise)
-    return Plane(found.points, found.axes, (*table.notes, *found.notes))
-
-
-def plane_of_text(name: str, text: str) -> Plane:
-    """Return the plane of the text of a CSV, TSV or JSON file that was chosen on the page."""
-    suffix = Path(name).suffix.lower()
-    try:
-        kind = FileFormat.of(Path(f"table{suffix}")).kind
-    except InvalidInputError:
-        kind = ""
-    if kind not in ("text", "json"):
-        raise InvalidInputError(
-            "Choose a CSV, TSV or JSON file; for other formats, run isthmus play FILE."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"table{suffix}"
-        path.write_text(text, encoding="utf-8", errors="replace")  # of halves of pairs
+    @classmethod
+    def of_file(cls, name: str, content: str) -> Columns:
+        """Return those of a file that was chosen on the page, whose bytes come in base64."""
         try:
-            table = read_table(path, encoding="utf-8" if kind == "text" else None)
-        except InvalidInputError as error:
-            # The name of the temporary file means nothing to the user.
-            raise InvalidInputError(str(error).replace(str(path), "The file")) from None
-    return plane_of_table(table, standardise=True)
+            data = base64.b64decode(content, validate=True)
+        except ValueError:
+            raise InvalidInputError("The content of a table must be in base64.") from None
+        suffixes = "".join(Path(name).suffixes[-2:]).lower()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"table{suffixes}"
+            try:
+                FileFormat.of(path)
+                path.write_bytes(data)
+                return cls.of_table(read_table(path))
+            except InvalidInputError as error:
+                # The name of the temporary file means nothing to the user.
+                words = str(error).replace(str(path), "The file").replace(path.name, "The file")
+                raise InvalidInputError(words) from None
+
+    def plane(self, axes: Sequence[str] = ()) -> Plane:
+        """Return two columns as they are, or the first two principal components of more.
+
+        Rows with gaps and constant columns are left out, and more than 500 rows are thinned.
+        Columns are scaled to variance 1 first; by default, if there are more than two.
+        """
+        chosen = [self.names.index(name) for name in axes if name in self.names]
+        if len({*chosen}) != len(axes) or len(axes) not in (0, 2):
+            raise InvalidInputError(f"axes must be two of the columns, not {list(axes)}.")
+        rows = self.rows[:, chosen] if chosen else self.rows
+        names: Any = np.array(axes or self.names, dtype=object)
+        notes = list(self.notes)
+        whole = np.isfinite(rows).all(1)
+        if not whole.all():
+            notes.append(f"{int((~whole).sum()):,} rows with gaps are left out.")
+            rows = rows[whole]
+        if not len(rows):
+            raise InvalidInputError("Every row has a gap; fill them first, with isthmus complete.")
+        varies = np.ptp(rows, axis=0) > 0
+        if len(rows) > 1 and rows.shape[1] > 2:
+            rows, names = rows[:, varies], names[varies]
+        if rows.shape[1] < 2:
+            raise InvalidInputError(
+                "The playground is a plane: it needs at least two columns of numbers that vary."
+            )
+        wide = rows.shape[1] > 2
+        scaled = wide if self.standardise is None else self.standardise
+        points = Scaling.of(rows, scaled).into(rows)
+        if wide:
+            with np.errstate(invalid="ignore"):  # the components of one row are zero
+                pca = PCA(2, svd_solver="full").fit(np.vstack([points, points]))
+            shares = np.nan_to_num(pca.explained_variance_ratio_)
+            notes.append(f"The first two principal components of {len(names)} columns.")
+            points = pca.transform(points)
+            names = [f"component {k} ({share:.0%})" for k, share in enumerate(shares, 1)]
+        elif scaled:
+            notes.append("Both columns are standardised.")
+        if len(points) > MOST_ROWS:
+            notes.append(f"{MOST_ROWS} of {len(points):,} rows are shown, drawn at random.")
+            shown = np.random.default_rng(0).choice(len(points), MOST_ROWS, replace=False)
+            points = points[np.sort(shown)]
+        return Plane(points, (str(names[0]), str(names[1])), tuple(notes))

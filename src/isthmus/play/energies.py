@@ -24,7 +24,6 @@ TRAINED_UNIT = 4.0
 EPANECHNIKOV_RADIUS = math.sqrt(6.0)
 # Draws, rounds and updates of a round of the learned energy, about half a second each.
 LEARNED_ROWS, LEARNED_ROUNDS, LEARNED_UPDATES = 512, 10, 40
-ALL_SAMPLERS = ("langevin", "mala", "hmc")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class PlayEnergy:
     formula: str
     build: Callable[[Scene], Energy]
     sliders: tuple[str, ...] = ("sigma",)
-    samplers: tuple[str, ...] = ALL_SAMPLERS
+    samplers: tuple[str, ...] = ("langevin", "mala", "hmc")
     certified: bool = False
     shares: bool = False
     draft: int = 96
@@ -58,8 +57,7 @@ class PlayEnergy:
 def _model() -> ICLEBM:
     from isthmus.incontext import pretrained
 
-    model = pretrained("mixtures-2d")
-    return model.requires_grad_(False)
+    return pretrained("mixtures-2d").requires_grad_(False)
 
 
 def _in_context(scene: Scene) -> Energy:
@@ -73,8 +71,6 @@ class _Learner:
 
     def __init__(self) -> None:
         self.key: object = None
-        self.energy: Energy = ist.NeuralEnergy(2, width=32)
-        self.rounds = 0
 
     def build(self, scene: Scene) -> Energy:
         """Return the network as it is; a new one for another scene."""
@@ -82,9 +78,10 @@ class _Learner:
         if key != self.key:
             blurred = ist.GaussianKDE(scene.memories, scene.sigma).sample(LEARNED_ROWS)
             self.rows = torch.cat([blurred, scene.memories]).float()
-            self.energy, self.key, self.rounds = ist.NeuralEnergy(2, width=32), key, 0
+            self.energy: Energy = ist.NeuralEnergy(2, width=32)
             self.energy.place_at(self.rows)
             self.energy.requires_grad_(False)
+            self.key, self.rounds = key, 0
         return self.energy
 
     @torch.enable_grad()
@@ -101,14 +98,10 @@ LEARNER = _Learner()
 
 
 def _crp(scene: Scene) -> Energy:
-    return ist.CRPMixture(
-        scene.memories,
-        scene.counts,
-        beta=0.5 / scene.sigma**2,
-        rho=0.5 / scene.prior**2,
-        alpha=scene.alpha,
-        prior_mean=scene.memories.new_tensor(scene.centre),
-    )
+    beta, rho = 0.5 / scene.sigma**2, 0.5 / scene.prior**2
+    centre = scene.memories.new_tensor(scene.centre)
+    more: dict[str, Any] = {"alpha": scene.alpha, "prior_mean": centre}
+    return ist.CRPMixture(scene.memories, scene.counts, beta=beta, rho=rho, **more)
 
 
 BUILT_IN = (
@@ -130,9 +123,7 @@ BUILT_IN = (
         "sparse",
         "Sparse Hopfield",
         "E(x) = ½|x|² − β⁻¹ Ω*(β x·x₁, …, β x·xₙ)",
-        lambda scene: ist.SparseHopfield(
-            scene.memories, beta=scene.sigma**-2, alpha=scene.sparsity
-        ),
+        lambda scene: ist.SparseHopfield(scene.memories, scene.sigma**-2, scene.sparsity),
         sliders=("sigma", "sparsity"),
         draft=48,
         fine=128,
@@ -198,56 +189,40 @@ BUILT_IN = (
 
 def given_energy(energy: Energy) -> PlayEnergy:
     """Return an energy of the caller's, whose memories, if it has some, can be moved."""
-    memory = isinstance(energy, Memory)
-
-    def build(scene: Scene) -> Energy:
-        if not isinstance(energy, Memory):
-            return energy
-        return energy.with_memories(scene.memories.to(energy.memories))
-
-    settings = energy._settings() if isinstance(energy, Memory) else {}
-    own = any(name in PER_MEMORY and getattr(value, "ndim", 0) for name, value in settings.items())
-    note = "Memories can be moved; each has settings of its own." if own else ""
-    name, formula, size = (
-        type(energy).__name__,
-        repr(energy)[:80],
-        (96, 256) if memory else (32, 96),
-    )
-    look: dict[str, Any] = {"draft": size[0], "fine": size[1], "editable": memory, "note": note}
-    return PlayEnergy("given", name, formula, build, sliders=(), **look)
+    look: dict[str, Any] = {"sliders": (), "draft": 32, "fine": 96, "editable": False}
+    build: Callable[[Scene], Energy] = lambda scene: energy  # noqa: E731
+    if isinstance(energy, Memory):
+        memory = energy
+        build = lambda scene: memory.with_memories(scene.memories.to(memory.memories))  # noqa: E731
+        settings = memory._settings().items()
+        own = any(name in PER_MEMORY and getattr(value, "ndim", 0) for name, value in settings)
+        note = "Memories can be moved; each has settings of its own." if own else ""
+        look = {"sliders": (), "note": note}
+    return PlayEnergy("given", type(energy).__name__, repr(energy)[:80], build, **look)
 
 
 def as_scene(energy: Energy) -> dict[str, Any] | None:
     """Return the settings of a scene that has this energy, or None if no built-in one is equal."""
-    found: dict[str, Any] | None = None
-    if isinstance(energy, ist.GaussianKDE) and energy.is_round and energy.log_weights is None:
-        found = {"energy": "kde"}
-    elif isinstance(energy, ist.ModernHopfield):
-        found = {"energy": "modern"}
-    elif isinstance(energy, ist.EpanechnikovKDE):
-        width = float(energy.bandwidth) / EPANECHNIKOV_RADIUS
-        return {"energy": "epanechnikov", "sigma": width}
-    elif isinstance(energy, ist.Mixture) and energy.log_weights is energy.covariance is None:
-        found = {"energy": "mixture"}
-    elif isinstance(energy, ist.SparseHopfield) and energy.separation == "entmax":
-        width = float(energy.beta) ** -0.5
-        return {"energy": "sparse", "sigma": width, "sparsity": energy.alpha}
-    elif isinstance(energy, ist.CRPMixture) and energy.normalized and not energy.discount:
-        found = {
-            "energy": "crp",
-            "alpha": float(energy.alpha),
-            "prior": (2 * float(energy.rho)) ** -0.5,
-            "counts": energy.counts.tolist(),
-            "centre": [0.0, 0.0] if energy.prior_mean is None else energy.prior_mean.tolist(),
-        }
-    elif isinstance(energy, ist.Hopfield):
-        plain = energy.states == "continuous" and not energy.zero_diagonal
-        return {"energy": "hopfield"} if plain else None
-    sigma: Any = energy.sigma if found else None
-    return {**found, "sigma": float(sigma)} if found else None
-
-
-def beta_of(energy: Energy) -> float | None:
-    """Return the inverse temperature of an energy that has one as a parameter."""
-    beta = getattr(energy, "beta", None)
-    return float(beta) if isinstance(beta, torch.Tensor) and beta.ndim == 0 else None
+    width: Any = getattr(energy, "sigma", None)
+    more: dict[str, Any] = {}
+    match energy:
+        case ist.GaussianKDE() if energy.is_round and energy.log_weights is None:
+            name = "kde"
+        case ist.ModernHopfield():
+            name = "modern"
+        case ist.EpanechnikovKDE():
+            name, width = "epanechnikov", energy.bandwidth / EPANECHNIKOV_RADIUS
+        case ist.Mixture() if energy.log_weights is energy.covariance is None:
+            name = "mixture"
+        case ist.SparseHopfield() if energy.separation == "entmax":
+            name, width, more = "sparse", energy.beta**-0.5, {"sparsity": energy.alpha}
+        case ist.CRPMixture() if energy.normalized and not energy.discount:
+            name, centre = "crp", energy.prior_mean
+            more["centre"] = [0.0, 0.0] if centre is None else centre.tolist()
+            more |= {"alpha": float(energy.alpha), "prior": (2 * float(energy.rho)) ** -0.5}
+            more["counts"] = energy.counts.tolist()
+        case ist.Hopfield() if energy.states == "continuous" and not energy.zero_diagonal:
+            return {"energy": "hopfield"}
+        case _:
+            return None
+    return {"energy": name, "sigma": float(width), **more}

@@ -1,8 +1,9 @@
-"""What the page draws, computed by the library: heights, basins, paths, balls and chains."""
+"""What the page draws, computed by the library: heights, basins, paths, balls, chains, clusters."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -11,36 +12,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.capacity import certify
+from isthmus.capacity import certify, phases
+from isthmus.cluster import BasinFlow
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.dynamics.samplers import HMC, MALA, Langevin
 from isthmus.energy import Energy
-from isthmus.errors import UnknownNormalizerError
+from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
 from isthmus.memories.kernels import BallKDE
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, label_basins
-from isthmus.play.energies import PlayEnergy, beta_of
-from isthmus.play.scene import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_plane
+from isthmus.play.energies import PlayEnergy
+from isthmus.play.scene import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_floats
 from isthmus.validation import as_choice, as_count
 
 Arrays = dict[str, NDArray[Any]]
+Reply = tuple[dict[str, Any], Arrays]
 
 # Heights above this quantile are drawn alike.
 HIGHEST = 0.88
-MOST_PATH = 160
-MOST_BALLS = 500
+MOST_PATH, MOST_BALLS = 160, 500
 # The grid of the share of a new cluster is coarser by this factor while something is dragged.
 # Slow energies are evaluated in blocks, which stay in the cache and can be cancelled in between.
 COARSER, NODES_PER_BLOCK = 3, 1024
 # Memories whose nodes are too slow to move while something is dragged.
 SLOW = (BallKDE, SparseHopfield)
+# Phases of more memories than this are those of a sample of them.
+MOST_IN_PHASES, FEWEST_ROWS = 150, 5
 
 
 @torch.no_grad()
-def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     """Return the heights and basins of a scene on a grid.
 
     A request of the kind "final" has exact borders of basins, "frame" borders to about a cell.
@@ -57,40 +61,44 @@ def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[st
     if kind.train is not None and not final:
         header["training"] = kind.train(scene)
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
-    heights, moved = _heights(
-        energy, nodes, wants_basins and (final or not isinstance(energy, SLOW))
-    )
+    move = wants_basins and (final or not isinstance(energy, SLOW))
+    heights, moved = _heights(energy, nodes, move)
     arrays: Arrays = {}
     if wants_basins and len(scene.memories):
         exact = final and moved is not None
         moved = downhill(heights, nodes) if moved is None else moved
-        basins = label_basins(energy, scene, nodes, moved, heights, exact)
+        basins = label_basins(energy, scene, nodes, moved, exact)
         inside = torch.isfinite(heights).numpy()
         arrays["labels"] = np.where(inside, basins.labels, np.int16(-1)).astype(np.int16)
-        header["modes"] = [
-            [*map(float, mode), int(label)]
-            for mode, label in zip(basins.modes, basins.mode_labels, strict=True)
-        ]
+        modes = zip(basins.modes.tolist(), basins.mode_labels.tolist(), strict=True)
+        header["modes"] = [[*mode, label] for mode, label in modes]
     if isinstance(energy, CRPMixture):
         coarser = 1 if final else COARSER
-        arrays["new"] = _new_cluster(energy, scene, columns // coarser, rows // coarser)
-    values, facts = _values(energy, heights, view)
-    arrays["height"] = values
-    return {**header, **facts, "beta": beta_of(energy)}, arrays
+        blocks = scene.grid(columns // coarser, rows // coarser)
+        shares = [energy.responsibilities(block) for block in _blocks(blocks)]
+        lead = [each[:, -1] - each[:, :-1].amax(1) for each in shares]  # of a new cluster
+        arrays["new"] = torch.cat(lead).reshape(blocks.shape[:2]).float().numpy()
+    arrays["height"], facts = _values(energy, heights, view)
+    beta: Any = getattr(energy, "beta", None)
+    single = isinstance(beta, Tensor) and beta.ndim == 0
+    return {**header, **facts, "beta": float(beta) if single else None}, arrays
+
+
+def _blocks(nodes: Tensor) -> tuple[Tensor, ...]:
+    return nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
 
 
 def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor | None]:
     """Return the energy of the nodes (rows, columns) and, of memories on request, their update."""
-    blocks = nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
     if not (move and isinstance(energy, Memory)):
-        heights = [_near(energy, block).energy(block) for block in blocks]
+        heights = [_near(energy, block).energy(block) for block in _blocks(nodes)]
         return torch.cat(heights).view(nodes.shape[:2]), None
-    pairs = [_near(energy, block).step_and_energy(block) for block in blocks]
+    pairs = [_near(energy, block).step_and_energy(block) for block in _blocks(nodes)]
     moved, energies = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     return energies.view(nodes.shape[:2]), moved.view(nodes.shape)
 
 
-def _near(energy: Energy, block: Tensor) -> Energy:
+def _near(energy: Any, block: Tensor) -> Any:
     """Return kernels that end with those memories only that can reach a block of nodes."""
     if not isinstance(energy, BallKDE):
         return energy
@@ -108,13 +116,11 @@ def _values(
     if not len(finite):
         return heights.float().numpy(), {"range": [0.0, 1.0]}
     low, high = float(finite.min()), float(torch.quantile(finite.float(), HIGHEST))
-    facts: dict[str, Any] = {"range": [low, high if high > low else low + 1.0]}
     if view == "energy" or isinstance(energy, Hopfield):
-        if view == "density":
-            facts["no_density"] = "This energy has no lower bound, so it has no density."
-        return heights.float().numpy(), {**facts, "view": "energy"}
-    scale = float(energy.inverse_temperature)
-    peak = None
+        facts = {"range": [low, high if high > low else low + 1.0], "view": "energy"}
+        # That of a classical network has no lower bound.
+        return heights.float().numpy(), {**facts, "no_density": view == "density"}
+    scale, peak = float(energy.inverse_temperature), None
     if isinstance(energy, Memory):  # others may integrate for seconds
         with suppress(UnknownNormalizerError):
             peak = math.exp(min(-scale * low - float(energy.log_normalizer()), 700.0))
@@ -122,28 +128,18 @@ def _values(
     return density, {"range": [0.0, 1.0], "peak": peak}
 
 
-def _new_cluster(energy: CRPMixture, scene: Scene, columns: int, rows: int) -> NDArray[np.float32]:
-    """Return the probability of a new cluster less the largest of the others. (rows, columns)."""
-    lead = []
-    for block in scene.grid(columns, rows).reshape(-1, 2).split(NODES_PER_BLOCK):
-        shares = energy.responsibilities(block)
-        lead.append(shares[:, -1] - shares[:, :-1].amax(1))
-    found: NDArray[np.float32] = torch.cat(lead).reshape(rows, columns).float().numpy()
-    return found
-
-
 @torch.no_grad()
-def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     """Return the paths of queries, their posteriors, and the balls that are proved."""
     arrays: Arrays = {}
     header: dict[str, Any] = {}
     if not len(scene.memories) and kind.name != "given":
         return header, arrays
     energy = kind.build(scene)
-    queries = as_plane(request.body.get("queries", []), "queries", MOST_QUERIES)
+    queries = as_floats(request.body.get("queries", []), "queries", (-1, 2), MOST_QUERIES)
     if len(queries):
         points = queries.to(scene.memories)
-        arrays["paths"] = paths_of(energy, points, 1e-4 * scene.unit)
+        arrays["paths"] = _paths(energy, points, 1e-4 * scene.unit)
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
             arrays["shares"] = energy.responsibilities(points).float().numpy()
     if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
@@ -151,67 +147,84 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str,
         memory, sigma = (scene.memories, scene.sigma) if mixture else (energy, None)
         found = certify(memory, sigma, iterate="none")
         # One pattern alone attracts the whole plane.
-        radius = np.where(np.isfinite(found.guaranteed_radius), found.guaranteed_radius, 0.0)
-        arrays["balls"] = radius
+        radius = found.guaranteed_radius
+        arrays["balls"] = np.where(np.isfinite(radius), radius, 0.0)
         header["proved"] = int((found.decided == "proved").sum())
     return header, arrays
 
 
-def paths_of(energy: Energy, points: Tensor, tol: float) -> NDArray[np.float64]:
+def _paths(energy: Energy, points: Tensor, tol: float) -> NDArray[np.float64]:
     """Return the states of queries (n, 2) on their way down, thinned. (T, n, 2)."""
     trace = retrieve(energy, points, tol=tol, max_steps=400, trace=True).trace
     assert trace is not None
-    keep = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int))
-    found: NDArray[np.float64] = trace.double().numpy()[keep]
+    keep = np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int)
+    found: NDArray[np.float64] = trace.double().numpy()[np.unique(keep)]
     return found
 
 
+def clusters(scene: Scene) -> Reply:
+    """Return how many clusters BasinFlow finds among the memories, which, and why."""
+    rows = _rows(scene)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few points leave the decision open, which is shown
+        flow = BasinFlow(random_state=0).fit(rows)
+    names = ("resolution", "n_clusters", "gap")
+    curve = np.nan_to_num(np.column_stack([flow.gap_curve_[name] for name in names])).tolist()
+    header = {"k": int(flow.n_clusters_), "probabilities": flow.k_probabilities_.tolist()}
+    return {**header, "curve": curve}, {"labels": flow.labels_.astype(np.int16)}
+
+
+def regions(scene: Scene) -> Reply:
+    """Return the phases of a Gaussian KDE of the memories: name, lowest and highest sigma."""
+    rows = _rows(scene)
+    if len(rows) > MOST_IN_PHASES:
+        chosen = np.random.default_rng(0).choice(len(rows), MOST_IN_PHASES, replace=False)
+        rows = rows[np.sort(chosen)]
+    found = phases(rows)
+    collapse, likeliest = float(found.collapse_sigma), float(found.likelihood_sigma)
+    return {"regions": found.regions, "collapse": collapse, "likeliest": likeliest}, {}
+
+
+def _rows(scene: Scene) -> NDArray[np.float64]:
+    rows: NDArray[np.float64] = scene.memories.double().numpy()
+    if len(np.unique(rows, axis=0)) < FEWEST_ROWS:
+        raise InvalidInputError(f"This needs at least {FEWEST_ROWS} different memories.")
+    return rows
+
+
 @torch.no_grad()
-def walk(kind: PlayEnergy, scene: Scene, request: Request) -> tuple[dict[str, Any], Arrays]:
+def walk(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     """Move the chains of a request by a few steps; without positions, start new ones."""
     name = as_choice(request.body.get("sampler"), "sampler", kind.samplers)
     steps = as_count(request.body.get("steps", 1), "steps", at_most=20)
     seed = as_count(request.body.get("seed", 0), "seed", at_least=0, at_most=2**32 - 1)
     count = as_count(request.body.get("count", 100), "count", at_most=MOST_WALKERS)
+    points = as_floats(request.body.get("walkers", []), "walkers", (-1, 2), MOST_WALKERS)
     if not len(scene.memories) and kind.name != "given":
         return {}, {"walkers": np.zeros((0, 2))}
     energy = kind.build(scene)
     generator = torch.Generator().manual_seed(seed)
-    given = as_plane(request.body.get("walkers", []), "walkers", MOST_WALKERS)
-    points = given.to(scene.memories) if len(given) else _scattered(scene, count, generator)
-    points = _inside(energy, scene, points, generator)
-    sampler = sampler_for(name, energy, scene)
-    state: Any = sampler.init(energy, points)
+    if not len(points):
+        low, high = torch.tensor(scene.box, dtype=torch.float64).view(2, 2)
+        points = low + torch.rand(count, 2, generator=generator, dtype=torch.float64) * (high - low)
+    points = _inside(energy, scene, points.to(scene.memories), generator)
+    width = scene.sigma if isinstance(energy, Memory) else 0.08 * scene.unit
+    sampler: Any = {
+        "langevin": Langevin(step_size=0.05 * width**2),
+        "mala": MALA(step_size=0.3 * width**2),
+        "hmc": HMC(step_size=0.35 * width, n_leapfrog=5, jitter=0.3),
+    }[name]
+    state = sampler.init(energy, points)
     for _ in range(steps):
         state, _ = sampler.step(energy, state, generator)
     return {}, {"walkers": state.position.double().numpy()}
 
 
-def sampler_for(name: str, energy: Energy, scene: Scene) -> Langevin | MALA | HMC:
-    """Return a sampler whose steps suit kernels of the scene's width."""
-    width = scene.sigma
-    if not isinstance(energy, Memory):
-        width = 0.08 * scene.unit
-    if name == "langevin":
-        return Langevin(step_size=0.05 * width**2)
-    if name == "mala":
-        return MALA(step_size=0.3 * width**2)
-    return HMC(step_size=0.35 * width, n_leapfrog=5, jitter=0.3)
-
-
-def _scattered(scene: Scene, count: int, generator: torch.Generator) -> Tensor:
-    """Return uniform points of the box. (count, 2)."""
-    left, bottom, right, top = scene.box
-    share = torch.rand(count, 2, generator=generator, dtype=torch.float64)
-    corner, size = torch.tensor([left, bottom]), torch.tensor([right - left, top - bottom])
-    return (corner + share * size).to(scene.memories)
-
-
 def _inside(energy: Energy, scene: Scene, points: Tensor, generator: torch.Generator) -> Tensor:
     """Put chains that are outside of the support, or far away, on memories drawn at random."""
-    left, bottom, right, top = scene.box
-    middle = points.new_tensor([(left + right) / 2, (bottom + top) / 2])
-    far = (points - middle).abs().amax(1) > 4 * max(right - left, top - bottom)
+    low, high = points.new_tensor(scene.box).view(2, 2)
+    middle = (low + high) / 2
+    far = (points - middle).abs().amax(1) > 4 * (high - low).max()
     points = torch.where(far[:, None], middle, points)
     lost = far | ~torch.isfinite(energy.energy(points))
     if len(scene.memories):

@@ -1,8 +1,9 @@
-"""Start the server, open the page, and stop cleanly."""
+"""Show the page: in a browser, from a server that stops cleanly, or in a notebook."""
 
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 import threading
 import webbrowser
@@ -10,30 +11,28 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError
-from isthmus.play.playground import Playground
+from isthmus.extras import require
+from isthmus.play.playground import PAGE, Playground
 from isthmus.play.scene import LARGEST_TABLE
 from isthmus.validation import as_count
 
 if TYPE_CHECKING:
     import uvicorn
 
-BACKLOG = 64
-INSTALL = "The playground needs Starlette and uvicorn: pip install 'isthmus[play]'"
+HOST = "127.0.0.1"
 
 
 def listen(port: int | None) -> socket.socket:
     """Return a socket on this machine only; without a port, on one that is free."""
-    from isthmus.play.server import HOST
-
     number = 0 if port is None else as_count(port, "port", at_most=65535)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, number))
-        listener.listen(BACKLOG)  # connections wait from now on, so that the address can be told
+        listener.listen(64)  # connections wait from now on, so that the address can be told
     except OSError as error:
         listener.close()
         raise InvalidInputError(
@@ -63,24 +62,17 @@ class PlayServer:
 
 def make_server(playground: Playground, port: int | None = None) -> PlayServer:
     """Return a server of the page, on a port of its own unless one is given."""
-    try:
-        import uvicorn
+    require("starlette", "uvicorn", "websockets")
+    import uvicorn
 
-        from isthmus.play.server import HOST, NewestConnections, make_app
-    except ImportError as error:
-        raise ImportError(INSTALL, name=error.name) from None
+    from isthmus.play.server import NewestConnections, make_app
+
     listener = listen(port)
     number = listener.getsockname()[1]
     app = make_app(playground, number)
-    config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        ws_max_size=LARGEST_TABLE,
-        http=NewestConnections,
-        timeout_graceful_shutdown=1,
-        server_header=False,
-    )
+    options: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
+    options |= {"ws_max_size": LARGEST_TABLE, "timeout_graceful_shutdown": 1}
+    config = uvicorn.Config(app, http=NewestConnections, **options)
     address = f"http://{HOST}:{number}/{app.state.token}/"
     return PlayServer(uvicorn.Server(config), listener, app.state.pool, address)
 
@@ -107,3 +99,38 @@ def serve(
             found.run()
         except KeyboardInterrupt:
             announce("The playground has stopped.")
+
+
+def in_notebook() -> bool:
+    """Return True in Jupyter, VS Code and marimo notebooks."""
+    marimo: Any = sys.modules.get("marimo")
+    if marimo and marimo.running_in_notebook():
+        return True
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def make_widget(playground: Playground) -> Any:
+    """Return a widget that shows the same page and answers it over the notebook's connection."""
+    require("anywidget")
+    import anywidget
+
+    class PlayWidget(anywidget.AnyWidget):
+        """The page of :mod:`isthmus.play` as a widget."""
+
+        _esm = (PAGE / "play.js").read_text(encoding="utf-8")
+        _css = (PAGE / "play.css").read_text(encoding="utf-8")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.on_msg(self._answer)
+
+        def _answer(self, _: Any, content: Any, __: Any) -> None:
+            text = content.get("request") if isinstance(content, dict) else None
+            said = text if isinstance(text, str) else ""
+            reply = playground.hello() if said == "hello" else playground.answer(said)
+            if reply is not None:
+                self.send({"kind": "frame"}, buffers=[reply])
+
+    return PlayWidget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,21 +16,15 @@ from torch.overrides import TorchFunctionMode
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
 from isthmus.memories.base import Memory
-from isthmus.play.data import Plane, plane_of, plane_of_text
+from isthmus.play.data import Columns
 from isthmus.play.energies import BUILT_IN, PlayEnergy, as_scene, given_energy
-from isthmus.play.frames import details, landscape, walk
-from isthmus.play.presets import PRESETS
-from isthmus.play.scene import (
-    LIMITS,
-    MOST_IN_CONTEXT,
-    MOST_MEMORIES,
-    Request,
-    Scene,
-    request_number,
-)
+from isthmus.play.frames import clusters, details, landscape, regions, walk
+from isthmus.play.scene import LIMITS, MOST_IN_CONTEXT, MOST_MEMORIES, Request, Scene
 from isthmus.play.wire import pack
 
 PAGE = Path(__file__).with_name("page")
+# Name, title and scene of each; the first is shown unless there is data.
+PRESETS: list[dict[str, Any]] = json.loads((PAGE / "presets.json").read_text(encoding="utf-8"))
 # Low and high ends of sliders, on a logarithmic scale; those of lengths are in units of the plane.
 SLIDERS = {
     "sigma": {"label": "Width σ", "low": 0.02, "high": 1.0, "length": True},
@@ -67,15 +62,15 @@ class Playground:
 
     def __init__(self, start: Any = None) -> None:
         self.energies = {energy.name: energy for energy in BUILT_IN}
-        self.notes: tuple[str, ...] = ()
-        self.axes = ("x₁", "x₂")
+        self.table: Columns | None = None
+        self.start: dict[str, Any] = {"axes": ("x₁", "x₂"), "notes": (), "columns": ()}
         if start is None:
-            self.scene = PRESETS[0]["scene"]
+            self.start["scene"] = PRESETS[0]["scene"]
         elif isinstance(start, Energy):
-            self.scene = self._scene_of_energy(start)
+            self.start["scene"] = self._scene_of_energy(start)
         else:
-            plane = start if isinstance(start, Plane) else plane_of(start)
-            self.scene, self.axes, self.notes = scene_of(plane.points), plane.axes, plane.notes
+            self.table = start if isinstance(start, Columns) else Columns.of(start)
+            self.start = self._plane(self.table)
 
     def _scene_of_energy(self, energy: Energy) -> dict[str, Any]:
         if energy.dim not in (2, None):
@@ -109,18 +104,9 @@ class Playground:
 
     def hello(self) -> bytes:
         """Return the first frame: energies, sliders, presets, limits and the scene."""
-        return pack(
-            {
-                "kind": "hello",
-                "energies": [energy.describe() for energy in self.energies.values()],
-                "sliders": SLIDERS,
-                "presets": PRESETS,
-                "limits": LIMITS,
-                "scene": self.scene,
-                "axes": self.axes,
-                "notes": self.notes,
-            }
-        )
+        energies = [energy.describe() for energy in self.energies.values()]
+        fixed = {"energies": energies, "sliders": SLIDERS, "presets": PRESETS, "limits": LIMITS}
+        return pack({"kind": "hello", **fixed, **self.start})
 
     def answer(
         self, message: str | bytes, stale: Callable[[], bool] = lambda: False
@@ -129,33 +115,44 @@ class Playground:
 
         A message that is wrong is answered by a frame with an ``error``.
         """
+        number = 0
         try:
             request = Request.read(message)
+            number = request.number
             with Cancellable(stale):
                 header, arrays = self._answer(request)
-            return pack({"kind": request.kind, "id": request.number, **header}, arrays)
+            return pack({"kind": request.kind, "id": number, **header}, arrays)
         except Cancelled:
             return None
         except IsthmusError as error:
-            return pack({"kind": "error", "id": request_number(message), "error": str(error)})
+            words = str(error)
         except Exception as error:
             log.exception("A message could not be answered")
             words = f"This is a bug in isthmus: {type(error).__name__}. Please report it."
-            return pack({"kind": "error", "id": request_number(message), "error": words})
+        return pack({"kind": "error", "id": number, "error": words})
 
     def _answer(self, request: Request) -> tuple[dict[str, Any], Any]:
+        body = request.body
         if request.kind == "table":
-            name, text = request.body.get("name"), request.body.get("text")
-            if not isinstance(name, str) or not isinstance(text, str):
-                raise InvalidInputError("A table needs a name and a text.")
-            plane = plane_of_text(name, text)
-            found = {"scene": scene_of(plane.points), "axes": plane.axes, "notes": plane.notes}
-            return found, {}
-        scene = Scene.read(request.body.get("scene"))
-        kind = self._kind(scene)
-        if request.kind in ("frame", "final"):
-            return landscape(kind, scene, request)
-        return (details if request.kind == "details" else walk)(kind, scene, request)
+            axes, name, content = body.get("axes", []), body.get("name"), body.get("content")
+            table = self.table
+            if isinstance(name, str) and isinstance(content, str):
+                table = Columns.of_file(name, content)
+            if table is None or not isinstance(axes, list):
+                raise InvalidInputError("A table needs a name and its content, axes two names.")
+            return self._plane(table, axes), {}
+        scene = Scene.read(body.get("scene"))
+        if request.kind in ("clusters", "phases"):
+            return (clusters if request.kind == "clusters" else regions)(scene)
+        answer = {"details": details, "walk": walk}.get(request.kind, landscape)
+        return answer(self._kind(scene), scene, request)
+
+    @staticmethod
+    def _plane(table: Columns, axes: Any = ()) -> dict[str, Any]:
+        """Return the start of a page about two columns of a table, or its main directions."""
+        points, names, notes = table.plane(axes)
+        found = {"scene": scene_of(points), "axes": names, "notes": notes}
+        return {**found, "columns": table.names, "chosen": axes}
 
     def _kind(self, scene: Scene) -> PlayEnergy:
         kind = self.energies.get(scene.energy)
@@ -170,12 +167,8 @@ class Playground:
 
 def scene_of(points: NDArray[np.float64]) -> dict[str, Any]:
     """Return a scene of a Gaussian KDE with these memories (n, 2), as the page holds it."""
-    if len(points):
-        low, high = points.min(0), points.max(0)
-        centre, unit = (low + high) / 2, float((high - low).max()) / 2 * MARGIN
-    else:
-        centre, unit = np.zeros(2), 4.0
-    unit = unit or 1.0
+    low, high = (points.min(0), points.max(0)) if len(points) else (np.full(2, -4.0), np.full(2, 4))
+    unit = float((high - low).max()) / 2 * (MARGIN if len(points) else 1.0) or 1.0
     return {
         "energy": "kde",
         "memories": points.tolist(),
@@ -184,6 +177,6 @@ def scene_of(points: NDArray[np.float64]) -> dict[str, Any]:
         "alpha": 1.0,
         "prior": 0.5 * unit,
         "sparsity": 1.5,
-        "centre": centre.tolist(),
+        "centre": ((low + high) / 2).tolist(),
         "unit": unit,
     }

@@ -11,24 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count, as_number
 
-MOST_MEMORIES = 2000
-MOST_IN_CONTEXT = 500
-MOST_QUERIES = 64
-MOST_WALKERS = 500
-LARGEST_MESSAGE = 2**20
-LARGEST_TABLE = 2**23
+MOST_MEMORIES, MOST_IN_CONTEXT, MOST_QUERIES, MOST_WALKERS = 2000, 500, 64, 500
+LARGEST_MESSAGE, LARGEST_TABLE = 2**20, 2**23
+LARGEST_NUMBER = 1e30
 # The coordinates of a plane this far from the origin, in its own units, need float64.
 FAR = 100.0
-LIMITS = {
-    "memories": MOST_MEMORIES,
-    "queries": MOST_QUERIES,
-    "message": LARGEST_MESSAGE,
-    "table": LARGEST_TABLE,
-}
-KINDS = ("frame", "final", "details", "walk", "table")
+LIMITS = {"memories": MOST_MEMORIES, "queries": MOST_QUERIES, "table": LARGEST_TABLE}
+KINDS = ("frame", "final", "details", "walk", "clusters", "phases", "table")
 
 
 @dataclass(frozen=True)
@@ -46,8 +38,8 @@ class Scene:
     alpha: float
     prior: float
     sparsity: float
-    box: tuple[float, float, float, float]
-    centre: tuple[float, float]
+    box: tuple[float, ...]
+    centre: tuple[float, ...]
     unit: float
 
     @classmethod
@@ -55,34 +47,35 @@ class Scene:
         """Return the scene of a message."""
         if not isinstance(given, Mapping):
             raise InvalidInputError("scene must be an object.")
-        unit = as_number(given.get("unit"), "unit", above=0, at_most=1e30)
-        centre = _numbers(given.get("centre"), "centre", 2)
-        left, bottom, right, top = _numbers(given.get("box"), "box", 4)
+        above = {"above": 0, "at_most": LARGEST_NUMBER}
+        unit = as_number(given.get("unit"), "unit", **above)
+        centre = as_floats(given.get("centre"), "centre", (2,))
+        left, bottom, right, top = box = as_floats(given.get("box"), "box", (4,)).tolist()
         if not (left < right and bottom < top):
             raise InvalidInputError("box must be left, bottom, right and top, in this order.")
-        dtype = torch.float64 if max(map(abs, centre)) > FAR * unit else torch.float32
-        memories = as_plane(given.get("memories"), "memories", MOST_MEMORIES).to(dtype)
-        counts = _as_counts(given.get("counts"), len(memories))
+        memories = as_floats(given.get("memories"), "memories", (-1, 2), MOST_MEMORIES)
+        counts = as_floats(given.get("counts") or [1.0] * len(memories), "counts", (len(memories),))
+        if not ((counts > 0) & (counts < 1e9)).all():
+            raise InvalidInputError("counts must be positive numbers.")
+        dtype = torch.float64 if centre.abs().max() > FAR * unit else torch.float32
         return cls(
             energy=str(given.get("energy")),
-            memories=memories,
+            memories=memories.to(dtype),
             counts=counts.to(dtype),
-            sigma=as_number(given.get("sigma"), "sigma", above=0, at_most=1e30),
+            sigma=as_number(given.get("sigma"), "sigma", **above),
             alpha=as_number(given.get("alpha", 1.0), "alpha", above=0, at_most=1e9),
-            prior=as_number(given.get("prior", unit), "prior", above=0, at_most=1e30),
+            prior=as_number(given.get("prior", unit), "prior", **above),
             sparsity=as_number(given.get("sparsity", 1.5), "sparsity", above=1, at_most=2),
-            box=(left, bottom, right, top),
-            centre=(centre[0], centre[1]),
+            box=tuple(box),
+            centre=tuple(centre.tolist()),
             unit=unit,
         )
 
     def grid(self, columns: int, rows: int) -> Tensor:
         """Return the nodes of a grid over the box, from the top left. (rows, columns, 2)."""
         left, bottom, right, top = self.box
-        x = np.linspace(left, right, columns)
-        y = np.linspace(top, bottom, rows)
-        nodes = np.stack(np.meshgrid(x, y), -1)
-        return torch.from_numpy(nodes).to(self.memories.dtype)
+        nodes = np.meshgrid(np.linspace(left, right, columns), np.linspace(top, bottom, rows))
+        return torch.from_numpy(np.stack(nodes, -1)).to(self.memories.dtype)
 
 
 @dataclass(frozen=True)
@@ -96,14 +89,10 @@ class Request:
     @classmethod
     def read(cls, text: str | bytes) -> Request:
         """Return the request in a message of JSON."""
-        if len(text) > LARGEST_TABLE:
-            raise InvalidInputError(
-                f"A message may have {LARGEST_TABLE:,} bytes, not {len(text):,}."
-            )
         try:
-            body = json.loads(text, parse_constant=int)  # refuses NaN and infinities
+            body = json.loads(text[: LARGEST_TABLE + 1], parse_constant=int)  # refuses NaN
         except (ValueError, RecursionError):
-            raise InvalidInputError("The message is not JSON.") from None
+            raise InvalidInputError("The message is not JSON, or too large.") from None
         if not isinstance(body, dict):
             raise InvalidInputError("The message must be an object.")
         kind = as_choice(body.get("kind"), "kind", KINDS)
@@ -112,44 +101,12 @@ class Request:
         return cls(as_count(body.get("id"), "id", at_least=0, at_most=2**53), kind, body)
 
 
-def as_plane(given: Any, name: str, most: int) -> Tensor:
-    """Return a list of pairs of finite numbers as a tensor, at most `most` of them. (n, 2)."""
-    if not isinstance(given, list):
-        raise InvalidInputError(f"{name} must be a list of points.")
-    if len(given) > most:
-        raise InvalidInputError(f"{name} holds {len(given)} points; at most {most} are allowed.")
+def as_floats(given: Any, name: str, shape: tuple[int, ...], most: int = MOST_MEMORIES) -> Tensor:
+    """Return a list of finite numbers as a tensor of a shape, with at most so many rows."""
     try:
-        points = np.array(given, dtype=np.float64).reshape(len(given), 2)
+        values = np.array(given if isinstance(given, list) else None, float).reshape(shape)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(f"{name} must be a list of pairs of numbers.") from None
-    if not np.isfinite(points).all() or (np.abs(points) > 1e30).any():
-        raise InvalidInputError(f"{name} must hold finite numbers.")
-    return torch.from_numpy(points)
-
-
-def _as_counts(given: Any, count: int) -> Tensor:
-    """Return a positive number for each memory; 1 if there are none. (N,)."""
-    if not given:
-        return torch.ones(count, dtype=torch.float64)
-    wrong = InvalidInputError(f"counts must be a list of {count} positive numbers.")
-    try:
-        counts = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise wrong from None
-    if counts.shape != (count,) or not ((counts > 0) & (counts < 1e9)).all():
-        raise wrong
-    return torch.from_numpy(counts)
-
-
-def _numbers(given: Any, name: str, count: int) -> tuple[float, ...]:
-    if not isinstance(given, list) or len(given) != count:
-        raise InvalidInputError(f"{name} must be a list of {count} numbers.")
-    return tuple(as_number(one, name) for one in given)
-
-
-def request_number(text: str | bytes) -> int:
-    """Return the number of a request that may be wrong otherwise; 0 if it has none."""
-    try:
-        return Request.read(text).number
-    except IsthmusError:
-        return 0
+        raise InvalidInputError(f"{name} must be a list of numbers, {shape}.") from None
+    if len(values) > most or not (np.abs(values) <= LARGEST_NUMBER).all():
+        raise InvalidInputError(f"{name} must have up to {most} entries, which are finite.")
+    return torch.from_numpy(values)

@@ -19,20 +19,20 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.errors import IsthmusError
+from isthmus.play.launch import HOST
 from isthmus.play.playground import PAGE, Playground
-from isthmus.play.scene import LARGEST_TABLE, Request
+from isthmus.play.scene import Request
 
-HOST = "127.0.0.1"
 FILES = {
     "": ("index.html", "text/html"),
     "play.js": ("play.js", "text/javascript"),
     "play.css": ("play.css", "text/css"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-# What each of a connection's two workers takes, in this order. A slow one never holds up a quick.
-QUICK, SLOW = ("frame", "walk"), ("table", "details", "final")
+# What each of a connection's workers takes, in this order. A slow one never holds up a quick.
+WORKERS = (("frame", "walk"), ("table", "details", "final"), ("clusters", "phases"))
 THREADS = 4
-TOO_LARGE, NOT_ALLOWED = 1009, 1008
+NOT_ALLOWED = 1008
 MOST_CONNECTIONS = 64
 
 
@@ -48,8 +48,7 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
     async def page(request: WebRequest) -> Response:
         name = request.path_params.get("name", "")
         if not _same(request.path_params["token"], token) or name not in FILES:
-            words = "Nothing is here. Open the address that isthmus play printed."
-            return PlainTextResponse(words, 404)
+            return PlainTextResponse("Open the address that isthmus play printed.", 404)
         file, media = FILES[name]
         return Response((PAGE / file).read_bytes(), media_type=media)
 
@@ -153,7 +152,7 @@ class Session:
     async def run(self) -> None:
         """Answer until the page is closed."""
         await self.websocket.send_bytes(self.playground.hello())
-        workers = [asyncio.create_task(self._work(kinds)) for kinds in (QUICK, SLOW)]
+        workers = [asyncio.create_task(self._work(kinds)) for kinds in WORKERS]
         try:
             await self._read()
         except (WebSocketDisconnect, RuntimeError):
@@ -167,9 +166,6 @@ class Session:
     async def _read(self) -> None:
         while True:
             text = await self.websocket.receive_text()
-            if len(text) > LARGEST_TABLE:
-                await self.websocket.close(TOO_LARGE)
-                return
             try:
                 request = Request.read(text)
             except IsthmusError:

@@ -11,6 +11,8 @@ const LONG = 600; // ms without a reply after which the page says that it waits
 const WALK_EVERY = 60; // ms between the moves of samples
 const NEAR = 14; // px within which a point is picked
 const CONTOURS = 10;
+const TABLES = ".csv,.tsv,.txt,.json,.jsonl,.parquet,.feather,.xlsx,.npy,.npz,.gz,.bz2,.xz,.zip,.zst";
+const PHASES = { stores: "#0072b2", condenses: "#d55e00", blends: "#cc79a7", generalises: "#009e73", forgets: "#8c98a3" };
 const PLAIN_AXES = ["x₁", "x₂"];
 const STOPPED = "The server of the playground has stopped. Start it again with: isthmus play";
 
@@ -166,9 +168,14 @@ function fromFragment(text) {
   return JSON.parse(new TextDecoder().decode(Uint8Array.from(raw, (c) => c.charCodeAt(0))));
 }
 
-// The text of a file in UTF-8 or, as spreadsheets also write it, Windows-1252.
-function textOf(bytes) {
-  try { return new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { return new TextDecoder("windows-1252").decode(bytes); }
+// The bytes of a file in base64, which the server reads by its suffix.
+function contentOf(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.split(",")[1] ?? "");
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
 }
 
 const isPoint = (p) => Array.isArray(p) && p.length === 2 && p.every(Number.isFinite);
@@ -322,6 +329,7 @@ export function mount(host, transport, { page = false } = {}) {
   let energies = new Map(), hello = null, palette = null, theme = "light";
   let frame = null, extra = null, walkers = null, tourAt = -1, gesture = null, pointer = null;
   let own = null; // the user's data, to which "Your data" returns
+  let analysis = null; // clusters and phases of the memories that it names
   let number = 0, committed = "", settle = 0, noticeTimer = 0, dropped = 0, detailed = 0, later = 0, synced = 0, waiting = 0;
   const busy = { frame: 0, walk: 0, details: 0 }, again = { frame: false, details: false };
   const stats = { frames: 0, finals: 0, details: 0, times: [], latencies: [], errors: [], sent: 0 };
@@ -368,7 +376,9 @@ export function mount(host, transport, { page = false } = {}) {
   const stage = element("div", { class: "ip-stage" }, field, top, tools, legend, hint, wait, notice, tour);
 
   const presetChoice = element("select", { "aria-label": "Start from", onchange: () => load(presetChoice.value) });
-  const fileInput = element("input", { type: "file", accept: ".csv,.tsv,.txt,.json,.jsonl", hidden: true, onchange: () => { readFile(fileInput.files[0]); fileInput.value = ""; } });
+  const fileInput = element("input", { type: "file", accept: TABLES, hidden: true, onchange: () => { readFile(fileInput.files[0]); fileInput.value = ""; } });
+  const axisChoices = ["Horizontal", "Vertical"].map((label) => element("select", { "aria-label": `${label} axis`, class: "ip-wide", onchange: chooseAxes }));
+  const axisRow = element("div", { class: "ip-row ip-gap", hidden: true }, ...axisChoices);
   const energyChoice = element("select", { "aria-label": "Energy", class: "ip-wide", onchange: () => change(() => { state.scene.energy = energyChoice.value; }) });
   const formula = element("p", { class: "ip-formula" }), note = element("p", { class: "ip-note" });
   const sliders = element("div"), count = element("div", { class: "ip-slider", hidden: true });
@@ -384,14 +394,17 @@ export function mount(host, transport, { page = false } = {}) {
   state.sampler = "langevin";
   const sampleButton = button("Start", "Start or stop the chains", toggleSampling, { class: "ip-wide" });
   const facts = element("dl"), dataNote = element("p", { class: "ip-note" });
+  const analyseButton = button("How many clusters?", "Clusters of BasinFlow, and the phases of the bandwidth", analyse, { class: "ip-wide" });
+  const decision = element("p", { class: "ip-note" }), gapCurve = element("canvas", { class: "ip-curve", width: "240", height: "64", "aria-label": "Gap to one cluster against the resolution", hidden: true });
   const clearButton = button("Remove queries", "Remove all queries", () => change(() => { state.queries = []; }), { class: "ip-wide" });
   const heading = (text) => element("h2", { text });
   const sampleSection = element("section", {}, heading("Samples"), samplers, element("div", { class: "ip-row ip-gap" }, sampleButton));
   const panel = element("aside", { class: "ip-panel", "aria-label": "Settings" },
-    element("section", {}, heading("Start from"), element("div", { class: "ip-row" }, presetChoice, button("Load CSV", "Read points from a table", () => fileInput.click())), fileInput, dataNote),
+    element("section", {}, heading("Start from"), element("div", { class: "ip-row" }, presetChoice, button("Load table", "Read points from a table: CSV, Parquet, Excel and others", () => fileInput.click())), fileInput, axisRow, dataNote),
     element("section", {}, heading("Energy"), energyChoice, formula, sliders, count, note),
     element("section", {}, heading("Show"), checks),
     sampleSection,
+    element("section", {}, heading("Clusters and phases"), analyseButton, decision, gapCurve),
     element("section", {}, heading("Now"), facts, element("div", { class: "ip-row ip-gap" }, clearButton)));
 
   const help = element("dialog", { "aria-label": "Keys and gestures" }, element("h2", { text: "Keys and gestures" }),
@@ -516,8 +529,13 @@ export function mount(host, transport, { page = false } = {}) {
       const from = walkers && walkers.count === shape[0] ? walkers.to : data;
       walkers = { from, to: data, count: shape[0], since: performance.now() };
       repaint();
+    } else if (header.kind === "clusters" || header.kind === "phases") {
+      if (analysis?.memories !== memoriesNow()) return undefined; // they have moved since
+      analysis[header.kind] = { ...header, labels: arrays.labels?.data };
+      sync(); repaint();
     } else if (header.kind === "table") {
-      own = { scene: { ...header.scene, energy: kind().editable ? state.scene.energy : "kde" }, axes: header.axes, note: header.notes.join(" ") };
+      file = pending;
+      own = dataOf(header, { ...header.scene, energy: kind().editable ? state.scene.energy : "kde" });
       load("");
     }
     return undefined;
@@ -534,7 +552,7 @@ export function mount(host, transport, { page = false } = {}) {
     presetChoice.replaceChildren(element("option", { value: "", text: "Your data" }),
       ...header.presets.map((each) => element("option", { value: each.name, text: each.title })));
     const shown = header.presets.find((each) => JSON.stringify(each.scene) === JSON.stringify(header.scene));
-    if (!shown) own = { scene: header.scene, axes: header.axes, note: header.notes.join(" ") };
+    if (!shown) own = dataOf(header, header.scene);
     Object.assign(state, startOf(shown ? shown.name : ""));
     if (page && location.hash.length > 1) loadFragment();
     resize();
@@ -607,13 +625,30 @@ export function mount(host, transport, { page = false } = {}) {
     const start = startOf(name);
     change(() => Object.assign(state, start, more, { scene: { ...start.scene, ...more.scene } }));
   }
+  const dataOf = ({ axes, notes, columns, chosen }, scene) => ({ scene, axes, note: notes.join(" "), columns, chosen: chosen ?? [] });
+  function chooseAxes(event) {
+    const [first, second] = axisChoices, changed = event.target;
+    if (changed === first && first.value && (!second.value || second.value === first.value)) second.value = own.columns.find((name) => name !== first.value);
+    if (changed === second && second.value === first.value) first.value = own.columns.find((name) => name !== second.value);
+    const axes = first.value ? [first.value, second.value] : [];
+    pending = file;
+    if (message("table", { ...file, axes })) waitFor("Reading the columns …");
+  }
+  const memoriesNow = () => JSON.stringify(state.scene.memories);
+  function analyse() {
+    analysis = { memories: memoriesNow() };
+    message("clusters"); message("phases");
+    sync();
+  }
   function setView(view) { state.view = view; refresh(); if (committed) commit(); }
   function setTool(tool) { state.tool = tool; sync(); }
-  function readFile(file) {
-    if (!file) return;
-    if (file.size > hello.limits.table / 2) { tell("The file is too large for the page. Run isthmus play with its path instead."); return; }
-    file.arrayBuffer().then((bytes) => {
-      if (message("table", { name: file.name, text: textOf(bytes) })) waitFor("Reading the file …");
+  let file = {}, pending = {}; // name and content of the table loaded here; none for that of the start
+  function readFile(chosen) {
+    if (!chosen) return;
+    if (chosen.size > 0.7 * hello.limits.table) { tell("The file is too large for the page. Run isthmus play with its path instead."); return; }
+    contentOf(chosen).then((content) => {
+      pending = { name: chosen.name, content };
+      if (message("table", pending)) waitFor("Reading the file …");
     });
   }
   function toggleSampling() {
@@ -697,6 +732,8 @@ export function mount(host, transport, { page = false } = {}) {
     presetChoice.value = state.from;
     presetChoice.options[0].disabled = !own;
     dataNote.textContent = state.note;
+    syncAxes();
+    syncAnalysis();
     formula.textContent = now.formula;
     note.textContent = now.note;
     note.hidden = !now.note;
@@ -725,6 +762,61 @@ export function mount(host, transport, { page = false } = {}) {
     rows.push(["At the pointer", hovered()]);
     facts.replaceChildren(...rows.flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { text: String(value) })]));
   }
+  function syncAxes() {
+    const columns = state.from === "" && own?.columns?.length > 2 ? own.columns : [];
+    axisRow.hidden = !columns.length;
+    if (axisRow.dataset.names !== columns.join("\n")) {
+      axisRow.dataset.names = columns.join("\n");
+      axisChoices.forEach((choice, place) => choice.replaceChildren(
+        ...(place ? [] : [element("option", { value: "", text: "All columns" })]), ...columns.map((name) => element("option", { value: name, text: name }))));
+    }
+    axisChoices.forEach((choice, place) => { choice.value = own?.chosen?.[place] ?? ""; });
+    axisChoices[1].hidden = !axisChoices[0].value;
+  }
+  function syncAnalysis() {
+    if (analysis && analysis.memories !== memoriesNow()) analysis = null;
+    const { clusters } = analysis ?? {};
+    analyseButton.disabled = Boolean(analysis);
+    gapCurve.hidden = !clusters;
+    decision.textContent = clusters ? `BasinFlow finds ${counted(clusters.k, "cluster")}. ${oddsOf(clusters.probabilities)}` : analysis ? "Computing …" : "";
+    if (clusters) paintGaps(clusters);
+  }
+  // The probabilities of the numbers of clusters, those of at least one per cent.
+  const oddsOf = (probabilities) => probabilities.map((value, i) => [i + 1, Math.round(100 * value)]).filter(([, percent]) => percent > 0)
+    .map(([k, percent]) => `K = ${k}: ${percent} %`).join(", ");
+  // The gap to one cluster at each resolution, from fine to coarse; the dot is the number chosen.
+  function paintGaps({ curve, k }) {
+    const pen = gapCurve.getContext("2d"), { width: w, height: h } = gapCurve, { ink, muted, path } = palette.theme;
+    const top = Math.max(...curve.map(([, , gap]) => gap), 1e-9), place = (i) => [8 + (i / Math.max(curve.length - 1, 1)) * (w - 16), h - 16 - (curve[i][2] / top) * (h - 32)];
+    pen.clearRect(0, 0, w, h);
+    pen.strokeStyle = css(muted); pen.lineWidth = 1.5;
+    pen.beginPath();
+    curve.forEach((_, i) => pen.lineTo(...place(i)));
+    pen.stroke();
+    pen.font = "10px system-ui, sans-serif"; pen.fillStyle = css(ink); pen.textAlign = "center";
+    let last = null;
+    curve.forEach(([, n], i) => {
+      if (n === last) return;
+      last = n;
+      pen.fillText(String(n), place(i)[0], h - 3);
+      if (n !== k) return;
+      dot(pen, place(i), 4);
+      pen.fillStyle = css(path); pen.fill(); pen.fillStyle = css(ink);
+    });
+  }
+  // Behind the slider of the width: the phase of the memories at each of its values.
+  function phaseAt(sigma) {
+    const regions = analysis?.phases?.regions ?? [];
+    return regions.find(([, , high]) => sigma <= high)?.[0] ?? regions.at(-1)?.[0] ?? "";
+  }
+  function paintPhases(strip) {
+    const regions = ["kde", "mixture"].includes(state.scene.energy) ? analysis?.phases?.regions ?? [] : [];
+    strip.hidden = !regions.length;
+    const pen = strip.getContext("2d");
+    pen.clearRect(0, 0, strip.width, strip.height);
+    for (let x = 0; regions.length && x < strip.width; x++) { pen.fillStyle = PHASES[phaseAt(fromSlider("sigma", x / (strip.width - 1)))]; pen.fillRect(x, 0, 1, strip.height); }
+    return regions.length ? `, ${phaseAt(state.scene.sigma)}` : "";
+  }
   function syncSliders(now) {
     const wanted = now.sliders.join();
     if (sliders.dataset.names !== wanted) {
@@ -734,15 +826,16 @@ export function mount(host, transport, { page = false } = {}) {
         const input = element("input", { type: "range", min: "0", max: "1000", step: "1", "data-name": name, "aria-label": hello.sliders[name].label });
         input.addEventListener("input", () => { state.scene[name] = fromSlider(name, input.value / 1000); refresh(); });
         input.addEventListener("change", commit);
-        inputs[name] = { input, value };
-        return element("label", { class: "ip-slider" }, element("span", {}, element("span", { text: hello.sliders[name].label }), value), input);
+        const strip = element("canvas", { class: "ip-strip", width: "200", height: "1", "aria-hidden": "true", hidden: true });
+        inputs[name] = { input, value, strip };
+        return element("label", { class: "ip-slider" }, element("span", {}, element("span", { text: hello.sliders[name].label }), value), input, strip);
       }));
     }
     for (const name of now.sliders) {
-      const { input, value } = inputs[name], number = state.scene[name];
+      const { input, value, strip } = inputs[name], number = state.scene[name];
       if (document.activeElement !== input || Math.abs(input.value / 1000 - toSlider(name, number)) > 0.002) input.value = String(1000 * toSlider(name, number));
       const beta = name === "sigma" && frame?.header.beta ? `, β ${written(frame.header.beta)}` : "";
-      value.textContent = written(number) + beta;
+      value.textContent = written(number) + beta + (name === "sigma" ? paintPhases(strip) : "");
     }
   }
   function ends(name) {
@@ -909,14 +1002,14 @@ export function mount(host, transport, { page = false } = {}) {
   }
   // A memory of a radius, drawn once and then stamped.
   const stamps = new Map();
-  function stamp(radius) {
-    const key = `${radius} ${ratio} ${theme}`;
+  function stamp(radius, fill) {
+    const key = `${radius} ${ratio} ${theme} ${fill}`;
     if (!stamps.has(key)) {
       const size = 2 * Math.ceil(radius + 2), picture = element("canvas", { width: Math.round(size * ratio), height: Math.round(size * ratio) });
       const pen = picture.getContext("2d"), { ink, paper } = palette.theme;
       pen.scale(ratio, ratio);
       dot(pen, [size / 2, size / 2], radius);
-      pen.fillStyle = css(paper); pen.fill();
+      pen.fillStyle = fill ?? css(paper); pen.fill();
       pen.lineWidth = 1.5; pen.strokeStyle = css(ink); pen.stroke();
       stamps.set(key, { picture, size });
     }
@@ -946,8 +1039,10 @@ export function mount(host, transport, { page = false } = {}) {
       }
       context.fill();
     }
+    const owners = analysis?.clusters?.labels;
     memories.forEach((each, i) => {
-      const radius = memoryRadius(i), [x, y] = toScreen(each), { picture, size } = stamp(radius);
+      const fill = owners?.length === memories.length ? css(oklch(palette.theme.lightness, 0.14, 245 + 137.508 * owners[i])) : undefined;
+      const radius = memoryRadius(i), [x, y] = toScreen(each), { picture, size } = stamp(radius, fill);
       const onPixels = (value) => Math.round((value - size / 2) * ratio) / ratio;
       context.drawImage(picture, onPixels(x), onPixels(y), size, size);
       if (i === state.selected) {
