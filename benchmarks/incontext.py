@@ -30,8 +30,7 @@ from naive_icl import langevin, loss, transformer
 from torch import Tensor
 
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, preset
-from isthmus.incontext.density import TEMPERATURES, GridDensity
-from isthmus.incontext.evaluation import Grid
+from isthmus.incontext.evaluation import TEMPERATURES, Grid, GridDensity
 from isthmus.incontext.objectives import ContrastiveDivergence
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.training import draw_pass, new_model

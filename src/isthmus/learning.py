@@ -24,7 +24,7 @@ from isthmus.dynamics.retrieve import require_energy, require_pointwise, retriev
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.incontext.config import CheckedFields, cosine_at
-from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded
+from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded, without_state
 from isthmus.incontext.objectives import (
     FARTHEST,
     BinaryNCE,
@@ -37,7 +37,6 @@ from isthmus.incontext.objectives import (
     PersistentContrastiveDivergence,
     RankingNCE,
     SlicedScoreMatching,
-    StatefulObjective,
 )
 from isthmus.incontext.runs import Row, Weights
 from isthmus.memories import GaussianKDE, StudentMixture
@@ -451,11 +450,8 @@ def fit(
         objective = "likelihood" if isinstance(energy, Memory) else objective
     if isinstance(objective, str):
         objective = noise.objective(as_choice(objective, "objective", OBJECTIVES))
-    elif isinstance(objective, StatefulObjective):
-        objective = deepcopy(objective)
-        objective.load_state_dict({})
     settings = FitSettings(
-        objective=objective,
+        objective=without_state(objective),
         updates=updates,
         learning_rate=learning_rate,
         rows=hashlib.sha256(rows.numpy().tobytes()).hexdigest(),

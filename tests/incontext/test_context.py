@@ -70,7 +70,7 @@ def test_log_densities_in_the_plane_are_normalised(monkeypatch):
         expected = -energy.energy(x[index]).double() - finer
         torch.testing.assert_close(found[index].double(), expected, atol=2e-4, rtol=0)
         torch.testing.assert_close(energy.log_prob(x[index]), found[index], atol=1e-4, rtol=0)
-    monkeypatch.setattr("isthmus.incontext.density.Grid.integrate", None)  # it is kept
+    monkeypatch.setattr("isthmus.incontext.evaluation.Grid.integrate", None)  # it is kept
     torch.testing.assert_close(batch.log_prob(x), found)
 
 

@@ -68,7 +68,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Any, ICLEBM | None]:
     """Return the preset, changed by the other options, and the model to start from."""
     from isthmus.incontext import TableTraining
     from isthmus.incontext.priors import prior
-    from isthmus.incontext.settings import PRESETS
+    from isthmus.incontext.training import PRESETS
 
     name = as_choice(arguments.preset, "--preset", (*PRESETS, "tables"))
     for option in ("prior", "init") if name == "tables" else ():

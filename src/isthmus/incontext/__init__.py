@@ -3,12 +3,11 @@
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
-from isthmus.incontext.settings import TrainingSettings, preset
 from isthmus.incontext.tables.density import RowScores, TableDensity, fill_rows, score_rows
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.training import TableTraining, train_tables
-from isthmus.incontext.training import Trained, train
+from isthmus.incontext.training import Trained, TrainingSettings, preset, train
 
 __all__ = [
     "ICLEBM",

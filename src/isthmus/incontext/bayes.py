@@ -66,19 +66,14 @@ def as_sequences(
 class Prediction:
     """A Bayes predictive, and its Monte Carlo error.
 
-    Attributes
-    ----------
-    log_prob : Tensor (B, M)
-    error : Tensor (B,)
-        Of each context's mean negative log-likelihood: half the difference between two independent
-        runs, zero where the sum over assignments is complete.
-    log_evidence : Tensor (B,)
-        Log marginal likelihood of the context.
+    `error` is that of each context's mean negative log-likelihood: half the difference between two
+    independent runs, zero where the sum over assignments is complete. `log_evidence` is the log
+    marginal likelihood of the context.
     """
 
-    log_prob: Tensor
-    error: Tensor
-    log_evidence: Tensor
+    log_prob: Tensor  # (B, M)
+    error: Tensor  # (B,)
+    log_evidence: Tensor  # (B,)
 
 
 @final
@@ -98,19 +93,13 @@ class BayesPredictive(Reference):
     Parameters
     ----------
     prior : GaussianMixtures
-    particles : int
-        Particles in each of two independent runs, which are pooled by their evidence.
-    sweeps : int
-        Gibbs sweeps after each resampling.
-    nodes : int
-        Quadrature nodes for the standard deviation.
+    particles, sweeps, nodes : int
+        Particles in each of two independent runs, which are pooled by their evidence, Gibbs sweeps
+        after each resampling, and quadrature nodes for the standard deviation.
     seed : int
 
     Examples
     --------
-    >>> import torch
-    >>> from isthmus.incontext.priors import GaussianMixtures
-    >>> from isthmus.incontext.references import BayesPredictive
     >>> bayes = BayesPredictive(GaussianMixtures.paper())
     >>> context = torch.tensor([[[4.0, 4.0], [4.5, 4.0], [-3.0, 0.0]]])
     >>> points = torch.tensor([[[4.0, 4.5], [0.0, 4.5]]])
@@ -168,7 +157,6 @@ class BayesPredictive(Reference):
     def _predict(
         self, state: Particles, points: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, ...]:
-        """Return the fields of :class:`Prediction` for a few tasks."""
         tasks = len(points)
         log_density = self._log_mixtures(state, torch.cat([points, points]), generator)
         log_evidence = torch.logsumexp(state.log_weights, dim=-1)  # (2 B,)

@@ -65,10 +65,9 @@ class ICLEBMConfig(CheckedFields):
 
     Parameters
     ----------
-    dim : int
-        Coordinates D of a point.
-    layers, heads, width : int
-        Transformer blocks, attention heads, and the width of the residual stream.
+    dim, layers, heads, width : int
+        Coordinates D of a point, transformer blocks, attention heads, and the width of the
+        residual stream.
     feedforward : int, optional
         Hidden width of each block's feed-forward part. Default: four times `width`.
     positions : int, optional
@@ -82,8 +81,6 @@ class ICLEBMConfig(CheckedFields):
     wall : float
         Width of the wall: the energy rises by ``(distance / wall)**2 / 2``.
 
-    Examples
-    --------
     >>> ICLEBMConfig(dim=2, box=5.5).feedforward_width
     512
     """

@@ -5,59 +5,58 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError
-from isthmus.incontext.density import (
-    TEMPERATURES,
-    GridDensity,
-    HeldOut,
-    InContextModel,
-    annealed_scores,
-    descent_error,
-    grid_for,
-    held_out_nll,
-)
-from isthmus.incontext.priors import Prior, Tasks
+from isthmus.incontext.model import ICLEBM
+from isthmus.incontext.priors import GaussianMixtures, Prior, Tasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
-from isthmus.normalizer import Grid, LogIntegral, annealed_log_normalizer
+from isthmus.normalizer import Grid as Grid
+from isthmus.normalizer import LogIntegral as LogIntegral
+from isthmus.normalizer import annealed_log_normalizer as annealed_log_normalizer
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_choice, as_count, as_seed
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "Evaluation",
-    "Grid",
-    "HeldOut",
-    "InContextModel",
-    "LogIntegral",
-    "annealed_log_normalizer",
-    "descent_error",
-    "evaluate",
-    "grid_for",
-    "held_out_nll",
-]
-
 FloatArray = NDArray[np.float64]
 
 CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64)
-TASKS_AT_ONCE = 4
-STARTS = 16
+# A finer search than a likelihood of a hundred tasks can resolve.
+TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
+# Context sizes of HeldOut, and its seed, which differs from those of training.
+HELD_OUT_CONTEXTS, HELD_OUT_SEED = (0, 2, 8, 32), 2**31
+TASKS_AT_ONCE, STARTS = 4, 16
 # The authors start descents in three quarters of the cube that holds nearly all of their data.
 START_SHARE = 0.75
 ARRAYS = ("tempered", "kl", "order", "descent", "normalizer_error")
+
+
+class InContextModel(Protocol):
+    """Anything that turns a dataset into an energy."""
+
+    @property
+    def config(self) -> Any:
+        """Settings, of which ``dim`` and ``box`` (a half-width or None) are read."""
+        ...
+
+    def condition(self, context: Any) -> Energy:
+        """Return the energy of a dataset (n, D), or of a batch of datasets (B, n, D)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,10 +74,8 @@ class Evaluation:
     nll : dict of ndarray (contexts, tasks)
         Mean negative log-likelihood of a task's held-out points: "model", "truth", and each
         reference; NaN where a reference is not defined.
-    temperature : float
-        The temperature T with the lowest mean negative log-likelihood of p^(1/T).
-    tempered : ndarray (contexts, tasks)
-        The model's negative log-likelihood at that temperature.
+    temperature, tempered : float, ndarray (contexts, tasks)
+        The temperature T with the lowest mean negative log-likelihood of p^(1/T), and the latter.
     kl : ndarray (contexts, tasks)
         Kullback-Leibler divergence of the model's density from the true one.
     order : ndarray (contexts, some tasks)
@@ -139,24 +136,24 @@ class Evaluation:
     def __str__(self) -> str:
         import pandas
 
-        model, errors = self.nll["model"], {"log Z": self.normalizer_error, **self.reference_error}
-        other = {
-            f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
-            "KL from truth": _cells(self.kl),
-            "KL of two orders": _cells(self.order),
-            "descent error": _cells(self.descent),
-        } | {
-            f"error of {name}": [f"{value:.1e}" for value in error.mean(1)]
-            for name, error in errors.items()
-        }
+        errors = {"log Z": self.normalizer_error, **self.reference_error}
         tables = {
             "Negative log-likelihood, nats ± standard error": {
                 name: _cells(scores) for name, scores in self.nll.items()
             },
             "Model minus reference, paired over tasks (below 0: the model is better)": {
-                name: _cells(model - self.nll[name]) for name in self.references
+                name: _cells(self.nll["model"] - self.nll[name]) for name in self.references
             },
-            "The model itself": other,
+            "The model itself": {
+                f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
+                "KL from truth": _cells(self.kl),
+                "KL of two orders": _cells(self.order),
+                "descent error": _cells(self.descent),
+                **{
+                    f"error of {name}": [f"{value:.1e}" for value in error.mean(1)]
+                    for name, error in errors.items()
+                },
+            },
         }
         size = f"{self.tasks} tasks, {self.points} held-out points each, seed {self.seed}"
         columns = pandas.Index(self.contexts, name="n")
@@ -176,13 +173,11 @@ class Evaluation:
         arrays |= {"nll_tempered": self.tempered, "kl": self.kl}
         arrays |= {name: getattr(self, name) for name in ("normalizer_error", "order", "descent")}
         arrays |= {f"error_{name}": error for name, error in self.reference_error.items()}
-        columns = {  # some are known for the first tasks only
-            name: np.pad(each, ((0, 0), (0, self.tasks - each.shape[1])), constant_values=np.nan)
-            for name, each in arrays.items()
-        }
-        return pandas.DataFrame(
-            {name: each.ravel() for name, each in columns.items()}, index
-        ).reset_index()
+        columns = {}
+        for name, each in arrays.items():  # some are known for the first tasks only
+            missing = ((0, 0), (0, self.tasks - each.shape[1]))
+            columns[name] = np.pad(each, missing, constant_values=np.nan).ravel()
+        return pandas.DataFrame(columns, index).reset_index()
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, for :meth:`from_json`, and write it if a path is given."""
@@ -262,7 +257,6 @@ def evaluate(
     Examples
     --------
     >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> from isthmus.incontext.evaluation import evaluate
     >>> from isthmus.incontext.priors import prior
     >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=1, width=4, box=5.5))
     >>> found = evaluate(
@@ -349,7 +343,7 @@ def _score_model(
         context = sequence[:, :size]
         order = torch.zeros(probes, dtype=torch.float64)
         if grid is None:
-            row = annealed_scores(model, context, points, scale=box / 2, seed=size)
+            row = _annealed_scores(model, context, points, scale=box / 2, seed=size)
             row["kl"], order[:] = row["nll"] + truth.mean(1), torch.nan
         else:
             density = GridDensity(model, context, grid)
@@ -364,3 +358,138 @@ def _score_model(
             row["descent"] = descent_error(energy, tasks[:probes], starts, box=box)
         rows.append(row)
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}
+
+
+def grid_for(model: InContextModel, prior: Prior) -> Grid:
+    """Return a grid that holds the model's density, walls included, and resolves the prior's."""
+    # Lines are 0.8 standard deviations of the sharpest component apart; for other priors, whose
+    # details a model trained on mixtures does not have, 1/45 of the box.
+    box = max(model.config.box or 0.0, prior.box)
+    wall = getattr(model.config, "wall", box / 10)
+    spacing = 0.8 * prior.std_low if isinstance(prior, GaussianMixtures) else prior.box / 45
+    return Grid.with_spacing(prior.dim, box + 5 * wall, spacing)
+
+
+class GridDensity:
+    """The density of a model for contexts (B, n, D), normalised exactly on a grid."""
+
+    def __init__(self, model: InContextModel, context: Tensor, grid: Grid) -> None:
+        self.grid = grid
+        self.energy = model.condition(context)
+        self.log_values = -_scaled(self.energy, grid.nodes.expand(len(context), -1, -1))  # (B, G)
+        self.log_normalizer = grid.integrate(self.log_values)
+        self.log_prob = self.log_values - self.log_normalizer.value[:, None]
+
+    def scores(self, points: Tensor) -> dict[str, Tensor]:
+        """Return scores of points (B, M, D), at temperature 1 and at :data:`TEMPERATURES`."""
+        mean = _scaled(self.energy, points).mean(1)
+        tempered = [
+            mean / T + torch.logsumexp(self.log_values / T + self.grid.log_weights, dim=-1)
+            for T in TEMPERATURES
+        ]
+        return {
+            "nll": mean + self.log_normalizer.value,
+            "tempered": torch.stack(tempered, dim=1),
+            "normalizer_error": self.log_normalizer.error,
+        }
+
+    def kl_from(self, log_prob: Tensor) -> Tensor:
+        """Return the divergence of this density from another, given at the nodes (B, G): (B,)."""
+        mass = (log_prob + self.grid.log_weights).softmax(-1)
+        gap = torch.where(mass > 0, log_prob - self.log_prob, 0.0)  # no 0 times infinity
+        return (mass * gap).sum(-1)
+
+
+def _annealed_scores(
+    model: InContextModel, context: Tensor, points: Tensor, *, scale: float, seed: int
+) -> dict[str, Tensor]:
+    """Return the scores of :class:`GridDensity` by annealing; NaN for temperatures but 1."""
+    energy = model.condition(context)
+    normalizer = annealed_log_normalizer(energy, scale=scale, batch=len(context), seed=seed)
+    unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
+    nll = _scaled(energy, points).mean(1) + normalizer.value
+    return {"nll": nll, "tempered": unknown, "normalizer_error": normalizer.error}
+
+
+def _scaled(energy: Energy, x: Tensor) -> Tensor:
+    """Return energy times inverse temperature in float64. (B, M, D) -> (B, M)."""
+    return (energy.inverse_temperature * energy.energy(x)).double()
+
+
+@torch.no_grad()
+def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: Grid) -> float:
+    """Return the mean negative log-likelihood in nats of points (B, M, D), given (B, n, D).
+
+    In one or two dimensions. The grid must cover the model's density.
+    """
+    density = GridDensity(model, context, grid)
+    nll = _scaled(density.energy, points).mean(1) + density.log_normalizer.value
+    return float(nll.mean())
+
+
+class HeldOut:
+    """Mean negative log-likelihood on a few fixed datasets of a prior, to follow training.
+
+    Contexts are shorter than `length`. The score is exact by quadrature, so it is NaN in more than
+    two dimensions; use :func:`isthmus.incontext.evaluate` there.
+    """
+
+    def __init__(self, prior: Prior, *, length: int, tasks: int = 16, points: int = 64) -> None:
+        generator = torch.Generator().manual_seed(HELD_OUT_SEED)
+        drawn = prior.draw(tasks, generator)
+        self.prior = prior
+        self.sizes = [size for size in HELD_OUT_CONTEXTS if size < length]
+        self.context = drawn.sample(max(self.sizes), generator)
+        self.points = drawn.sample(points, generator)
+
+    def __call__(self, model: ICLEBM) -> float:
+        """Return the score of a model, in nats."""
+        if self.prior.dim > 2:
+            return math.nan
+        if model.readout.weight.device.type != "cpu":
+            model = deepcopy(model).cpu()
+        grid = grid_for(model, self.prior)
+        return fmean(
+            held_out_nll(model, self.context[:, :size], self.points, grid) for size in self.sizes
+        )
+
+
+@torch.no_grad()
+def descent_error(
+    energy: Energy,
+    tasks: Tasks,
+    starts: Tensor,
+    *,
+    box: float,
+    step_size: float = 3.16,
+    steps: int = 15,
+) -> Tensor:
+    r"""Return squared distances between end points of descent on a model and on the truth.
+
+    As in the authors' evaluation, both descend without noise from the same starts; the true
+    energy, :math:`-\log p`, is scaled to a maximum of 10 over the starts, and its step is a tenth
+    of the model's. Unlike theirs, descents stay in the box: their step is mostly unstable.
+
+    Parameters
+    ----------
+    energy, tasks : Energy, Tasks
+        Of a batch of B contexts, and their densities.
+    starts : Tensor (B, S, D)
+    box : float
+        Half-width of the cube that descents are clamped to.
+    step_size, steps
+        Default: the authors'.
+
+    Returns
+    -------
+    Tensor (B,)
+        Mean over the starts; NaN where the true energy is infinite.
+    """
+    mine, true = starts.clone(), starts.clone()
+    highest = (-tasks.log_prob(starts)).amax(1)[:, None, None]
+    slope = torch.func.grad(lambda x: tasks.log_prob(x).sum())
+    for _ in range(steps):
+        mine = (mine + step_size * energy.score(mine).to(mine.dtype)).clamp(-box, box)
+        true = (true + step_size / highest * slope(true)).clamp(-box, box)
+    error = (mine - true).square().sum(-1).mean(-1)
+    return torch.where(torch.isfinite(highest[:, 0, 0]), error, torch.nan)

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 
 # The default bound on the work, in seconds, that a killed run loses.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+def without_state(objective: Any) -> Any:
+    """Return a copy of an objective for a new run; its state, if it has one, is empty."""
+    objective = copy(objective)
+    if isinstance(objective, StatefulObjective):
+        objective.load_state_dict({})
+    return objective
 
 
 def seeded(seed: np.random.SeedSequence, device: Any = "cpu") -> torch.Generator:
@@ -92,20 +100,6 @@ class TrainingRecipe(ABC):
             return False
         return len(scores) - 1 - scores.index(min(scores)) >= self.patience
 
-    def states(self, fabric: Fabric) -> list[Weights]:
-        """Return the states of the objective in all processes."""
-        if not isinstance(self.objective, StatefulObjective):
-            return []
-        states: list[Any] = [self.objective.state_dict()] * fabric.world_size
-        if fabric.world_size > 1:
-            torch.distributed.all_gather_object(states, states[0])
-        return states
-
-    def load_states(self, states: list[Weights], rank: int) -> None:
-        """Take up the state of the objective in this process."""
-        for state in states[rank:][:1]:
-            self.objective.load_state_dict(state)
-
     def fingerprint(self) -> dict[str, str]:
         """Return the ``repr`` of everything that decides the outcome of a run."""
         names = [each.name for each in fields(self.settings)]
@@ -132,7 +126,7 @@ class TrainingRecipe(ABC):
         return checkpoint
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunOptions:
     """What does not change the outcome of a run; see :func:`isthmus.incontext.train`."""
 
@@ -155,8 +149,8 @@ def run(
     recipe: TrainingRecipe, out: str | Path | None, options: RunOptions
 ) -> tuple[Weights, list[Row]]:
     """Train, or continue a run, in a folder; return the weights and the rows of the metrics."""
-    fabric, folder, lock = options.fabric, None if out is None else as_path(out, "out"), cast(
-        Any, nullcontext())  # fmt: skip
+    fabric, folder = options.fabric, None if out is None else as_path(out, "out")
+    lock: Any = nullcontext()
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive(folder, folder / "model")
@@ -274,7 +268,8 @@ class _State:
                 self.average.load_state_dict(more.pop(0))
             if recipe.patience is not None:
                 self.best = more.pop(0)
-            recipe.load_states(more, fabric.global_rank)
+            for state in more[fabric.global_rank :][:1]:  # of the objective in this process
+                recipe.objective.load_state_dict(state)
         self.clock = seconds - time.process_time()
 
     @property
@@ -339,7 +334,11 @@ class _State:
         more = [] if self.average is None else [self.average.state_dict()]
         if self.recipe.patience is not None:
             more.append(self.best)
-        more += self.recipe.states(self.fabric)
+        if isinstance(self.recipe.objective, StatefulObjective):
+            states: list[Any] = [self.recipe.objective.state_dict()] * self.fabric.world_size
+            if len(states) > 1:
+                torch.distributed.all_gather_object(states, states[0])
+            more += states
         return Checkpoint(
             self.recipe.fingerprint(), self.done, self.clock + time.process_time(),
             self.network.state_dict(), self.optimizer.state_dict(), more, self.rows,

@@ -98,7 +98,6 @@ class ICLEBM(StoredModel):
 
     Examples
     --------
-    >>> import torch
     >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
     >>> model = ICLEBM(ICLEBMConfig(dim=2, layers=1, heads=2, width=8))
     >>> model(torch.zeros(4, 10, 2)).shape
@@ -267,12 +266,7 @@ class ContextEnergy(Energy):
     :func:`isthmus.retrieve` and :func:`isthmus.sample` refuse the batch. A graph is built only
     where x, the context or a parameter of the model requires a gradient.
 
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> model = ICLEBM(ICLEBMConfig(dim=2, layers=1, heads=2, width=8))
-    >>> energy = model.condition(torch.zeros(3, 2))
+    >>> energy = pretrained("mixtures-2d").condition(torch.zeros(3, 2))
     >>> energy.append([1.0, 1.0]).context.shape
     torch.Size([4, 2])
     """
@@ -441,8 +435,6 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
 
     Examples
     --------
-    >>> import torch
-    >>> from isthmus.incontext import pretrained
     >>> energy = pretrained("mixtures-2d").condition([[1.0, 1.0], [1.2, 0.9], [-2.0, 0.5]])
     >>> bool(energy.energy([1.1, 1.0]) < energy.energy([-2.0, -2.0]))
     True

@@ -100,7 +100,7 @@ class Rings(Prior):
     dim = 2
 
     def _draw(self, tasks: int, random: Random) -> RingTasks:
-        shape = (tasks, self.components)
+        shape = tasks, self.components
         return RingTasks(
             random.uniform((*shape, 2), -self.centre_scale, self.centre_scale),
             random.uniform(shape, self.radius_low, self.radius_high),

@@ -45,10 +45,6 @@ class KernelDensity(Reference):
         asked for*, over all tasks of the batch, which no estimate could know. "silverman" is
         Silverman's rule for each coordinate of each context, which needs two points.
 
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext.references import KernelDensity
     >>> context = torch.tensor([[[0.0], [2.0]]])
     >>> KernelDensity(1.0).log_prob(context, torch.tensor([[[1.0]]]))
     tensor([[-1.4189]], dtype=torch.float64)
@@ -71,20 +67,16 @@ class KernelDensity(Reference):
         size, dim = context.shape[1:]
         if size == 0 or (size == 1 and self.bandwidth == "silverman"):
             return torch.full_like(points[..., 0], torch.nan)
+        widths = torch.ones((), dtype=context.dtype)
         if self.bandwidth == "silverman":
             rule = (4 / ((dim + 2) * size)) ** (1 / (dim + 4))
             widths = rule * context.std(1, keepdim=True)  # (B, 1, D)
-            scaled = _log_mean_kernel(_squares(context / widths, points / widths), 1.0, dim)
-            return scaled - widths.log().sum(-1)
-        squares = _squares(context, points)
+        direct = "donot_use_mm_for_euclid_dist"
+        squares = torch.cdist(points / widths, context / widths, compute_mode=direct).square()
         if self.bandwidth == "best":
             return _best(squares, dim)
-        return _log_mean_kernel(squares, float(self.bandwidth), dim)
-
-
-def _squares(context: Tensor, points: Tensor) -> Tensor:
-    """Return squared distances. (B, n, D), (B, M, D) -> (B, M, n)."""
-    return torch.cdist(points, context, compute_mode="donot_use_mm_for_euclid_dist").square()
+        bandwidth = 1.0 if self.bandwidth == "silverman" else float(self.bandwidth)
+        return _log_mean_kernel(squares, bandwidth, dim) - widths.log().sum(-1)
 
 
 def _log_mean_kernel(squares: Tensor, bandwidth: float, dim: int) -> Tensor:
@@ -119,14 +111,6 @@ class FittedMixture(Reference):
         Added to the variances (``reg_covar``).
     starts, seed : int
         Number of starts, of which the most likely fit is kept, and their seed.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext.references import FittedMixture
-    >>> context = torch.tensor([[[0.0], [0.1], [5.0], [5.2]]])
-    >>> FittedMixture(2, regularizer=0.1).log_prob(context, torch.tensor([[[0.0], [2.5]]])).exp()
-    tensor([[6.1...e-01, 1.4...e-13]], dtype=torch.float64)
     """
 
     def __init__(

@@ -20,8 +20,6 @@ from isthmus.memories.gaussian import GaussianKDE
 from isthmus.scaling import Scaling
 from isthmus.validation import as_count, as_points
 
-__all__ = ["box_scaling", "draw", "draw_points", "starting_points"]
-
 # Share of trial points near the context, and the bandwidth there; the others are uniform.
 NEAR_SHARE, NEAR_WIDTH = 0.5, 0.6
 TRIALS_PER_POINT, FEWEST_TRIALS = 20, 4000
@@ -78,7 +76,6 @@ def draw_points(
     Examples
     --------
     >>> from isthmus.incontext import pretrained
-    >>> from isthmus.incontext.sampling import draw_points
     >>> heights_and_weights = [[1.62, 55.0], [1.70, 66.0], [1.75, 71.0], [1.83, 80.0]]
     >>> drawn = draw_points(pretrained("mixtures-2d"), heights_and_weights, 100, steps=10)
     >>> bool(1.6 < drawn[:, 0].mean() < 1.9), bool(50 < drawn[:, 1].mean() < 90)
@@ -90,9 +87,8 @@ def draw_points(
     drawn = as_arrays(draw(energy, n, sampler, seed=seed, steps=steps, progress=progress))
     if not scaling.standardises:
         # Through text, so that single precision is not written with the digits of double.
-        single: NDArray[np.float64] = drawn.astype(str).astype(np.float64)
-        return single
-    return scaling.back(drawn.astype(np.float64))
+        drawn = drawn.astype(str)
+    return scaling.back(drawn)
 
 
 def draw(
@@ -113,12 +109,11 @@ def draw(
     ----------
     energy : ContextEnergy
         Of one context.
-    n : int
+    n, steps : int
+        Points, and steps of each chain.
     sampler : Langevin, MALA, HMC, or one of your own
         Default: ``MALA(step_size=0.05)``.
     seed : int or torch.Generator
-    steps : int
-        Of each chain.
     progress : bool, optional
         Show a progress bar on stderr. Default: on a terminal, once the run takes long.
 
@@ -126,14 +121,6 @@ def draw(
     -------
     Tensor (n, D)
         An array if the context was given as one.
-
-    Examples
-    --------
-    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> from isthmus.incontext.sampling import draw
-    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=3.0))
-    >>> draw(model.condition([[0.0, 1.0], [0.5, 1.0]]), 5, steps=10).shape
-    (5, 2)
     """
     steps = as_count(steps, "steps")
     generator = generator_for(seed, energy.context.device)
@@ -161,20 +148,16 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
     reach = MARGIN * max(1.0, float(context.abs().max()) if len(context) else 0.0)
     if box is not None:
         reach = box + WALLS * wall
-    unit = torch.rand(
-        (trials, energy.dim), generator=generator, dtype=context.dtype, device=context.device
-    )
-    points = (2 * unit - 1) * reach
-    log_spread = context.new_full((trials,), -energy.dim * math.log(2 * reach))
-    if len(context) == 0:
-        log_proposal = log_spread
-    else:
+    options: Any = {"generator": generator, "dtype": context.dtype, "device": context.device}
+    points = (2 * torch.rand((trials, energy.dim), **options) - 1) * reach
+    log_proposal = context.new_full((trials,), -energy.dim * math.log(2 * reach))
+    if len(context):
         near = GaussianKDE(context, sigma=NEAR_WIDTH)
         count = round(NEAR_SHARE * trials)
         points[:count] = near.sample(count, seed=generator)
-        log_spread[(points.abs() > reach).any(-1)] = -math.inf
+        log_proposal[(points.abs() > reach).any(-1)] = -math.inf
         log_proposal = torch.logaddexp(
-            log_spread + math.log1p(-NEAR_SHARE), near.log_prob(points) + math.log(NEAR_SHARE)
+            log_proposal + math.log1p(-NEAR_SHARE), near.log_prob(points) + math.log(NEAR_SHARE)
         )
     weights = (-energy.energy(points) - log_proposal).softmax(0)
     return points[draw_index(weights, n, generator)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, final
 
 import torch
@@ -31,8 +31,7 @@ class Tasks(ABC):
         """Return the log-density of task b at the points x[b]. x: (B, M, D) -> (B, M)."""
 
     def _rows(self) -> dict[str, Tensor]:
-        values = {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def __len__(self) -> int:
         return len(next(iter(self._rows().values())))
@@ -91,12 +90,8 @@ class ComponentTasks(Tasks):
 class Prior(CheckedFields, ABC):
     """A distribution over densities. A subclass is a frozen dataclass.
 
-    Attributes
-    ----------
-    dim : int
-        Coordinates D of every point.
-    box : float
-        Half-width of the centred cube that holds nearly all the data.
+    `dim` are the coordinates D of every point, and `box` is half the width of the centred cube that
+    holds nearly all the data.
     """
 
     dim: int
@@ -152,10 +147,8 @@ def as_task_points(x: Tensor, tasks: int, dim: int) -> Tensor:
 class MixtureTasks(ComponentTasks):
     """Mixtures with equal weights and isotropic components."""
 
-    means: Tensor
-    """(B, K, D)"""
-    stds: Tensor
-    """(B, K)"""
+    means: Tensor  # (B, K, D)
+    stds: Tensor  # (B, K)
 
     def _draw_one_each(self, random: Random) -> Tensor:
         return self.means + self.stds[..., None] * random.normal(self.means.shape)
@@ -173,13 +166,10 @@ class GaussianMixtures(Prior):
 
     Parameters
     ----------
-    components : int
-        K
-    dim : int
-        D
-    mean_law : {"uniform", "normal"}
+    components, dim : int
+        K and D.
+    mean_law, mean_scale : {"uniform", "normal"}, float
         Every coordinate of a mean is U[-mean_scale, mean_scale] or N(0, mean_scale^2).
-    mean_scale : float
     std_low, std_high : float
         The standard deviation of each component is uniform between the two.
     box : float
@@ -187,8 +177,6 @@ class GaussianMixtures(Prior):
 
     Examples
     --------
-    >>> import torch
-    >>> from isthmus.incontext.priors import GaussianMixtures
     >>> generator = torch.Generator().manual_seed(0)
     >>> tasks = GaussianMixtures.compact().draw(16, generator)
     >>> points = tasks.sample(33, generator)

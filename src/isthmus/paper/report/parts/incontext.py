@@ -18,8 +18,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
-from isthmus.incontext.density import GridDensity
-from isthmus.incontext.evaluation import Grid, evaluate
+from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
 from isthmus.incontext.priors import GaussianMixtures, Tasks, prior
 from isthmus.incontext.sampling import starting_points
 from isthmus.paper.figures.records import likelihood_by_objective, likelihood_outside_the_prior
