@@ -145,8 +145,8 @@ def _likeliest(squares: FloatArray, dim: int) -> float:
 def collapse_threshold(X: FloatArray, y: NDArray[np.int64], *, seed: int = 0) -> Threshold:
     """Measure the noise at which draws of an annealed memory commit to a row.
 
-    It is the one at which the mean log-odds of a noisy row, between its own row and all others,
-    are even. The prediction is :func:`entropy_noise` of Gaussian classes.
+    There the mean log-odds of a noisy row, between its own row and all others, are even. The
+    prediction is :func:`entropy_noise` of Gaussian classes.
     """
     rng = np.random.default_rng(seed)
     rows, noise = rng.integers(len(X), size=2000), rng.standard_normal((2000, X.shape[1]))
@@ -159,9 +159,8 @@ def collapse_threshold(X: FloatArray, y: NDArray[np.int64], *, seed: int = 0) ->
         return float(np.mean(logsumexp(logits, axis=1) - own))
 
     predicted = entropy_noise([X[y == label] for label in np.unique(y)])
-    measured = math.exp(
-        brentq(log_odds, math.log(predicted) - 1, math.log(predicted) + 1, xtol=1e-3)
-    )
+    centre = math.log(predicted)
+    measured = math.exp(brentq(log_odds, centre - 1, centre + 1, xtol=1e-3))
     return Threshold("collapse on digits, sigma", predicted, measured, {X.shape[1]: measured})
 
 

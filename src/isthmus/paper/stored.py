@@ -1,6 +1,7 @@
 r"""A proof by computer that the 600-cell and a shell of E8 are stored.
 
-``python -m isthmus.paper.stored`` runs it.
+``python -m isthmus.paper.stored`` runs it with floats and a margin, in seconds;
+``python -m isthmus.paper.stored --intervals`` in interval arithmetic (python-flint), in half a minute.
 
 Patterns :math:`x_j = M v_j`, :math:`M = 2\sqrt{D-1}`, :math:`\sigma = 1`. Split space into the axis
 through one pattern and the space across it, :math:`x = (a, u)`, and let the patterns at the same
@@ -11,17 +12,17 @@ update f satisfies
 2. :math:`f_a \ge a_1` on the bottom (and everywhere, since :math:`f_a` grows with a),
 3. :math:`f_a` contracts the axis, and moves the place :math:`M - R` outwards.
 
-So f maps the cylinder into itself, each start in it converges to the only fixed point,
-on the axis, and the ball of radius R about the pattern, which lies inside, stores it. By symmetry
-all are stored.
-The bounds hold for all directions of u at once, by expanding sums over shells in spherical
-harmonics. The proof is in docs/capacity-proofs.md, section 14.
+So f maps the cylinder into itself, and each start in it converges to the only fixed point, on the
+axis. The ball of radius R about the pattern lies inside; by symmetry all are stored. The bounds
+hold for all directions of u at once, by expanding sums over shells in spherical harmonics
+(docs/capacity-proofs.md, section 14).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -63,26 +64,10 @@ def _e8_shell() -> FloatArray:
     return np.roll(vectors, -first, axis=0)
 
 
-CELL_600 = Arrangement(
-    "600-cell",
-    cell_600,
-    64,
-    ((8, 0), (2, 2), (4, 0), (-2, 2), (0, 0), (2, -2), (-4, 0), (-2, -2), (-8, 0)),
-    6,
-    0.48,
-    2.92,
-    (64, 16),
-)
-E8_SHELL = Arrangement(
-    "E8 shell",
-    _e8_shell,
-    16_384,
-    tuple((p, 0) for p in range(8, -9, -1)),
-    3,
-    0.618,
-    4.597,
-    (64, 32),
-)
+_GOLDEN = ((8, 0), (2, 2), (4, 0), (-2, 2), (0, 0), (2, -2), (-4, 0), (-2, -2), (-8, 0))
+_EIGHTHS = tuple((p, 0) for p in range(8, -9, -1))
+CELL_600 = Arrangement("600-cell", cell_600, 64, _GOLDEN, 6, 0.48, 2.92, (64, 16))
+E8_SHELL = Arrangement("E8 shell", _e8_shell, 16_384, _EIGHTHS, 3, 0.618, 4.597, (64, 32))
 
 
 @dataclass(frozen=True)
@@ -92,17 +77,13 @@ class Proof:
     Attributes
     ----------
     radius : float
-        R, the radius of the balls about the patterns. It must be below `spacing`, half the
-        distance between neighbours.
-    across : float
-        Upper bound on :math:`|f_u|/|u|` in the cylinder. It must be below 1.
-    inward : float
-        Lower bound on the sum of :math:`a - a_1` over patterns at the bottom, by their weights
-        relative to the own one. It must be above 0.
-    along : float
-        Upper bound on the derivative of :math:`f_a` on the axis. It must be below 1.
-    outward : float
-        The same as `inward` for :math:`M - R` in place of :math:`a_1`, on the axis.
+        R, the radius of the balls. It must be below `spacing`, half the distance of neighbours.
+    across, along : float
+        Upper bounds on :math:`|f_u|/|u|` in the cylinder, and on the derivative of :math:`f_a` on
+        the axis. They must be below 1.
+    inward, outward : float
+        Lower bounds on sums of :math:`a - a_1` over patterns by their relative weights, at the
+        bottom :math:`a_1`, and at :math:`M - R` in its place. They must be above 0.
     holds : bool
         True if all of these inequalities hold in every interval. In interval arithmetic they are
         certain. With floats they hold with a relative margin of 1e-10, which exceeds the rounding
@@ -122,17 +103,16 @@ class Proof:
     holds: bool
 
     def __str__(self) -> str:
-        verdict = "All are stored." if self.holds else "Nothing is proved."
-        across, along = (math.ceil(1e4 * each) / 1e4 for each in (self.across, self.along))
-        inward, outward = (math.floor(1e4 * each) / 1e4 for each in (self.inward, self.outward))
+        most = [math.ceil(1e4 * each) / 1e4 for each in (self.across, self.along)]
+        least = [math.floor(1e4 * each) / 1e4 for each in (self.inward, self.outward)]
         return (
             f"{self.name}: {self.patterns:,} patterns, D = {self.dim} (claimed {self.claimed:,})\n"
-            f"  |f_u| / |u|        at most  {across:.4f}   must be below 1\n"
-            f"  inward at a_1      at least {inward:.4f}   must be above 0\n"
-            f"  slope on the axis  at most  {along:.4f}   must be below 1\n"
-            f"  outward at M - R   at least {outward:.4f}   must be above 0\n"
+            f"  |f_u| / |u|        at most  {most[0]:.4f}   must be below 1\n"
+            f"  inward at a_1      at least {least[0]:.4f}   must be above 0\n"
+            f"  slope on the axis  at most  {most[1]:.4f}   must be below 1\n"
+            f"  outward at M - R   at least {least[1]:.4f}   must be above 0\n"
             f"  radius R                    {self.radius:.4f}   must be below {self.spacing:.4f}\n"
-            f"{verdict}"
+            f"{'All are stored.' if self.holds else 'Nothing is proved.'}"
         )
 
 
@@ -145,66 +125,50 @@ def prove_stored(arrangement: Arrangement, number: Callable[[Any], Any] = float)
         The type to compute in: float, with a margin for rounding, or an interval type such as
         ``flint.arb`` with ``sqrt`` and ``exp``, whose comparisons are certain.
     """
-    vectors = arrangement.vectors()
-    dim, slack = vectors.shape[1], SLACK if number is float else 1e-20
-    root5, M = _sqrt(number(5)), 2 * _sqrt(number(dim - 1))
-    cosines = np.array([(p + q * root5) / 8 for p, q in arrangement.cosines])
-    sizes, pairs = _counted(arrangement.vectors, arrangement.cosines)
-    shells = Shells(arrangement, sizes, pairs, cosines, M, dim - 1, number, slack)
+    shells = Shells(arrangement, number)
+    M, slack = shells.M, shells.slack
     R, bottom = number(str(arrangement.radius)), number(str(arrangement.bottom))
     steps, n_lengths = arrangement.intervals
     # The bounds are tightest at the bottom and at |u| = R, where intervals are the shortest.
     places = np.array([bottom + (M + R - bottom) * k * k / steps**2 for k in range(steps + 1)])
     lengths = np.array([R * _sqrt(number(k) / n_lengths) for k in range(n_lengths + 1)])
     upper, lower = shells.weights(places[:-1]), shells.weights(places[1:])  # weights fall with a
-    moved = _moved_by_a7 if arrangement.first_degree == 3 else _moved
     intervals = list(pairwise(lengths))
     across = np.concatenate(
-        [moved(shells, upper, lower, low, high, vectors).ravel() for low, high in intervals]
+        [_moved(shells, upper, lower, low, high).ravel() for low, high in intervals]
     )
     inward = np.array([_inward(shells, bottom, low, high) for low, high in intervals])
     slope = (upper * _square(shells.place - M)).sum(-1) / lower.sum(-1)
     across, slope = across * (1 + slack), slope * (1 + slack)
     excess = shells.weights(M - R) * (shells.place - (M - R))
-    outward, spacing = excess.sum() - slack * np.abs(excess).sum(), M * _sqrt((1 - cosines[1]) / 2)
+    outward, spacing = (
+        excess.sum() - slack * np.abs(excess).sum(),
+        M * _sqrt((1 - shells.cosines[1]) / 2),
+    )
     # A ratio is negative where the sum of weights is not bounded away from 0.
     below = (across > 0).all() and (across < 1).all() and (slope < 1).all() and spacing > R
     return Proof(
-        arrangement.name,
-        dim,
-        len(vectors),
-        arrangement.claimed,
-        arrangement.radius,
-        float(spacing),
-        float(max(across)),
-        float(min(inward)),
-        float(max(slope)),
-        float(outward),
-        bool(below and (inward > 0).all() and outward > 0),
+        *(arrangement.name, shells.across + 1, len(shells.vectors), arrangement.claimed),
+        *(arrangement.radius, float(spacing), float(max(across)), float(min(inward))),
+        *(float(max(slope)), float(outward)),
+        holds=bool(below and (inward > 0).all() and outward > 0),
     )
 
 
 class Shells:
     """The patterns of an arrangement by their places along the axis, and their harmonics across."""
 
-    def __init__(
-        self,
-        arrangement: Arrangement,
-        sizes: FloatArray,
-        pairs: FloatArray,
-        cosines: Any,
-        M: Any,
-        across: int,
-        number: Callable[[Any], Any],
-        slack: float,
-    ) -> None:
-        self.sizes, self.cosines, self.M, self.across = sizes, cosines, M, across
-        self.number, self.slack = number, slack
-        self.place = M * cosines
-        self.length = M * np.array([_sqrt(abs(1 - c * c)) for c in cosines])
+    def __init__(self, arrangement: Arrangement, number: Callable[[Any], Any]) -> None:
+        self.vectors, self.number = arrangement.vectors(), number
+        self.across, self.slack = self.vectors.shape[1] - 1, SLACK if number is float else 1e-20
+        self.sizes, pairs = _counted(arrangement.vectors, arrangement.cosines)
+        root5, self.M = _sqrt(number(5)), 2 * _sqrt(number(self.across))
+        self.cosines = np.array([(p + q * root5) / 8 for p, q in arrangement.cosines])
+        self.place = self.M * self.cosines
+        self.length = self.M * np.array([_sqrt(abs(1 - c * c)) for c in self.cosines])
         self.length[[0, -1]] = number(0)  # the pattern and its antipode
-        self.kernels = shell_kernels(pairs, cosines, across, number)
-        self.series = [_series(degree, across, number) for degree in range(DEGREES + 2)]
+        self.kernels = shell_kernels(pairs, self.cosines, self.across, number)
+        self.series = [_series(degree, self.across, number) for degree in range(DEGREES + 2)]
         self.degrees = range(arrangement.first_degree, DEGREES + 2)
 
     def weights(self, a: Any) -> Any:
@@ -245,9 +209,12 @@ class Shells:
         return np.sqrt(np.abs(form) + self.slack * _square(np.abs(coefficients).sum(-1)))
 
 
-def _moved(shells: Shells, upper: Any, lower: Any, low: Any, high: Any, vectors: FloatArray) -> Any:
+def _moved(shells: Shells, upper: Any, lower: Any, low: Any, high: Any) -> Any:
     """Bound |f_u|/|u| for weights between `lower` and `upper` and lengths from low to high."""
-    radial, tangential, mass = _isotropic(shells, upper, lower, low, high, shells.degrees)
+    if shells.degrees[0] == 3:
+        radial, tangential, mass = _by_permutations(shells, upper, lower, low, high)
+    else:
+        radial, tangential, mass = _isotropic(shells, upper, lower, low, high, shells.degrees)
     return np.sqrt(_square(radial) + _square(tangential)) / mass
 
 
@@ -271,21 +238,21 @@ def _isotropic(
     return radial, tangential, mass
 
 
-def _moved_by_a7(
-    shells: Shells, upper: Any, lower: Any, low: Any, high: Any, vectors: FloatArray
-) -> Any:
+def _by_permutations(
+    shells: Shells, upper: Any, lower: Any, low: Any, high: Any
+) -> tuple[Any, Any, Any]:
     r"""Bound the same if permutations of 8 coordinates, which add up to 0 across, are symmetries.
 
     Then harmonics of degrees 3 and 4 are multiples of :math:`p_3` and :math:`p_4 - 7/24`, where
     :math:`p_k = \sum_i w_i^k` and w is the direction of u. All (p_3, p_4) are enclosed by cells.
     """
-    number, axis = shells.number, (slice(None), None)
+    axis = (slice(None), None)
     radial, tangential, mass = (
         part[axis] for part in _isotropic(shells, upper, lower, low, high, range(5, DEGREES + 2))
     )
-    p3, p4, gradients = _a7_cells(number)
+    p3, p4, gradients = _a7_cells(shells.number)
     for degree, power, gradient in zip((3, 4), (p3, p4), gradients, strict=True):
-        mean = _means_at_corner(shells, degree, vectors)
+        mean = _means_at_corner(shells, degree)
 
         def between(high_end: Any, low_end: Any, mean: Any = mean) -> tuple[Any, Any]:
             """Return the middle and half the width of a sum of signed terms."""
@@ -302,7 +269,7 @@ def _moved_by_a7(
         middle, half = between(shells.value(degree, high), shells.value(degree, low))
         mass = mass + middle * power[0] - np.abs(middle) * power[1]
         mass = mass - half * (np.abs(power[0]) + power[1])
-    return np.sqrt(_square(radial) + _square(tangential)) / mass
+    return radial, tangential, mass
 
 
 def _a7_cells(number: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
@@ -328,12 +295,12 @@ def _a7_cells(number: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
     return (p3, half3 + 0 * p3), (p4 - number(7) / 24, half4), gradients
 
 
-def _means_at_corner(shells: Shells, degree: int, vectors: FloatArray) -> Any:
+def _means_at_corner(shells: Shells, degree: int) -> Any:
     """Return means over shells of a harmonic, per unit of p_3, or of p_4 - 7/24. (S,)
 
     They are computed in the direction (7, -1, ..., -1), whose p_3 is 6 / sqrt 56.
     """
-    number = shells.number
+    number, vectors = shells.number, shells.vectors
     seven = _sqrt(number(7))
     units = np.round(2 * math.sqrt(8) * vectors[:, 0]).astype(int)
     levels = np.round(8 * vectors @ vectors[0]).astype(int)
@@ -453,12 +420,19 @@ def _sqrt(value: Any) -> Any:
     return value.sqrt() if hasattr(value, "sqrt") else math.sqrt(value)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print both proofs; the exit code is 0 if they hold."""
-    proofs = [prove_stored(each) for each in (CELL_600, E8_SHELL)]
+    if "--intervals" in arguments:
+        from flint import arb, ctx
+
+        ctx.prec = 100
+        number: Callable[[Any], Any] = arb
+    else:
+        number = float
+    proofs = [prove_stored(each, number) for each in (CELL_600, E8_SHELL)]
     print("\n\n".join(map(str, proofs)))
     return 0 if all(proof.holds for proof in proofs) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -58,13 +58,7 @@ def basins_merging(
     """Draw the energy of patterns on a line and their retrieval, one row per bandwidth.
 
     All panels have the scale of the bandwidth with the lowest hills; higher ones leave the panel.
-
-    Parameters
-    ----------
-    memories : array (N, 1)
-    sigmas : iterable of float
-    counts : iterable of int, optional
-        How many of the patterns, from the first on: a column for each. Default: all.
+    Each of `counts`, numbers of patterns from the first on, has a column. Default: all.
 
     Examples
     --------
@@ -100,19 +94,15 @@ def basins_merging(
 def retrieval_sweep(sweep: Sweep) -> Figure:
     """Draw retrieval against the number of patterns, one line per dimension.
 
-    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, which
-    is written beside them: a triangle at a certified number of stored patterns, a bar at the
-    half-weight ceiling.
-
-    Parameters
-    ----------
-    sweep : Sweep
+    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension: a
+    triangle at a certified number of stored patterns, a bar at the half-weight ceiling.
     """
     figure = new_figure(4.2)
     left, right = figure.subplots(1, 2, sharex=True)
     counts = sweep.counts
     shades = [SHADES[number % len(SHADES)] for number in range(len(sweep.dims))]
     for axes, measure in ((left, "retrieved"), (right, "normalized_ratio")):
+        top = axes.get_xaxis_transform()
         for number, (shade, dim) in enumerate(zip(shades, sweep.dims, strict=True)):
             mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
             mark = f"{MARKS[number % len(MARKS)]}-"
@@ -123,11 +113,16 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
             for kind, marker in THEORY.items():
                 bound = capacity_bound(dim, kind=kind)
                 if counts[0] <= bound <= counts[-1]:
-                    _theory_mark(axes, bound, marker, f"D = {dim}", shade)
+                    axes.axvline(bound, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
+                    axes.plot([bound], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
+                    look = {"color": shade, "fontweight": "bold", "va": "center", "xycoords": top}
+                    note_at(axes, f"D = {dim}", (bound, 0.97), (6, 0), **look)
         axes.set(xscale="log", xlabel="number of patterns N")
     left.set(ylim=(-0.03, 1.13), ylabel="share of particles")
-    top = right.get_ylim()[1]
-    right.set(ylim=(-0.03 * top, 1.15 * top), ylabel="final / initial / mean distance of patterns")
+    most = right.get_ylim()[1]
+    right.set(
+        ylim=(-0.03 * most, 1.15 * most), ylabel="final / initial / mean distance of patterns"
+    )
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     note = (
         "Triangle: certified number. Bar: half-weight ceiling, "
@@ -138,30 +133,15 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     return figure
 
 
-def _theory_mark(axes: Axes, count: float, marker: str, name: str, shade: str) -> None:
-    """Draw a labelled mark at the top of the axes with a line down from it."""
-    axes.axvline(count, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
-    top = axes.get_xaxis_transform()
-    axes.plot([count], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
-    look = {"color": shade, "fontweight": "bold", "va": "center"}
-    note_at(axes, name, (count, 0.97), (6, 0), xycoords=top, **look)
-
-
 @styled
 def capacity_bounds(
     dims: Iterable[int], measured: Mapping[str, Mapping[int, float]] | None = None
 ) -> Figure:
     """Draw every bound on the number N of patterns against the dimension D.
 
-    On the sphere of radius 2 sigma sqrt(D - 1). With measured counts, a second panel shows them
-    with the bounds as growth N^(1/(D-1)), for the first half of the dimensions.
-
-    Parameters
-    ----------
-    dims : iterable of int
-    measured : mapping of str to mapping of int to float, optional
-        Names of experiments, and how many patterns each found stored at each dimension, such as
-        :func:`isthmus.capacity.measured_capacity` finds.
+    On the sphere of radius 2 sigma sqrt(D - 1). With `measured` counts, by the name of an
+    experiment and the dimension, a second panel shows them with the bounds as growth N^(1/(D-1)),
+    for the first half of the dimensions.
     """
     grid = np.array(list(dims))
     figure = new_figure(5.4)
@@ -229,10 +209,12 @@ def kde_and_hopfield(
     left, middle, right = figure.subplots(1, 3)
     starts = to_array(queries)
     reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
-    _draw_pair(left, to_array(on), starts, sigma, reach)
-    _draw_pair(middle, to_array(off), starts, sigma, reach)
-    heading(left, "Equal lengths", "Both models take the same steps to the same places.")
-    heading(middle, "Unequal lengths", "The network favours long patterns; the KDE does not.")
+    for axes, patterns, title, note in (
+        (left, on, "Equal lengths", "Both models take the same steps to the same places."),
+        (middle, off, "Unequal lengths", "The network favours long patterns; the KDE does not."),
+    ):
+        _draw_pair(axes, to_array(patterns), starts, sigma, reach)
+        heading(axes, title, note)
     spreads, gaps = zip(*sorted(differences.items()), strict=True)
     floor = 1e-17
     right.plot(spreads, [max(gap, floor) for gap in gaps], "o-", color=INK, ms=5, lw=1.6)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from isthmus.figures.incontext import PREDICTORS
 from isthmus.figures.style import (
@@ -120,6 +121,11 @@ def likelihood_by_objective(record: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def _finite(values: Sequence[float]) -> NDArray[Any]:
+    """Return the values, NaN where they are not finite, so that they are not drawn."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
 SHADES = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^")}
 
 
@@ -128,11 +134,6 @@ def attention_experiment(experiment: Experiment) -> Figure:
     """Draw loss, fraction of diverged runs and largest logit against the learning rate.
 
     Lines are medians over seeds, small marks the seeds themselves.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        From :func:`isthmus.paper.attention.compare_variants`.
     """
     figure = new_figure(3.9, gap=0.05)
     loss, share, logit = figure.subplots(1, 3, sharex=True)
@@ -142,15 +143,11 @@ def attention_experiment(experiment: Experiment) -> Figure:
         look = {"color": colour, "marker": marker, "ms": 5, "lw": 1.6, "mec": PAPER, "mew": 0.5}
         for axes, measure in ((loss, "loss"), (logit, "largest_logit")):
             middle = [experiment.median(measure, variant, rate) for rate in rates]
-            middle = [value if math.isfinite(value) else math.nan for value in middle]
-            axes.plot(rates, middle, label=variant, zorder=3, **look)
-            each = [
-                (run.learning_rate, getattr(run, measure))
-                for rate in rates
-                for run in experiment.of(variant, rate)
-                if getattr(run, measure) is not None
-            ]
-            axes.plot(*zip(*each, strict=True), marker, color=colour, ms=3, alpha=0.45, mew=0)
+            axes.plot(rates, _finite(middle), label=variant, zorder=3, **look)
+            runs = [run for run in experiment.runs if run.variant == variant]
+            seeds = _finite([run.value(measure) for run in runs])
+            each = [run.learning_rate for run in runs]
+            axes.plot(each, seeds, marker, color=colour, ms=3, alpha=0.45, mew=0)
         # Side by side, so that equal shares do not hide each other.
         shifted = np.array(rates) * 1.12 ** (number - 1)
         share.plot(shifted, [experiment.fraction_diverged(variant, r) for r in rates], **look)

@@ -217,9 +217,9 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         judged(
             "capacity-equals",
             f"More patterns are stored on a sphere of radius 2 sigma sqrt(D-1): {listed(more)}. "
-            "This is a theorem, by a computation in interval arithmetic (`python -m "
-            "isthmus.paper.stored`, docs/capacity-proofs.md, Theorem 20). The printed proof is "
-            "invalid (E1).",
+            "The bounds of the proof (docs/capacity-proofs.md, Theorem 20) hold here in floats "
+            "with a margin; in interval arithmetic, which makes it a theorem, by `python -m "
+            "isthmus.paper.stored --intervals`. The printed proof is invalid (E1).",
             as_printed=None if not more else False,
         ),
         judged(
