@@ -1,7 +1,7 @@
 r"""A proof by computer that the 600-cell and a shell of E8 are stored.
 
 ``python -m isthmus.paper.stored`` runs it with floats and a margin, in seconds;
-``python -m isthmus.paper.stored --intervals`` in interval arithmetic (python-flint), in half a minute.
+``python -m isthmus.paper.stored --intervals`` in interval arithmetic (python-flint).
 
 Patterns :math:`x_j = M v_j`, :math:`M = 2\sqrt{D-1}`, :math:`\sigma = 1`. Split space into the axis
 through one pattern and the space across it, :math:`x = (a, u)`, and let the patterns at the same
