@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isthmus.attend import Index, Keys, attend
 from isthmus.errors import InvalidInputError
+from isthmus.index.pruned import Weights, lower_bounds_of
 
 
 def brute_force(
@@ -275,6 +276,36 @@ def test_one_heavy_memory_cannot_hide_from_the_sample(with_bias: bool) -> None:
     wrong, off = likely_errors(queries, memories, beta, bias=bias)
     assert not wrong.any()
     assert not off.any()
+
+
+def test_a_memory_whose_weight_overflows_beside_near_ones_is_counted() -> None:
+    # The lower bound comes from memories near the query, which weigh e^80 times less.
+    memories = unstructured(30_000)
+    memories[777] = 0
+    memories[777, 0] = 100.0
+    queries = torch.zeros(3, 64)
+    queries[:, 0] = torch.tensor([0.9, 0.95, 1.0])
+    options: dict[str, Any] = {"index": Index(memories), "tol": 0.1, "delta": 1e-2}
+    found = attend(queries, memories, **options)
+    exact, _ = brute_force(queries, memories, 1.0, None, "dot")
+    assert found.confidence_bound is not None
+    assert ((found.logsumexp - exact).abs() <= found.confidence_bound.logsumexp + 1e-4).all()
+
+
+@pytest.mark.parametrize("height", [-70.0, -75.0])
+def test_weights_below_the_range_of_float32_are_counted(height: float) -> None:
+    # All memories of the nearest cell are left out, so that no lower bound is known.
+    queries, memories = 0.3 * unstructured(4, seed=1), unstructured(20_000)
+    index, bias = Index(memories), torch.full((20_000,), height)
+    leaves, _ = lower_bounds_of(queries.numpy(), index, Weights(index, None, 0.3, "sqeuclidean"))
+    for leaf in leaves:
+        rows = slice(*index.leaves.first[leaf : leaf + 2])
+        bias[torch.from_numpy(index.order[rows])] = -torch.inf
+    options: dict[str, Any] = {"beta": 0.3, "bias": bias, "metric": "sqeuclidean"}
+    found = attend(queries, memories, index=index, tol=1e-2, delta=1e-3, **options)
+    exact, _ = brute_force(queries, memories, 0.3, bias, "sqeuclidean")
+    assert found.confidence_bound is not None
+    assert ((found.logsumexp - exact).abs() <= found.confidence_bound.logsumexp + 1e-4).all()
 
 
 def test_samples_repeat_with_their_seed_whatever_the_other_queries() -> None:

@@ -41,16 +41,16 @@ def weigh_codes(products, heads, scales, offset, out, sums):
     """Write weights of codes from their products (Q, N), and `sums` over groups of them.
 
     Weights are right up to a factor exp(EXP_ERROR): they are written as the bits of a float32.
-    Those below 2^-126 are zero.
+    Those below 2^-126 are zero, and those from 2^128 on are infinite.
     """
-    bits, one = out.view(np.int32), np.float32(1)
+    bits, one, infinite = out.view(np.int32), np.float32(1), np.float32(255)
     to_base_two, bias, unit = np.float32(1 / math.log(2)), np.float32(127), np.float32(2**23)
     for q in range(products.shape[0]):
         factor, shift = heads.factors[q], heads.shifts[q]
         for n in range(products.shape[1]):
             logit = factor * scales[n] * np.float32(products[q, n]) + (offset[n] + shift)
             exponent = logit * to_base_two + bias
-            exponent = exponent if exponent >= one else np.float32(0)
+            exponent = min(exponent, infinite) if exponent >= one else np.float32(0)
             whole = np.floor(exponent)
             part = exponent - whole
             mantissa = part + part * (one - part) * (BEND + SLOPE * part)
@@ -132,7 +132,7 @@ def draw_ratios(query, heads, memories, shift, ends, about, count, seed):
     for i in range(count):
         uniform, state = _uniform(state)
         target = uniform * ends[-1]
-        group = np.searchsorted(ends, target, side="right")
+        group = min(np.searchsorted(ends, target, side="right"), len(ends) - 1)
         left = target - (ends[group - 1] if group else 0.0)
         first, last = group * GROUP, min(group * GROUP + GROUP, len(memories.points))
         _multiply(memories.codes[first:last], heads.codes[0], products)

@@ -24,7 +24,7 @@ from torch import Tensor
 from isthmus.index.index import Index
 from isthmus.index.pruned import Plan, Weights, lower_bounds_of
 from isthmus.kernel.attention import Attention, ConfidenceBound, ErrorBound, attend_centred
-from isthmus.kernel.logits import Keys
+from isthmus.kernel.logits import Keys, Metric, needs_float64
 
 if TYPE_CHECKING:
     from isthmus.index.drawing import Heads
@@ -46,8 +46,10 @@ MARGIN = 1.5
 LARGEST_WEIGHT = 0.9
 # Codes that leave weights more uncertain than by this exponent are of no use.
 LARGEST_SLACK = 8.0
+# Weights too small for float32 are less than 1e-20 of a sum above this one.
+LEAST_SUM = 1e-6
 # Share of the draws that go to other memories than they should: probabilities are quotients of sums
-# of a few weights in float32. Weights too small for float32 are less than 1e-20 of the sum.
+# of a few weights in float32, and weights are computed twice.
 SUM_ROUNDING = 64 * 2.0**-24
 FLOAT32_UNIT = 2.0**-24
 
@@ -59,6 +61,7 @@ class _Tile(NamedTuple):
     sums: NDArray[np.float32]  # (Q, groups)
     shifts: FloatArray  # (Q,): log of the scale
     slack: FloatArray  # (Q,)
+    rounding: FloatArray  # (Q,): part of the slack that may differ if weights are computed again
 
 
 def sampled_attention(
@@ -74,9 +77,8 @@ def sampled_attention(
         return Attention(cells.logsumexp, cells.mean, cells.error_bound, likely)
     flat = queries.reshape(-1, queries.shape[-1])
     sampling = Sampling(index, plan.weights, plan.tol, delta, seed)
-    total, mean, off_total, off_mean = sampling.attention(flat, keys, bias)
+    total, mean, off_total, off_mean, rounding = sampling.attention(flat, keys, bias)
     zero = torch.zeros_like(total)
-    rounding = torch.finfo(total.dtype).eps * (64 + index.dim + 4 * total.abs())
     exact = ErrorBound(*(each.reshape(shape) for each in (zero, zero, rounding)))
     likely = ConfidenceBound(off_total.reshape(shape), off_mean.reshape(shape), delta)
     return Attention(total.reshape(shape), mean.reshape(queries.shape), exact, likely)
@@ -104,7 +106,7 @@ class Sampling:
         )
 
     def attention(self, queries: Tensor, keys: Keys, bias: Tensor | None) -> list[Tensor]:
-        """Return the log-sum-exp, the mean about the centre of the keys, and bounds on both errors.
+        """Return the log-sum-exp, the mean about the centre, bounds on both errors, and rounding.
 
         Queries (Q, D) whose sample would be too large are answered from all memories.
         """
@@ -128,10 +130,27 @@ class Sampling:
         results[1] -= keys.centre.double()
         results = [each.to(queries.dtype) for each in results]
         left = ~torch.tensor(done)
+        rounding = torch.full_like(results[0], 64.0 + self.index.dim)
         if left.any():
-            exact = attend_centred(queries[left], keys, queries.new_tensor(beta), bias, self.metric)
+            kernel = queries.new_tensor(beta), bias, self.metric
+            exact = attend_centred(queries[left], keys, *kernel)
             results[0][left], results[1][left] = exact.logsumexp, exact.mean
-        return results
+            rounding[left] += self._products(queries[left], keys, *kernel)
+        rounding = torch.finfo(queries.dtype).eps * (rounding + 4 * results[0].abs())
+        return [*results, rounding]
+
+    def _products(
+        self, queries: Tensor, keys: Keys, beta: Tensor, bias: Tensor | None, metric: Metric
+    ) -> Tensor:
+        """Return how many units of rounding the logits of all memories may be off by. (Q,)"""
+        apart = queries if metric == "dot" else queries - keys.centre
+        if needs_float64(apart, keys, bias, beta, metric):
+            return torch.zeros_like(apart[:, 0])
+        radius = keys.radius + (keys.off_centre if metric == "dot" else 0.0)
+        products = torch.linalg.vector_norm(apart, dim=1) * radius
+        if metric == "sqeuclidean":
+            products = 2 * products + radius**2
+        return 0.5 * (self.index.dim + 4) * beta * products
 
     def _weigh(self, queries: FloatArray, bounds: FloatArray) -> _Tile:
         """Return the weights of groups of codes for some queries; infinite ones are of no use."""
@@ -148,7 +167,8 @@ class Sampling:
         slack = 2 * beta * (norms * codes.error + missed * codes.length) * (1 + 1e-9)
         largest = factor * codes.length * np.linalg.norm(rounded, axis=1) + np.abs(shift)
         # A few roundings of a logit and of its exponent.
-        slack += EXP_ERROR + 8 * FLOAT32_UNIT * (largest + self.largest + 128)
+        rounding = 8 * FLOAT32_UNIT * (largest + self.largest + 128)
+        slack += EXP_ERROR + rounding
         heads = Heads(rounded.astype(np.int8), *(x.astype(np.float32) for x in (factor, shift)))
         left, count = torch.from_numpy(heads.codes), self.index.n_memories
         out = np.empty((len(queries), BLOCK_ROWS), np.float32)
@@ -160,7 +180,7 @@ class Sampling:
             weigh_codes(
                 products, heads, codes.rows[block], self.memories.offset[block], out, groups
             )
-        return _Tile(heads, sums, bounds, slack)
+        return _Tile(heads, sums, bounds, slack, rounding)
 
     def _answer(
         self, query: FloatArray, tile: _Tile, place: int, number: int
@@ -170,7 +190,7 @@ class Sampling:
 
         sums, shift, slack = tile.sums[place], float(tile.shifts[place]), float(tile.slack[place])
         index, total = self.index, float(sums.sum(dtype=np.float64))
-        if not (math.isfinite(total) and total > 0 and slack < LARGEST_SLACK):
+        if not (LEAST_SUM < total < math.inf and slack < LARGEST_SLACK):
             return None
         near = np.flatnonzero(sums > NEAR_SHARE * total)
         exact, pull = weigh_groups(query, self.memories, shift, near)
@@ -193,7 +213,8 @@ class Sampling:
             return None
         ratios, pulls, square = draw_ratios(*drawn_from, about, count, seeds[1])
         ratio, half = bernstein(ratios, low, high, self.level, LARGEST_WEIGHT)
-        half += SUM_ROUNDING * high
+        misplaced = SUM_ROUNDING + math.expm1(2 * float(tile.rounding[place]))
+        half += misplaced * high
         weight = exact + rest * ratio
         least = exact + rest * max(ratio - half, low)
         most = exact + rest * min(ratio + half, high)
@@ -205,6 +226,7 @@ class Sampling:
         extra = reach**2 * self.level / (2 * count)
         moment = math.sqrt(square + extra) + math.sqrt(extra)
         off = moment * math.sqrt(2 * self.level / count) + 4 * reach * self.level / (3 * count)
+        off += misplaced * reach
         off = (rest * off + (most - least) * float(np.linalg.norm(step))) / least
         return shift + math.log(weight), about + step, error, off
 
