@@ -112,22 +112,22 @@ class Planted:
         return Path.touch, (Path("ran"),)
 
 
-MEDIANS = "from isthmus.index.selection import median_order as f; import numpy as np; \
-f(np.ones((9, 2), np.float32), 2)"
+COMPILED = "from isthmus.index.drawing import bernstein as f; import numpy as np; \
+f(np.ones(9), 0.0, 2.0, 1.0, 0.5)"
 
 
 def test_numba_takes_no_cache_from_the_current_directory(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    run_in(tmp_path, MEDIANS, NUMBA_CACHE_DIR=str(cache))  # a user's own variable is obeyed
+    run_in(tmp_path, COMPILED, NUMBA_CACHE_DIR=str(cache))  # a user's own variable is obeyed
     caches = list(cache.rglob("*.nbi"))
     assert caches
     for path in caches:
         path.write_bytes(pickle.dumps(Planted()))
     (tmp_path / ".numba_config.yaml").write_text("cache_dir: cache\n")
-    run_in(tmp_path, MEDIANS)
+    run_in(tmp_path, COMPILED)
     assert not (tmp_path / "ran").exists()
     (tmp_path / ".numba_config.yaml").write_text("disable_jit: 1\n")
-    assert "Dispatcher" in run_in(tmp_path, f"{MEDIANS}; print(type(f))")
+    assert "Dispatcher" in run_in(tmp_path, f"{COMPILED}; print(type(f))")
 
 
 def test_figures_do_not_depend_on_matplotlibrc(tmp_path: Path) -> None:

@@ -1,17 +1,9 @@
 r"""The kernel under every memory: log-sum-exp attention, fused and chunked.
 
-For queries :math:`q` and memories :math:`m_n` with logits
-
-.. math::
-    \ell_n(q) = \beta\, q \cdot m_n + b_n
-    \quad\text{or}\quad
-    \ell_n(q) = -\beta\, \lVert q - m_n \rVert^2 + b_n ,
-
-:func:`attend` returns :math:`\log\sum_n e^{\ell_n}` and
-:math:`\sum_n \mathrm{softmax}(\ell)_n m_n`. Both come out of one pass of flash attention,
-which reads the memories once: the bias and the squared norms of the memories are its additive
-mask. Neither a Q x N matrix nor a second copy of the memories is ever held. The backward pass
-is flash attention's own, on blocks of memories with the mask as one more column of the keys.
+For queries :math:`q` and memories :math:`m_n` with logits :math:`\beta\, q \cdot m_n + b_n` or
+:math:`-\beta\, \lVert q - m_n \rVert^2 + b_n`, :func:`attend` returns their log-sum-exp and the
+softmax-weighted mean of the memories in one pass of flash attention, whose mask is the bias
+and the squared norms. Neither a Q x N matrix nor a second copy of the memories is ever held.
 """
 
 from __future__ import annotations
@@ -86,8 +78,7 @@ def attend(
         has all D. Only with ``metric="sqeuclidean"``.
     index : Index, optional
         An index of the same memories. Memories that provably do not matter are then left out, and
-        the result has bounds on its errors. Without effect where `observed` is given or an argument
-        requires a gradient.
+        the result has bounds on its errors. Without effect with `observed` or gradients.
     tol : float in (0, 0.5]
         With an index: the log-sum-exp is off by at most this, apart from rounding.
     delta : float in (0, 1), optional
@@ -101,15 +92,10 @@ def attend(
     Returns
     -------
     Attention
-        ``logsumexp`` (...) and ``mean`` (..., D), with ``error_bound`` and, where `delta` was
-        given, ``confidence_bound``. Without an index, differentiable in queries, memories, bias and
-        beta. First derivatives are fused as well; second derivatives are exact too, but
-        hold a Q x N matrix.
-
-    Notes
-    -----
-    Logits are computed about the centre of the memories. Where float32 still could not hold
-    them to about 1e-3 (a large beta, a query far away), they are computed in float64.
+        ``logsumexp`` (...) and ``mean`` (..., D), with ``error_bound`` and ``confidence_bound``
+        where they apply. Without an index, differentiable in queries, memories, bias and beta;
+        second derivatives hold a Q x N matrix. Float32 logits that would be off by 1e-3 are
+        computed in float64.
 
     Examples
     --------

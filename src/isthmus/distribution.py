@@ -110,10 +110,8 @@ class Line:
         return np.concatenate([x[:0], *found]).clip(0, 1)
 
     def ppf(self, q: Array) -> Array:
-        """Return the least values with a probability of at least q below them. (Q,) -> (Q,)
-
-        They lie between the least and the largest quantile of the components.
-        """
+        """Return the least values with a probability of at least q below them. (Q,) -> (Q,)"""
+        # They lie between the least and the largest quantile of the components.
         kept = self.weights > 0
         quantile = np.broadcast_to(self.kernel.ppf(q[:, None]), (len(q), len(kept)))[:, kept]
         ends = self.centres[kept] + self.scales[kept] * quantile

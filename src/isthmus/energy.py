@@ -1,7 +1,7 @@
 """Energy: the contract between memories, dynamics, learning and evaluation.
 
-Public methods convert and check their points once and call a private method of the same name, which
-trusts its tensors: :meth:`Energy.score` calls ``_score``. Loops call the private ones.
+Public methods check their points once and call a private method of the same name, which trusts its
+tensors: :meth:`Energy.score` calls ``_score``. Loops call the private ones.
 """
 
 from __future__ import annotations
@@ -66,19 +66,15 @@ class Energy(nn.Module, ABC):
 
     .. math:: p(x) = \exp(-\beta_E\, E(x)) / Z .
 
-    The paper's introduction prints :math:`\exp(-E)/Z`; its energies with a factor
-    :math:`1/\beta` need :math:`\beta_E = \beta` (erratum E28).
+    The paper's introduction prints :math:`\exp(-E)/Z` (erratum E28).
 
     A subclass only has to define :meth:`energy`: scores then come from autograd, and
-    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define
-    :meth:`score`, :meth:`step`, :meth:`log_prob`, :meth:`responsibilities`,
-    :meth:`conditional_mean` and :meth:`sample`, an :attr:`inverse_temperature` and a
-    :meth:`log_normalizer`. The attributes ``has_...`` say which of them an energy has.
+    :func:`isthmus.retrieve` and :func:`isthmus.sample` work on it. It may also define the other
+    methods below; the attributes ``has_...`` say which of them an energy has. Methods that a
+    subclass defines see checked tensors.
 
     Values come out as points went in: tensors for tensors, with their graph, and NumPy arrays for
-    arrays, lists and frames. The methods that a subclass defines always see checked tensors.
-    Draws, which have no points to follow, are arrays if the energy was made from arrays
-    (:attr:`returns_arrays`).
+    arrays, lists and frames. Draws are arrays if the energy was made from arrays.
 
     Examples
     --------
@@ -94,22 +90,16 @@ class Energy(nn.Module, ABC):
 
     returns_arrays: bool = False
     """True if draws are NumPy arrays: those of memories, or of a context, given as arrays."""
-
     has_step: bool = False
     """True if there is a closed-form update, :meth:`step`."""
-
     step_descends: bool = True
     """True if :meth:`step` never raises the energy."""
-
     has_conditional_mean: bool = False
     """True if there is a closed-form guess of unknown coordinates, :meth:`conditional_mean`."""
-
     has_responsibilities: bool = False
     """True if the energy is made of memories whose shares are known: :meth:`responsibilities`."""
-
     has_exact_draws: bool = False
     """True if there are draws without a Markov chain, :meth:`sample`."""
-
     # True if energies (n,) of points (n, D) need not be tried out.
     _is_pointwise: bool = False
     # True if the step takes a mask of coordinates to hold.
@@ -200,25 +190,15 @@ class Energy(nn.Module, ABC):
         return self._at(self._private("energy"), x)
 
     def score(self, x: Any) -> Tensor:
-        """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D).
-
-        The result carries a graph only where x or something in the energy requires a gradient.
-        """
+        """Return the force -dE/dx, always of the energy, never of log p. (..., D) -> (..., D)."""
         return self._at(self._private("score"), x)
 
     def log_prob(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the log-density of each point. x: (..., D) -> (...).
-
-        With a mask `observed` (..., D), return that of the marked coordinates alone, where it is
-        known.
-        """
+        """Return the log-density of points, or of `observed` coordinates. (..., D) -> (...)."""
         return self._seeing(self._private("log_prob"), x, observed)
 
     def step(self, x: Any, observed: Any = None) -> Tensor:
-        """Return one closed-form update, if :attr:`has_step`. x: (..., D) -> (..., D).
-
-        Coordinates marked True in `observed`, (..., D), do not change.
-        """
+        """Return one closed-form update that keeps `observed` coordinates. (..., D) -> (..., D)."""
         return self._holding(self._private("step"), x, observed)
 
     def step_and_energy(self, x: Any, observed: Any = None) -> tuple[Tensor, Tensor]:
@@ -226,38 +206,22 @@ class Energy(nn.Module, ABC):
         return self._holding(self._private("step_and_energy"), x, observed)
 
     def responsibilities(self, x: Any, observed: Any = None) -> Tensor:
-        """Return the posterior probability of each memory. x: (..., D) -> (..., N).
+        """Return the posterior probability of each memory; zeros where the density is. (..., N).
 
-        With a mask `observed` (..., D), given the marked coordinates alone. All are zero where the
-        density is.
+        With a mask `observed` (..., D), given the marked coordinates alone.
         """
         return self._seeing(self._private("responsibilities"), x, observed)
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
-        """Put the unobserved coordinates of x at their mean given the observed ones.
-
-        x: (..., D), which may hold NaN where it is not observed.
-        """
+        """Put unobserved coordinates, possibly NaN, at their mean given the others. (..., D)."""
         return self._answer(self._private("conditional_mean"), x, *self._partial(x, observed))
 
     def recall(self, x: Any, values: Any) -> Tensor:
         """Return the mean of `values` under the responsibilities at x: hetero-association.
 
-        What is matched and what is returned can differ: memories are keys and `values` belong to
-        them. With one-hot rows for labels, the result holds probabilities of the labels.
+        `values`, (N,) or (N, V), belong to the memories. With one-hot rows for labels, the result,
+        (...) or (..., V), holds probabilities of the labels.
 
-        Parameters
-        ----------
-        x : array or Tensor (..., D)
-            Points, as they are, or the ``state`` that :func:`isthmus.retrieve` finds from them.
-        values : array or Tensor (N,) or (N, V)
-
-        Returns
-        -------
-        Tensor (...) or (..., V)
-
-        Examples
-        --------
         >>> import torch, isthmus as ist
         >>> keys = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
         >>> ist.GaussianKDE(keys, 1.0).recall(torch.tensor([3.0, 0.5]), [[1.0, 0.0], [0.0, 1.0]])
@@ -270,16 +234,16 @@ class Energy(nn.Module, ABC):
         return self._drawing(self._private("sample"), n, seed)
 
     def as_distribution(self, validate_args: bool | None = None) -> EnergyDistribution:
-        """Return a ``torch.distributions.Distribution``: ``log_prob``, ``sample`` and, where they
-        have closed forms, ``mean``, ``variance``, ``cdf`` and ``icdf``.
+        """Return a ``torch.distributions.Distribution``.
 
-        The log-density and exact draws of the energy must be known.
+        The log-density and exact draws of the energy must be known; ``mean``, ``variance``,
+        ``cdf`` and ``icdf`` need closed forms.
 
         >>> import torch, isthmus as ist
         >>> found = ist.GaussianKDE(torch.tensor([[0.0], [4.0]]), sigma=1.0).as_distribution()
         >>> found.mean, found.variance, found.cdf(torch.tensor([2.0]))
         (tensor([2.]), tensor([5.]), tensor(0.5000))
-        """  # noqa: D205
+        """
         from isthmus.distribution import EnergyDistribution
 
         if not self.has_exact_draws:
@@ -291,8 +255,8 @@ class Energy(nn.Module, ABC):
     def cdf(self, x: Any, column: int | None = None) -> Any:
         """Return the probability of values up to x (...) of one coordinate. -> (...)
 
-        Like :meth:`ppf` and :meth:`interval`, for kernel density estimators and mixtures with one
-        coordinate, or the marginal of the coordinate `column`; without a gradient.
+        For kernel density estimators and mixtures with one coordinate, or the marginal of the
+        coordinate `column`; without a gradient.
 
         >>> import isthmus as ist
         >>> mixture = ist.Mixture([[0.0, 1.0], [4.0, 1.0]], beta=0.5)
@@ -416,11 +380,7 @@ class Energy(nn.Module, ABC):
         return 0.0
 
     def _curvature(self) -> Tensor | None:
-        """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None if none is known.
-
-        A step along the score of length 1/c then never raises the energy. If there is a step of
-        its own, it is that one.
-        """
+        """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None; a step is -dE/dx / c."""
         return None
 
     def _log_product_normalizer(self, other: Energy) -> Tensor | None:
@@ -435,28 +395,25 @@ class Energy(nn.Module, ABC):
     def in_nats(self) -> WeightedSum:
         """Return this energy times its inverse temperature: the same density, in nats.
 
-        The result has the inverse temperature 1, so that energies of any temperatures add:
-        ``a.in_nats() + b.in_nats()``.
+        Energies of any temperatures then add: ``a.in_nats() + b.in_nats()``.
         """
         return _weighted_sum([self], [1.0], tempered=True)
 
+    def _plus(self, other: Any, weight: float) -> WeightedSum:
+        both = isinstance(other, Energy)
+        return _weighted_sum([self, other], [1.0, weight]) if both else NotImplemented
+
     def __add__(self, other: Any) -> WeightedSum:
-        if not isinstance(other, Energy):
-            return NotImplemented
-        return _weighted_sum([self, other], [1.0, 1.0])
+        return self._plus(other, 1.0)
 
     def __radd__(self, other: Any) -> Energy:  # for the built-in sum, which starts at 0
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Any) -> WeightedSum:
-        if not isinstance(other, Energy):
-            return NotImplemented
-        return _weighted_sum([self, other], [1.0, -1.0])
+        return self._plus(other, -1.0)
 
     def __mul__(self, weight: Any) -> WeightedSum:
-        if isinstance(weight, Energy):
-            return NotImplemented
-        return _weighted_sum([self], [weight])
+        return NotImplemented if isinstance(weight, Energy) else _weighted_sum([self], [weight])
 
     __rmul__ = __mul__
 

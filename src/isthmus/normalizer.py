@@ -1,7 +1,6 @@
 r"""Normalisers of energies: quadrature in one or two dimensions, annealing above.
 
-:math:`\log Z = \log \int \exp(-\beta_E E(x))\, dx` is what :meth:`isthmus.Energy.log_prob` needs
-and most energies lack. :func:`with_normalizer` gives any energy one.
+:math:`\log Z = \log \int \exp(-\beta_E E(x))\, dx` is what :meth:`isthmus.Energy.log_prob` needs.
 """
 
 from __future__ import annotations
@@ -54,15 +53,8 @@ LARGE_ERROR, SMALL_SHARE = 0.1, 0.1
 class LogIntegral:
     """The logarithm of an integral, and its error, both (...).
 
-    The error of quadrature is the difference from half the resolution, far above the actual one;
-    that of annealing is one standard error.
-
-    Attributes
-    ----------
-    value, error : Tensor (...)
-    effective_samples : Tensor (...) or None
-        Of annealing: (sum of weights)^2 / sum of squared weights. Near the number of particles is
-        good; near 1, a single particle decides, and neither value nor error can be trusted.
+    The error of quadrature is the difference from half the resolution; that of annealing is one
+    standard error, which `effective_samples`, of its weights, near 1 make worthless.
     """
 
     value: Tensor
@@ -74,15 +66,8 @@ class LogIntegral:
 class Grid:
     """The trapezoidal rule on a centred cube, in one or two dimensions.
 
-    For a smooth density that vanishes at the edges its error falls faster than any power of
-    the spacing: with a spacing of 0.8 standard deviations of the sharpest Gaussian it is 1e-13.
-
-    Parameters
-    ----------
-    dim : int
-    half_width : float
-    resolution : int
-        Lines on each axis; odd, so that every second one is a grid too.
+    For a smooth density that vanishes at the edges its error falls faster than any power of the
+    spacing. `resolution`, the lines on each axis, is odd, so that every second one is a grid too.
 
     Examples
     --------
@@ -192,13 +177,8 @@ def annealed_log_normalizer(
     batch : int, optional
         Number of contexts B, if the energy has a batch of them: points (B, M, D).
     particles, temperatures, leapfrogs : int
-        More of each lower the error. The step size adapts to accept about 0.8.
+        More of each lower the error.
     seed : int
-
-    Returns
-    -------
-    LogIntegral
-        Scalars, or (B,) for a batch.
 
     Examples
     --------
@@ -293,29 +273,21 @@ def _grid_log_normalizer(energy: Energy, dim: int, tol: float) -> LogIntegral:
 
 
 def _warn_if_poor(found: LogIntegral, particles: int) -> None:
-    effective, size, advice = found.effective_samples, "", "give centre and scale"
-    if effective is not None:
-        size = f" and the effective sample size {float(effective):.0f} of {particles}"
-        advice = "raise temperatures and particles, or " + advice
+    effective, advice = found.effective_samples, "give centre and scale"
     few = effective is not None and bool(effective < SMALL_SHARE * particles)
+    if effective is not None:
+        advice = "raise temperatures and particles, or " + advice
     if few or bool(found.error > LARGE_ERROR):
         warnings.warn(
-            f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats{size}. "
-            f"To lower it, {advice}.",
+            f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats"
+            f"{', with few effective samples' if few else ''}. To lower it, {advice}.",
             UserWarning,
             stacklevel=3,
         )
 
 
 class NormalizedEnergy(Wrapper):
-    """An energy with an estimated log-normaliser; it can do all that the energy can.
-
-    Attributes
-    ----------
-    inner : Energy
-    normalizer : LogIntegral
-        The estimate for the parameters at the time, and its error.
-    """
+    """An energy with an estimated log-normaliser, ``normalizer``; it can do all that it could."""
 
     log_z: Tensor
 
@@ -357,23 +329,19 @@ def with_normalizer(
 ) -> NormalizedEnergy:
     r"""Return the same energy with a ``log_prob``, by its own normaliser or an estimate.
 
-    The ``normalizer`` of the result holds the value and its error. It is that of the parameters as
-    they are now; call this again after they change. A warning is given where the error is above
-    0.1 nats, or the effective sample size below a tenth of the particles.
+    The ``normalizer`` of the result holds the value, for the parameters as they are now, and its
+    error. A warning is given where that is above 0.1 nats, or few samples are effective.
 
     Parameters
     ----------
     energy : Energy
         With a normalisable density.
     method : {"auto", "grid", "annealing"}
-        "auto" is the normaliser that the energy knows, else a grid in one or two dimensions, else
-        annealing. On a grid, the trapezoidal rule: lines are added until halving their number
-        changes the logarithm by less than `tol`, and the box grows until doubling it does.
-        Annealed importance sampling (Neal 2001) starts from a Gaussian.
+        "auto" is the normaliser that the energy knows, else the trapezoidal rule on a grid in one
+        or two dimensions, else annealed importance sampling (Neal 2001).
     centre, scale : array or Tensor (D,), optional
         Where the mass is and how wide. Default: mean and standard deviation of draws by
-        :func:`isthmus.sample`, which start at memories if there are any. Chains do not cross
-        high barriers: name the place of modes that are far apart and unknown to the energy.
+        :func:`isthmus.sample`. Chains do not cross high barriers: name the place of far modes.
     tol : float
         Of the grid, in nats.
     particles, temperatures : int

@@ -44,12 +44,6 @@ def save(energy: Energy, path: str | Path) -> None:
     All memories and networks, and sums, affine maps and normalised energies of the package can be
     saved; of energies of your own, save the ``state_dict``.
 
-    Parameters
-    ----------
-    energy : Energy
-    path : str or Path
-        The file appears only when it is complete.
-
     Examples
     --------
     >>> import tempfile, torch, isthmus as ist
@@ -67,8 +61,7 @@ def save(energy: Energy, path: str | Path) -> None:
 def load(path: str | Path) -> Energy:
     """Read an energy that :func:`save` wrote: frozen, on the CPU, equal to the last bit.
 
-    Other files, pickles among them, truncated and altered ones are refused, and no code in a file
-    is ever run.
+    Other and altered files are refused, and no code in a file is ever run.
     """
     metadata, arrays = read_archive(as_path(path, "path"), (FORMAT,))
     with reading(path, "energy", "This version of isthmus cannot read it."):

@@ -49,8 +49,7 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
         - \log I_{p/2-1}(\kappa)
 
     The density :math:`C_p(\kappa)\, e^{\kappa \mu \cdot x}` is taken with respect to area on the
-    unit sphere in `dim` = p >= 1 dimensions. The result is differentiable in :math:`\kappa \ge 0`,
-    any number of times.
+    unit sphere in `dim` = p >= 1 dimensions.
 
     >>> log_vmf_normalizer(3, torch.tensor([0.0, 1.0, 1e4])).exp()
     tensor([0.0796, 0.0677, 0.0000])
@@ -75,9 +74,8 @@ def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
 def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Generator) -> Tensor:
     r"""Draw a unit vector from a von Mises-Fisher distribution about each direction. (n, p).
 
-    Wood's (1994) rejection sampler finds the cosine :math:`w = \mu \cdot x`, with Ulrich's
-    two-uniform draw of its Beta proposal; the rest of x is uniform across :math:`\mu`. The
-    work per draw does not grow with :math:`\kappa`, which is a number or (n,).
+    Wood's (1994) rejection sampler finds the cosine :math:`w = \mu \cdot x`; the rest of x is
+    uniform across :math:`\mu`.
 
     >>> north = torch.tensor([[0.0, 0.0, 1.0]]).expand(1000, 3)
     >>> sample_vmf(north, 100.0, torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
@@ -158,11 +156,7 @@ def at_least_zero(value: Tensor, name: str) -> Tensor:
 
 
 def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:
-    """Return log(I_v(x) / x^v), which is even and analytic, or its derivative of degree 1 or 2.
-
-    Computed in float64; degrees 0 and 1 are differentiable in x >= 0, at x = 0 too. The first
-    derivative is I_{v+1}(x) / I_v(x).
-    """
+    """Return log(I_v(x) / x^v), or its derivative of degree 1, which is I_{v+1} / I_v, or 2."""
     if degree == 2:
         return _evaluate(order, x.double(), 2).to(x.dtype)
     found = _LogScaledBessel.apply(order, x, degree)
@@ -226,10 +220,8 @@ def _series_sum(order: float, y: Tensor) -> Tensor:
 
 
 def _debye(order: float, x: Tensor, degree: int) -> Tensor:
-    """Debye's expansion, log I_v(x) ~ h - v asinh(v/x) - log(2 pi h)/2 + sum_k h^-k q_k(s).
-
-    Here h = sqrt(v^2 + x^2) and s = v^2 / h^2.
-    """
+    """Debye's expansion, log I_v(x) ~ h - v asinh(v/x) - log(2 pi h)/2 + sum_k h^-k q_k(s)."""
+    # s = v^2 / h^2
     h = torch.hypot(x, x.new_tensor(order))
     if degree == 0:
         correction = _debye_sum(order / h, h, 0)
@@ -257,11 +249,9 @@ def _debye_sum(sine: Tensor, h: Tensor, degree: int) -> Tensor:
 
 @cache
 def _debye_coefficients() -> tuple[tuple[float, ...], ...]:
-    """Return the coefficients of the polynomials q_k(s), k from 0 (which is unused) on.
-
-    Bessel's equation is tf + f^2 = h^2 with t = x d/dx and f = t log I_v. Writing f as
-    h + (1 - s) sum_n h^(1-n) g_n(s) gives each g_n from those before, q_{n-1} by integration.
-    """
+    """Return the coefficients of the polynomials q_k(s), k from 0 (which is unused) on."""
+    # Bessel's equation is tf + f^2 = h^2 with t = x d/dx and f = t log I_v. Writing f as
+    # h + (1 - s) sum_n h^(1-n) g_n(s) gives each g_n from those before, q_{n-1} by integration.
     s = Polynomial([0.0, 1.0])
     slopes = [Polynomial([0.0]), Polynomial([-0.5])]
     for n in range(2, DEBYE_TERMS + 2):

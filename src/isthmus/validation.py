@@ -329,24 +329,11 @@ def as_points(
 
 def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False) -> Tensor:
     """Return a positive, finite scalar as a 0-dimensional tensor; a tensor keeps its graph."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        require_values(value, name)
-        if value.is_complex() or value.dtype == torch.bool:
-            raise DtypeError(f"{name} must be a positive number, not {value!r}.")
-        scalar = value.to(like)
-    else:
-        number = _as_float(value, f"{name} must be a positive number, not {value!r}.")
-        scalar = torch.as_tensor(number, dtype=like.dtype, device=like.device)
-    if scalar.ndim != 0:
-        raise ShapeError(f"{name} must be a single number, but has shape {tuple(scalar.shape)}.")
-    if is_transforming():
-        return scalar
-    number = float(scalar.detach())
-    if not math.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
-        bound = "at least zero" if allow_zero else "above zero"
-        raise InvalidInputError(f"{name} must be finite and {bound}, not {number:g}.")
+    if not hasattr(value, "dtype"):
+        value = np.float64(_as_float(value, f"{name} must be a positive number, not {value!r}."))
+    scalar = as_entries(value, name, like, (), positive=not allow_zero)
+    if allow_zero and not is_transforming() and float(scalar) < 0:
+        raise InvalidInputError(f"{name} must be at least zero, not {float(scalar):g}.")
     return scalar
 
 
@@ -357,8 +344,8 @@ def as_entries(
     entries = as_tensor(value, name)
     entries = entries if like is None else entries.to(like)
     if tuple(entries.shape) not in shapes:
-        allowed = " or ".join(map(str, shapes))
-        raise ShapeError(f"{name} must have the shape {allowed}, not {tuple(entries.shape)}.")
+        allowed = "have the shape " + " or ".join(map(str, shapes)) if shapes[-1] else "be a number"
+        raise ShapeError(f"{name} must {allowed}, not of shape {tuple(entries.shape)}.")
     require_finite(entries, name, "Pass finite numbers.")
     if positive and not is_transforming() and not bool((entries.detach() > 0).all()):
         raise InvalidInputError(f"{name} must be above zero; {float(entries.min()):g} is not.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.optimize import minimize_scalar
 from scipy.spatial import cKDTree
 from scipy.stats import norm
 
@@ -31,6 +31,14 @@ POWER = 3
 # The width of an adaptive kernel is proportional to the distance of a near neighbour.
 NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
 STEPS, GAIN = 25, 0.01
+# The logarithm of the scale is searched in this interval, up to this much.
+WIDEST, FINEST, MOST_STEPS = 2.5, 1e-2, 30
+# Neighbours are found by a tree up to this many columns, and else by products, block by block.
+TREE_COLUMNS, GROUP, BLOCK_ROWS = 5, 32, 64
+# Entries of a block of pairs, which stays in the cache.
+BLOCK_ENTRIES = 2**16
+# Squared distance of a row from itself, which leaves it out.
+OWN = 1e30
 # With fewer rows, the likelihood of rows is that under the shape that they found themselves.
 FEWEST_CROSSED, LARGEST_LOSS = 20, 10.0
 # Covariances are tried by "auto" up to this many columns, if there are as many rows for each, and
@@ -101,7 +109,15 @@ def choose(
     if len(tried) == 1:
         return problem.fitted(*tried[0])[0]
     found = [(*problem.fitted(*one), one) for one in tried]
-    return max(found, key=lambda one: problem.cross_fitted(one[1], *one[2]))[0]
+    best, chosen = -math.inf, found[0][0]
+    # Other rows find no shape under which these are likelier than under the one they found.
+    for bandwidth, densities, one in sorted(found, key=lambda each: -each[0].log_likelihood):
+        if bandwidth.log_likelihood <= best:
+            break
+        crossed = problem.cross_fitted(densities, *one)
+        if crossed > best:
+            best, chosen = crossed, bandwidth
+    return chosen
 
 
 def named(rule: str, X: Any, log_weights: Any, covariance: Any, factors: Any) -> Bandwidth:
@@ -152,6 +168,7 @@ class _WidthSearch:
         self.scale = self.columns
         if self.counts.sum() < 2:
             raise InvalidInputError("At least two distinct rows need a weight above zero.")
+        self._searches: dict[tuple[Kind, int | None], _ExpectationMaximization] = {}
         # Rows whose left-out likelihood is computed.
         self.queries = np.flatnonzero(self.counts[:MOST_ROWS])[:SCALE_ROWS]
 
@@ -181,7 +198,7 @@ class _WidthSearch:
             return float(np.average(densities, weights=weights))
         crossed = densities - LARGEST_LOSS
         for part in range(2):
-            root, k = self._search(kind, chosen[1 - part :: 2]).shape(adaptive)
+            root, k = self._search(kind, 1 - part).shape(adaptive)
             own = self._log_factors(root, k, self.rows[:MOST_ROWS])
             found = self.scaled(root, own, chosen[part::2])[1]
             crossed[part::2] = np.maximum(found, crossed[part::2])
@@ -193,7 +210,7 @@ class _WidthSearch:
             return None
         mapped = _mapped(root, self.memories)
         points = _mapped(root, rows / self.scale)
-        nearest = cKDTree(mapped).query(points, min(k + 1, len(mapped)))[0][:, -1]
+        nearest = _distances_to(mapped, points, min(k + 1, len(mapped)))
         found: FloatArray = np.log(np.maximum(nearest, NARROWEST))
         return found - found.mean()
 
@@ -202,15 +219,17 @@ class _WidthSearch:
         root, _ = self._search("round").shape(adaptive=False)
         return self.scaled(root, log_factors, self.queries)[0] * float(root[0] * self.scale[0])
 
-    def _search(
-        self, kind: Kind, chosen: NDArray[np.intp] | None = None
-    ) -> _ExpectationMaximization:
+    def _search(self, kind: Kind, part: int | None = None) -> _ExpectationMaximization:
         """Return the search for a shape; round kernels are round in the units of the table."""
         columns = self.columns
         self.scale = np.full_like(columns, columns.mean()) if kind == "round" else columns
         self.memories = self.rows[:MOST_ROWS] / self.scale
-        chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS] if chosen is None else chosen
-        return _ExpectationMaximization(self.rows[chosen] / self.scale, self.weights[chosen], kind)
+        if (kind, part) not in self._searches:
+            chosen = np.flatnonzero(self.counts)[:SHAPE_ROWS]
+            chosen = chosen if part is None else self.queries[part::2]
+            rows, weights = self.rows[chosen] / self.scale, self.weights[chosen]
+            self._searches[kind, part] = _ExpectationMaximization(rows, weights, kind)
+        return self._searches[kind, part]
 
     def scaled(
         self, root: FloatArray, log_factors: FloatArray | None, queries: NDArray[np.intp]
@@ -220,26 +239,28 @@ class _WidthSearch:
         count, dim = mapped.shape
         weights = self.weights[:count]
         squares = _squares(mapped[queries], mapped)
-        squares[np.arange(len(queries)), queries] = np.inf
         offset = np.log(np.maximum(weights, 1e-300))
         if log_factors is not None:
             squares *= np.exp(-2 * log_factors[:count])
             offset = offset - dim * log_factors[:count]
+        squares[np.arange(len(queries)), queries] = OWN
         share = weights[queries] / weights[queries].sum()
+        low, high, log_scale = -WIDEST, WIDEST, 0.0
+        for _ in range(MOST_STEPS):
+            _, first, second = _left_out(squares, offset, math.exp(-2 * log_scale), np.float32)
+            # Newton's step for the logarithm of the scale, kept where the likelihood rises.
+            slope, bend = share @ (first - dim), share @ (second - first**2 - 2 * first)
+            low, high = (log_scale, high) if slope > 0 else (low, log_scale)
+            step = -slope / bend if bend < 0 else math.copysign(0.5, slope)
+            if not low < log_scale + step < high:
+                step = 0.5 * (low + high) - log_scale
+            log_scale += step
+            if abs(step) < FINEST:
+                break
+        sums, _, _ = _left_out(squares, offset, math.exp(-2 * log_scale), np.float64)
         others = np.log(weights.sum() - weights[queries])
-
-        def densities(log_scale: float) -> FloatArray:
-            logits = squares * (-0.5 * math.exp(-2 * log_scale))
-            logits += offset
-            return _sum_out(logits) - others - dim * log_scale
-
-        def loss(log_scale: float) -> float:
-            return -float(share @ densities(log_scale))
-
-        found = minimize_scalar(loss, bounds=(-2.5, 2.5), method="bounded", options={"xatol": 0.01})
-        best = found.x
         volume = np.log(self.scale).sum() + 0.5 * dim * math.log(2 * math.pi) + _log_det(root)
-        return math.exp(best), densities(best) - volume
+        return math.exp(log_scale), sums - others - dim * log_scale - volume
 
 
 class _ExpectationMaximization:
@@ -253,21 +274,27 @@ class _ExpectationMaximization:
 
     def shape(self, adaptive: bool) -> tuple[FloatArray, int | None]:
         """Return a root of the shape, and the neighbour whose distance sets a width, if any."""
-        _, moments = self.run(self.first())
         if not adaptive:
-            return self.root(moments), None
-        tried = {k: self.run(moments, k) for k in NEIGHBORS}
+            return self.root(self._plain), None
+        tried = {k: self.run(self._plain, k) for k in NEIGHBORS}
         k = max(tried, key=lambda each: tried[each][0])
         return self.root(self.run(tried[k][1], k)[1]), k
 
-    def _moments(self, pairs: FloatArray) -> FloatArray:
-        """Return the sum over pairs of their weight times the product of differences."""
-        rows, product = self.rows, pairs @ self.rows
-        own = pairs.sum(0) + pairs.sum(1)
+    @cached_property
+    def _plain(self) -> FloatArray:
+        """The moments of kernels of one width."""
+        return self.run(self.first())[1]
+
+    def _moments(self, pairs: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the sum over pairs, times two factors, of the product of their differences."""
+        rows, dim = self.rows, self.rows.shape[1]
+        scaled = right[:, None] * np.column_stack([rows, np.ones(len(rows))])
+        product = left[:, None] * (pairs @ scaled.astype(pairs.dtype))
+        own = product[:, dim] + right * (left.astype(pairs.dtype) @ pairs)
         if self.kind == "full":
-            cross = rows.T @ product
+            cross = rows.T @ product[:, :dim]
             return (rows * own[:, None]).T @ rows - cross - cross.T
-        return np.maximum((own[:, None] * rows**2 - 2 * rows * product).sum(0), 0)
+        return np.maximum((own[:, None] * rows**2 - 2 * rows * product[:, :dim]).sum(0), 0)
 
     def first(self) -> FloatArray:
         """Return the moments of the differences to the nearest neighbours."""
@@ -276,8 +303,8 @@ class _ExpectationMaximization:
         k = min(FIRST_NEIGHBORS, len(squares) - 1)
         nearest = np.argpartition(squares, k - 1, axis=1)[:, :k]
         pairs = np.zeros_like(squares)
-        np.put_along_axis(pairs, nearest, self.weights[:, None] / k, 1)
-        return self._moments(pairs)
+        np.put_along_axis(pairs, nearest, 1.0, 1)
+        return self._moments(pairs, self.weights / k, np.ones(len(squares)))
 
     def root(self, moments: FloatArray) -> FloatArray:
         """Return standard deviations (D,), or a Cholesky factor (D, D), away from zero."""
@@ -298,23 +325,39 @@ class _ExpectationMaximization:
             root = self.root(moments)
             mapped = _mapped(root, self.rows)
             squares = _squares(mapped, mapped)
-            np.fill_diagonal(squares, np.inf)
+            np.fill_diagonal(squares, OWN)
             if k is not None and step == 0:
                 nearest = np.partition(squares, min(k, n - 1) - 1, axis=1)[:, min(k, n - 1) - 1]
                 log_factors = np.log(np.maximum(np.sqrt(nearest), NARROWEST))
                 log_factors -= log_factors.mean()
             precision = np.exp(-2 * log_factors)
-            logits = squares * (-0.5 * precision)
-            logits += log_weights - dim * log_factors
-            total = _sum_out(logits)
+            squares *= -0.5 * precision
+            squares += log_weights - dim * log_factors
+            total, shares = _sum_out(squares)
             likelihood = float(self.weights @ total) - _log_det(root)
             if likelihood - best < GAIN:
                 break
             best, kept = likelihood, moments
-            logits *= (self.weights / logits.sum(1))[:, None]
-            logits *= precision
-            moments = self._moments(logits)
+            moments = self._moments(shares, self.weights / shares.sum(1), precision)
         return best, kept
+
+
+def _distances_to(memories: FloatArray, points: FloatArray, k: int) -> FloatArray:
+    """Return the distance of the k-th nearest memory to each point. (m, D), (n, D) -> (n,)"""
+    groups = len(memories) // GROUP
+    if memories.shape[1] <= TREE_COLUMNS or groups <= k:
+        found: FloatArray = cKDTree(memories).query(points, k)[0].reshape(len(points), k)[:, -1]
+        return found
+    # The k nearest are in the k groups whose own nearest are the nearest, or in the rest.
+    parts = []
+    for start in range(0, len(points), BLOCK_ROWS):
+        squares = _squares(points[start : start + BLOCK_ROWS], memories)
+        grouped = squares[:, : groups * GROUP].reshape(len(squares), GROUP, groups)
+        near = np.argpartition(grouped.min(1), k - 1, axis=1)[:, None, :k]
+        some = np.take_along_axis(grouped, near, 2).reshape(len(squares), -1)
+        some = np.concatenate([some, squares[:, groups * GROUP :]], 1)
+        parts.append(np.partition(some, k - 1, axis=1)[:, k - 1])
+    return np.sqrt(np.concatenate(parts))
 
 
 def robust_scales(table: FloatArray) -> FloatArray:
@@ -328,12 +371,31 @@ def robust_scales(table: FloatArray) -> FloatArray:
     return np.where(found > 0, found, table.std(0))
 
 
-def _sum_out(logits: FloatArray) -> FloatArray:
-    """Return the log-sum-exp of rows, and leave in their place exponentials up to a factor."""
-    top: FloatArray = logits.max(1)
-    logits -= top[:, None]
-    np.exp(logits, out=logits)
-    return np.log(logits.sum(1)) + top
+def _sum_out(logits: NDArray[Any], dtype: Any = np.float32) -> tuple[FloatArray, NDArray[Any]]:
+    """Return the log-sum-exp of rows, and exponentials up to a factor of each row."""
+    top = logits.max(1)
+    shares = np.subtract(logits, top[:, None], dtype=dtype, casting="same_kind")
+    np.exp(shares, out=shares)
+    return np.log(shares.sum(1, dtype=np.float64)) + top, shares
+
+
+def _left_out(
+    squares: FloatArray, offset: FloatArray, precision: float, dtype: Any
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return log-sums of kernels, and the first two moments of their scaled squares. (Q, n) -> (Q,)
+
+    Moments are under the shares of the kernels. Blocks stay in the cache.
+    """
+    sums, first, second = np.empty((3, len(squares)))
+    rows = max(BLOCK_ENTRIES // squares.shape[1], 1)
+    for some in (slice(start, start + rows) for start in range(0, len(squares), rows)):
+        scaled = np.multiply(squares[some], precision, dtype=dtype, casting="same_kind")
+        sums[some], shares = _sum_out(offset.astype(dtype) - dtype(0.5) * scaled, dtype)
+        total = shares.sum(1)
+        shares *= scaled
+        first[some] = shares.sum(1) / total
+        second[some] = np.einsum("qn,qn->q", shares, scaled) / total
+    return sums, first, second
 
 
 def _mapped(root: FloatArray, rows: FloatArray) -> FloatArray:
@@ -349,5 +411,7 @@ def _log_det(root: FloatArray) -> float:
 
 def _squares(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return squared distances. (n, D), (m, D) -> (n, m)"""
-    squares = (left**2).sum(1)[:, None] - 2 * left @ right.T + (right**2).sum(1)
+    ones = np.ones(len(left)), np.ones(len(right))
+    first = np.column_stack([left, np.square(left).sum(1), ones[0]])
+    squares = first @ np.column_stack([-2 * right, ones[1], np.square(right).sum(1)]).T
     return np.maximum(squares, 0, out=squares)

@@ -39,23 +39,18 @@ class _NotApplicableError(Exception):
 def check_energy(energy: Energy, x: Any = None, *, seed: int = 0) -> CheckReport:
     """Check that `energy` keeps the :class:`~isthmus.Energy` contract.
 
-    Checks the score against autograd and finite differences, second derivatives, batch shapes,
-    numpy input, dtypes, device, and the density against the energy. For memories, also descent
-    along ``step``, permutation, translation, extreme temperatures, far-off queries, and a
-    ``state_dict`` round trip.
+    Checks the score against autograd and finite differences, batch shapes, arrays, dtypes, and the
+    density; for memories, also descent along ``step``, permutation, translation, extreme
+    temperatures, far queries, and a ``state_dict`` round trip.
 
     Parameters
     ----------
     energy : Energy
-        The energy to check. It is not changed.
+        It is not changed.
     x : array or Tensor (n, D), optional
         Points to check at; required if the energy is not a memory and has no ``dim``.
     seed : int
         Seed of the points that are drawn if `x` is not given.
-
-    Returns
-    -------
-    CheckReport
 
     Raises
     ------

@@ -34,8 +34,6 @@ class Partition(NamedTuple):
 @torch.no_grad()
 def partition(memories: Tensor) -> Partition:
     """Partition memories (N, D) into leaves of about 32 rows and top cells of about 32 leaves."""
-    from isthmus.index.selection import median_order
-
     centred = memories.detach().cpu().double()
     centred = centred - centred.mean(0)
     scale = float(centred.abs().max()) or 1.0
@@ -71,24 +69,35 @@ def _cells(points: Tensor, size: int, most: int, generator: torch.Generator) -> 
 
 def _tour(points: Tensor, cells: list[Tensor]) -> IntArray:
     """Return an order of cells in which neighbours are near: that of a tree of median splits."""
-    from isthmus.index.selection import median_order
-
     if len(cells) <= 2:
         return np.arange(len(cells))
     rows = torch.cat(cells)
     owner = torch.repeat_interleave(torch.tensor([len(cell) for cell in cells]))
     sums = torch.zeros(len(cells), points.shape[1]).index_add_(0, owner, points[rows])
     sizes = torch.bincount(owner, minlength=len(cells))[:, None]
-    order: IntArray = median_order((sums / sizes).numpy(), 1)[0]
-    return order
+    return median_order((sums / sizes).numpy(), 1)[0]
+
+
+def median_order(points: NDArray[np.float32], size: int) -> tuple[IntArray, IntArray]:
+    """Split points at medians into cells of at most `size`: their order, and where cells begin."""
+    from scipy.spatial import cKDTree
+
+    tree = cKDTree(points, leafsize=size, compact_nodes=False)
+    first: list[int] = []
+    waiting = [tree.tree]
+    while waiting:
+        node = waiting.pop()
+        if node.split_dim < 0:
+            first += range(node.start_idx, node.end_idx, size)  # equal points are not split
+        else:
+            waiting += [node.greater, node.lesser]
+    return tree.indices, np.array([*first, len(points)], dtype=np.int64)
 
 
 def _split(
     points: Tensor, rows: Tensor, size: int, generator: torch.Generator, largest: int
 ) -> list[Tensor]:
     """Split rows into cells of about `size`, by k-means, and at medians where that fails."""
-    from isthmus.index.selection import median_order
-
     cells = []
     waiting = [rows]
     while waiting:

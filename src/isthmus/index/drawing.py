@@ -89,16 +89,6 @@ def weigh_groups(query, memories, shift, groups):
 
 
 @compiled
-def cumulative(sums):
-    """Return the cumulative sums of weights, in float64."""
-    ends, total = np.empty(len(sums)), 0.0
-    for group in range(len(sums)):
-        total += sums[group]
-        ends[group] = total
-    return ends
-
-
-@compiled
 def _uniform(state):
     """Return a number in (0, 1) and the next state of the generator (SplitMix64)."""
     state += np.uint64(0x9E3779B97F4A7C15)

@@ -35,22 +35,13 @@ class Index:
     """An index of memories, with which :func:`attend` skips those that provably do not matter.
 
     Memories are grouped into cells of about 32 by k-means on two levels (at medians, up to three
-    dimensions). Each cell has a ball and a box that hold it. The index holds a copy of the
-    memories in the order of the cells. It does not depend on the bandwidth, on weights or on the
-    tolerance, so one index serves any number of energies of the same memories.
+    dimensions), each with a ball and a box that hold it; the index holds a copy of them in that
+    order. It does not depend on the bandwidth, so one index serves any number of energies.
 
     Parameters
     ----------
     memories : array or Tensor (N, D)
         On the CPU; in float32 or float64, as the energies that will use it.
-
-    Attributes
-    ----------
-    n_memories, dim : int
-    n_cells : int
-        Number of cells.
-    digest : str
-        Identifies the memories: dtype, shape and values.
 
     Examples
     --------
@@ -93,23 +84,35 @@ class Index:
         self.tops = self._bounds(cells.leaf_first[cells.top_first], cells.top_first)
 
     def _bounds(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> Balls:
-        """Return the balls and boxes of cells whose points begin at `rows`, block by block."""
-        from isthmus.index.selection import Balls, fill_bounds
+        """Return the balls and boxes of cells whose points begin at `rows`, block by block.
 
-        count, dim, dtype = len(rows) - 1, self.dim, self.points.dtype
-        centres, low, high = (np.empty((count, dim), dtype) for _ in range(3))
-        radii, unit = np.empty(count, dtype), np.finfo(dtype).eps / 2
+        Radii are rounded up and boxes outwards, which also covers the errors of rotations.
+        """
+        from isthmus.index.selection import Balls
+
+        dim, dtype = self.dim, self.points.dtype
+        unit = np.finfo(dtype).eps / 2
+        raised = 1 + (dim + 8) * 2.0**-52 + 4 * unit
         # The largest error of a rotated coordinate: rotations are computed in float64.
         slack = (dim + 4) ** 1.5 * 2.0**-50 * self.extent
-        start = 0
-        while start < count:
-            size = int(np.searchsorted(rows, rows[start] + BLOCK_ROWS))
-            some = slice(start, min(max(size, start + 1), count))
-            own = rows[start : some.stop + 1]
-            part = Balls(centres[some], radii[some], low[some], high[some], own - own[0])
-            points = self.points[own[0] : own[-1]]
-            fill_bounds(points, self.rotated(points), slack, unit, part)
-            start = some.stop
+        parts, start = [], 0
+        while start < len(rows) - 1:
+            stop = int(np.searchsorted(rows, rows[start] + BLOCK_ROWS))
+            stop = min(max(stop, start + 1), len(rows) - 1)
+            places, sizes = rows[start:stop] - rows[start], np.diff(rows[start : stop + 1])
+            points = self.points[rows[start] : rows[stop]].astype(np.float64)
+            apart = points - np.repeat(points[places], sizes, 0)
+            centres = points[places] + np.add.reduceat(apart, places) / sizes[:, None]
+            centres = centres.astype(dtype)
+            apart = points - np.repeat(centres.astype(np.float64), sizes, 0)
+            squares = np.maximum.reduceat(np.einsum("nd,nd->n", apart, apart), places)
+            rotated = self.rotated(points)
+            low, high = np.minimum.reduceat(rotated, places), np.maximum.reduceat(rotated, places)
+            low, high = low - slack - 2 * unit * np.abs(low), high + slack + 2 * unit * np.abs(high)
+            ends = np.sqrt(squares) * raised, low, high
+            parts.append((centres, *(end.astype(dtype) for end in ends)))
+            start = stop
+        centres, radii, low, high = map(np.concatenate, zip(*parts, strict=True))
         return Balls(centres, radii, low, high, first)
 
     def rotated(self, points: NDArray[Any]) -> NDArray[np.float64]:
@@ -219,11 +222,7 @@ class Index:
     def load(cls, path: str | Path, *, verify: bool = True) -> Self:
         """Map the memories of a file of :meth:`save`, and compute the bounds of their cells.
 
-        Parameters
-        ----------
-        path : str or Path
-        verify : bool
-            Compare the contents with their digest. Cells are checked in any case.
+        With `verify`, compare the contents with their digest. Cells are checked in any case.
         """
         from safetensors import safe_open
 

@@ -37,17 +37,8 @@ KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
 class IndexReport:
     """What a memory did with its last queries, and why.
 
-    Attributes
-    ----------
-    setting : str
-        The argument `index` of the memory.
-    used : bool
-        True if the last queries went through an index.
-    reason : str
-    kept : float or None
-        Share of the memories that the last queries needed, from a sample or from the whole.
-    tol : float
-        The largest error of a log-sum-exp by memories left out.
+    `kept` is the share of the memories that they needed, and `tol` the largest error of a
+    log-sum-exp by memories left out.
     """
 
     setting: str

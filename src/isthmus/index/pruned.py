@@ -74,8 +74,6 @@ class Weights:
     """
 
     def __init__(self, index: Index, bias: Tensor | None, beta: float, metric: Metric) -> None:
-        from isthmus.index.selection import cell_maxima
-
         self.metric, self.beta = metric, beta if metric == "sqeuclidean" else 0.5 * beta
         own = None if bias is None else bias.detach().double().numpy()[index.order]
         total = own
@@ -88,9 +86,10 @@ class Weights:
         self.leaf_raise = self.top_raise = nothing
         self.most = self.size = 0.0
         if total is not None:
-            leaf_maxima = cell_maxima(total, index.leaves.first)
+            leaf_maxima = np.maximum.reduceat(total, index.leaves.first[:-1])
             self.leaf_raise = leaf_maxima / self.beta
-            self.top_raise = cell_maxima(leaf_maxima, index.tops.first) / self.beta
+            top_maxima = np.maximum.reduceat(leaf_maxima, index.tops.first[:-1])
+            self.top_raise = top_maxima / self.beta
             self.most = float(leaf_maxima.max())
         if own is not None:
             self.size = float(np.abs(own[own > -np.inf]).max())
@@ -115,15 +114,14 @@ class Plan:
 
     def _tiles(self, start: int, stop: int) -> list[Needed]:
         """Select memories for the sorted queries from `start` to `stop`, tile by tile."""
-        from isthmus.index.selection import tile_centre
-
         waiting = [(first, min(first + TILE, stop), False) for first in range(start, stop, TILE)]
         waiting.reverse()
         tiles = []
         while waiting:
             first, last, many = waiting.pop()
-            centre = np.empty((1, self.index.dim), self.queries.dtype)
-            wide = tile_centre(self.queries[first:last], self.squares[first:last], centre)
+            queries, reach = self.queries[first:last], np.sqrt(self.squares[first:last].clip(0))
+            centre = queries[:1] + (queries - queries[:1]).mean(0)
+            wide = np.square(queries - centre).sum(1).max() ** 0.5 / (reach.mean() or np.inf)
             middle, divisible = (first + last) // 2, wide > WIDE and last - first >= 2 * LEAST_TILE
             tile = None if many and divisible else self._select(slice(first, last), centre)
             if tile is None or (divisible and tile.needed > MANY_ROWS):

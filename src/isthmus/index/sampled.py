@@ -186,7 +186,7 @@ class Sampling:
         self, query: FloatArray, tile: _Tile, place: int, number: int
     ) -> tuple[float, FloatArray, float, float] | None:
         """Return the log-sum-exp, the mean and their errors, or None if the sample is too small."""
-        from isthmus.index.drawing import Heads, bernstein, cumulative, draw_ratios, weigh_groups
+        from isthmus.index.drawing import Heads, bernstein, draw_ratios, weigh_groups
 
         sums, shift, slack = tile.sums[place], float(tile.shifts[place]), float(tile.slack[place])
         index, total = self.index, float(sums.sum(dtype=np.float64))
@@ -195,7 +195,7 @@ class Sampling:
         near = np.flatnonzero(sums > NEAR_SHARE * total)
         exact, pull = weigh_groups(query, self.memories, shift, near)
         sums[near] = 0.0
-        ends = cumulative(sums)
+        ends = np.cumsum(sums, dtype=np.float64)
         rest = float(ends[-1])
         if rest <= 0:
             return shift + math.log(exact), query + pull / exact, 0.0, 0.0

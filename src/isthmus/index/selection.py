@@ -1,4 +1,4 @@
-"""Compiled loops of the index: statistics of cells, lower bounds, the choice of cells, gathering.
+"""Compiled loops of the index: lower bounds, the choice of cells, gathering.
 
 Floating-point results are rounded so that no cell is left out that matters: `unit` is the unit
 roundoff of the coordinates, and every test allows for the largest error of its own sums.
@@ -57,100 +57,6 @@ class Surroundings(NamedTuple):
     slack: float
 
 
-@compiled
-def _select_median(points, order, axis, start, stop, middle):
-    """Arrange order[start:stop] so that those before `middle` are no larger along an axis."""
-    low, high = start, stop - 1
-    while low < high:
-        pivot = points[order[(low + high) // 2], axis]
-        i, j = low, high
-        while i <= j:
-            while points[order[i], axis] < pivot:
-                i += 1
-            while points[order[j], axis] > pivot:
-                j -= 1
-            if i <= j:
-                order[i], order[j] = order[j], order[i]
-                i += 1
-                j -= 1
-        if middle <= j:
-            high = j
-        elif middle >= i:
-            low = i
-        else:
-            return
-
-
-@compiled
-def median_order(points, size):
-    """Split points at medians of their widest axes into cells of at most `size`.
-
-    Returns the points in the order of the cells, and the first position of each cell.
-    """
-    count, dim = points.shape
-    order = np.arange(count)
-    starts = np.empty(2 * (count // max(size // 2, 1)) + 2, dtype=np.int64)
-    stack = np.empty((128, 2), dtype=np.int64)
-    stack[0, 0], stack[0, 1] = 0, count
-    depth, cells = 1, 0
-    while depth > 0:
-        depth -= 1
-        start, stop = stack[depth, 0], stack[depth, 1]
-        if stop - start <= size:
-            starts[cells] = start
-            cells += 1
-            continue
-        axis, widest = 0, -1.0
-        for d in range(dim):
-            low = high = points[order[start], d]
-            for i in range(start + 1, stop):
-                value = points[order[i], d]
-                low, high = min(low, value), max(high, value)
-            if high - low > widest:
-                axis, widest = d, high - low
-        middle = (start + stop) // 2
-        _select_median(points, order, axis, start, stop, middle)
-        stack[depth, 0], stack[depth, 1] = middle, stop
-        stack[depth + 1, 0], stack[depth + 1, 1] = start, middle
-        depth += 2
-    starts[cells] = count
-    return order, starts[: cells + 1]
-
-
-@compiled_sums
-def fill_bounds(points, rotated, slack, unit, balls):
-    """Fill in the bounds of cells, whose `first` are rows of `points`; `rotated` are in float64.
-
-    Radii are rounded up and boxes outwards, which also covers the error `slack` of a rotation.
-    """
-    dim = points.shape[1]
-    centres, radii, low, high, first = balls
-    sums = np.empty(dim)
-    raised = 1 + (dim + 8) * 2 * FLOAT64_UNIT + 4 * unit
-    for cell in range(len(first) - 1):
-        start, stop = first[cell], first[cell + 1]
-        sums[:] = 0.0
-        for row in range(start, stop):
-            for d in range(dim):
-                sums[d] += points[row, d] - points[start, d]
-        for d in range(dim):
-            centres[cell, d] = points[start, d] + sums[d] / (stop - start)
-        largest = 0.0
-        for row in range(start, stop):
-            square = 0.0
-            for d in range(dim):
-                apart = np.float64(points[row, d]) - np.float64(centres[cell, d])
-                square += apart * apart
-            largest = max(largest, square)
-        radii[cell] = math.sqrt(largest) * raised
-        for d in range(dim):
-            least = most = rotated[start, d]
-            for row in range(start + 1, stop):
-                least, most = min(least, rotated[row, d]), max(most, rotated[row, d])
-            low[cell, d] = least - slack - 2 * unit * abs(least)
-            high[cell, d] = most + slack + 2 * unit * abs(most)
-
-
 @compiled_sums
 def _square_apart(x, i, y, j):
     """Return the squared distance of two rows, in their dtype."""
@@ -206,35 +112,6 @@ def lower_bounds(queries, leaves, first, points, bias, beta, bounds):
             bounds[q] = -np.inf
 
 
-@compiled
-def tile_centre(queries, squares, centre):
-    """Set the mean (1, D) of queries, and return their spread relative to their mean radius."""
-    count, dim = queries.shape
-    mean = np.zeros(dim)
-    reach = widest = 0.0
-    for q in range(count):
-        reach += math.sqrt(max(squares[q], 0.0)) / count
-        for d in range(dim):
-            mean[d] += (queries[q, d] - queries[0, d]) / count
-    for d in range(dim):
-        centre[0, d] = queries[0, d] + mean[d]
-    for q in range(count):
-        square = 0.0
-        for d in range(dim):
-            square += (queries[q, d] - centre[0, d]) ** 2
-        widest = max(widest, square)
-    return math.sqrt(widest) / reach if reach > 0 else 0.0
-
-
-@compiled
-def cell_maxima(values, first):
-    """Return the maximum of the values in each cell."""
-    found = np.empty(len(first) - 1)
-    for cell in range(len(found)):
-        found[cell] = values[first[cell] : first[cell + 1]].max()
-    return found
-
-
 @compiled_sums
 def _outside_box(points, i, low, high, cell):
     """Return the squared distance of a row from a box, in its dtype."""
@@ -268,12 +145,7 @@ def _along(points, row, centre, direction):
 
 @compiled_sums
 def _needed(tile, about, balls, cell, raised, points, with_plane):
-    """Return True if a query of the tile needs a cell, and move it to the front of the order.
-
-    The ball and the box of the tile are tried first. Then three tests may show that no query needs
-    the cell: its ball, its box and, `with_plane`, a plane across the line from the centre of the
-    tile to the cell.
-    """
+    """Return True if a query of the tile needs a cell, and move it to the front of the order."""
     centre, dim = tile.centre, tile.queries.shape[1]
     rounding = 2 * (dim + 4) * tile.unit
     shrunk = 1 - rounding - 1e-12
@@ -318,8 +190,7 @@ def _needed(tile, about, balls, cell, raised, points, with_plane):
 def select_leaves(tile, tops, leaves, points, top_raise, leaf_raise, out):
     """Write the leaves that a tile of queries needs, and return their number and their rows.
 
-    A query needs a cell unless all points of it are farther than the radius of the query, whose
-    square is raised by `top_raise` or `leaf_raise` for the bias of a cell, if any.
+    Squares of radii are raised by `top_raise` or `leaf_raise` for the bias of a cell, if any.
     """
     count, dim = tile.queries.shape
     away = np.empty(count)

@@ -116,12 +116,10 @@ def make_directory(path: str | Path, option: str = "out") -> Path:
 
 @contextmanager
 def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> Iterator[None]:
-    """Lock a directory for this process until the block ends.
+    """Lock a directory for this process until the block ends, or the process does.
 
-    Raise RunInProgressError if another process holds the lock, after `wait` seconds. The operating
-    system releases it if the process is killed. The file ``.lock`` remains and is empty. What
-    killed processes left of their writes a day ago, there and in `more` directories under the same
-    lock, is removed.
+    Raise RunInProgressError if another process holds the lock after `wait` seconds. What killed
+    processes left of their writes a day ago, there and in `more` directories, is removed.
     """
     from filelock import FileLock, Timeout
 

@@ -110,11 +110,10 @@ Result = TypeVar("Result")
 def read_in_child(
     read: Callable[..., Result], path: Path, what: str, *arguments: str | None
 ) -> Result:
-    """Return ``read(path, *arguments)``, called in a child process with limited memory.
+    """Return ``read(path, *arguments)`` of a child process with limited memory, pickled.
 
-    For formats whose parsers take memory before anybody can tell how much. `read` is a function of
-    a module, and its result is pickled. The limit grows with :func:`size_limit`; it is set on
-    Linux only. `what` is that of :func:`reading`.
+    For formats whose parsers take memory before anybody can tell how much. The limit grows with
+    :func:`size_limit`; it is set on Linux only. `what` is that of :func:`reading`.
     """
     limit = size_limit(path)
     environment = {

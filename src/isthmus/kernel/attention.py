@@ -27,10 +27,9 @@ class ErrorBound(NamedTuple):
 
 
 class ConfidenceBound(NamedTuple):
-    """Bounds on the error of sampled attention, which hold together with a probability.
+    """Bounds on the error of sampled attention, beside those of :class:`ErrorBound`.
 
-    They hold for each query with probability at least ``1 - delta`` over the draws, in addition to
-    those of :class:`ErrorBound`.
+    For each query they hold together with probability at least ``1 - delta`` over the draws.
     """
 
     logsumexp: Tensor
@@ -51,16 +50,8 @@ class _Attention(NamedTuple):
 class Attention(_Attention):
     """Result of :func:`isthmus.attend`: a pair of tensors, and bounds on their errors.
 
-    Attributes
-    ----------
-    logsumexp : Tensor (...)
-        Log of the sum over n of exp(logit_n).
-    mean : Tensor (..., D)
-        Softmax-weighted mean of the memories.
-    error_bound : ErrorBound or None
-        What memories left out can have changed, if an index was used.
-    confidence_bound : ConfidenceBound or None
-        What the memories that were not drawn can have changed, if `delta` was given.
+    ``error_bound`` is what memories left out can have changed, if an index was used, and
+    ``confidence_bound`` what memories not drawn can have changed, if `delta` was given.
     """
 
     error_bound: ErrorBound | None = None
@@ -87,10 +78,7 @@ def attend_centred(
     metric: Metric = "sqeuclidean",
     observed: Tensor | None = None,
 ) -> Attention:
-    """Return :func:`isthmus.attend` for checked arguments, with the mean relative to the centre.
-
-    Differences from the centre keep their digits where the data lie far from the origin.
-    """
+    """Return :func:`isthmus.attend` for checked arguments, with the mean relative to the centre."""
     beta = beta.to(keys.memories)
     if observed is None and queries.ndim == 2:
         return Attention(*_attend(queries, keys, bias, beta, metric))

@@ -35,10 +35,7 @@ _efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
 
 
 class _Problem(NamedTuple):
-    """Queries and keys in the dtype of the computation, and the terms of their logits.
-
-    Logits are scale * (query . centred memory) + offset + row.
-    """
+    """Queries and keys in the dtype of the computation, and the terms of their logits."""
 
     queries: Tensor
     keys: Keys
@@ -167,12 +164,10 @@ class FusedAttention(torch.autograd.Function):
 def _fused_gradients(
     problem: _Problem, logsumexp: Tensor, mean: Tensor, grad_logsumexp: Tensor, grad_mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients by queries, memories, bias and beta, block by block.
-
-    Flash attention's backward forms P * (grad_out . value - grad_out . out). With values [m, 1],
-    grad_out [grad_mean, grad_logsumexp] and out [mean, 0], that is the gradient by the logits of
-    both results. The offset is one more column of the keys, so that it gets its gradient too.
-    """
+    """Return the gradients by queries, memories, bias and beta, block by block."""
+    # Flash attention's backward forms P * (grad_out . value - grad_out . out). With values [m, 1],
+    # grad_out [grad_mean, grad_logsumexp] and out [mean, 0], that is the gradient by the logits of
+    # both results. The offset is one more column of the keys, so that it gets its gradient too.
     memories, beta, metric = problem.keys.memories, problem.beta, problem.metric
     queries = torch.cat([problem.scale * problem.queries, torch.ones_like(mean[:, :1])], 1)
     upstream = torch.cat([grad_mean, grad_logsumexp[:, None]], 1).to(mean.dtype)
@@ -217,18 +212,12 @@ def _has_flash_kernel(tensor: Tensor) -> bool:
 
 
 def _has_efficient_kernel(tensor: Tensor) -> bool:
-    """Return True on CUDA, whose memory-efficient kernel returns the log-sum-exp.
-
-    Not tested on real hardware; see docs/scale.md.
-    """
+    """Return True on CUDA, whose memory-efficient kernel returns the log-sum-exp."""
     return tensor.device.type == "cuda" and tensor.dtype == torch.float32
 
 
 def _efficient(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return both results by CUDA's kernel; the offset is one more column of the keys.
-
-    Widths are padded to multiples of 8, which the kernel asks for.
-    """
+    """Return both results by CUDA's kernel; the offset is one more column of the keys."""
     count, dim = queries.shape
     last = keys.new_zeros(len(keys)) if offset is None else offset
     wide = (0, -(dim + 1) % 8)
@@ -239,10 +228,7 @@ def _efficient(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Te
 
 
 def _flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp and the mean softmax(q k^T + offset) k.
-
-    (Q, D), (N, D), (N,) -> (Q,), (Q, D).
-    """
+    """Return the log-sum-exp and the mean softmax(q k^T + offset) k."""
     if _has_efficient_kernel(queries):
         return _efficient(queries, keys, offset)
     if not _has_flash_kernel(queries):

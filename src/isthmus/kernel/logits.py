@@ -25,14 +25,9 @@ CENTRE_ROWS = 1024
 
 
 class Keys:
-    """Memories with the statistics that every call of the kernel needs, each computed once.
+    """Memories (N, D), finite, with the statistics that every call needs, each computed once.
 
-    Parameters
-    ----------
-    memories : Tensor (N, D)
-        Finite numbers; :meth:`of` checks them.
-    source : Tensor, optional
-        The tensor that `memories` were computed from, if not itself.
+    `source` is the tensor that they were computed from, if not themselves.
 
     Examples
     --------
@@ -62,11 +57,7 @@ class Keys:
         return cls(checked)
 
     def valid_for(self, source: Tensor) -> bool:
-        """Return True if `source` is the tensor of these keys and has not changed since.
-
-        Changes that torch does not record, those through ``.data`` or a numpy view, are not
-        noticed.
-        """
+        """Return True if `source` is the tensor of these keys and torch records no change of it."""
         version = tensor_version(source)
         return source is self._source and version is not None and version == self._version
 
@@ -129,11 +120,7 @@ def attention_logits(
     metric: Metric,
     observed: Tensor | None = None,
 ) -> Tensor:
-    """Return the logits themselves. (..., D), (N, D) -> (..., N).
-
-    The result is in float64 where float32 could not hold it. With a boolean mask `observed`
-    (..., D), squared distances are taken over the marked coordinates only.
-    """
+    """Return the logits (..., N), over the coordinates `observed`; in float64 if need be."""
     keys = memories if isinstance(memories, Keys) else Keys(memories)
     flat = queries.reshape(-1, queries.shape[-1])
     mask = None if observed is None else observed.reshape(flat.shape)
@@ -144,10 +131,7 @@ def attention_logits(
 def plain_attention(
     queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp (Q,) and the mean about the centre (Q, D).
-
-    Ordinary operations, differentiable any number of times; they hold a Q x N matrix.
-    """
+    """Return the log-sum-exp (Q,) and the mean about the centre (Q, D), by ordinary operations."""
     logits, row, centred = _centred_logits(queries, keys, bias, beta, metric)
     logsumexp = torch.logsumexp(logits, 1) + row
     mean = torch.softmax(logits, 1) @ centred
@@ -166,12 +150,8 @@ def _centred_logits(
     if observed is not None:
         queries = torch.where(observed, queries, keys.centre)
     shifted, centre = shift(queries, keys, bias, beta, metric)
-    graph = torch.is_grad_enabled() and (
-        queries.requires_grad
-        or keys.memories.requires_grad
-        or beta.requires_grad
-        or (bias is not None and bias.requires_grad)
-    )
+    inputs = (queries, keys.memories, beta, bias)
+    graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     if metric == "sqeuclidean" and observed is None and not (graph or is_transforming()):
         own, factor = keys.scaled_squares(beta.to(shifted.dtype)), float(beta)
         centred = keys.centred(shifted.dtype)
@@ -210,9 +190,8 @@ def distance_logits(
 ) -> Tensor:
     r"""Return :math:`b_n - \beta \lVert q - m_n \rVert^2 + \beta \lVert q \rVert^2` as (Q, N).
 
-    These are the log-joints of a mixture of round Gaussians without the term that is the same for
-    all components. Data must be near the origin, as centred data are. In `observed` (Q, D), 1
-    marks the coordinates of a query that are known; the others must be 0 in the query itself.
+    Data must be near the origin, as centred data are. In `observed` (Q, D), 1 marks the known
+    coordinates of a query; the others must be 0 in the query itself.
     """
     few = len(queries) <= len(memories)
     left = 2 * beta * queries if few else queries
@@ -227,10 +206,7 @@ def distance_logits(
 def needs_float64(
     shifted: Tensor, memories: Tensor | Keys, bias: Tensor | None, beta: Tensor, metric: Metric
 ) -> bool:
-    """Return True if float32 would lose more of a logit than about 1e-3.
-
-    `shifted` (Q, D) and `memories` (N, D) are about a common centre; keys have their own.
-    """
+    """Return True if float32 would lose more than about 1e-3 of a logit of centred points."""
     if is_transforming() or shifted.dtype == torch.float64 or shifted.device.type == "mps":
         return False
     query = largest_norm(shifted)
@@ -256,8 +232,8 @@ def observed_as_dot(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return distances over observed coordinates as dot products in twice the dimensions.
 
-    sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2]. Returns both factors,
-    (Q, 2 D) and (N, 2 D), and beta times the first sum (Q,).
+    sum_d o_d (q_d - m_d)^2 = sum_d o_d q_d^2 - [2 o q, -o] . [m, m^2]: both factors, (Q, 2 D) and
+    (N, 2 D), and beta times the first sum (Q,).
     """
     centre = keys.centre
     shifted = torch.where(observed, queries, centre) - centre

@@ -16,9 +16,8 @@ normmax  norm of p of order alpha, minus 1       1         sum u^k = 1   u^(k-1)
 ======== ======================================= ========= ============= =====================
 
 with k = 1/(alpha - 1) for entmax and alpha/(alpha - 1) for normmax. The left side of the condition
-is convex and falls in :math:`\delta`, so Newton's method from 0 climbs to the root from below and
-never passes it: about log N steps for a dense result, and a few for a sparse one. Entries more
-than 1/s below the largest logit can never be positive, which decides the candidates in one pass.
+is convex and falls in :math:`\delta`, so Newton's method from 0 climbs to the root from below.
+Entries more than 1/s below the largest logit can never be positive, which decides the candidates.
 """
 
 from __future__ import annotations
@@ -46,14 +45,7 @@ Family = Literal["entmax", "normmax"]
 
 @dataclass(frozen=True)
 class Separation:
-    """A family of sparse distributions and its order.
-
-    Parameters
-    ----------
-    family : {"entmax", "normmax"}
-    alpha : float
-        The order: in (1, 2] for entmax, of which 2 is sparsemax; above 1 for normmax.
-    """
+    """A family of sparse distributions and its order: in (1, 2] for entmax, above 1 for normmax."""
 
     family: Family
     alpha: float
@@ -91,15 +83,7 @@ class SparseAttention(NamedTuple):
 
 
 def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
-    """Return the sparse distribution over the last axis. (..., N) -> (..., N).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.kernel.sparse import Separation, sparse_weights
-    >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), Separation("entmax", 2.0))
-    tensor([0.7500, 0.2500, 0.0000])
-    """
+    """Return the sparse distribution over the last axis. (..., N) -> (..., N)."""
     flat = separation.scale * logits.reshape(-1, logits.shape[-1])
     scaled = flat - flat.detach().amax(1, keepdim=True)
     passes = _Passes(lambda function: function(scaled, scaled), separation)
@@ -109,8 +93,7 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
 def entmax(logits: Tensor, alpha: float, dim: int = -1) -> Tensor:
     """Return alpha-entmax along `dim`: softmax at 1, sparsemax at 2 (Peters et al., 2019).
 
-    Exact to rounding and differentiable three times, in plain operations. A logit of ``-inf`` has
-    probability zero; not all may be.
+    A logit of ``-inf`` has probability zero; not all may be.
 
     Examples
     --------
@@ -131,7 +114,7 @@ def attend_sparse(
     """Return the conjugate and the mean of the memories for checked queries. (Q, D)
 
     Memories are read in blocks, and those that no query can give weight to are left out after two
-    passes, so that a Q x N matrix is never held; blocks are recomputed for derivatives.
+    passes; blocks are recomputed for derivatives.
     """
     parts = [_attend(some, keys, beta, separation) for some in queries.split(QUERIES_AT_ONCE)]
     if len(parts) == 1:

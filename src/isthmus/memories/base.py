@@ -54,17 +54,10 @@ def generator_for(seed: int | torch.Generator, device: torch.device) -> torch.Ge
 class Memory(Energy):
     """An energy made of rows of memories, which can be swapped.
 
-    Tensors that already require a gradient stay in their graph, so that memories may come
-    out of a network. Everything else is copied into a frozen parameter:
-    ``memory.requires_grad_()`` makes it learnable.
-
-    Memories are checked when they are stored, and their centre and norms are computed once and
-    kept until the memories change. Change them by torch operations or ``load_state_dict``;
-    changes through ``.data`` or a numpy view go unnoticed.
-
-    Attributes
-    ----------
-    memories : Tensor (N, D)
+    Tensors that require a gradient stay in their graph, so that memories may come out of a
+    network. Everything else is copied into a frozen parameter: ``memory.requires_grad_()`` makes it
+    learnable. Memories are checked when they are stored, and their statistics kept until they
+    change; changes through ``.data`` or a numpy view go unnoticed.
     """
 
     translation_invariant: ClassVar[bool] = False
@@ -186,11 +179,7 @@ class Memory(Energy):
         return self._alike(type(self)(memories, **settings))
 
     def with_memories(self, memories: Any) -> Self:
-        """Return a new energy of the same kind and settings with other memories.
-
-        Weights or counts are kept if the number of memories is the same. Draws are of the type
-        they were.
-        """
+        """Return a new energy with other memories, and weights if their number is the same."""
         return self._rebuilt(memories)
 
     def subset(self, index: Any) -> Self:
@@ -421,8 +410,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         E(x) = -\frac{1}{\beta_E} \log \sum_n w_n\, e^{-\lVert x - m_n \rVert^2 / (2 s^2)} ,
 
     with :math:`W = \sum_n w_n`. A subclass defines :math:`s^2` (:attr:`variance`),
-    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`); all the
-    rest is here, on one kernel.
+    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`).
     """
 
     def __init__(
@@ -541,11 +529,8 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
 
     def _log_product_normalizer(self, other: Energy) -> Tensor | None:
-        """Return log Z of the product with another round mixture, from the overlaps of all pairs.
-
-        The integral of two Gaussians of variances s^2 and t^2 is a Gaussian of s^2 + t^2 between
-        their means.
-        """
+        """Return log Z of the product with another round mixture, from overlaps of all pairs."""
+        # The integral of two Gaussians is one of the sum of their variances between their means.
         if not (isinstance(other, GaussianMemory) and self.is_round and other.is_round):
             return None
         variance = self.variance + other.variance.to(self.memories)
@@ -561,10 +546,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         return -logsumexp / self.inverse_temperature
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the mean of the memories, weighted by responsibility and precision.
-
-        With coordinates held, that is the lowest point of the same quadratic bound on the energy.
-        """
+        """Move to the mean of the memories, weighted by responsibility and precision."""
         return self._step_and_energy(x, held)[0]
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -34,12 +34,10 @@ class CRPMixture(ComponentMeans, MarginalMemory):
 
     Components have covariance :math:`I/(2\beta)` and the prior on their means is
     :math:`\mathcal N(0, I/(2\rho))` (errata E6, E9). The factor :math:`(\kappa/\beta)^{D/2}`
-    is missing in the paper's print; without it the new cluster is inflated by
-    :math:`(1 + \beta/\rho)^{D/2}` (erratum E8). ``normalized=False`` gives the printed form.
+    is missing in the paper's print (erratum E8); ``normalized=False`` gives the printed form.
 
     :meth:`responsibilities`, (..., K + 1), end with that of the new cluster. Create a new memory
-    where it is the largest, not where a point flows to the origin, which may hold a memory of its
-    own (erratum E10).
+    where it is the largest (erratum E10).
 
     Parameters
     ----------
@@ -148,10 +146,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         return constant - self.kappa * away.square().sum(-1)
 
     def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-sum-exp of all clusters, the share of the new one, and the known mean.
-
-        The mean is relative to the centre of the memories. (...), (...), (..., D).
-        """
+        """Return the log-sum-exp of all clusters, the share of the new one, and the known mean."""
         # The square of a float32 number can be beyond float32.
         wide = torch.float32 if x.device.type == "mps" else torch.float64
         weights, log_new = self._log_counts, self._log_new(x.to(wide), observed)
@@ -178,10 +173,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         return force
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        r"""Return one update of mean shift for unequal variances; it never raises the energy.
-
-        .. math:: x \leftarrow \frac{\beta \sum_k r_k \mu_k}{\beta (1 - r_{new}) + \kappa r_{new}}
-        """
+        r"""Return one update of mean shift for unequal variances; it never raises the energy."""
         _, new, mean = self._attend(x)
         known = self.beta * (1 - new)
         share = known / (known + self.kappa * new)

@@ -28,16 +28,8 @@ if TYPE_CHECKING:
 class Shape:
     r"""Kernels :math:`w_n |P_n|^{1/2} e^{-(z - z_n)^\top P_n (z - z_n) / 2}` of z = R^-1 (x - c).
 
-    Parameters
-    ----------
-    memories : Tensor (N, D)
-    centre : Tensor (D,)
-        c
-    root : Tensor (D,) or (D, D)
-        R: standard deviations, or the lower Cholesky factor of a covariance.
-    precision : Tensor (N, 1), (N, D) or (N, D, D), optional
-        P of each memory: round, diagonal or full. Default: the identity for all.
-    log_weights : Tensor (N,), optional
+    R is `root`: standard deviations (D,), or the lower Cholesky factor (D, D) of a covariance. P is
+    `precision`: round (N, 1), diagonal (N, D) or full (N, D, D); the identity if None.
     """
 
     pruning: Pruning | None = None
@@ -143,10 +135,7 @@ class Shape:
         return _pooled(self._features(z), self.keys.memories, self.bias, values)
 
     def marginal(self, x: Tensor, seen: Tensor) -> Attention:
-        """Return the log-sum-exp of normalised kernels of coordinates seen, and the mean about c.
-
-        Kernels whose axes are coordinates only.
-        """
+        """Return the log-sum-exp of normalised kernels over coordinates, and the mean about c."""
         z = torch.where(seen, self.to_round(x), 0.0)
         log_scale = seen.to(z.dtype) @ (self.root.log() + 0.5 * math.log(2 * math.pi))
         if self.precision is None:
@@ -341,20 +330,12 @@ class ShapedMemory(GaussianMemory):
         return self._alike(type(self)(self.memories[:, chosen], **self._part(chosen)))
 
     def condition(self, x: Any, observed: Any = None) -> Self:
-        """Return the energy of the unknown coordinates of one point, given the others.
+        """Return the energy of the unknown coordinates of one point (D,), given the others.
 
-        It is a memory of the same kind with fewer coordinates, whose weights are the
-        responsibilities of the memories for what is known. ``conditional`` is another name of it.
+        It is a memory of the same kind, whose weights are the responsibilities for what is known:
+        the coordinates marked in `observed`, by default those that are not NaN. ``conditional`` is
+        another name of it.
 
-        Parameters
-        ----------
-        x : array or Tensor (D,)
-            May hold NaN where it is unknown.
-        observed : bool array or Tensor (D,), optional
-            Default: the coordinates that are not NaN.
-
-        Examples
-        --------
         >>> import torch, isthmus as ist
         >>> kde = ist.GaussianKDE(torch.tensor([[0.0, 0.0], [4.0, 9.0]]), sigma=1.0)
         >>> kde.condition(torch.tensor([3.9, float("nan")])).sample(2).shape
@@ -412,25 +393,19 @@ class GaussianKDE(ShapedMemory):
         E(x) = -\log \sum_n w_n f_n^{-D}
         \exp\Bigl(-\frac{(x - x_n)^\top C^{-1} (x - x_n)}{2 f_n^2 \sigma^2}\Bigr)
 
-    with the density :math:`p = e^{-E} / (W (2\pi\sigma^2)^{D/2} |C|^{1/2})`. By default the
-    kernels are round: C = I and f = w = 1. The paper prints the normaliser as :math:`1/(Nh)`,
-    which is right for D = 1 only (erratum E12).
-
-    :meth:`step` moves to the mean of the memories weighted by responsibility and
-    :math:`1/f_n^2`. For round kernels that is mean shift, a gradient step of size
-    :math:`\sigma^2`. It equals :class:`ModernHopfield` with :math:`\beta = 1/\sigma^2` only where
-    all memories have one norm (erratum E13).
+    with the density :math:`p = e^{-E} / (W (2\pi\sigma^2)^{D/2} |C|^{1/2})` (erratum E12). By
+    default the kernels are round: C = I and f = w = 1. :meth:`step` moves to the mean of the
+    memories weighted by responsibility and :math:`1/f_n^2`: mean shift. It equals
+    :class:`ModernHopfield` with :math:`\beta = 1/\sigma^2` where all memories have one norm (E13).
 
     Parameters
     ----------
     memories : array or Tensor (N, D)
     sigma : float, array or Tensor, {"auto", "scott", "silverman"}, or Bandwidth, optional
         The bandwidth: a number, or (D,) for a width of each column. The default is 1 if a
-        `covariance` is given, and else "auto", which the repr notes: it has the highest
-        leave-one-out likelihood among round, stretched, full and adaptive kernels
-        (:func:`isthmus.bandwidth.choose`); if `covariance` is given, of its multiples. "scott" and
-        "silverman" are rules for one Gaussian cluster, of the covariance of the memories. A
-        bandwidth that has a covariance or factors excludes the argument of that name.
+        `covariance` is given, and else "auto": the highest leave-one-out likelihood among round,
+        stretched, full and adaptive kernels (:func:`isthmus.bandwidth.choose`). "scott" and
+        "silverman" are rules for one Gaussian cluster.
     covariance : array or Tensor (D, D), optional
         C, which sigma squared multiplies.
     factors : array or Tensor (N,), optional
@@ -452,8 +427,6 @@ class GaussianKDE(ShapedMemory):
     tensor([[3.9281]])
     >>> kde.log_prob(torch.tensor([[0.0]]))
     tensor([-1.6118])
-    >>> ist.GaussianKDE(torch.eye(3), sigma=[0.1, 0.2, 0.1], factors=[1.0, 1.0, 2.0])
-    GaussianKDE(N=3, D=3, sigma=(3,), factors=(3,), float32)
     >>> ist.GaussianKDE([[0.0], [1.0], [2.0], [5.0]])
     GaussianKDE(N=4, D=1, sigma=2.689, factors=(4,), float64, chosen by 'auto')
     """
@@ -513,8 +486,8 @@ class GaussianKDE(ShapedMemory):
     def on_grid(self, cells_per_sigma: int = 8, *, reach: float = 8.0) -> TabulatedDensity:
         """Return the density as a table on a grid, in one or two dimensions.
 
-        With many memories and queries this is hundreds of times faster than :meth:`log_prob`. It
-        is an approximation without a certificate: its error is measured, not proved.
+        With many memories and queries this is hundreds of times faster than :meth:`log_prob`. Its
+        ``error`` is measured, not proved.
 
         Parameters
         ----------
@@ -530,18 +503,13 @@ class GaussianKDE(ShapedMemory):
         >>> grid = kde.on_grid()
         >>> grid.log_prob(torch.tensor([[0.0]]))
         tensor([-1.6118])
-        >>> grid.error < 1e-3
-        True
         """
         from isthmus.memories.grid import grid_density
 
         return grid_density(self, cells_per_sigma, reach)
 
     def whitened(self) -> tuple[GaussianKDE, Shape]:
-        """Return a round memory of the same basins, and the map to its coordinates.
-
-        Kernels must share one covariance, and memories have equal weights.
-        """
+        """Return a round memory of the same basins, and the map to it; for kernels all alike."""
         shape = self._shape()
         if shape is None or shape.precision is not None or self.log_weights is not None:
             raise UnsupportedOperationError(

@@ -102,10 +102,7 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> Tabula
 
 
 def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
-    """Return the first of four neighbouring nodes along each axis, and the weights of the four.
-
-    (N, D) -> (N, D), (4, N, D). The weights reproduce polynomials up to the third degree.
-    """
+    """Return the first of four neighbouring nodes along each axis, and the weights of the four."""
     first = np.floor(places).astype(np.int64) - 1
     t = places - first
     weights = np.stack(

@@ -90,11 +90,7 @@ class PolynomialMemory(Memory):
         return powers[..., 0] - powers[..., 1]
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put unknown coordinates where the force of the known ones points.
-
-        On the corners they take its sign; on the sphere they are that force, scaled to the known
-        coordinates' mean size.
-        """
+        """Put unknown coordinates where the force of the known ones points."""
         force = self._direction(x).masked_fill(seen, 0)
         if self.states == "binary":
             return torch.where(seen, x, sign_of(force, torch.ones_like(force)))
@@ -110,15 +106,12 @@ class Hopfield(PolynomialMemory):
     .. math:: E(x) = -\tfrac12\, x^\top W x, \qquad W = \frac1N \sum_n x_n x_n^\top
 
     with the diagonal of W set to zero on request. On :math:`\mathbb R^D` this energy has no
-    lower bound (erratum E26), so states live on a bounded set: on the corners
-    :math:`\{-1, 1\}^D` (``"binary"``), or on the sphere through the query (``"continuous"``).
-    :meth:`energy` and :meth:`score` are those of the quadratic form in either case.
+    lower bound (erratum E26), so states live on the corners :math:`\{-1, 1\}^D` (``"binary"``) or
+    on the sphere through the query (``"continuous"``).
 
-    :meth:`step` moves to the state of that set that the current force :math:`Wx` points to:
-    :math:`\mathrm{sign}(Wx)`, or :math:`Wx` scaled to the length of x. With the full diagonal
-    W has no negative eigenvalue and neither update ever raises the energy of a state in that
-    set. With a zero diagonal, synchronous updates can oscillate between two states, and
-    ``step_descends`` is False; asynchronous ones, one coordinate after another, never raise it.
+    :meth:`step` moves to the state of that set that the force :math:`Wx` points to, which never
+    raises the energy with the full diagonal. With a zero diagonal, synchronous updates can
+    oscillate, and ``step_descends`` is False; asynchronous ones never raise it.
 
     Parameters
     ----------
@@ -191,15 +184,9 @@ class DenseAssociativeMemory(PolynomialMemory):
         F(m) = \max(0, m)^d \quad\text{or}\quad m^d .
 
     Its capacity for random binary patterns grows like :math:`D^{d-1}` rather than D (Krotov and
-    Hopfield, 2016). With ``degree=2, rectified=False`` it is :class:`Hopfield`.
-
-    As there, states live on the corners :math:`\{-1, 1\}^D` or on the sphere through the query.
-    F is convex, so the energy lies below its tangent planes, and moving to the state that the force
-    points to never raises it: :math:`\mathrm{sign}(-\nabla E)`, or :math:`-\nabla E` scaled to the
-    length of x. The asynchronous update is the one of Krotov and Hopfield: each coordinate in turn
-    takes the sign with the lower energy.
-
-    On :math:`\mathbb R^D` the energy has no lower bound, so that there is no density.
+    Hopfield, 2016). With ``degree=2, rectified=False`` it is :class:`Hopfield`, and states live
+    where they do there. F is convex, so moving to the state that the force points to never raises
+    the energy. Asynchronously, each coordinate in turn takes the sign with the lower energy.
 
     Parameters
     ----------
@@ -213,10 +200,6 @@ class DenseAssociativeMemory(PolynomialMemory):
     rectified : bool
         Ignore negative overlaps. Without it, `degree` must be even, and the negative of each
         memory is a memory as well.
-
-    References
-    ----------
-    Krotov and Hopfield, Dense associative memory for pattern recognition, NeurIPS 2016.
 
     Examples
     --------

@@ -28,12 +28,9 @@ class RadialKDE(WeightedMemory, MarginalMemory):
         x \leftarrow \frac{\sum_n g'(s_n)\, x_n}{\sum_n g'(s_n)} .
 
     If g is convex and never increases, this :meth:`step` never raises the energy (Comaniciu and
-    Meer, 2002): :math:`\sum_n g(s_n)` lies above its tangent in the squared distances,
-    :math:`\sum_n g(s_n) + g'(s_n) (s_n' - s_n)`, which is largest where the weighted mean is.
-    The force :math:`-\nabla E` points there as well.
-
-    Where every kernel is zero, the density is zero and the energy is +inf; the score is zero and
-    a step does not move.
+    Meer, 2002): the sum lies above its tangent in the squared distances, which is largest where
+    the weighted mean is. Where every kernel is zero, the energy is +inf; the score is zero and a
+    step does not move.
     """
 
     translation_invariant = True
@@ -80,10 +77,7 @@ class RadialKDE(WeightedMemory, MarginalMemory):
     def _attend(
         self, x: Tensor, weight: Callable[[Tensor], Tensor], observed: Tensor | None = None
     ) -> Attention:
-        """Return the log-sum-exp of a weight of the squared distances, and the weighted mean.
-
-        The mean is relative to the centre, and zero where there are no weights.
-        """
+        """Return the log-sum-exp of a weight of the squared distances, and the weighted mean."""
         flat, found = x.reshape(-1, self.dim), []
         seen = None if observed is None else observed.reshape(flat.shape)
         for block in self.memories.split(max(BLOCK_ENTRIES // max(len(flat), 1), 256)):
@@ -134,7 +128,6 @@ class RadialKDE(WeightedMemory, MarginalMemory):
         return keep_observed(moved, x, held)
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a direction and a distance."""
         centres = self.memories[chosen]
 
         def gamma(shape: Any, n: int) -> Tensor:
@@ -186,13 +179,8 @@ class EpanechnikovKDE(BallKDE):
     volume of the unit ball.
 
     The kernel ends at distance h. Farther than that from every memory, **the energy is +inf**,
-    the score and all responsibilities are zero, and :meth:`step` does not move. Where no memory is
-    in reach of the observed coordinates, :func:`isthmus.complete` raises
-    :class:`~isthmus.errors.OutsideSupportError`; where the mean of the unknown ones lies in a gap
-    between memories, it returns that mean.
-
-    :meth:`step` is the plain mean of all memories within h. It never raises the energy and
-    converges after finitely many steps.
+    the score and all responsibilities are zero, and :meth:`step`, the plain mean of all memories
+    within h, does not move. Retrieval ends after finitely many steps.
 
     Parameters
     ----------
@@ -224,9 +212,7 @@ class UniformKDE(BallKDE):
     ball. Where no memory is in reach, the density is zero and **the energy is +inf**.
 
     Between the edges of the balls the energy is constant and the score zero. :meth:`step` moves to
-    the mean of the memories in reach if no fewer are in reach there, and else stays, so that it
-    never raises the energy. A move strictly lowers the energy of :class:`EpanechnikovKDE` with the
-    same bandwidth, whose step is this mean; the means are finitely many, so retrieval ends.
+    the mean of the memories in reach if no fewer are in reach there, and else stays.
 
     Parameters
     ----------
@@ -266,11 +252,7 @@ class LaplaceKDE(RadialKDE):
     there is that of the other memories.
 
     :meth:`step` is Weiszfeld's: the mean of the memories, weighted by responsibility over
-    distance. The kernel is convex in the squared distance, so it never raises the energy
-    (:class:`~isthmus.memories.RadialKDE` has the proof). Memories at x itself, with the
-    responsibilities :math:`\eta`, keep their cusp in the bound (Vardi and Zhang, 2000): with the
-    pull R of the others, the sum of responsibilities times unit vectors, the bound is least after
-    the share :math:`\max(0, 1 - \eta/\lVert R \rVert)` of the step.
+    distance. Memories at x itself keep their cusp in the bound (Vardi and Zhang, 2000).
 
     Parameters
     ----------
@@ -340,14 +322,9 @@ class StudentKDE(RadialKDE):
     .. math:: E(x) = -\log \sum_n
         \Bigl(1 + \frac{\lVert x - x_n \rVert^2}{\nu h^2}\Bigr)^{-(\nu + D)/2}
 
-    The kernel is convex in the squared distance, so :meth:`step` never raises the energy
-    (:class:`~isthmus.memories.RadialKDE` has the proof): it weighs each memory by its
-    responsibility divided by :math:`1 + \lVert x - x_n \rVert^2/(\nu h^2)`, as EM does for a
-    scale mixture of Gaussians. Far memories count less than under :class:`GaussianKDE`, which is
-    the limit of many degrees of freedom.
-
-    One degree of freedom is the Cauchy kernel, the only symmetric Lévy-stable one beside the
-    Gaussian with an elementary density. Lévy's own law, one-sided, is not offered.
+    :meth:`step` weighs each memory by its responsibility divided by
+    :math:`1 + \lVert x - x_n \rVert^2/(\nu h^2)`, as EM does. Far memories count less than under
+    :class:`GaussianKDE`, the limit of many degrees of freedom. One degree is the Cauchy kernel.
 
     Parameters
     ----------
@@ -413,11 +390,8 @@ def _root(squares: Tensor, at_zero: float = 0.0) -> Tensor:
 
 
 def _log_bessel(order: float, z: Tensor) -> Tensor:
-    r"""Return :math:`\log f_\nu` of :math:`f_\nu(z) = z^\nu K_\nu(z)`, for orders 1/2, 1, 3/2, ...
-
-    The orders rise by :math:`f_{\nu+1} = z^2 f_{\nu-1} + 2 \nu f_\nu`, in which nothing cancels.
-    The first derivative is exact, by :math:`f_\nu' = -z f_{\nu-1}`; there is no second.
-    """
+    r"""Return log f of :math:`f_\nu(z) = z^\nu K_\nu(z)`, nu = 1/2, 1, ...; differentiable once."""
+    # Orders rise by f_{v+1} = z^2 f_{v-1} + 2 v f_v, in which nothing cancels; f_v' = -z f_{v-1}.
     with torch.no_grad():
         here = z.double().clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
         if order % 1:

@@ -24,10 +24,9 @@ class Mixture(ComponentMeans, ShapedMemory):
 
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(-\beta \lVert \mu_k - x \rVert^2)
 
-    The components have covariance :math:`I/(2\beta)`: :attr:`sigma` is
-    :math:`(2\beta)^{-1/2}`. The paper prints :math:`2\beta^{-1} I` (erratum E6); ClAM's own
-    code uses :math:`\beta_{code} = 2\beta`. The paper's dynamics are :math:`-\frac12\nabla E`
-    (erratum E7), so a gradient step of 1/2 is one :meth:`step`.
+    The components have covariance :math:`I/(2\beta)`, where the paper prints
+    :math:`2\beta^{-1} I` (erratum E6). Its dynamics are :math:`-\frac12\nabla E` (erratum E7), so a
+    gradient step of 1/2 is one :meth:`step`.
 
     With covariances :math:`C_k`, beta is the inverse temperature only:
 
@@ -55,8 +54,6 @@ class Mixture(ComponentMeans, ShapedMemory):
     >>> mixture = ist.Mixture(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), beta=2.0)
     >>> mixture.responsibilities(torch.tensor([1.2, 0.0]))
     tensor([0.1680, 0.8320])
-    >>> mixture.sample(2, seed=1).shape
-    torch.Size([2, 2])
     >>> own = torch.tensor([[[1.0, 0.9], [0.9, 1.0]], [[1.0, 0.0], [0.0, 1.0]]])
     >>> ist.Mixture(mixture.means, covariance=own).log_prob(torch.tensor([1.0, 1.0]))
     tensor(-1.9868)

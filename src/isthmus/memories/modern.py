@@ -25,9 +25,8 @@ class ModernHopfield(AtBeta, GaussianMemory):
         E(x) = -\frac1\beta \log \sum_n \exp(\beta\, x \cdot x_n) + \tfrac12 x \cdot x,
         \qquad x \leftarrow \sum_n \mathrm{softmax}(\beta\, x \cdot x_n)\, x_n .
 
-    Completing the square shows that :math:`\exp(-\beta E)` is a mixture of Gaussians of
-    covariance :math:`I/\beta` with weights in proportion to
-    :math:`\exp(\beta \lVert x_n \rVert^2 / 2)`: hence an exact :meth:`log_prob` and
+    :math:`\exp(-\beta E)` is a mixture of Gaussians of covariance :math:`I/\beta` with weights in
+    proportion to :math:`\exp(\beta \lVert x_n \rVert^2 / 2)`: hence an exact :meth:`log_prob` and
     :meth:`sample`. Longer memories have larger weights; :class:`GaussianKDE` weighs all alike.
 
     Parameters
@@ -36,9 +35,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
     beta : float or scalar Tensor
         Inverse temperature: components have the variance 1/beta, those of :class:`Mixture` half.
     normalize : bool
-        Divide each memory by its length. Where lengths differ, as those of images do, a long memory
-        has the largest dot product with many shorter ones, which are then retrieved as that one;
-        :func:`isthmus.retrieve` warns of it. States then end on or in the unit sphere.
+        Divide each memory by its length, so that long ones do not attract the others.
     index : "auto", bool or Index
         As in :class:`GaussianKDE`. It helps most where memories have about equal norms.
 
@@ -84,10 +81,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
         return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
 
     def condition(self, x: Any, observed: Any = None) -> Mixture:
-        """Return the energy of the unknown coordinates of one point, given the others.
-
-        The density is a mixture of Gaussians, so that this is a smaller :class:`Mixture`. Its
-        arguments are those of :meth:`GaussianKDE.condition`.
+        """Return :meth:`GaussianKDE.condition` as a smaller :class:`Mixture`.
 
         >>> import torch, isthmus as ist
         >>> memory = ist.ModernHopfield(torch.tensor([[1.0, 5.0], [-1.0, -5.0]]), beta=4.0)

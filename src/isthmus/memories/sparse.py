@@ -26,20 +26,13 @@ class SparseHopfield(AtBeta, Memory):
     (2: sparsemax); or :math:`\lVert p \rVert_\alpha - 1`, whose :math:`\hat p` is normmax. As alpha
     falls to 1, entmax becomes softmax and this energy that of :class:`ModernHopfield`.
 
-    **Exact retrieval.** Both families have a margin m, 1/(alpha - 1) for entmax and 1 for normmax:
-    :math:`\hat p` gives all weight to memory n if and only if its logit exceeds all others by at
-    least m (Blondel, Martins and Niculae, 2020). So one :meth:`step` from x ends exactly at
-    :math:`x_n` if and only if
+    Both families have a margin m, 1/(alpha - 1) for entmax and 1 for normmax: one :meth:`step` from
+    x ends exactly at :math:`x_n` if and only if
+    :math:`x \cdot (x_n - x_j) \ge m/\beta` for all other j. The largest ball about :math:`x_n` with
+    that property, which :func:`isthmus.capacity.certify` computes, has the radius
+    :math:`\min_j (x_n \cdot (x_n - x_j) - m/\beta) / \lVert x_n - x_j \rVert`.
 
-    .. math:: x \cdot (x_n - x_j) \ge m/\beta \quad\text{for all } j \ne n ,
-
-    and the largest ball about :math:`x_n` with that property has the radius
-    :math:`\min_j (x_n \cdot (x_n - x_j) - m/\beta) / \lVert x_n - x_j \rVert`, at least the one
-    of Santos et al. (2024), who bound the differences by twice the largest norm.
-    :func:`isthmus.capacity.certify` computes it.
-
-    The density :math:`e^{-\beta E}/Z` exists, but its normaliser has no closed form:
-    :func:`isthmus.with_normalizer` estimates it.
+    The normaliser has no closed form: :func:`isthmus.with_normalizer` estimates it.
 
     Parameters
     ----------
@@ -53,7 +46,6 @@ class SparseHopfield(AtBeta, Memory):
     References
     ----------
     Santos, Niculae, McNamee and Martins, Sparse and Structured Hopfield Networks, ICML 2024.
-    Blondel, Martins and Niculae, Learning with Fenchel-Young losses, JMLR 21, 2020.
 
     Examples
     --------
@@ -112,8 +104,5 @@ class SparseHopfield(AtBeta, Memory):
         return require_range(sparse_weights(logits, self._rule).to(x.dtype), "A logit")
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put the unobserved coordinates of x at their update from the observed ones alone.
-
-        A first guess rather than a mean under the density, which has no closed form.
-        """
+        """Put the unobserved coordinates of x at their update from the observed ones alone."""
         return keep_observed(self._attend(x).mean, x, seen)

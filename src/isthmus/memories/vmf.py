@@ -25,14 +25,9 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     .. math:: E(x) = -\frac1\beta \log \sum_k w_k \exp(\beta\, \mu_k \cdot x),
         \qquad \lVert x \rVert = \lVert \mu_k \rVert = 1 .
 
-    This is the modern Hopfield energy on the unit sphere, where its :math:`\frac12 x \cdot x`
-    is a constant; components are :math:`C_D(\beta)\, e^{\beta \mu_k \cdot x}` with
-    :func:`isthmus.special.log_vmf_normalizer`.
-
-    **Points should be unit vectors.** They are not rescaled: off the sphere, :meth:`energy` and
-    :meth:`score` are those of the formula. :meth:`log_prob` is a density with respect to area.
-    Use :meth:`sample`, which is exact, rather than :func:`isthmus.sample`, which would leave the
-    sphere.
+    This is the modern Hopfield energy on the unit sphere. **Points should be unit vectors**, and
+    are not rescaled. :meth:`log_prob` is a density with respect to area. Use :meth:`sample`, which
+    is exact; :func:`isthmus.sample` would leave the sphere.
 
     Parameters
     ----------
@@ -52,8 +47,6 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
     >>> mixture = VonMisesFisherMixture(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), beta=4.0)
     >>> mixture.step(torch.tensor([0.8, 0.6]))
     tensor([0.9122, 0.4099])
-    >>> mixture.sample(2, seed=1).shape
-    torch.Size([2, 2])
     """
 
     has_responsibilities = True
@@ -96,12 +89,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return found.mean + keys.centre
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the unit vector along the force, or stay if it is zero.
-
-        The energy lies below its tangent plane, which is lowest on the sphere in this direction,
-        so that a step never raises it. Beside held coordinates, the others point along their part
-        of the force and make x a unit vector.
-        """
+        """Move to the unit vector along the force, or stay if it is zero."""
         force = self._score(x)
         if held is None:
             return torch.where(force.any(-1, keepdim=True), unit_rows(force), x)
@@ -121,12 +109,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return torch.softmax(logits, -1).to(x.dtype)
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones.
-
-        Given the observed coordinates, the f others are a mixture of von Mises-Fisher
-        distributions on a sphere in f dimensions, whose radius r is the length that is left
-        and whose concentrations are beta r times the length of each direction's own part.
-        """
+        """Put the unobserved coordinates of x at their exact mean given the observed ones."""
         flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
         too_long = torch.linalg.vector_norm(flat.detach(), dim=1) > 1 + LENGTH_SLACK
         outside = int((too_long & ~seen_flat.all(1)).sum())
