@@ -280,7 +280,7 @@ def _warn_if_poor(found: LogIntegral, particles: int) -> None:
     if few or bool(found.error > LARGE_ERROR):
         warnings.warn(
             f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats"
-            f"{', with few effective samples' if few else ''}. To lower it, {advice}.",
+            f"{', and the effective sample size is small' if few else ''}. To lower it, {advice}.",
             UserWarning,
             stacklevel=3,
         )

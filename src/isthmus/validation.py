@@ -329,8 +329,11 @@ def as_points(
 
 def as_positive(value: Any, name: str, like: Tensor, *, allow_zero: bool = False) -> Tensor:
     """Return a positive, finite scalar as a 0-dimensional tensor; a tensor keeps its graph."""
+    import torch
+
     if not hasattr(value, "dtype"):
-        value = np.float64(_as_float(value, f"{name} must be a positive number, not {value!r}."))
+        number = _as_float(value, f"{name} must be a positive number, not {value!r}.")
+        value = torch.as_tensor(number, dtype=like.dtype, device=like.device)
     scalar = as_entries(value, name, like, (), positive=not allow_zero)
     if allow_zero and not is_transforming() and float(scalar) < 0:
         raise InvalidInputError(f"{name} must be at least zero, not {float(scalar):g}.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import ShapeError
-from isthmus.validation import as_points, is_transforming
+from isthmus.validation import as_tensor, is_transforming, require_finite
 
 Metric = Literal["dot", "sqeuclidean"]
 """A query is compared with a memory by the dot product or by minus the squared distance."""
@@ -20,8 +20,11 @@ FLOAT32_LOGIT_LIMIT = 4096.0
 
 # Entries of one block of memories: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
-# The centre is the median of about this many memories, so that far ones do not move it.
-CENTRE_ROWS = 1024
+# The centre is the median of about this many memories, so that far ones do not move it; or the
+# origin, if the median is nearer to it than this share of their radius.
+CENTRE_ROWS, NEAR_ORIGIN = 1024, 0.25
+# Entries of the memories that are measured at once, which stay in the cache.
+MEASURED_ENTRIES = 2**18
 
 
 class Keys:
@@ -51,10 +54,14 @@ class Keys:
     @classmethod
     def of(cls, memories: Any) -> Self:
         """Check memories (N, D) and wrap them."""
-        checked = as_points(memories, "memories")
+        checked = as_tensor(memories, "memories")
         if checked.ndim != 2 or checked.shape[0] == 0:
             raise ShapeError(f"memories must be (N, D) with N > 0, not {tuple(checked.shape)}.")
-        return cls(checked)
+        keys = cls(checked)
+        # One pass measures the memories and shows whether all are finite.
+        if is_transforming() or not math.isfinite(keys.radius):
+            require_finite(checked, "memories", "Remove such rows, or fill unknown values.")
+        return keys
 
     def valid_for(self, source: Tensor) -> bool:
         """Return True if `source` is the tensor of these keys and torch records no change of it."""
@@ -67,18 +74,25 @@ class Keys:
 
     @cached_property
     def centre(self) -> Tensor:
-        """The median of a sample of the memories, without a gradient. (D,)."""
+        """The median of some memories, or the origin if it is near, without a gradient. (D,)."""
         rows = self.memories.detach()[:: max(1, len(self.memories) // CENTRE_ROWS)]
-        return rows.median(0).values
+        middle = rows.median(0).values
+        radius = torch.linalg.vector_norm(rows - middle, dim=1).max()
+        is_near = torch.linalg.vector_norm(middle) <= NEAR_ORIGIN * radius
+        return torch.where(is_near, torch.zeros_like(middle), middle)
 
     @torch.no_grad()
     def squares(self, dtype: torch.dtype) -> Tensor:
         """Return the squared distance of each memory from the centre, without a gradient. (N,)."""
         if dtype not in self._squares:
             centre = self.centre.to(dtype)
-            blocks = self.memories.detach().split(max(BLOCK_ENTRIES // max(len(centre), 1), 256))
-            sums = [(block.to(dtype) - centre).square_().sum(1) for block in blocks]
-            self._squares[dtype] = torch.cat(sums)
+            blocks = self.memories.detach().split(max(MEASURED_ENTRIES // max(len(centre), 1), 256))
+            about_origin = not is_transforming() and not bool(centre.any())
+            apart = (
+                block.to(dtype) if about_origin else block.to(dtype) - centre for block in blocks
+            )
+            norms = torch.cat([torch.linalg.vector_norm(block, dim=1) for block in apart])
+            self._squares[dtype] = norms.square_()
         return self._squares[dtype]
 
     def centred(self, dtype: torch.dtype) -> Tensor:

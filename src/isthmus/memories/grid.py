@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 LARGEST_GRID = 2**25
-# Draws of the density at which the error is measured.
-CHECKED = 256
+# Draws of the density at which the error is measured, and pairs of them and memories, at most.
+CHECKED, CHECKED_PAIRS = 256, 2**24
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,8 +34,8 @@ class TabulatedDensity:
     log_density : ndarray (G,) or (G, H)
         ``-inf`` where no memory is in reach.
     error : float
-        The largest error of a log-density among 256 draws from the density, against the sum over
-        all memories. It is a measurement, not a bound.
+        The largest error of a log-density among up to 256 draws from the density, against the sum
+        over all memories. It is a measurement, not a bound.
     """
 
     low: FloatArray
@@ -96,23 +96,17 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> Tabula
     with np.errstate(divide="ignore"):
         table = np.log(np.maximum(density, 0.0))
     found = TabulatedDensity(low, step, table, np.nan, kde.memories.dtype)
-    draws = torch.as_tensor(kde.sample(CHECKED))
+    draws = torch.as_tensor(kde.sample(min(CHECKED, max(16, CHECKED_PAIRS // kde.n_memories))))
     error = (found.log_prob(draws) - kde.log_prob(draws)).abs().max()
     return TabulatedDensity(low, step, table, float(error), kde.memories.dtype)
 
 
-def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], list[FloatArray]]:
     """Return the first of four neighbouring nodes along each axis, and the weights of the four."""
     first = np.floor(places).astype(np.int64) - 1
     t = places - first
-    weights = np.stack(
-        [
-            -(t - 1) * (t - 2) * (t - 3) / 6,
-            t * (t - 2) * (t - 3) / 2,
-            -t * (t - 1) * (t - 3) / 2,
-            t * (t - 1) * (t - 2) / 6,
-        ]
-    )
+    outer, inner = (t - 1) * (t - 2), t * (t - 3)
+    weights = [-outer * (t - 3) / 6, inner * (t - 2) / 2, -inner * (t - 1) / 2, outer * t / 6]
     return first, weights
 
 
@@ -121,7 +115,7 @@ def _binned(places: FloatArray, masses: FloatArray, shape: tuple[int, ...]) -> F
     first, weights = _cubic_weights(places)
     total = np.zeros(int(np.prod(shape)))
     for corner in product(range(4), repeat=len(shape)):
-        share = np.prod([weights[c, :, d] for d, c in enumerate(corner)], axis=0) * masses
+        share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0) * masses
         nodes = np.ravel_multi_index(tuple((first + corner).T), shape)
         total += np.bincount(nodes, share, minlength=len(total))
     return total.reshape(shape)
@@ -132,11 +126,11 @@ def _interpolated(table: FloatArray, places: FloatArray) -> FloatArray:
     first, weights = _cubic_weights(places)
     inside = ((first >= 0) & (first + 3 < np.array(table.shape))).all(1)
     result = np.full(len(places), -np.inf)
-    first, weights = first[inside], weights[:, inside]
+    first, weights = first[inside], [each[inside] for each in weights]
     total = np.zeros(len(first))
     with np.errstate(invalid="ignore"):
         for corner in product(range(4), repeat=table.ndim):
-            share = np.prod([weights[c, :, d] for d, c in enumerate(corner)], axis=0)
+            share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0)
             total += share * table[tuple((first + corner).T)]
     result[inside] = np.where(np.isfinite(total), total, -np.inf)
     return result
