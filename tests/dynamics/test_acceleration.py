@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.memories.base import GaussianMemory
+from isthmus.memories.round import GaussianMemory
 
 KINDS = ("kde", "mixture", "hopfield")
 

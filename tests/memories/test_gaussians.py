@@ -41,14 +41,6 @@ def test_the_density_is_a_mixture_with_covariance_one_over_two_beta(dim, beta, l
     assert float(mixture.sigma) == pytest.approx((2 * beta) ** -0.5)
 
 
-def test_the_inverse_temperature_of_clams_code_is_twice_ours():
-    means, x, beta_code = draw(4, 2), draw(7, 2, seed=1), 3.0
-    squares = np.square(x.numpy()[:, None] - means.numpy()).sum(-1)
-    expected = softmax(-0.5 * beta_code * squares, 1)
-    found = ist.Mixture(means, beta=beta_code / 2).responsibilities(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize("log_weights", LOG_WEIGHTS, ids=["equal", "normalized", "any"])
 def test_energy_as_defined(log_weights):
     means, x, beta = draw(4, 3), draw(7, 3, seed=1), 0.7

@@ -213,13 +213,6 @@ def test_a_fitted_mixture_of_scikit_learn_is_taken_as_it_is(kind):
     np.testing.assert_allclose(mixture.responsibilities(X), fitted.predict_proba(X), atol=1e-9)
 
 
-def test_changed_parameters_are_noticed():
-    energy, x = ist.GaussianKDE(draw(N, D), [1.0, 1, 1]), draw(4, D)
-    energy.energy(x)
-    energy.load_state_dict(energy.state_dict() | {"bandwidth": torch.tensor([2.0, 2, 2])})
-    torch.testing.assert_close(energy.energy(x), ist.GaussianKDE(draw(N, D), 2.0).energy(x))
-
-
 def test_certificates_are_in_the_metric_of_the_kernel():
     memories, shared = 5 * draw(12, D), covariance(D)
     root = np.linalg.cholesky(shared.numpy())

@@ -78,16 +78,6 @@ def test_score_is_the_way_to_the_weighted_mean_and_minus_the_gradient(family, al
     torch.testing.assert_close(twice, -once, rtol=1e-6, atol=1e-7)
 
 
-def test_derivatives_of_entmax_are_those_of_the_package():
-    logits, direction = draw(4, 12).requires_grad_(), draw(4, 12, seed=1)
-    for alpha in (1.3, 1.5, 2.0):
-        found = sparse_weights(logits, Separation("entmax", alpha))
-        expected = oracle(logits, "entmax", alpha)
-        (mine,) = torch.autograd.grad((found * direction).sum(), logits)
-        (theirs,) = torch.autograd.grad((expected * direction).sum(), logits)
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
-
-
 def test_alpha_near_one_is_the_modern_hopfield_network(memories, points):
     modern = ist.ModernHopfield(memories, 1.5)
     nearly = ist.SparseHopfield(memories, 1.5, alpha=1 + 1e-9)

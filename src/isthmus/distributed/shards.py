@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.memories.base import GaussianMemory, WeightedMemory
+from isthmus.memories.base import WeightedMemory
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.round import GaussianMemory
 
 # Logits, or differences between points and memories, that are held at once.
 BLOCK_ENTRIES = 2**22

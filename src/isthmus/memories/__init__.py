@@ -1,7 +1,7 @@
 """Closed-form energies."""
 
 from isthmus.index.policy import IndexReport
-from isthmus.memories.base import GaussianMemory, Memory
+from isthmus.memories.base import Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.grid import TabulatedDensity
@@ -9,6 +9,7 @@ from isthmus.memories.hopfield import DenseAssociativeMemory, Hopfield
 from isthmus.memories.kernels import EpanechnikovKDE, LaplaceKDE, RadialKDE, StudentKDE, UniformKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
+from isthmus.memories.round import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.memories.vmf import VonMisesFisherMixture

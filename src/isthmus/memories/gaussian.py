@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -15,169 +14,14 @@ from isthmus.bandwidth.search import named
 from isthmus.distribution import NORMAL, Line
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.index.index import Index
-from isthmus.index.policy import IndexReport, Kernel, Pruning, Setting
-from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.kernel.logits import Keys, attention_logits
-from isthmus.memories.base import GaussianMemory, Pull
+from isthmus.index.policy import IndexReport, Setting
+from isthmus.kernel.attention import Attention
+from isthmus.memories.round import GaussianMemory, Pull
+from isthmus.memories.shape import Shape, as_covariance, root_of
 from isthmus.validation import as_entries, as_positive, is_transforming
 
 if TYPE_CHECKING:
     from isthmus.memories.grid import TabulatedDensity
-
-
-class Shape:
-    r"""Kernels :math:`w_n |P_n|^{1/2} e^{-(z - z_n)^\top P_n (z - z_n) / 2}` of z = R^-1 (x - c).
-
-    R is `root`: standard deviations (D,), or the lower Cholesky factor (D, D) of a covariance. P is
-    `precision`: round (N, 1), diagonal (N, D) or full (N, D, D); the identity if None.
-    """
-
-    pruning: Pruning | None = None
-    """Of the memories in these coordinates, if all kernels are alike in them."""
-
-    def __init__(
-        self,
-        memories: Tensor,
-        centre: Tensor,
-        root: Tensor,
-        precision: Tensor | None = None,
-        log_weights: Tensor | None = None,
-    ) -> None:
-        self.centre, self.root, self.precision = centre, root, precision
-        self.log_weights, self.dim = log_weights, memories.shape[1]
-        if root.ndim == 2:
-            identity = torch.eye(self.dim, dtype=root.dtype, device=root.device)
-            self.inverse = torch.linalg.solve_triangular(root, identity, upper=False)
-        self.mapped = self.to_round(memories)
-        self.half = 0.5 * memories.new_ones(())
-        self.bias = log_weights
-        if precision is None:
-            self.keys = Keys(self.mapped)
-            return
-        if precision.ndim == 3:
-            log_volume = torch.linalg.slogdet(precision)[1]
-        else:
-            log_volume = self.dim * precision.log().mean(1)
-        linear = _times(precision, self.mapped)
-        self.bias = 0.5 * (log_volume - (linear * self.mapped).sum(1))
-        if log_weights is not None:
-            self.bias = self.bias + log_weights
-        self.keys = Keys(torch.cat([linear, -0.5 * precision.flatten(1)], 1))
-
-    @property
-    def is_full(self) -> bool:
-        """True if some axes of the kernels are not coordinates."""
-        return self.root.ndim == 2 or (self.precision is not None and self.precision.ndim == 3)
-
-    @property
-    def log_scale(self) -> Tensor:
-        """Log of the integral of a kernel of unit precision."""
-        diagonal = self.root if self.root.ndim == 1 else self.root.diagonal()
-        return diagonal.log().sum() + 0.5 * self.dim * math.log(2 * math.pi)
-
-    def to_round(self, x: Tensor) -> Tensor:
-        """Map points to coordinates in which R is the identity. (..., D) -> (..., D)"""
-        shifted = x - self.centre
-        return shifted / self.root if self.root.ndim == 1 else shifted @ self.inverse.mT
-
-    def to_data(self, displacement: Tensor) -> Tensor:
-        """Map displacements back. (..., D) -> (..., D)"""
-        return displacement * self.root if self.root.ndim == 1 else displacement @ self.root.mT
-
-    def _features(self, z: Tensor) -> Tensor:
-        """Return the coordinates and their squares or products, of which logits are linear."""
-        assert self.precision is not None
-        if self.precision.ndim == 3:
-            squares = (z[..., :, None] * z[..., None, :]).flatten(-2)
-        else:
-            squares = z.square()
-            squares = squares.sum(-1, keepdim=True) if self.precision.shape[1] == 1 else squares
-        return torch.cat([z, squares], -1)
-
-    def pull(self, x: Tensor) -> Pull:
-        """Return the log-sum-exp of the kernels and its gradient. x: (..., D)."""
-        z, mean_precision = self.to_round(x), None
-        if self.precision is None:
-            kernel: Kernel = (self.half, self.bias, "sqeuclidean")
-            pruned = self.pruning and self.pruning.attention(z, self.keys, kernel)
-            found = pruned or attend_centred(z, self.keys, *kernel)
-            force = move = found.mean - (z - self.keys.centre)
-        else:
-            found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
-            pooled = found.mean + self.keys.centre
-            mean_precision = -2 * pooled[..., self.dim :]
-            if self.precision.ndim == 3:
-                mean_precision = mean_precision.unflatten(-1, (self.dim, self.dim))
-            force = pooled[..., : self.dim] - _times(mean_precision, z)
-            if self.precision.ndim == 3:
-                move = torch.linalg.solve(mean_precision, force[..., None])[..., 0]
-            else:
-                move, mean_precision = force / mean_precision, None
-        if self.root.ndim == 1:
-            return Pull(found.logsumexp, force / self.root, x + move * self.root, mean_precision)
-        shared = self.inverse.mT @ self.inverse
-        return Pull(found.logsumexp, force @ self.inverse, x + move @ self.root.mT, shared)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Return the logarithm of each kernel. (..., D) -> (..., N)"""
-        z = self.to_round(x)
-        if self.precision is None:
-            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean")
-        return attention_logits(self._features(z), self.keys, self.bias, 2 * self.half, "dot")
-
-    def pooled(self, x: Tensor, values: Tensor) -> Attention:
-        """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
-        z = self.to_round(x)
-        if self.precision is None:
-            bias = -0.5 * self.mapped.square().sum(1)
-            bias = bias if self.bias is None else bias + self.bias
-            return _pooled(z, self.mapped, bias, values, 0.5 * z.square().sum(-1))
-        return _pooled(self._features(z), self.keys.memories, self.bias, values)
-
-    def marginal(self, x: Tensor, seen: Tensor) -> Attention:
-        """Return the log-sum-exp of normalised kernels over coordinates, and the mean about c."""
-        z = torch.where(seen, self.to_round(x), 0.0)
-        log_scale = seen.to(z.dtype) @ (self.root.log() + 0.5 * math.log(2 * math.pi))
-        if self.precision is None:
-            found = attend_centred(z, self.keys, self.half, self.bias, "sqeuclidean", seen)
-            mean = found.mean + self.keys.centre
-        else:
-            found = _pooled(*self._seen_features(z, seen), self.log_weights, self.mapped)
-            mean = found.mean
-        return Attention(found.logsumexp - log_scale, mean * self.root)
-
-    def marginal_logits(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Return logits of the coordinates seen, up to a term for each point. (..., N)"""
-        z = torch.where(seen, self.to_round(x), 0.0)
-        if self.precision is None:
-            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean", seen)
-        queries, keys = self._seen_features(z, seen)
-        return attention_logits(queries, Keys(keys), self.log_weights, 2 * self.half, "dot")
-
-    def _seen_features(self, z: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys whose products are logits of the coordinates seen."""
-        assert self.precision is not None
-        own = self.precision.expand_as(self.mapped)
-        constant = 0.5 * (own.log() - own * self.mapped.square())
-        keys = torch.cat([own * self.mapped, -0.5 * own, constant], 1)
-        return torch.cat([z, z.square(), seen.to(z.dtype)], -1), keys
-
-
-def _times(precision: Tensor, z: Tensor) -> Tensor:
-    """Return P z of diagonal or full precisions. (..., 1), (..., D) or (..., D, D) -> (..., D)"""
-    full = precision.ndim > z.ndim
-    return (precision @ z[..., None])[..., 0] if full else precision * z
-
-
-def _pooled(
-    queries: Tensor, keys: Tensor, bias: Tensor | None, values: Tensor, row: Tensor | float = 0.0
-) -> Attention:
-    """Attend with values that are not the keys: more columns, in which queries are zero."""
-    padded = torch.cat([queries, queries.new_zeros(*queries.shape[:-1], values.shape[1])], -1)
-    both = Keys(torch.cat([keys, values], 1))
-    found = attend_centred(padded, both, queries.new_ones(()), bias, "dot")
-    mean = (found.mean + both.centre)[..., queries.shape[-1] :]
-    return Attention(found.logsumexp - row, mean)
 
 
 class ShapedMemory(GaussianMemory):
@@ -567,26 +411,6 @@ def patterns(seen: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return each distinct row (D,) of a mask (..., D), after where it is (...)."""
     found = torch.unique(seen.reshape(-1, seen.shape[-1]), dim=0)
     return [((seen == known).all(-1), known) for known in found]
-
-
-def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:
-    """Return the lower Cholesky factor of covariances (..., D, D), in their dtype."""
-    exact = covariance if covariance.device.type == "mps" else covariance.double()
-    root, failed = torch.linalg.cholesky_ex(0.5 * (exact + exact.mT))
-    if not is_transforming() and bool(failed.any()):
-        raise InvalidInputError(
-            f"{name} must be positive definite. Add a small multiple of the identity, or let "
-            "isthmus.bandwidth.choose find one."
-        )
-    return root.to(covariance.dtype)
-
-
-def as_covariance(value: Any, memories: Tensor) -> Tensor:
-    """Return a positive definite matrix (D, D)."""
-    dim = memories.shape[1]
-    covariance = as_entries(value, "covariance", memories, (dim, dim), positive=False)
-    root_of(covariance)
-    return covariance
 
 
 def as_columns(columns: Any, dim: int) -> list[int]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.gaussian import Shape, ShapedMemory, root_of
+from isthmus.memories.gaussian import ShapedMemory
+from isthmus.memories.shape import Shape, root_of
 from isthmus.validation import as_choice, as_entries, as_positive, as_tensor
 
 CovarianceType = Literal["full", "tied", "diag", "spherical"]

@@ -10,8 +10,9 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Kernel, Setting
 from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.memories.base import AtBeta, GaussianMemory, unit_rows
+from isthmus.memories.base import AtBeta, unit_rows
 from isthmus.memories.mixture import Mixture
+from isthmus.memories.round import GaussianMemory
 from isthmus.validation import as_flag, as_points, as_positive, is_transforming
 
 BLOCK_ROWS = 2**14
