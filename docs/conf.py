@@ -54,6 +54,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "within_subsection_order": ExplicitOrder(
         [
+            "first_hour.py",
             "plot_denoise_complete_images.py",
             "plot_million_embeddings.py",
             "plot_how_many_clusters.py",
@@ -69,6 +70,7 @@ sphinx_gallery_conf = {
             "plot_what_a_head_clusters.py",
             "plot_larger_than_memory.py",
             "plot_moving_to_isthmus.py",
+            "adapters.py",
         ]
     ),
     "abort_on_example_error": True,

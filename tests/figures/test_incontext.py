@@ -126,13 +126,12 @@ def curve(axes: matplotlib.axes.Axes, label: str) -> np.ndarray:
     return np.asarray(line.get_ydata(), dtype=float)
 
 
-def test_curves_are_the_means_and_what_is_off_the_scale_is_told() -> None:
+def test_curves_are_the_means_and_those_far_above_leave_the_panel() -> None:
     found = some_evaluation()
     left, right = nll_against_context(found).axes
     np.testing.assert_allclose(curve(left, "in-context model"), found.mean())
     np.testing.assert_allclose(curve(left, "KDE, best bandwidth"), found.mean("kde-best"))
-    np.testing.assert_array_equal(np.isnan(curve(left, "my-own")), [0, 0, 1, 0])
-    assert left.get_ylim()[1] < 5
+    assert left.get_ylim()[1] < 5 < curve(left, "my-own").max()
     np.testing.assert_allclose(
         right.containers[0].lines[0].get_ydata(), found.difference("bayes")[0]
     )

@@ -37,9 +37,7 @@ def attention_sphere(
 ) -> Figure:
     """Draw the components of heads, and the queries they cluster, on the sphere.
 
-    Each panel shows the two directions in which a head's components are longest. A component is a
-    disc, its area the mixing weight, its shade the concentration. A dot is a query, with a line to
-    the component that it attends to most.
+    Each panel shows the two directions in which a head's components are longest.
 
     Parameters
     ----------
@@ -55,7 +53,6 @@ def attention_sphere(
     --------
     >>> import torch
     >>> from isthmus.attention import PreNormAttention, vmf_view
-    >>> from isthmus.figures import attention_sphere
     >>> layer = PreNormAttention(16, 2, batch_first=True)
     >>> figure = attention_sphere(vmf_view(layer, torch.randn(1, 6, 16)))
     >>> figure.axes[1].get_title(loc="left")
@@ -68,9 +65,8 @@ def attention_sphere(
     if not -batch <= sequence < batch:
         raise InvalidInputError(f"sequence must be below {batch}, not {sequence}.")
     parts = [_components(view, sequence, head, position) for head in chosen]
-    low = min(kappa[seen].min() for _, kappa, _, seen in parts)
-    high = max(kappa[seen].max() for _, kappa, _, seen in parts)
-    scale = Normalize(low, high if high > low else low + 1)
+    every = np.concatenate([kappa[seen] for _, kappa, _, seen in parts])
+    scale = Normalize(every.min(), every.max() if np.ptp(every) > 0 else every.min() + 1)
     height = min(4.2, 9 / min(4, len(chosen)) + 0.95)
     figure, grid = style.panels(len(chosen), columns=4, panel_height=height)
     for axes, head, (directions, kappa, mixing, seen) in zip(grid, chosen, parts, strict=True):
@@ -80,9 +76,8 @@ def attention_sphere(
         if view.concentration.ndim == 4:  # these components are those of one query only
             queries, weights = queries[[position]], weights[[position]]
         plane, share = _plane(directions[seen])
-        axes.add_patch(
-            Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=style.RULE, lw=1.2, zorder=0)
-        )
+        disc = Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=style.RULE, lw=1.2, zorder=0)
+        axes.add_patch(disc)
         # The remaining height goes to the title.
         axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal", anchor="S")
         axes.set_axis_off()

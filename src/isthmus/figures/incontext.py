@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,26 +16,9 @@ from torch import Tensor
 from isthmus.dynamics.samplers import Langevin
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.figures import style
 from isthmus.figures.landscapes import draw_draws
-from isthmus.figures.style import (
-    CURVE,
-    DEPTH,
-    GREEN,
-    INK,
-    MEMORY,
-    MUTED,
-    PAPER,
-    PURPLE,
-    SKY,
-    YELLOW,
-    grid_points,
-    heading,
-    label_plane,
-    new_figure,
-    note_at,
-    styled,
-    to_array,
-)
+from isthmus.figures.style import CURVE, MUTED, PAPER, grid_points, styled, to_array
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import Tasks
@@ -97,16 +79,19 @@ def context_landscapes(
     sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
     if not sizes:
         raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
-    sequences = _sequences(model, tasks, sizes[-1], seed)
     scaling = Scaling(np.zeros(2), np.ones(2))
-    if not isinstance(tasks, Tasks):
+    if isinstance(tasks, Tasks):
+        sequences = tasks.sample(sizes[-1], torch.Generator().manual_seed(as_seed(seed)))
+        _require_plane(model, sequences)
+    else:
+        sequences = _datasets(model, tasks, sizes[-1])
         scaling = box_scaling(model, sequences.flatten(0, 1))
         sequences = torch.from_numpy(scaling.into(to_array(sequences)))
     reach = _reach(model, sequences) if reach is None else reach
     points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
     rows, columns = len(sequences), len(titles)
-    figure = new_figure(0.75 + rows * 9.2 / columns, gap=0.01)
+    figure = style.new_figure(0.75 + rows * 9.2 / columns, gap=0.01)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for row, (sequence, line) in enumerate(zip(sequences, grid, strict=True)):
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
@@ -178,7 +163,7 @@ def context_samples(
     reach = _reach(model, both) if reach is None else reach
     points = grid_points(-reach, reach, resolution)[2]
     rows, columns = dict(others or {}), len(contexts)
-    figure = new_figure(1.5 + (2 + len(rows)) * 9.2 / max(columns, 3), gap=0.01)
+    figure = style.new_figure(1.5 + (2 + len(rows)) * 9.2 / max(columns, 3), gap=0.01)
     grid = figure.subplots(2 + len(rows), columns, squeeze=False, sharex=True, sharey=True)
     chain = Langevin(step_size=0.02) if sampler is None else sampler
     for column, (above, *below) in enumerate(grid.T):
@@ -198,37 +183,31 @@ def context_samples(
             if beyond.any():
                 look: dict[str, Any] = {"bbox": {"fc": PAPER, "ec": "none", "pad": 2}}
                 text = f"{beyond.mean():.0%} beyond the edge"
-                note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", **look)
-    heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
-    heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
+                style.note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", **look)
+    style.heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
+    style.heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
     for axes, (title, (note, _)) in zip(grid[2:, 0], rows.items(), strict=True):
-        heading(axes, title, note, lines=1)
+        style.heading(axes, title, note, lines=1)
     _outer_labels(grid, reach)
     return figure
 
 
-def _sequences(model: ICLEBM, tasks: Any, length: int, seed: int) -> Tensor:
-    """Return a dataset for each task: (B, length, 2)."""
-    if isinstance(tasks, Tasks):
-        sequences = tasks.sample(length, torch.Generator().manual_seed(as_seed(seed)))
-    else:
-        sequences = as_points(tasks, "tasks", dim=model.dim)
-        if sequences.ndim != 3 or sequences.shape[0] == 0:
-            raise ShapeError(f"tasks must be datasets (B, n, 2), not {tuple(sequences.shape)}.")
-        if sequences.shape[1] < length:
-            raise InvalidInputError(
-                f"contexts asks for {length} points, but the datasets have {sequences.shape[1]}."
-            )
-    _require_plane(model, sequences)
-    return sequences
+def _datasets(model: ICLEBM, datasets: Any, length: int) -> Tensor:
+    """Return datasets (B, n, 2) of at least this length, checked."""
+    found = as_points(datasets, "tasks", dim=model.dim)
+    if found.ndim != 3 or found.shape[0] == 0:
+        raise ShapeError(f"tasks must be datasets (B, n, 2), not {tuple(found.shape)}.")
+    if found.shape[1] < length:
+        raise InvalidInputError(
+            f"contexts asks for {length} points, but the datasets have {found.shape[1]}."
+        )
+    _require_plane(model, found)
+    return found
 
 
 def _require_plane(model: ICLEBM, sequences: Tensor) -> None:
-    if model.dim != 2 or sequences.shape[-1] != 2:
-        raise ShapeError(
-            f"Only planes can be drawn: the model has {model.dim} coordinates and the tasks "
-            f"{sequences.shape[-1]}, not 2."
-        )
+    if not model.dim == sequences.shape[-1] == 2:
+        raise ShapeError("Only planes can be drawn: the model and tasks must have 2 coordinates.")
 
 
 def _reach(model: ICLEBM, sequences: Tensor) -> float:
@@ -256,17 +235,17 @@ def _fill(
 ) -> ContourSet:
     """Fill panels with surfaces (R, R) on one scale, low dark, and return the last contours."""
     lowest = min(surface.min() for surface in surfaces)
-    levels = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS)
+    levels, shades = np.linspace(lowest, lowest + DEPTH_IN_NATS, LEVELS), style.DEPTH.reversed()
+    x, y = np.moveaxis(points, -1, 0)
     for axes, surface in zip(row, surfaces, strict=True):
-        clipped = surface.clip(max=levels[-1])
-        filled = axes.contourf(*np.moveaxis(points, -1, 0), clipped, levels, cmap=DEPTH.reversed())
+        filled = axes.contourf(x, y, surface.clip(max=levels[-1]), levels, cmap=shades)
     return filled
 
 
 def _draw_context(axes: Axes, context: NDArray[Any]) -> None:
     """Mark the points in context, smaller the more there are."""
     size = 5.0 if len(context) <= 8 else 3.6
-    axes.plot(*context.T, "o", color=MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5)
+    axes.plot(*context.T, "o", color=style.MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5)
 
 
 def _outer_labels(grid: NDArray[Any], reach: float, scaling: Scaling | None = None) -> None:
@@ -276,20 +255,20 @@ def _outer_labels(grid: NDArray[Any], reach: float, scaling: Scaling | None = No
         square = (right - left) / (top - bottom)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect=square)
         axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
-        label_plane(axes)
+        style.label_plane(axes)
 
 
 # Colour, line, marker and name of each predictor, best first.
 PREDICTORS = {
-    "truth": (INK, "--", "", "true density"),
+    "truth": (style.INK, "--", "", "true density"),
     "model": (CURVE, "-", "o", "in-context model"),
-    "bayes": (GREEN, "--", "", "Bayes predictive (best possible)"),
-    "em-0.1": (SKY, ":", "D", "EM, regularised 0.1"),
-    "em-0.001": (YELLOW, "-.", "d", "EM, regularised 0.001"),
-    "kde-best": (MEMORY, "-", "^", "KDE, best bandwidth"),
-    "kde-silverman": (PURPLE, "-", "v", "KDE, Silverman"),
+    "bayes": (style.GREEN, "--", "", "Bayes predictive (best possible)"),
+    "em-0.1": (style.SKY, ":", "D", "EM, regularised 0.1"),
+    "em-0.001": (style.YELLOW, "-.", "d", "EM, regularised 0.001"),
+    "kde-best": (style.MEMORY, "-", "^", "KDE, best bandwidth"),
+    "kde-silverman": (style.PURPLE, "-", "v", "KDE, Silverman"),
 }
-# Values this share of the range above model, Bayes and truth are off the scale.
+# Curves may leave the panel this share of the range above model, Bayes and truth.
 HEADROOM = 0.35
 
 
@@ -297,39 +276,43 @@ HEADROOM = 0.35
 def nll_against_context(evaluation: Evaluation) -> Figure:
     """Draw the negative log-likelihood against the size of the context, with all references.
 
-    Left, means over tasks with standard errors. Values far above the model's are not drawn to
-    scale: a mark at the upper edge stands for them, with the number. Right, what the model loses
-    to the Bayes predictive, paired over tasks, where the evaluation has it; else its divergence
-    from the true density.
+    Left, means over tasks with standard errors; curves far above the model's leave the panel.
+    Right, what the model loses to the Bayes predictive, paired over tasks, where the evaluation has
+    it; else its divergence from the true density.
 
     Parameters
     ----------
     evaluation : Evaluation
     """
-    figure = new_figure(4.6)
+    figure = style.new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     sizes = np.array(evaluation.contexts)
+    for name in sorted(evaluation.nll, key=[*PREDICTORS, *evaluation.nll].index):
+        colour, line, marker, label = PREDICTORS.get(name, (MUTED, "-", ".", name))
+        error = None if name == "truth" else np.nan_to_num(evaluation.standard_error(name))
+        # Bayes lies on the model, or nearly: dashes on a broad line show both.
+        width, order = {"model": (4.2, 4), "bayes": (2.0, 5)}.get(name, (1.4, 3))
+        look = {"color": colour, "ls": line, "marker": marker, "lw": width, "zorder": order}
+        _draw_errors(left, sizes, evaluation.mean(name), error, label=label, **look)
     main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
     low, high = float(np.nanmin(main)), float(np.nanmax(main))
     span = max(high - low, 0.1)
-    low, high = low - 0.08 * span, high + HEADROOM * span
-    beyond: list[tuple[int, float, str]] = []
-    for name in sorted(evaluation.nll, key=[*PREDICTORS, *evaluation.nll].index):
-        colour, line, marker, label = PREDICTORS.get(name, (MUTED, "-", ".", name))
-        mean, error = evaluation.mean(name), np.nan_to_num(evaluation.standard_error(name))
-        off = mean > high
-        shown, bars = np.where(off, np.nan, mean), np.where(off, 0, error)
-        look = {"ls": line, "marker": marker, "color": colour, "label": label, **_weight(name)}
-        left.errorbar(sizes, shown, None if name == "truth" else bars, **look)
-        beyond += [(size, value, colour) for size, value in zip(sizes[off], mean[off], strict=True)]
-    _draw_beyond(left, beyond)
-    left.set(ylim=(low, high), ylabel="nats")
+    left.set(ylim=(low - 0.08 * span, high + HEADROOM * span), ylabel="nats")
     # Beneath the curves, where they are high, and above the truth.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 0.11))
     note = f"Means over {evaluation.tasks} tasks, ± standard error."
-    note += " ▲: off the scale, with its value." * bool(beyond)
-    heading(left, "Negative log-likelihood of fresh points", note, characters=75, lines=1)
-    _draw_loss(right, evaluation)
+    title = "Negative log-likelihood of fresh points"
+    style.heading(left, title, note, characters=75, lines=1)
+    mean, error = evaluation.kl.mean(1), evaluation.difference("truth")[1]
+    title, note = "Divergence from the truth", "KL(truth, model), ± standard error."
+    if "bayes" in evaluation.nll:
+        mean, error = evaluation.difference("bayes")
+        title, note = "Model above Bayes", "Paired over tasks, ± standard error."
+    right.axhline(0, color=MUTED, lw=1)
+    _draw_errors(right, sizes, mean, np.nan_to_num(error), color=CURVE, marker="o", lw=2.4)
+    right.set_ylabel("nats")
+    right.margins(y=0.15)
+    style.heading(right, title, note, characters=45, lines=1)
     for axes in (left, right):  # logarithmic from 1 on, with room for 0
         axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
         axes.set_xticks(list(sizes), [str(size) for size in sizes])
@@ -338,37 +321,6 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     return figure
 
 
-def _draw_loss(axes: Axes, evaluation: Evaluation) -> None:
-    sizes = np.array(evaluation.contexts)
-    if "bayes" in evaluation.nll:
-        mean, error = evaluation.difference("bayes")
-        title, note = "Model above Bayes", "Paired over tasks, ± standard error."
-    else:
-        mean, error = evaluation.kl.mean(1), evaluation.difference("truth")[1]
-        title, note = "Divergence from the truth", "KL(truth, model), ± standard error."
-    axes.axhline(0, color=MUTED, lw=1)
-    look = {**_weight("model"), "lw": 2.4}
-    axes.errorbar(sizes, mean, np.nan_to_num(error), marker="o", color=CURVE, **look)
-    axes.set_ylabel("nats")
-    axes.margins(y=0.15)
-    heading(axes, title, note, characters=45, lines=1)
-
-
-def _weight(name: str) -> dict[str, Any]:
-    # Bayes lies on the model, or nearly: dashes on a broad line show both.
-    width, order = {"model": (4.2, 4), "bayes": (2.0, 5)}.get(name, (1.4, 3))
-    look = {"mec": PAPER, "mew": 0.6, "elinewidth": 1.2}
-    return {"lw": width, "ms": 8 if name == "model" else 5.5, "zorder": order, **look}
-
-
-def _draw_beyond(axes: Axes, beyond: list[tuple[int, float, str]]) -> None:
-    """Mark values off the scale at the upper edge, with their numbers below."""
-    taken: Counter[int] = Counter()
-    edge = axes.get_xaxis_transform()
-    for size, value, colour in sorted(beyond, key=lambda each: -each[1]):
-        if not taken[size]:
-            axes.plot([size], [0.985], "^", transform=edge, color=MUTED, ms=6, mec=PAPER, mew=0.5)
-        offset = (0, -15 - 10.5 * taken[size])
-        look = {"xycoords": edge, "ha": "center", "fontweight": "bold", "color": colour}
-        note_at(axes, f"{value:.3g}", (size, 0.985), offset, fontsize=8, **look)
-        taken[size] += 1
+def _draw_errors(axes: Axes, x: Any, mean: Any, error: Any, **look: Any) -> None:
+    look = {"ms": 8 if look["color"] == CURVE else 5.5, "mec": PAPER, "mew": 0.6, **look}
+    axes.errorbar(x, mean, error, elinewidth=1.2, **look)

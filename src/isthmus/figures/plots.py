@@ -14,16 +14,9 @@ from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError
 from isthmus.extras import require
+from isthmus.figures import landscapes as land
 from isthmus.figures import style
 from isthmus.figures.clusters import cluster_map, cluster_tree, draw_clusters, draw_gap_curve
-from isthmus.figures.landscapes import (
-    draw_draws,
-    draw_energy,
-    draw_landscape,
-    draw_memories,
-    draw_retrieval,
-    energy_label,
-)
 from isthmus.figures.memories import certificate_plot, draw_certificate
 from isthmus.figures.style import grid_points, limits_of, literal, styled, to_array
 from isthmus.impute import MemoryImputer
@@ -123,29 +116,27 @@ def _landscape(
     marks = to_array(energy.memories) if isinstance(energy, Memory) else window[:0]
     marks = marks if len(marks) <= MOST_MEMORIES else marks[:0]
     if energy.dim == 1:
-        draw_landscape(axes, energy, marks, queries, window=window)
-        axes.set(xlabel="x", ylabel=energy_label(energy))
-        if basins:
-            x = np.linspace(*axes.get_xlim(), BASIN_POINTS[1])
-            edges = np.flatnonzero(np.diff(_basins(energy, x[:, None])))
-            for edge in edges:
-                axes.axvline(0.5 * (x[edge] + x[edge + 1]), color=style.INK, ls=":", lw=1.0)
+        land.draw_landscape(axes, energy, marks, queries, window=window)
+        axes.set(xlabel="x", ylabel=land.energy_label(energy))
+        x = np.linspace(*axes.get_xlim(), BASIN_POINTS[1])
+        for edge in np.flatnonzero(np.diff(_basins(energy, x[:, None]))) if basins else ():
+            axes.axvline(0.5 * (x[edge] + x[edge + 1]), color=style.INK, ls=":", lw=1.0)
         return axes
     lower, upper = limits_of(window, 0.25)
-    draw_energy(axes, energy, (lower, upper))
+    land.draw_energy(axes, energy, (lower, upper))
     axes.set(xlabel="x₁", ylabel="x₂")
     if basins:
-        x, y, points = grid_points(lower, upper, BASIN_POINTS[2])
+        # Wider by a hair, so that no point lies on an axis of symmetry and rests on a saddle.
+        x, y, points = grid_points(lower, upper + [0.007 * np.ptp(window), 0.0], BASIN_POINTS[2])
         labels = _basins(energy, points.reshape(-1, 2)).reshape(x.shape)
-        for label in np.unique(labels)[:40]:
-            look: dict[str, Any] = {"colors": style.INK, "linewidths": 0.8, "linestyles": "dotted"}
-            if (labels == label).any() and (labels != label).any():
-                axes.contour(x, y, labels == label, [0.5], **look)
+        look: dict[str, Any] = {"colors": style.INK, "linewidths": 0.8, "linestyles": "dotted"}
+        for label in np.unique(labels)[:40] if np.ptp(labels) else ():
+            axes.contour(x, y, labels == label, [0.5], **look)
     if rows is not None:
-        draw_draws(axes, rows[:MOST_ROWS])
-    draw_memories(axes, marks, 7 if len(marks) <= 50 else 3)
+        land.draw_draws(axes, rows[:MOST_ROWS])
+    land.draw_memories(axes, marks, 7 if len(marks) <= 50 else 3)
     if queries is not None:
-        draw_retrieval(axes, energy, to_array(energy.as_input(queries)))
+        land.draw_retrieval(axes, energy, to_array(energy.as_input(queries)))
     return axes
 
 
@@ -175,9 +166,7 @@ def _pairs(
         _draw_pair(axes, energy, shown, *columns, names)
         return axes
     if axes is not None:
-        raise InvalidInputError(
-            "Pairs of all coordinates take several axes; choose columns=(i, j)."
-        )
+        raise InvalidInputError("All pairs take several axes; choose columns=(i, j).")
     count = min(dim, MOST_PAIRS)
     figure = style.new_figure(1.0 + 1.75 * count)
     grid = figure.subplots(count, count, squeeze=False)
@@ -187,9 +176,8 @@ def _pairs(
             continue
         _draw_pair(panel, energy, shown, column, row, names)
         panel.label_outer()
-    title = "Density of each coordinate and pair; dots are "
-    title += "draws" if rows is None else "rows"
-    title += f". The first {count} of {dim}." if count < dim else "."
+    title = f"Density of each coordinate and pair; dots are {'draws' if rows is None else 'rows'}."
+    title += f" The first {count} of {dim}." * (count < dim)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
     return grid
 
@@ -221,7 +209,7 @@ def _draw_pair(
     below = np.cumsum(ordered) / ordered.sum()
     levels = ordered[np.searchsorted(below, 1 - np.array(REGIONS))]
     axes.contourf(x, y, density, np.unique([*levels, 1.0]), cmap=style.DEPTH, norm="log")
-    draw_draws(axes, rows[:, chosen], 1.6)
+    land.draw_draws(axes, rows[:, chosen], 1.6)
     axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
     axes.set(xlabel=names[first], ylabel=names[second])
 
@@ -245,8 +233,7 @@ def _clusters(model: Any, X: Any, axes: Axes | None, kind: str = "map") -> Axes:
     sure = model.predict_proba(X).max(1) if hasattr(model, "predict_proba") else np.ones(len(rows))
     rows = np.where(np.isnan(rows), centres[labels], rows)
     if rows.shape[1] > 2:  # in comparable units
-        deviation = rows.std(0)
-        scale = np.where(deviation > 0, deviation, 1.0)
+        scale = np.where(np.ptp(rows, axis=0) > 0, rows.std(0), 1.0)
         rows, centres = rows / scale, centres / scale
     columns = tuple(map(str, getattr(model, "feature_names_in_", ())))
     parts: dict[str, Any] = {"columns": columns, "barriers": getattr(model, "barriers_", None)}
@@ -254,10 +241,8 @@ def _clusters(model: Any, X: Any, axes: Axes | None, kind: str = "map") -> Axes:
     if axes is not None:
         draw_clusters(axes, rows, labels, sure, centres, **parts)
         return axes
-    curve: dict[str, Any] = {
-        name: getattr(model, f"{name}_", None) for name in ("gap_curve", "resolution")
-    }
-    return cluster_map(rows, labels, sure, centres, **parts, **curve).axes[0]
+    parts |= {name: getattr(model, f"{name}_", None) for name in ("gap_curve", "resolution")}
+    return cluster_map(rows, labels, sure, centres, **parts).axes[0]
 
 
 def _certificate(certificate: Certificate, X: Any, axes: Axes | None) -> Axes:
@@ -282,25 +267,21 @@ def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5
     axes, generator = axes or _new_axes(), np.random.default_rng(0)
     shown: list[str] = []
     for place, name in enumerate(frame.columns):
-        values = pd.to_numeric(frame.iloc[:, place], errors="coerce").to_numpy(
-            float, na_value=np.nan
-        )
-        gaps = frame.iloc[:, place].isna().to_numpy()
-        if not gaps.any() or np.isnan(values[~gaps]).any() or len(shown) == MOST_COLUMNS:
+        column = frame.iloc[:, place]
+        gaps, values = column.isna().to_numpy(), pd.to_numeric(column.dropna(), errors="coerce")
+        known = values.to_numpy(float, na_value=np.nan)
+        if not gaps.any() or np.isnan(known).any() or len(shown) == MOST_COLUMNS:
             continue
         drawn = np.concatenate([one.iloc[gaps, place].to_numpy(float) for one in fillings])
-        centre, width = values[~gaps].mean(), values[~gaps].std() or 1.0
-        for shift, colour, own in ((-0.2, style.CURVE, values[~gaps]), (0.2, style.MEMORY, drawn)):
-            own = generator.permutation(own)[:MOST_ROWS]
+        for shift, colour, own in ((-0.2, style.CURVE, known), (0.2, style.MEMORY, drawn)):
+            own = (generator.permutation(own)[:MOST_ROWS] - known.mean()) / (known.std() or 1.0)
             x = len(shown) + shift + generator.uniform(-0.13, 0.13, len(own))
-            look: dict[str, Any] = {"ms": 3, "mew": 0, "alpha": 0.5, "color": colour}
-            axes.plot(x, (own - centre) / width, "o", **look)
+            axes.plot(x, own, "o", ms=3, mew=0, alpha=0.5, color=colour)
         shown.append(literal(f"{name}"))
     if not shown:
         raise InvalidInputError("X has no column of numbers with gaps to draw.")
     axes.set_xticks(range(len(shown)), shown, rotation=30 if len(shown) > 5 else 0)
     axes.set(ylabel="standard deviations from the mean of the known")
-    style.heading(
-        axes, "Filled values", f"Blue: known. Orange: {draws} draws of each missing value."
-    )
+    note = f"Blue: known. Orange: {draws} draws of each missing value."
+    style.heading(axes, "Filled values", note)
     return axes
