@@ -127,7 +127,8 @@ def _landscape(
     axes.set(xlabel="x₁", ylabel="x₂")
     if basins:
         # Wider by a hair, so that no point lies on an axis of symmetry and rests on a saddle.
-        x, y, points = grid_points(lower, upper + [0.007 * np.ptp(window), 0.0], BASIN_POINTS[2])
+        wider = upper + 0.007 * (upper - lower) * np.array([1.0, 0.0])
+        x, y, points = grid_points(lower, wider, BASIN_POINTS[2])
         labels = _basins(energy, points.reshape(-1, 2)).reshape(x.shape)
         look: dict[str, Any] = {"colors": style.INK, "linewidths": 0.8, "linestyles": "dotted"}
         for label in np.unique(labels)[:40] if np.ptp(labels) else ():
