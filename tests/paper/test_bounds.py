@@ -83,26 +83,19 @@ def check_bounds(memory, points, separation, norm, rng):
     return len(points)
 
 
-def test_bounds_hold_for_kernel_density_estimates_anywhere():
+@pytest.mark.parametrize("kind", ["kernel density estimate", "Hopfield network"])
+def test_bounds_hold(kind):
     checked = 0
     for points, rng in many_patterns():
-        moved = points + 10 * rng.normal(size=points.shape[1])
-        centre = moved.mean(0)
-        norm = np.linalg.norm(moved - centre, axis=1).max()
-        squares = ((moved[:, None] - moved) ** 2).sum(2)
-        np.fill_diagonal(squares, math.inf)
-        memory = ist.GaussianKDE(torch.from_numpy(moved), sigma=1.0)
-        checked += check_bounds(memory, moved, 0.5 * squares.min(1), norm, rng)
-    assert checked > 300
-
-
-def test_bounds_hold_for_modern_hopfield_networks():
-    checked = 0
-    for points, rng in many_patterns():
-        gram = points @ points.T
-        gaps = np.diag(gram)[:, None] - gram
+        if kind == "Hopfield network":
+            gram = points @ points.T
+            gaps, norm = np.diag(gram)[:, None] - gram, np.linalg.norm(points, axis=1).max()
+            memory = ist.ModernHopfield(torch.from_numpy(points), beta=1.0)
+        else:  # anywhere
+            points = points + 10 * rng.normal(size=points.shape[1])
+            gaps = 0.5 * ((points[:, None] - points) ** 2).sum(2)
+            norm = np.linalg.norm(points - points.mean(0), axis=1).max()
+            memory = ist.GaussianKDE(torch.from_numpy(points), sigma=1.0)
         np.fill_diagonal(gaps, math.inf)
-        norm = np.linalg.norm(points, axis=1).max()
-        memory = ist.ModernHopfield(torch.from_numpy(points), beta=1.0)
         checked += check_bounds(memory, points, gaps.min(1), norm, rng)
     assert checked > 300

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from operator import eq, gt, lt
+from operator import eq, lt
 
 import pytest
 import torch
-from scipy.special import ive
 
-from isthmus.capacity import capacity_bound
 from isthmus.paper.report.parts import capacity, clustering, energies, errata
 from isthmus.paper.report.parts.errata import Erratum
 
@@ -41,30 +39,17 @@ def test_all_are_confirmed_and_four_are_notation_only(found: dict[int, Erratum])
         (1, "reached_degrees", eq, approx(41, abs=1.5)),
         (1, "first_dimension_above_half_weight", eq, 8),
         (1, "base_per_dimension", eq, approx(3.402, abs=1e-3)),
-        (2, "gradient_off_corrected", lt, 1e-12),
-        (2, "gradient_off_printed", gt, 0.1),
-        (2, "largest_probability_after_descent_on_printed", gt, 0.999),
-        (3, "largest_entry", lt, 1e-15),
         # The mirror flow halves the distance of logits in each step of 0.5.
         (4, "mirror_steps", lt, 26),
         # Not moved: the posterior of the wrong memory is softmax(-1, -2, -3, -4)[3].
         (4, "printed_distance_left_from_20", eq, approx(1 - LEAST, abs=1e-3)),
-        (5, "resting_points_of_clam", eq, 3),
-        (5, "resting_points_of_assignments", eq, 1),
-        (6, "spread_of_log_ratio_corrected", lt, 1e-12),
-        (6, "spread_of_log_ratio_printed", gt, 1),
-        (7, "smallest_ratio", eq, approx(2, abs=1e-9)),
+        (8, "inflation_in_2_dimensions", eq, approx(11)),
+        (8, "log10_inflation_in_54_dimensions", eq, approx(27 * math.log10(11))),
         (9, "printed", eq, approx(0.1733, abs=1e-4)),
         (9, "by_stated_covariances", eq, approx(0.0433, abs=1e-4)),
-        (10, "force_off_corrected", lt, 1e-12),
         (11, "weight", eq, approx(-0.2)),
         (11, "sum_of_weights", eq, 8),
         (12, "integral_printed", eq, approx(0.5, abs=1e-6)),
-        (12, "integral_corrected", eq, approx(1, abs=1e-6)),
-        (13, "difference_on_sphere", lt, 1e-12),
-        (13, "difference_off_sphere", gt, 0.1),
-        (14, "difference_on_sphere", lt, 1e-12),
-        (15, "fixed_points_in_the_ball", eq, 2),
         # 20 patterns of length 6: sigma^2 / (N M). Towards another, half the way to it.
         (16, "radius_by_formula", eq, approx(1 / 120)),
         (16, "radius_measured", eq, approx(6 * math.sqrt(2) / 2, rel=0.02)),
@@ -72,43 +57,24 @@ def test_all_are_confirmed_and_four_are_notation_only(found: dict[int, Erratum])
         (18, "length_in_8_dimensions", eq, approx(math.sqrt(8))),
         (18, "length_in_64_dimensions", eq, approx(8)),
         (18, "length_in_512_dimensions", eq, approx(math.sqrt(512))),
-        (19, "posterior_off", lt, 1e-12),
         # sqrt(d / D) with heads of width 16 in 64 dimensions.
         (19, "share_of_concentration_without_factors", eq, approx(0.5)),
-        (20, "spread_of_log_normaliser", gt, 0.1),
         (22, "temperature_of_the_printed_pair", eq, approx(1.58e-5, rel=0.01)),
-        (25, "ratio_changes_by", eq, approx(1, abs=1e-6)),
         (25, "printed_measure_changes_by", eq, approx(0.1, abs=1e-6)),
         (26, "energies_along_a_memory", eq, approx([-2.5, -250.0, -25_000.0])),
         (26, "diagonal_adds", eq, -1.5),
-        (27, "printed_loss_without_dynamics", eq, 0),
         # A quarter of 4 entries hidden, each with the variance of a standard normal number.
         (27, "masked_loss_without_dynamics", eq, approx(1, abs=0.25)),
-        (28, "total_variation_corrected", lt, 1e-9),
-        (29, "printed_point_moves_by", gt, 0.01),
-        (30, "off_corrected", lt, 1e-12),
-        (31, "difference_from_posterior", lt, 1e-12),
         (32, "separation", eq, approx(2.02**2 / 2)),
         (32, "needed", eq, approx(1 + math.log(4 * 1.01**2))),
-        (32, "basins", eq, 2),
-        (33, "integral_on_a_line", eq, approx(1, abs=1e-4)),
         (33, "integral_on_a_plane", eq, approx(3 * math.pi / 8, abs=1e-3)),
         (33, "constant_on_a_plane", eq, approx(2 / math.pi)),
-        (34, "log_loss_plugged_in", gt, 0.01),
     ],
 )
 def test_numbers_are_those_of_theory(
     number: int, name: str, compare: Callable[..., bool], value: object, numbers
 ) -> None:
     assert compare(numbers[number][name], value)
-
-
-def test_the_capacity_claim_passes_the_ceiling_at_eight_dimensions() -> None:
-    # The ceiling at D = 8, by its formula: 2 / A_0, with scipy's scaled Bessel function.
-    kappa = 4 * 7
-    mean = math.gamma(4) * (2 / kappa) ** 3 * ive(3, kappa)
-    assert 2 / mean < 4**7
-    assert capacity_bound(8, kind="half-weight") == approx(2 / mean)
 
 
 def test_masses_of_the_new_cluster() -> None:

@@ -1,6 +1,7 @@
 """The page of a report: valid, linked, readable in both schemes, and escaped."""
 
 import base64
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -44,7 +45,6 @@ class Page(HTMLParser):
 
 
 def sections() -> list[Section]:
-    command = "isthmus reproduce --only {} --seed 0"
     first = Section(
         "See `isthmus --help` & more. Twice.",
         png_bytes(Figure(figsize=(3, 2)), dpi=50),
@@ -57,24 +57,9 @@ def sections() -> list[Section]:
         seconds=12.34,
         name="first-part",
         title="The “first” <i>",
-        chapter="energies",
-        command=command.format("first-part"),
     )
-    broken = Section(
-        status="failed",
-        message="ValueError: <oh> no",
-        name="broken",
-        title="Broken",
-        chapter="energies",
-        log="parts/broken.log",
-    )
-    later = Section(
-        status="missing",
-        message="The stored part was made with a different seed.",
-        name="later",
-        title="Made <later>",
-        chapter="energies",
-    )
+    broken = Section(status="failed", message="ValueError: <oh> no", log="parts/broken.log")
+    later = Section(status="missing", message="The stored part was made with a different seed.")
     errata = Section(
         findings=(
             Finding("Claim three", "did not hold", "by 4"),
@@ -82,12 +67,15 @@ def sections() -> list[Section]:
         ),
         table=TextTable(("", "Right"), (("E1", "a < b"), ("E2", "b"), ("E3", "c"), ("E3", "d"))),
         seconds=7200.0,
-        name="errata",
         title="Slips",
-        chapter="errata",
-        command=command.format("errata"),
+        command="isthmus reproduce --only errata",
     )
-    return [first, broken, later, errata]
+    return [
+        replace(first, chapter="energies", command="isthmus reproduce --only first-part"),
+        replace(broken, name="broken", title="Broken", chapter="energies"),
+        replace(later, name="later", title="Made <later>", chapter="energies"),
+        replace(errata, name="errata", chapter="errata"),
+    ]
 
 
 @pytest.fixture(scope="module")

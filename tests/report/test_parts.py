@@ -3,7 +3,6 @@
 import ast
 import math
 from functools import cache
-from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -97,33 +96,6 @@ def test_energy_gap_by_hand() -> None:
     far = torch.tensor([[50.0, 0.0], [0.0, 50.0]], dtype=torch.float64)
     # Far out along either pattern only that one counts: 4/2 - 1/2.
     assert capacity.energy_gap(two, far, 1.0) == pytest.approx(1.5)
-
-
-def test_more_patterns_than_claimed_are_stored_in_four_dimensions() -> None:
-    """Mean shift by hand from the 120 vertices of the 600-cell: 120 > 4^3 separate rests."""
-    phi = (1 + math.sqrt(5)) / 2
-    even = [each for each in permutations(range(4)) if np.linalg.det(np.eye(4)[list(each)]) > 0]
-    points = {
-        *(tuple(2.0 * sign * row) for row in np.eye(4) for sign in (1, -1)),
-        *product((1.0, -1.0), repeat=4),
-        *(
-            tuple(np.array([a * phi, b, c / phi, 0.0])[list(order)])
-            for a, b, c in product((1, -1), repeat=3)
-            for order in even
-        ),
-    }
-    patterns = math.sqrt(3) * np.array(sorted(points))  # of length 2 sqrt(D - 1)
-    assert len(patterns) == 120 > 4**3
-    generator = np.random.default_rng(0)
-    away = generator.standard_normal((120, 4))
-    x = patterns + 0.5 * away / np.linalg.norm(away, axis=1, keepdims=True)
-    for _ in range(3000):
-        weights = softmax(-0.5 * np.square(x[:, None] - patterns).sum(-1), 1)
-        x = weights @ patterns
-    gaps = np.linalg.norm(x[:, None] - patterns, axis=-1)
-    assert (gaps.argmin(1) == np.arange(120)).all()
-    assert np.ptp(gaps.min(1)) < 1e-6  # all alike
-    assert pdist(x).min() > 1
 
 
 def test_time_of_the_elbo_flow_by_small_steps_and_its_law() -> None:
@@ -319,14 +291,6 @@ def test_completion_beats_filling_with_the_mean() -> None:
     # The dynamics end at a mode, whose error is above that of the conditional mean.
     assert numbers["rms_error_of_completion"] > 1.02 * numbers["rms_error_of_conditional_mean"]
     assert numbers["share_with_the_right_digit"] > 0.8
-
-
-@pytest.mark.slow
-def test_samplers_are_about_as_close_to_the_density_as_exact_draws() -> None:
-    numbers = numbers_of("samples")
-    distances = numbers["energy_distance_to_exact_draws"]
-    for name in ("Langevin", "MALA", "HMC"):
-        assert distances[name] < 1.5 * numbers["largest_energy_distance_of_exact_draws"], name
 
 
 def test_memories_respond_to_evidence_and_states_with_opposite_signs() -> None:

@@ -97,6 +97,7 @@ def study_ranks(seed: int, full: bool = False) -> Section:
             "fits": len(rows),
             "source": source,
             "done_again": repeated,
+            "grid_by_method": {name: _grid(method) for name, method in METHODS.items()},
             "claim_under_scores_with_a_common_scale": paper.outcomes,
             "difference_by_claim_and_score": {
                 claim.statement: {name: _numbers(pair) for name, pair in claim.pairs.items()}
@@ -214,6 +215,15 @@ def numbers_on_known_clusters(seed: int) -> dict[tuple[int, int], tuple[int, flo
         mixed = float((nearest != np.arange(300) % count).mean())
         found[dim, count] = ClAMCRP(random_state=seed).fit(rows).n_clusters_, mixed
     return found
+
+
+def _grid(method: Method) -> str:
+    """Return the values that each setting of a method takes in the study."""
+    values: dict[str, dict[str, None]] = {}
+    for settings in method.grid:
+        for name, value in settings.items():
+            values.setdefault(name, {})[str(value)] = None
+    return "; ".join(f"{name} {', '.join(each)}" for name, each in values.items()) or "defaults"
 
 
 def _evidence(claim: Claim, metrics: Sequence[str]) -> str:
