@@ -22,7 +22,7 @@ from isthmus.paper.report.claims import judged
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, listed
 from isthmus.paper.study.figures import TITLES, study_figures
-from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED
+from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED, Method
 from isthmus.paper.study.runner import fit, prepare, run
 from isthmus.paper.study.settings import Settings, Task
 from isthmus.paper.study.statistics import MARGIN, Pair
